@@ -1,0 +1,77 @@
+"""Nodes, and how they are joined."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    index: int
+    name: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """A network interface; `bytes_per_second` each direction, None where the driver does not say."""
+
+    name: str
+    bytes_per_second: float | None
+    virtual: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    name: str
+    bytes: int
+    rotational: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One machine.
+
+    Args:
+        name: Unique in its cluster.
+        cores: Cores that may be used, fractions allowed.
+        core_gflops: Measured speed of one core: float32 matrix product, GFLOP/s; None where not measured.
+        memory_bytes: Memory that may be used.
+        address: IP address that the other nodes reach it by.
+        nic_bytes_per_second: Rate of its NIC, each direction; None where not known.
+        disk_bytes_per_second: Rate of its disk; None where not known.
+        physical_cores: Cores without counting SMT siblings.
+        numa_nodes: Number of NUMA nodes.
+    """
+
+    name: str
+    cores: float
+    memory_bytes: int
+    core_gflops: float | None = None
+    address: str = "127.0.0.1"
+    nic_bytes_per_second: float | None = None
+    disk_bytes_per_second: float | None = None
+    gpus: tuple[Gpu, ...] = ()
+    nics: tuple[Nic, ...] = ()
+    disks: tuple[Disk, ...] = ()
+    cpu_model: str = ""
+    physical_cores: int | None = None
+    numa_nodes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The nodes that jobs may use."""
+
+    nodes: tuple[Node, ...]
+
+    def node(self, name: str) -> Node:
+        """The node of that name.
+
+        Raises:
+            KeyError: There is none.
+        """
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        raise KeyError(name)

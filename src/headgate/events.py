@@ -1,0 +1,221 @@
+"""What happens to the controller (events) and what it asks for (actions): plain frozen values, no behaviour.
+
+Times are seconds on the hub's clock. A `job` is the id of a job, `RUN/NAME`; a `task` the id of a task, `RUN/NAME/ROLE-INDEX`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from headgate.cluster import Node
+from headgate.jobs import Job
+from headgate.plans import Plan
+from headgate.profiles import Profile
+from headgate.shares import Share
+
+JobId = str
+TaskId = str
+
+JobState = Literal["waiting", "running", "stopping", "done", "failed", "stopped", "killed", "skipped", "interrupted"]
+ENDED: frozenset[JobState] = frozenset({"done", "failed", "stopped", "killed", "skipped", "interrupted"})
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A saved state of a job: file, the step and epoch it was taken in, and how many batches of that epoch are done
+    (None where a resume starts the epoch again)."""
+
+    path: str
+    step: int
+    epoch: int
+    position: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a task ended.
+
+    Args:
+        code: Exit status; None when a signal ended it.
+        signal: Number of that signal.
+        memory_peak_bytes: Most memory it held; None where that cannot be told.
+        over_memory: Killed by the kernel for being over its memory limit.
+        reason: What ended it in words, where Headgate knows more than the status says.
+    """
+
+    code: int | None
+    signal: int | None = None
+    memory_peak_bytes: int | None = None
+    over_memory: bool = False
+    reason: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.code == 0
+
+
+# --- events ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NodeJoined:
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmitted:
+    job: JobId
+    spec: Job
+    resume: Checkpoint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlanned:
+    """Answer to `PlanJob`; dropped when `revision` is no longer the job's."""
+
+    job: JobId
+    revision: int
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class JobProfiled:
+    job: JobId
+    profile: Profile
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStarted:
+    task: TaskId
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskExited:
+    task: TaskId
+    exit: Exit
+
+
+@dataclass(frozen=True, slots=True)
+class TaskConnected:
+    """The task's library said hello."""
+
+    task: TaskId
+    framework: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a task reported since its last progress: `loss` is the mean of `count` reported losses (NaN where they were)."""
+
+    task: TaskId
+    step: int | None
+    epoch: int | None = None
+    samples: int | None = None
+    loss: float | None = None
+    count: int = 1
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    epochs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Mean use of a task since its last usage."""
+
+    task: TaskId
+    cpu_cores: float
+    memory_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointDone:
+    task: TaskId
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """A person asks for a job to end: `kill` at once, otherwise with a checkpoint at the next step boundary."""
+
+    job: JobId
+    kill: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """The time that the controller asked to be woken at has come."""
+
+
+Event = (
+    NodeJoined
+    | JobSubmitted
+    | JobPlanned
+    | JobProfiled
+    | TaskStarted
+    | TaskExited
+    | TaskConnected
+    | Progress
+    | Usage
+    | CheckpointDone
+    | StopRequested
+    | Wake
+)
+
+# --- actions --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PlanJob:
+    """Find a plan for the job; the answer is a `JobPlanned` with this revision."""
+
+    job: JobId
+    spec: Job
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartTask:
+    task: TaskId
+    job: JobId
+    spec: Job
+    plan: Plan
+    node: str
+    attempt: int
+    share: Share
+    threads: int
+    resume: Checkpoint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetShare:
+    """Change a running task's share; `threads` is what its compute threads should follow it to, None to leave them."""
+
+    task: TaskId
+    share: Share
+    threads: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopTask:
+    """Ask a task to end: checkpoint at the next step boundary if it can, and `grace` seconds later it is killed.
+    With a grace of 0 it is killed at once."""
+
+    task: TaskId
+    grace: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MarkJob:
+    """The job is now in `state`, for `reason`."""
+
+    job: JobId
+    state: JobState
+    reason: str
+    exit_code: int | None = None
+
+
+Action = PlanJob | StartTask | SetShare | StopTask | MarkJob

@@ -1,0 +1,120 @@
+"""The contract of an isolation: what a task is boxed in."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headgate.events import Exit, TaskId
+from headgate.shares import Share
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Exactly what is started: `headgate run --dry-run` prints it.
+
+    Args:
+        task: Id of the task.
+        argv: Program and arguments; no shell is put around it.
+        env: The whole environment.
+        cwd: Folder to start in; exists.
+        threads: Compute threads that the environment asks for.
+    """
+
+    task: TaskId
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: str
+    threads: int
+
+
+class Box(ABC):
+    """One running task and all its descendants, boxed in."""
+
+    task: TaskId
+    pid: int
+    """Process id of the task's first process, as the hub sees it."""
+
+    @property
+    @abstractmethod
+    def exit_fd(self) -> int:
+        """A file descriptor that turns readable once the first process has ended; owned by the box."""
+
+    @property
+    @abstractmethod
+    def cgroups(self) -> Mapping[str, Path]:
+        """Folder of the task's cgroup by controller (`cpu`, `cpuacct`, `memory`, `blkio`, ..., `unified` for a cgroup2 folder);
+        empty where there is none. Samplers read them."""
+
+    @abstractmethod
+    def pids(self) -> list[int]:
+        """Every living process of the task, descendants included, daemons too."""
+
+    @abstractmethod
+    def apply(self, share: Share) -> tuple[str, ...]:
+        """Change the limits while the task runs; fields that are None stay as they are. Takes effect within half a second.
+
+        Returns:
+            One line for each field that cannot be had here, and what stands in for it; empty when all was applied.
+
+        Raises:
+            IsolationError: A field that can be had here was refused by the kernel; the others are applied all the same.
+                Never raised for a task that has ended meanwhile.
+        """
+
+    @abstractmethod
+    def terminate(self) -> None:
+        """Ask every process to end (SIGTERM); returns at once; does nothing when all have ended."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End every process, those forked meanwhile too. None is left when it returns, except one stuck in the kernel."""
+
+    @abstractmethod
+    def reap(self) -> Exit:
+        """How the task ended. Called once, after `exit_fd` turned readable."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Kill what is left, then remove the box: nothing of it stays on the machine. May be called twice."""
+
+    @abstractmethod
+    def record(self) -> dict[str, object]:
+        """What `Isolation.sweep` needs to remove this box from another process, as plain JSON values."""
+
+
+class Isolation(ABC):
+    """How tasks are boxed in.
+
+    An implementation must, in this order:
+
+    1. `start`: create the box with the share's limits, then start the task inside it, so that no instruction of the task runs
+       outside; both output streams go to `output_fd`; the task leads a session of its own and inherits no other descriptor.
+    2. On a failure to start, leave nothing behind and raise.
+    3. Keep each box apart: closing or killing one does not touch another.
+    """
+
+    name: str
+
+    @abstractmethod
+    def start(self, launch: Launch, share: Share, output_fd: int) -> Box:
+        """Start a task in a new box.
+
+        Raises:
+            IsolationError: The program does not exist or cannot be executed, or the box cannot be made. The message says which.
+        """
+
+    @abstractmethod
+    def describe(self, launch: Launch, share: Share) -> Sequence[str]:
+        """What `start` would do, a line each, without doing it."""
+
+    @abstractmethod
+    def lost(self) -> tuple[str, ...]:
+        """What cannot be had on this machine, a line each with its cause and its cure; empty when all can."""
+
+    @abstractmethod
+    def sweep(self, record: Mapping[str, object]) -> None:
+        """Kill and remove a box of a process that is gone, from its `Box.record`. Does nothing when there is nothing left,
+        and never touches a process that merely has a recycled process id."""

@@ -1,0 +1,82 @@
+"""The contract of a policy: what moves shares between running jobs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headgate.events import JobId
+from headgate.shares import Share
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A job starts: its claim on what is contended, and the most cores it may use (None: no limit)."""
+
+    job: JobId
+    priority: float
+    cores_limit: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A job ended."""
+
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A job reported a loss, as the mean of `count` losses; NaN where it was."""
+
+    job: JobId
+    loss: float
+    step: int | None
+    epoch: int | None
+    epochs: int | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What a job used, on the mean, since its last `Used`."""
+
+    job: JobId
+    cpu_cores: float
+    memory_bytes: float
+
+
+Change = Arrived | Left | Reported | Used
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """New shares of whole jobs, each with its reason; and when to be asked again though nothing changed."""
+
+    shares: Mapping[JobId, tuple[Share, str]] = field(default_factory=dict)
+    wake_at: float | None = None
+
+
+class Policy(ABC):
+    """Decides who gets what. Live and in simulation it is driven alike and cannot tell which.
+
+    It is handed what changed and keeps what it needs. It must:
+
+    1. Answer for any order of changes, changes of jobs it never heard of included (they are ignored).
+    2. Name in `Decision.shares` only jobs that are present, and only those whose share changes.
+    3. Leave every job more than nothing: a CPU weight of at least 1, a cap above 0.
+    4. Be deterministic: the same calls, the same decisions.
+    """
+
+    name: str
+
+    @abstractmethod
+    def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:
+        """New shares after `changes`.
+
+        Args:
+            now: Seconds; never goes back.
+            cores: Cores that all jobs share.
+            changes: What happened since the last call; empty when only the time asked for has come.
+        """

@@ -1,0 +1,87 @@
+"""What a job costs, measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Compute seconds of a step (input not counted) at one batch size and thread count: median of `steps` steps."""
+
+    device: str
+    threads: int
+    batch: int
+    seconds: float
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimeFit:
+    """Seconds of a step of b samples as α + β·b, fitted for one device and thread count.
+
+    Args:
+        device: `cpu` or the GPU's name.
+        threads: Compute threads while measured.
+        alpha_seconds: Seconds of a step that do not depend on its batch.
+        beta_seconds_per_sample: Seconds that each sample adds.
+        relative_error: Root mean square of (fitted - measured) / measured; None with fewer than three batch sizes,
+            where a line says nothing of its error.
+    """
+
+    device: str
+    threads: int
+    alpha_seconds: float
+    beta_seconds_per_sample: float
+    relative_error: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """The training data: samples in all (None for a stream), bytes of a sample as the model gets it, seconds to read one."""
+
+    samples: int | None
+    bytes_per_sample: float | None
+    read_seconds_per_sample: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What a job costs, measured on one kind of node. A field is None where it was not measured; `notes` says why.
+
+    Args:
+        framework: `torch`, `keras`, `jax`, or `` for a command that uses none of the libraries.
+        parameters_dense: Number of parameters whose gradient is dense (shared tensors counted once).
+        parameters_sparse: Number of parameters whose gradient is sparse.
+        layers: Count of leaf layers by kind.
+        flops_per_sample_forward: FLOPs of the forward pass of one sample, by the framework's own counter
+            (a multiply-add is two).
+        flops_per_sample: FLOPs of forward and backward of one sample.
+        optimizer_state_bytes: Bytes of optimizer state after the first step.
+        memory_peak_bytes: Most resident memory of a worker while measured.
+        batch: Samples of a step as the script asks for them.
+        step_times: What was timed.
+        fits: α + β·b for each device and thread count timed.
+        source: `run` from a job's own first steps, `profile` from a separate short run.
+    """
+
+    framework: str
+    framework_version: str
+    source: Literal["run", "profile"]
+    parameters_dense: int | None = None
+    parameters_sparse: int | None = None
+    dense_bytes: int | None = None
+    sparse_bytes: int | None = None
+    layers: Mapping[str, int] = field(default_factory=dict)
+    flops_per_sample_forward: float | None = None
+    flops_per_sample: float | None = None
+    dataset: Dataset | None = None
+    optimizer: str | None = None
+    optimizer_state_bytes: int | None = None
+    memory_peak_bytes: int | None = None
+    batch: int | None = None
+    step_times: tuple[StepTime, ...] = ()
+    fits: tuple[TimeFit, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,56 @@
+"""What a task is granted now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from enum import Enum
+
+
+class Unlimited(Enum):
+    UNLIMITED = "unlimited"
+
+    def __repr__(self) -> str:
+        return "UNLIMITED"
+
+
+UNLIMITED = Unlimited.UNLIMITED
+"""In a `Share`: lift the limit, where None leaves it as it is."""
+
+WEIGHT_DEFAULT = 100.0
+"""CPU weight of a task that nothing was said about; on the scale of cgroup v2 (1 to 10,000)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a task is granted, or a change to it: None leaves a field as it is, `UNLIMITED` lifts it.
+
+    Args:
+        cpu_weight: Share of the contended CPU relative to other tasks, 1 to 10,000, 100 by default.
+        cpu_cap_cores: Most cores that the task may use, fractions allowed, contended or not.
+        memory_bytes: Most resident memory; past it the task is killed.
+        disk_bytes_per_second: Most bytes a second read, and as many written.
+        gpu_fraction: Fraction of time on its GPU, 0 to 1.
+    """
+
+    cpu_weight: float | None = None
+    cpu_cap_cores: float | Unlimited | None = None
+    memory_bytes: int | Unlimited | None = None
+    disk_bytes_per_second: float | Unlimited | None = None
+    gpu_fraction: float | Unlimited | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is None or isinstance(value, Unlimited):
+                continue
+            if not value > 0:
+                raise ValueError(f"Share.{field.name} is {value!r}; expected a positive number, None or UNLIMITED")
+        if self.cpu_weight is not None and not 1 <= self.cpu_weight <= 10_000:
+            raise ValueError(f"Share.cpu_weight is {self.cpu_weight!r}; expected 1 to 10,000")
+        if isinstance(self.gpu_fraction, int | float) and self.gpu_fraction > 1:
+            raise ValueError(f"Share.gpu_fraction is {self.gpu_fraction!r}; expected at most 1")
+
+    def merged(self, change: Share) -> Share:
+        """This share after `change`: fields that `change` leaves as None are kept."""
+        given = {f.name: v for f in fields(change) if (v := getattr(change, f.name)) is not None}
+        return replace(self, **given)
