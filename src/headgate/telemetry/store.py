@@ -1,0 +1,258 @@
+"""What a run recorded: one SQLite file, one writer, any number of readers, readable after a kill -9.
+
+`Recorder` writes from a thread of its own, a transaction about twice a second. When the disk is full it keeps what it could
+not write (the newest 200,000 rows), says so once, and writes it when there is room again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+from headgate.errors import NotFoundError, StorageError
+from headgate.telemetry.columns import COLUMNS
+
+VERSION = 1
+_KEPT_ROWS = 200_000
+_COMMIT_SECONDS = 0.5
+
+# Times `t` are seconds since the run began; `meta.began` is the wall clock at that moment (seconds since the epoch).
+TABLES: Mapping[str, tuple[str, ...]] = {
+    "meta": ("key TEXT PRIMARY KEY", "value TEXT"),
+    "jobs": (
+        "name TEXT PRIMARY KEY",
+        "position INTEGER",
+        "spec TEXT",  # JSON of the Job
+        "state TEXT",
+        "reason TEXT",
+        "exit_code INTEGER",
+        "submitted REAL",
+        "started REAL",
+        "ended REAL",
+        "attempt INTEGER",
+        "plan TEXT",  # JSON of the Plan
+        "profile TEXT",  # JSON of the Profile
+    ),
+    "tasks": (
+        "id TEXT PRIMARY KEY",  # JOB/ROLE-INDEX
+        "job TEXT",
+        "node TEXT",
+        "attempt INTEGER",
+        "pid INTEGER",
+        "started REAL",
+        "ended REAL",
+        "exit TEXT",  # JSON of the Exit
+    ),
+    "events": ("t REAL", "job TEXT", "task TEXT", "kind TEXT", "text TEXT"),
+    "progress": (
+        "t REAL",
+        "task TEXT",
+        "step INTEGER",
+        "epoch INTEGER",
+        "epochs INTEGER",
+        "samples INTEGER",
+        "loss REAL",  # NULL where none was reported or where it was not a number; `nan` then tells which
+        "nan INTEGER",
+        "count INTEGER",
+        "metrics TEXT",  # JSON object or NULL
+    ),
+    "usage": ("t REAL", "target TEXT", *(f"{column} REAL" for column in COLUMNS)),  # a task's id, or `node:NAME`
+    "shares": (
+        "t REAL",
+        "task TEXT",
+        "cpu_weight REAL",
+        "cpu_cap_cores REAL",  # NULL: no cap
+        "entitled_cores REAL",  # what the weight or cap comes to when everybody wants the CPU
+        "memory_bytes REAL",
+        "threads INTEGER",
+        "reason TEXT",
+    ),
+    "spans": ("t REAL", "task TEXT", "step INTEGER", "name TEXT", "seconds REAL", "bytes_in REAL", "bytes_out REAL"),
+    "checkpoints": (
+        "t REAL",
+        "task TEXT",
+        "path TEXT",
+        "step INTEGER",
+        "epoch INTEGER",
+        "position INTEGER",
+        "bytes INTEGER",
+        "seconds REAL",
+        "why TEXT",
+    ),
+}
+_INDEXES = (
+    "CREATE INDEX IF NOT EXISTS usage_target ON usage (target, t)",
+    "CREATE INDEX IF NOT EXISTS progress_task ON progress (task, t)",
+)
+
+
+def _columns(table: str) -> tuple[str, ...]:
+    return tuple(column.split()[0] for column in TABLES[table])
+
+
+_INSERTS = {
+    table: f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(columns))})" for table, columns in TABLES.items()
+}
+
+
+class Recorder:
+    """Writes a run's store.
+
+    Args:
+        path: The file; its folder exists.
+        trouble: Called from the writing thread with one line when writing fails, and with None when it works again.
+
+    Raises:
+        StorageError: The file cannot be made.
+    """
+
+    def __init__(self, path: Path, trouble: Callable[[str | None], None] = lambda _: None) -> None:
+        self._path = path
+        self._trouble = trouble
+        self._pending: deque[tuple[str, tuple[object, ...]]] = deque(maxlen=_KEPT_ROWS)
+        self._condition = threading.Condition()
+        self._closing = False
+        self._flushed = 0
+        self._asked = 0
+        self._failing = False
+        try:
+            self._db = self._connect()
+            with self._db as db:
+                for table, columns in TABLES.items():
+                    db.execute(f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(columns)})")
+                for index in _INDEXES:
+                    db.execute(index)
+                db.execute(f"PRAGMA user_version = {VERSION}")
+        except sqlite3.Error as error:
+            raise StorageError(f"cannot write {path}: {error}; free some space there, or set HEADGATE_HOME") from error
+        self._thread = threading.Thread(target=self._write, name="recorder", daemon=True)
+        self._thread.start()
+
+    def _connect(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self._path, timeout=10, check_same_thread=False)
+        # Where WAL does not work (NFS), SQLite stays in its other mode, which does.
+        with suppress(sqlite3.OperationalError):
+            db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = NORMAL")
+        return db
+
+    def add(self, table: str, **row: object) -> None:
+        """Append a row (or replace the one of the same primary key); keys that are left out are NULL."""
+        values = tuple(map(_plain, (row.pop(column, None) for column in _columns(table))))
+        if row:
+            raise TypeError(f"table {table!r} has no {sorted(row)}")
+        with self._condition:
+            self._pending.append((table, values))
+
+    def flush(self, timeout: float = 10.0) -> bool:
+        """Wait until what was added before is on disk; False when it is not after `timeout` seconds."""
+        with self._condition:
+            self._asked += 1
+            ticket = self._asked
+            self._condition.notify_all()
+            return self._condition.wait_for(lambda: self._flushed >= ticket, timeout)
+
+    def close(self) -> None:
+        """Write what is left; may be called twice."""
+        with self._condition:
+            self._closing = True
+            self._condition.notify_all()
+        self._thread.join()
+
+    def _write(self) -> None:
+        with closing(self._db) as db:
+            while True:
+                with self._condition:
+                    self._condition.wait_for(lambda: self._closing or self._asked > self._flushed, _COMMIT_SECONDS)
+                    closing_down, ticket = self._closing, self._asked
+                    rows = list(self._pending)
+                    self._pending.clear()
+                written = self._commit(db, rows)
+                with self._condition:
+                    if written:
+                        self._flushed = ticket
+                        self._condition.notify_all()
+                    else:
+                        self._pending.extendleft(reversed(rows[-(_KEPT_ROWS - len(self._pending)) :]))
+                        self._condition.wait_for(lambda: self._closing, 1.0)
+                if closing_down:
+                    return
+
+    def _commit(self, db: sqlite3.Connection, rows: list[tuple[str, tuple[object, ...]]]) -> bool:
+        try:
+            with db:
+                for table, values in rows:
+                    db.execute(_INSERTS[table], values)
+        except sqlite3.Error as error:
+            if not self._failing:
+                self._failing = True
+                self._trouble(f"cannot write {self._path}: {error}; what is measured is kept in memory until it can")
+            return False
+        if self._failing:
+            self._failing = False
+            self._trouble(None)
+        return True
+
+
+def _plain(value: object) -> object:
+    """A value as SQLite takes it: mappings and lists as JSON, numbers that are not finite as NULL."""
+    if isinstance(value, Mapping | list | tuple):
+        return json.dumps(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+class RunReader:
+    """Reads a run's store, also while it is written.
+
+    Raises:
+        NotFoundError: There is no such file.
+        StorageError: It is not a store that this version reads.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            raise NotFoundError(f"no recorded data at {path}")
+        try:
+            self._db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)
+            self._db.row_factory = sqlite3.Row
+            version = self._db.execute("PRAGMA user_version").fetchone()[0]
+            self._db.execute("SELECT count(*) FROM meta").fetchone()
+        except sqlite3.Error as error:
+            raise StorageError(f"cannot read {path}: {error}") from error
+        if version > VERSION:
+            raise StorageError(f"{path} was written by a newer Headgate (store version {version}; this one reads {VERSION})")
+
+    def __enter__(self) -> RunReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._db.close()
+
+    def meta(self) -> dict[str, str]:
+        return {row["key"]: row["value"] for row in self._db.execute("SELECT key, value FROM meta")}
+
+    def rows(
+        self, table: str, where: str = "", parameters: Iterable[object] = (), order: str = "rowid"
+    ) -> Iterator[dict[str, Any]]:
+        """Rows of a table as dictionaries, in the order they were written."""
+        if table not in TABLES:
+            raise KeyError(table)
+        condition = f"WHERE {where}" if where else ""
+        for row in self._db.execute(f"SELECT * FROM {table} {condition} ORDER BY {order}", tuple(parameters)):
+            yield dict(row)
+
+    def query(self, sql: str, parameters: Iterable[object] = ()) -> list[dict[str, Any]]:
+        """Rows of any read-only query."""
+        return [dict(row) for row in self._db.execute(sql, tuple(parameters))]
