@@ -1,0 +1,69 @@
+# Each target works from a fresh clone: it makes .venv, installs what it needs once, and does its job.
+
+# The first Python of at least 3.11, unless one is named: make test PYTHON=/opt/python3.12/bin/python3
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+  $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: help demo test test-v2 lint docs bench clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo      three real models train side by side, about two minutes after installation"
+	@echo "make test      the test suite"
+	@echo "make test-v2   isolation on a real cgroup v2 kernel (a small guest in QEMU)"
+	@echo "make lint      ruff and mypy"
+	@echo "make docs      run every code block of the README and of docs/"
+	@echo "make bench     the benchmarks: tables here, JSON under build/bench/"
+	@echo "make clean     remove everything that make made"
+
+demo: $(VENV)/demo.stamp
+	@PATH="$(CURDIR)/$(BIN):$$PATH" headgate run examples/jobs.yaml
+	@echo "The report: $$($(BIN)/headgate report --path)"
+
+test: $(VENV)/dev.stamp
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest $(TESTS)
+
+test-v2: $(VENV)/dev.stamp
+	@tests/v2/run $(CURDIR)/$(BIN)/python
+
+lint: $(VENV)/dev.stamp
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+docs: $(VENV)/dev.stamp
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest tests/test_readme.py tests/test_docs.py
+
+bench: $(VENV)/dev.stamp
+	@mkdir -p build/bench
+	@set -e; for script in benchmarks/*.py; do \
+	  echo "== $$script"; \
+	  PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python $$script --json build/bench/$$(basename $$script .py).json; \
+	done
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { \
+	  echo "No Python of at least 3.11 found. Install one (Debian, Ubuntu: sudo apt-get install python3 python3-venv)," >&2; \
+	  echo "or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "$(PYTHON) cannot make virtual environments. On Debian and Ubuntu: sudo apt-get install python3-venv" >&2; exit 1; }
+	@echo "Creating $(VENV) with $$($(PYTHON) --version) ..."
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/demo.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "Installing Headgate, PyTorch and scikit-learn into $(VENV) (once; PyTorch is large) ..."
+	@$(PIP) --editable '.[torch,demo]'
+	@touch $@
+
+$(VENV)/dev.stamp: pyproject.toml constraints.txt $(VENV)/demo.stamp
+	@echo "Installing what tests and checks need (once) ..."
+	@$(PIP) --editable '.[torch,demo,gpu,dev]'
+	@touch $@
