@@ -65,6 +65,17 @@ class Box(ABC):
         """
 
     @abstractmethod
+    def pin(self, cpus: frozenset[int] | None) -> tuple[str, ...]:
+        """Let the task run on these cores only (numbers as the kernel counts them), None for all; at once and while it runs.
+
+        Returns:
+            As `apply`.
+
+        Raises:
+            IsolationError: None of these cores can be had here. Never raised for a task that has ended meanwhile.
+        """
+
+    @abstractmethod
     def terminate(self) -> None:
         """Ask every process to end (SIGTERM); returns at once; does nothing when all have ended."""
 
