@@ -1,0 +1,1 @@
+"""What recorded data says: pure functions over arrays and rows, no files."""

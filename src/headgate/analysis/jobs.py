@@ -1,0 +1,237 @@
+"""What a job did: its phases and its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+import numpy as np
+
+from headgate.analysis.steps import Division
+from headgate.analysis.usage import EMPTY, Array, Signal, rate
+from headgate.events import ENDED, JobState
+from headgate.telemetry.columns import Column
+
+STATES: tuple[JobState, ...] = get_args(JobState)
+FAULTS: frozenset[str] = frozenset({"failed", "killed", "interrupted"})
+"""States of a job, and kinds of events, that tell of a fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A stretch of time that a job spent in one state; `attempt` counts from 1 while it runs."""
+
+    state: str
+    start: float
+    end: float
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Progress:
+    """What a job reported, in the order of time: NaN where a report had no such field. Arrays of one length."""
+
+    t: Array
+    step: Array
+    epoch: Array
+    samples: Array
+    loss: Array
+    count: Array
+    task: tuple[str, ...]
+    not_numbers: int
+    epochs: int | None
+    metrics: Mapping[str, tuple[Array, Array]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JobRecord:
+    """All that was recorded of a job; of several tasks, what they come to together."""
+
+    name: str
+    state: str
+    reason: str
+    exit_code: int | None
+    spec: Mapping[str, Any]
+    submitted: float
+    started: float | None
+    ended: float | None
+    attempts: int
+    phases: tuple[Phase, ...]
+    progress: Progress
+    usage: Mapping[Column, Signal]
+    entitled: Signal
+    division: Division | None
+    profile: Mapping[str, Any] | None
+    plan: Mapping[str, Any] | None
+    memory_peak_bytes: float | None
+    checkpoints: Sequence[Mapping[str, Any]] = ()
+    events: Sequence[Mapping[str, Any]] = ()
+
+    def signal(self, column: Column) -> Signal:
+        """The usage of that column; empty where there was none."""
+        return self.usage.get(column, EMPTY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFigures:
+    """A job in numbers; None where nothing tells. Times are seconds since the run began.
+
+    Args:
+        waited_seconds: From its submission to its first start.
+        run_seconds: Seconds in which it ran, all attempts together.
+        loss_first: First loss reported, each the mean of the losses since the report before it.
+        loss_final: Last loss reported.
+        loss_best: Lowest loss reported.
+        losses_not_numbers: Reports whose loss was not a number.
+        steps: Highest step reported.
+        samples_per_second: Mean over the stretches between two reports.
+        cpu_seconds: Since the first reading of each attempt, which comes within a second of its start.
+        cpu_mean_cores: Mean cores in use.
+        cpu_max_cores: Most cores in use, on the mean of one sampling interval.
+        fullest_core_max: Highest use of a single core, 0 to 1.
+        memory_peak_bytes: Most resident memory, as the kernel has it or as it was sampled, whichever is more.
+        granted_cores: Mean cores that it was entitled to while it ran.
+        used_of_granted: Mean cores in use over `granted_cores`; above 1 where others left some.
+        input_fraction: Fraction of a step that waits for input, 0 to 1, over `sampled_steps` steps.
+    """
+
+    name: str
+    state: str
+    reason: str
+    exit_code: int | None
+    submitted: float
+    started: float | None
+    ended: float | None
+    waited_seconds: float
+    run_seconds: float
+    attempts: int
+    checkpoints: int
+    loss_first: float | None
+    loss_final: float | None
+    loss_best: float | None
+    losses_not_numbers: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    steps: int | None
+    epochs: int | None
+    samples_per_second: float | None
+    steps_per_second: float | None
+    cpu_seconds: float | None
+    cpu_mean_cores: float | None
+    cpu_max_cores: float | None
+    fullest_core_max: float | None
+    memory_peak_bytes: float | None
+    granted_cores: float | None
+    used_of_granted: float | None
+    disk_read_bytes: float | None
+    disk_written_bytes: float | None
+    gpu_mean: float | None
+    cpu_pressure: float | None
+    input_fraction: float | None
+    input_low: float | None
+    input_high: float | None
+    sampled_steps: int
+    step_seconds: float | None
+
+
+def phases(
+    marks: Sequence[tuple[float, str, str]],
+    *,
+    submitted: float,
+    started: float | None,
+    ended: float | None,
+    state: str,
+    until: float,
+) -> tuple[Phase, ...]:
+    """The states that a job went through, up to `until` seconds.
+
+    Args:
+        marks: Time, state and reason of each change that was recorded, in order; where there is none (a run whose events
+            were lost), the other arguments tell the little that they can.
+    """
+    known = [mark for mark in marks if mark[1] in STATES]
+    if not known:
+        known = [(submitted, "waiting", "")]
+        known += [(started, "running", "")] if started is not None else []
+        known += [(ended, state, "")] if ended is not None else []
+    result: list[Phase] = []
+    attempt = 0
+    for index, (time, name, reason) in enumerate(known):
+        if name in ENDED:
+            break
+        later = known[index + 1][0] if index + 1 < len(known) else until
+        attempt += name == "running"
+        if result and result[-1].state == name and name != "running":
+            before = result.pop()
+            time = before.start
+        result.append(Phase(name, time, max(later, time), attempt if name != "waiting" else 0, reason))
+    return tuple(phase for phase in result if phase.end > phase.start)
+
+
+def running(record: Sequence[Phase]) -> list[tuple[float, float]]:
+    """The stretches of time in which a job's tasks ran."""
+    return [(phase.start, phase.end) for phase in record if phase.state in ("running", "stopping")]
+
+
+def figures(job: JobRecord) -> JobFigures:
+    """A job in numbers."""
+    ran = running(job.phases)
+    progress, division = job.progress, job.division
+    losses = progress.loss[np.isfinite(progress.loss)]
+    steps = progress.step[np.isfinite(progress.step)]
+    epochs = progress.epoch[np.isfinite(progress.epoch)]
+    cpu, entitled = job.signal("cpu_cores"), job.entitled
+    disk_read, disk_write = job.signal("disk_read"), job.signal("disk_write")
+    first = ran[0][0] if ran else job.started
+    waited_until = first if first is not None else max((p.end for p in job.phases), default=job.submitted)
+    granted = entitled.mean
+    peaks = [peak for peak in (job.signal("memory_bytes").maximum, job.memory_peak_bytes) if peak is not None]
+    return JobFigures(
+        name=job.name,
+        state=job.state,
+        reason=job.reason,
+        exit_code=job.exit_code,
+        submitted=job.submitted,
+        started=job.started,
+        ended=job.ended,
+        waited_seconds=max(waited_until - job.submitted, 0.0),
+        run_seconds=sum(end - start for start, end in ran),
+        attempts=job.attempts,
+        checkpoints=len(job.checkpoints),
+        loss_first=float(losses[0]) if len(losses) else None,
+        loss_final=float(losses[-1]) if len(losses) else None,
+        loss_best=float(losses.min()) if len(losses) else None,
+        losses_not_numbers=progress.not_numbers,
+        metrics={name: float(values[-1]) for name, (_, values) in progress.metrics.items()},
+        steps=int(steps.max()) if len(steps) else None,
+        epochs=int(epochs.max()) if len(epochs) else None,
+        samples_per_second=_pace(progress, progress.samples, together=True),
+        steps_per_second=_pace(progress, progress.step, together=False),
+        cpu_seconds=cpu.integral if len(cpu) else None,
+        cpu_mean_cores=cpu.mean,
+        cpu_max_cores=cpu.maximum,
+        fullest_core_max=job.signal("cpu_fullest_core").maximum,
+        memory_peak_bytes=max(peaks, default=None),
+        granted_cores=granted,
+        used_of_granted=cpu.mean / granted if cpu.mean is not None and granted else None,
+        disk_read_bytes=disk_read.integral if len(disk_read) else None,
+        disk_written_bytes=disk_write.integral if len(disk_write) else None,
+        gpu_mean=job.signal("gpu_busy").mean,
+        cpu_pressure=job.signal("psi_cpu").mean,
+        input_fraction=division.input_fraction if division else None,
+        input_low=division.input_low if division else None,
+        input_high=division.input_high if division else None,
+        sampled_steps=division.steps if division else 0,
+        step_seconds=division.step_seconds if division else None,
+    )
+
+
+def _pace(progress: Progress, counter: Array, *, together: bool) -> float | None:
+    """Growth of a counter a second; of several tasks, the sum (samples) or the fastest (steps, which all of them take)."""
+    tasks = np.array(progress.task)
+    paces = [rate(progress.t[tasks == task], counter[tasks == task]) for task in dict.fromkeys(progress.task)]
+    known = [pace for pace in paces if pace is not None]
+    if not known:
+        return None
+    return sum(known) if together else max(known)

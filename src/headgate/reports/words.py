@@ -1,0 +1,147 @@
+"""Figures as people read them, and what happened in a run in a few sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.analysis.jobs import FAULTS, JobFigures
+from headgate.reports.recording import NodeRecord, Recording
+from headgate.units import say_bytes, say_seconds
+
+MISSING = "–"
+
+
+def say(value: float | None, unit: str = "") -> str:
+    """A figure with three digits that count, in its unit; a dash where there is none.
+
+    Args:
+        unit: `s`, `B`, `B/s`, `%` (of a fraction), or one that is put behind the number.
+    """
+    if value is None:
+        return MISSING
+    match unit:
+        case "s":
+            return say_seconds(value)
+        case "B":
+            return say_bytes(value)
+        case "B/s":
+            return f"{say_bytes(value)}/s"
+        case "%":
+            return f"{value:.0%}" if value >= 0.1 or value == 0 else f"{value:.1%}"
+    digits = f"{value:,.0f}" if abs(value) >= 1000 or (value == int(value) and abs(value) < 1e15) else f"{value:.3g}"
+    return f"{digits} {unit}".strip()
+
+
+def say_loss(value: float | None) -> str:
+    """A loss with four digits that count."""
+    return MISSING if value is None else f"{value:.4g}"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 job`, `3 jobs`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def listed(names: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`; beyond five, how many more."""
+    if len(names) > 5:
+        names = [*names[:4], f"{len(names) - 4} more"]
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
+
+
+def what_happened(run: Recording, jobs: Sequence[JobFigures]) -> list[str]:
+    """Two to five sentences, computed from the data."""
+    told = [_outcome(run, jobs), _held_back(jobs), _fullest(run), _faults(jobs), _learned(jobs)]
+    return [sentence for sentence in told if sentence]
+
+
+def _outcome(run: Recording, jobs: Sequence[JobFigures]) -> str:
+    if not jobs:
+        return "No job was recorded."
+    where = f" on {run.nodes[0].name}" if len(run.nodes) == 1 else ""
+    cores = f" ({say(run.nodes[0].cores, 'cores')})" if where and run.nodes[0].cores else ""
+    policy = f" under policy {run.meta['policy']}" if run.meta.get("policy") else ""
+    ended = [job.state for job in jobs]
+    counts = ", ".join(f"{ended.count(state)} {state}" for state in dict.fromkeys(ended))
+    took = say_seconds(run.seconds)
+    if run.state == "running":
+        result = f"so far for {took}: {counts}"
+    elif run.state == "interrupted":
+        result = f"for {took}, then the run was interrupted: {counts}"
+    elif set(ended) == {"done"}:
+        result = f"and finished after {took}" if len(jobs) == 1 else f"and all finished, the last after {took}"
+    else:
+        result = f"for {took}: {counts}"
+    verb = "was run" if len(jobs) == 1 else "were run"
+    return f"{counted(len(jobs), 'job')} {verb}{where}{cores}{policy} {result}."
+
+
+def _held_back(jobs: Sequence[JobFigures]) -> str:
+    """Which job waited for what: for its input, for CPU, or for another job."""
+    said = []
+    for job in jobs:
+        reasons = []
+        if job.input_fraction is not None and job.input_fraction >= 0.1:
+            reasons.append(f"for input during {say(job.input_fraction, '%')} of each step")
+        if job.cpu_pressure is not None and job.cpu_pressure >= 0.1:
+            reasons.append(f"for CPU {say(job.cpu_pressure, '%')} of the time")
+        if reasons:
+            said.append(f"{job.name} waited {' and '.join(reasons)}")
+    if said:
+        return f"{'; '.join(said)}."
+    full = [job.name for job in jobs if job.used_of_granted is not None and job.used_of_granted >= 0.9]
+    if full:
+        verb = "was" if len(full) == 1 else "were"
+        return f"{listed(full)} {verb} held back by CPU, using at least 90 % of what was granted."
+    return ""
+
+
+def fullness(node: NodeRecord) -> dict[str, tuple[float, float]]:
+    """Mean and highest use of each resource whose size is known, as a fraction of it."""
+    sizes = {
+        "CPU": (node.signal("cpu_cores"), node.cores),
+        "memory": (node.signal("memory_bytes"), node.memory_bytes),
+        "GPU": (node.signal("gpu_busy"), 1.0),
+        "network in": (node.signal("net_in"), node.nic_bytes_per_second),
+        "network out": (node.signal("net_out"), node.nic_bytes_per_second),
+        "disk reads": (node.signal("disk_read"), node.disk_bytes_per_second),
+        "disk writes": (node.signal("disk_write"), node.disk_bytes_per_second),
+    }
+    result = {}
+    for name, (signal, size) in sizes.items():
+        if size and signal.mean is not None and signal.maximum is not None:
+            result[name] = (signal.mean / size, signal.maximum / size)
+    return result
+
+
+def _fullest(run: Recording) -> str:
+    found = [(use, name, node) for node in run.nodes for name, use in fullness(node).items()]
+    if not found:
+        return ""
+    (mean, most), name, node = max(found, key=lambda item: item[0][0])
+    where = f" of {node.name}" if len(run.nodes) > 1 else ""
+    core = node.signal("cpu_fullest_core").maximum
+    single = f", its fullest core {say(core, '%')}" if name == "CPU" and core is not None else ""
+    others = [f"{other} at most {say(use[1], '%')}" for use, other, at in found if at is node and other != name]
+    rest = f"; {listed(others)}" if others else ""
+    return f"The fullest resource{where} was {name}: {say(mean, '%')} on the mean, {say(most, '%')} at most{single}{rest}."
+
+
+def _faults(jobs: Sequence[JobFigures]) -> str:
+    said = [f"{job.name} ended as {job.state} ({job.reason})" for job in jobs if job.state in FAULTS]
+    said += [f"{job.name} took {job.attempts} attempts" for job in jobs if job.attempts > 1]
+    said += [
+        f"{job.name} reported a loss that is not a number {counted(job.losses_not_numbers, 'time')}"
+        for job in jobs
+        if job.losses_not_numbers
+    ]
+    return f"{listed(said)}." if said else ""
+
+
+def _learned(jobs: Sequence[JobFigures]) -> str:
+    said = [
+        f"{job.name} from {say_loss(job.loss_first)} to {say_loss(job.loss_final)}"
+        for job in jobs
+        if job.loss_first is not None and job.loss_final != job.loss_first
+    ]
+    return f"Loss, first to last: {listed(said)}." if said else ""
