@@ -1,0 +1,46 @@
+"""Third-party engines, isolations, policies and samplers, found through entry points.
+
+A package registers one in its `pyproject.toml`:
+
+    [project.entry-points."headgate.samplers"]
+    power = "my_package:PowerSampler"
+
+Built-in ones need no entry point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import metadata
+from typing import NamedTuple
+
+GROUPS = ("headgate.engines", "headgate.isolations", "headgate.policies", "headgate.samplers")
+"""Groups that are looked up."""
+
+
+class Loaded(NamedTuple):
+    """What was found under a group by name, and one line for each that could not be loaded."""
+
+    found: Mapping[str, object]
+    warnings: tuple[str, ...]
+
+
+def load(group: str) -> Loaded:
+    """Import everything registered under an entry-point group.
+
+    A broken one is never fatal: whatever its import raises becomes a warning that names it, the package that brought it
+    and the cause. Of two with one name the first is kept.
+    """
+    found: dict[str, object] = {}
+    warnings: list[str] = []
+    for entry in metadata.entry_points(group=group):
+        origin = f"{entry.name!r} of {entry.dist.name if entry.dist else 'an unknown package'} ({group})"
+        if entry.name in found:
+            warnings.append(f"plug-in {origin} is left out: another one has the same name")
+            continue
+        try:
+            found[entry.name] = entry.load()
+        except (Exception, SystemExit) as error:  # noqa: BLE001
+            # Another's module may do anything at import, a sys.exit() included.
+            warnings.append(f"plug-in {origin} is left out: {type(error).__name__}: {error}")
+    return Loaded(found, tuple(warnings))

@@ -1,0 +1,88 @@
+"""Memory: what is resident, and the page cache apart from it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from headgate.telemetry.base import Boxed
+from headgate.telemetry.columns import Column
+from headgate.telemetry.counters import table
+from headgate.telemetry.sources import FileSource, ProcessSource, Source, SourcedSampler, cgroup_file, first
+
+
+class MemorySampler(SourcedSampler):
+    """`memory_bytes` (anonymous and shared memory) and `cache_bytes` (page cache of files).
+
+    A task is read from memory.stat of its cgroup (v1 or v2), else from its processes. Those know nothing of the page
+    cache, count a page that parent and child share by copy-on-write in each, and memory that they map together in none.
+
+    Args:
+        root: Where /proc is found.
+    """
+
+    name = "memory"
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        super().__init__()
+        self._root = root
+
+    def open_node(self) -> Source:
+        return _Node(self._root / "proc/meminfo")
+
+    def open_task(self, box: Boxed) -> Source | None:
+        return first(
+            lambda: _StatV1(cgroup_file(box, "memory", "memory.stat")),
+            lambda: _StatV2(cgroup_file(box, "unified", "memory.stat")),
+            lambda: _Processes(box),
+        )
+
+
+class _Node(FileSource):
+    """/proc/meminfo: everything in use but caches that the kernel can drop. Shmem is in `Cached`, and cannot be."""
+
+    def read(self, _now: float, /) -> dict[Column, float]:
+        kib = {}
+        for line in self.files[0].read().split(b"\n"):
+            name, _, rest = line.partition(b":")
+            if rest:
+                kib[name] = int(rest.split()[0])
+        cache = kib[b"Buffers"] + kib[b"Cached"] + kib.get(b"SReclaimable", 0) - kib.get(b"Shmem", 0)
+        used = kib[b"MemTotal"] - kib[b"MemFree"] - cache
+        return {"memory_bytes": max(0, used) * 1024.0, "cache_bytes": max(0, cache) * 1024.0}
+
+
+class _StatV1(FileSource):
+    """`total_` counts the groups below as well; `cache` holds shared memory, `rss` does not."""
+
+    def read(self, _now: float, /) -> dict[Column, float]:
+        stat = table(self.files[0].read())
+        shared = stat.get(b"total_shmem", 0)
+        return {
+            "memory_bytes": float(stat[b"total_rss"] + shared),
+            "cache_bytes": float(max(0, stat[b"total_cache"] - shared)),
+        }
+
+
+class _StatV2(FileSource):
+    """Counts the groups below; `file` holds shared memory, `anon` does not."""
+
+    def read(self, _now: float, /) -> dict[Column, float]:
+        stat = table(self.files[0].read())
+        shared = stat.get(b"shmem", 0)
+        return {
+            "memory_bytes": float(stat[b"anon"] + shared),
+            "cache_bytes": float(max(0, stat[b"file"] - shared)),
+        }
+
+
+class _Processes(ProcessSource):
+    def read(self, _now: float, /) -> dict[Column, float]:
+        sizes: list[int] = []
+        for process in self.living():
+            with suppress(psutil.Error):
+                memory = process.memory_info()
+                sizes.append(memory.rss - memory.shared)
+        return {"memory_bytes": float(max(0, sum(sizes)))} if sizes else {}
