@@ -10,6 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 
 .PHONY: help demo test test-v2 lint docs bench clean
 .DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
 
 help:
 	@echo "make demo      three real models train side by side, about two minutes after installation"
