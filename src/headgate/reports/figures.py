@@ -1,0 +1,301 @@
+"""The plots: what each one shows, as buckets of time, and the frame and legend that it is drawn into."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from headgate.analysis.usage import Array, Buckets, Signal, means
+from headgate.reports.markup import Markup, element
+from headgate.reports.recording import NodeRecord, Recording
+from headgate.reports.words import say, say_loss
+from headgate.telemetry.columns import Column
+
+BUCKETS = 600
+COLOURS = 8
+"""Colours in the style sheet; a ninth job has the first one's, dashed."""
+_METRICS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a plot.
+
+    Args:
+        colour: A custom property of the style sheet, without its dashes.
+        dash: 0 solid, 1 dashed, 2 dotted.
+        summary: What the legend says of it.
+        stepped: It is a setting, which jumps from one value to the next.
+    """
+
+    label: str
+    colour: str
+    data: Buckets
+    summary: tuple[tuple[str, float | None], ...]
+    dash: int = 0
+    stepped: bool = False
+    band: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A plot; `x` is `time` (seconds of the run) or `cpu` (CPU seconds of a job); `top` the least upper end of its scale."""
+
+    key: str
+    title: str
+    unit: str
+    edges: Array
+    lines: Sequence[Line]
+    note: str = ""
+    x: str = "time"
+    top: float | None = None
+    options: Sequence[str] = field(default=())
+
+
+def job_colour(index: int) -> tuple[str, int]:
+    """Colour and dash of a job, the same in every plot."""
+    return f"job-{index % COLOURS}", index // COLOURS
+
+
+def grid(seconds: float, finest: float) -> Array:
+    """Edges of the buckets: evenly spaced over the run, none shorter than `finest` seconds, at most `BUCKETS`."""
+    end = max(seconds, 1e-3)
+    return np.linspace(0.0, end, min(max(math.ceil(end / finest), 1), BUCKETS) + 1)
+
+
+def loss_plots(run: Recording) -> list[Plot]:
+    """Loss over time and over CPU seconds, and any other metric over time."""
+    edges = grid(run.seconds, run.seconds / BUCKETS if run.seconds else 1.0)
+    lines: list[Line] = []
+    over_cpu: list[tuple[int, Array]] = []
+    metrics: dict[str, list[Line]] = {}
+    for index, job in enumerate(run.jobs):
+        colour, dash = job_colour(index)
+        progress = job.progress
+        known = progress.loss[np.isfinite(progress.loss)]
+        if len(known):
+            said = (("final", float(known[-1])), ("best", float(known.min())))
+            data = means(progress.t, progress.loss, progress.count, edges)
+            lines.append(Line(job.name, colour, data, said, dash))
+            if len(job.signal("cpu_cores")):
+                over_cpu.append((index, job.signal("cpu_cores").cumulative(progress.t)))
+        for name, (times, values) in progress.metrics.items():
+            data = means(times, values, np.ones_like(values), edges)
+            line = Line(job.name, colour, data, (("final", float(values[-1])),), dash)
+            metrics.setdefault(name, []).append(line)
+    plots = [Plot("loss", "Loss over time", "loss", edges, lines, options=("log", "relative"))]
+    if over_cpu:
+        longest = max(float(at[-1]) for _, at in over_cpu)
+        cpu_edges = np.linspace(0.0, max(longest, 1e-3), BUCKETS + 1)
+        cpu_lines = []
+        for index, at in over_cpu:
+            job, (colour, dash) = run.jobs[index], job_colour(index)
+            data = means(at, job.progress.loss, job.progress.count, cpu_edges)
+            cpu_lines.append(Line(job.name, colour, data, (("CPU s", job.signal("cpu_cores").integral),), dash))
+        note = "What each job learned for the CPU time that it got."
+        plots.append(
+            Plot("loss-cpu", "Loss over CPU time", "loss", cpu_edges, cpu_lines, note, "cpu", options=("log", "relative"))
+        )
+    shown = list(metrics.items())[:_METRICS]
+    plots += [Plot(f"metric-{i}", name, "", edges, found) for i, (name, found) in enumerate(shown)]
+    return [plot for plot in plots if plot.lines]
+
+
+def share_plots(run: Recording) -> list[Plot]:
+    """For each job, the cores it was entitled to against those it used."""
+    edges = _usage_grid(run)
+    cores = max((node.cores or 0.0 for node in run.nodes), default=0.0)
+    plots = []
+    for index, job in enumerate(run.jobs):
+        used, granted = job.signal("cpu_cores"), job.entitled
+        if not (len(used) and len(granted)):
+            continue
+        colour, _ = job_colour(index)
+        lines = [
+            Line("granted", "ink-soft", granted.buckets(edges), (("mean", granted.mean),), 1, stepped=True, band=False),
+            Line("used", colour, used.buckets(edges), (("mean", used.mean), ("max", used.maximum))),
+        ]
+        plots.append(Plot(f"share-{index}", job.name, "cores", edges, lines, top=cores or None))
+    return plots
+
+
+def job_plots(run: Recording) -> list[Plot]:
+    """What the jobs used, one plot a resource."""
+    wanted: list[tuple[str, str, str, list[tuple[Column, str]], float | None]] = [
+        ("cpu", "CPU", "cores", [("cpu_cores", "")], None),
+        ("fullest", "Fullest core of each job", "%", [("cpu_fullest_core", "")], 1.0),
+        ("memory", "Memory, resident", "B", [("memory_bytes", "")], None),
+        ("disk", "Disk", "B/s", [("disk_read", "read"), ("disk_write", "write")], None),
+        ("net", "Network", "B/s", [("net_in", "in"), ("net_out", "out")], None),
+        ("gpu", "GPU busy", "%", [("gpu_busy", "")], 1.0),
+        ("gpu-memory", "GPU memory", "B", [("gpu_memory_bytes", "")], None),
+        ("psi-cpu", "Waiting for CPU (pressure)", "%", [("psi_cpu", "")], 1.0),
+        ("psi-memory", "Waiting for memory (pressure)", "%", [("psi_memory", "")], 1.0),
+        ("psi-io", "Waiting for disk (pressure)", "%", [("psi_io", "")], 1.0),
+    ]
+    edges = _usage_grid(run)
+    plots = []
+    for key, title, unit, columns, top in wanted:
+        lines = []
+        for index, job in enumerate(run.jobs):
+            colour, dash = job_colour(index)
+            for place, (column, suffix) in enumerate(columns):
+                if len(signal := job.signal(column)):
+                    label = f"{job.name} {suffix}".strip()
+                    lines.append(_line(label, colour, signal, edges, dash + place))
+        plots.append(Plot(f"job-{key}", title, unit, edges, lines, top=top))
+    return [plot for plot in plots if _told(plot)]
+
+
+def node_plots(run: Recording, node: NodeRecord, index: int) -> list[Plot]:
+    """What all that ran on a node used of it, one plot a resource."""
+    edges = _usage_grid(run)
+    cpu = node.signal("cpu_cores")
+    if node.cores:
+        cpu = Signal(cpu.start, cpu.end, cpu.value / node.cores)
+    wanted: list[tuple[str, str, str, list[tuple[str, Signal]], float | None]] = [
+        ("cpu", "CPU", "%" if node.cores else "cores", [("all cores", cpu)], 1.0 if node.cores else None),
+        ("memory", "Memory", "B", _named(node, memory_bytes="resident", cache_bytes="page cache"), node.memory_bytes),
+        ("disk", "Disk", "B/s", _named(node, disk_read="read", disk_write="write"), None),
+        ("net", "Network", "B/s", _named(node, net_in="in", net_out="out"), None),
+        ("gpu", "GPU busy", "%", _named(node, gpu_busy="mean of its GPUs"), 1.0),
+        ("gpu-memory", "GPU memory", "B", _named(node, gpu_memory_bytes="used"), None),
+        ("psi", "Waiting (pressure)", "%", _named(node, psi_cpu="for CPU", psi_memory="for memory", psi_io="for disk"), 1.0),
+    ]
+    wanted[0][3].extend(_named(node, cpu_fullest_core="fullest core"))
+    plots = []
+    for key, title, unit, signals, top in wanted:
+        lines = [_line(label, f"role-{i}", signal, edges, 0) for i, (label, signal) in enumerate(signals) if len(signal)]
+        plots.append(Plot(f"node-{index}-{key}", title, unit, edges, lines, top=top))
+    return [plot for plot in plots if _told(plot)]
+
+
+def _named(node: NodeRecord, **columns: str) -> list[tuple[str, Signal]]:
+    return [(label, node.usage[column]) for column, label in columns.items() if column in node.usage]  # type: ignore[index]
+
+
+def _line(label: str, colour: str, signal: Signal, edges: Array, dash: int) -> Line:
+    return Line(label, colour, signal.buckets(edges), (("mean", signal.mean), ("max", signal.maximum)), dash)
+
+
+def _told(plot: Plot) -> bool:
+    """Whether it says anything: a resource that nobody ever touched does not need a plot."""
+    return any(np.nanmax(line.data.high, initial=0.0) > 0 for line in plot.lines)
+
+
+def _usage_grid(run: Recording) -> Array:
+    """Buckets no shorter than a usual sampling interval: a finer one would only repeat each reading."""
+    signals = [record.signal("cpu_cores") for record in (*run.nodes, *run.jobs)]
+    intervals = [float(np.median(signal.end - signal.start)) for signal in signals if len(signal)]
+    return grid(run.seconds, max(min(intervals, default=1.0), 1e-3))
+
+
+# --- into the page --------------------------------------------------------------------------------------------------
+
+
+def _rounded(values: Array) -> list[float | None]:
+    """Six digits that count: no plot shows more, and a day of samples stays small."""
+    return [None if math.isnan(value) else _shortest(value) for value in values.tolist()]
+
+
+def _shortest(value: float) -> float | int:
+    short = float(f"{value:.6g}")
+    return int(short) if short == int(short) else short
+
+
+def payload(plots: Iterable[Plot]) -> list[dict[str, Any]]:
+    """What the page's script draws from; `x` is the middle of each bucket."""
+    result = []
+    for plot in plots:
+        lines = []
+        for line in plot.lines:
+            entry: dict[str, Any] = {
+                "label": line.label,
+                "colour": line.colour,
+                "dash": line.dash,
+                "mean": _rounded(line.data.mean),
+            }
+            if line.stepped:
+                entry["stepped"] = True
+            if line.band and not np.array_equal(line.data.low, line.data.high, equal_nan=True):
+                entry["low"], entry["high"] = _rounded(line.data.low), _rounded(line.data.high)
+            lines.append(entry)
+        middles = (plot.edges[:-1] + plot.edges[1:]) / 2
+        result.append(
+            {
+                "key": plot.key,
+                "unit": plot.unit,
+                "x": plot.x,
+                "from": 0,
+                "to": float(plot.edges[-1]),
+                "first": float(middles[0]),
+                "width": float(plot.edges[1] - plot.edges[0]),
+                "count": len(middles),
+                "top": plot.top,
+                "lines": lines,
+            }
+        )
+    return result
+
+
+_OPTIONS = {
+    "log": ("log scale", "Logarithmic scale"),
+    "relative": ("relative", "From 1, the first loss, to 0, the lowest"),
+}
+
+
+def frame(plot: Plot) -> Markup:
+    """Title, legend and the place to draw in; each legend entry shows and hides its line."""
+    told: Callable[[float | None], str] = say_loss if plot.unit in ("loss", "") else lambda value: say(value, plot.unit)
+    entries = []
+    for index, line in enumerate(plot.lines):
+        facts = [
+            element(
+                "span",
+                f"{name} ",
+                element("b", say(value) if name == "CPU s" else told(value), data_value=None if value is None else repr(value)),
+                class_="fact",
+            )
+            for name, value in line.summary
+        ]
+        entries.append(
+            element(
+                "button",
+                element("span", class_=f"swatch dash-{line.dash % 3}", style=f"--c:var(--{line.colour})"),
+                element("span", line.label, class_="name"),
+                facts,
+                element("output", class_="at"),
+                type="button",
+                aria_pressed="true",
+                data_line=index,
+                title="Show or hide",
+            )
+        )
+    options = [
+        element("label", element("input", type="checkbox", data_option=option), f" {_OPTIONS[option][0]}", title=_OPTIONS[option][1])
+        for option in plot.options
+    ]
+    unit = {"B": "", "B/s": "", "%": "", "loss": ""}.get(plot.unit, plot.unit)
+    return element(
+        "figure",
+        element(
+            "figcaption",
+            element("h3", plot.title, element("small", f" {unit}") if unit else None),
+            element("output", class_="when"),
+            element("span", options, class_="options") if options else None,
+        ),
+        element(
+            "div",
+            class_="canvas",
+            tabindex=0,
+            role="img",
+            aria_label=f"Plot: {plot.title}. Arrow keys move the cursor, Escape shows all.",
+        ),
+        element("div", entries, class_="legend"),
+        element("p", plot.note, class_="note") if plot.note else None,
+        data_plot=plot.key,
+    )
