@@ -1,0 +1,35 @@
+"""What a task is boxed in."""
+
+from __future__ import annotations
+
+from headgate import registry
+from headgate.errors import UsageError
+from headgate.isolation.base import Box, Isolation, Launch
+from headgate.isolation.process import ProcessIsolation
+
+DEFAULT = ProcessIsolation.name
+
+
+def make(name: str, group: str) -> Isolation:
+    """The isolation of that name, one of Headgate's own or one that registered under `headgate.isolations`.
+
+    Args:
+        name: As `Isolation.name`.
+        group: Sets the boxes of this hub apart from those of others.
+
+    Raises:
+        UsageError: No isolation is so called.
+    """
+    if name == ProcessIsolation.name:
+        return ProcessIsolation(group)
+    found = registry.load("headgate.isolations").found
+    factory = found.get(name)
+    if callable(factory):
+        made = factory(group)
+        if isinstance(made, Isolation):
+            return made
+    known = ", ".join(sorted([ProcessIsolation.name, *found]))
+    raise UsageError(f"no isolation {name!r}; expected one of {known}")
+
+
+__all__ = ["DEFAULT", "Box", "Isolation", "Launch", "make"]

@@ -1,0 +1,162 @@
+"""Cgroup v1: a folder in the hierarchy of each controller, and one in the cgroup2 tree where that is mounted too.
+
+Files and units: Documentation/admin-guide/cgroup-v1 of the kernel.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from headgate.isolation.cgroups import (
+    Cgroups,
+    Value,
+    Write,
+    cap_microseconds,
+    kill_processes,
+    read_counters,
+    read_number,
+)
+from headgate.isolation.enclosure import Field, MemoryRecord, cpu_list
+from headgate.shares import WEIGHT_DEFAULT, Unlimited
+
+SHARES_DEFAULT = 1024
+FREEZE_SECONDS = 1.0
+LIMIT_SLACK_BYTES = 1 << 20
+"""A task that was refused memory came this near to its limit; memory.failcnt stays 0 on recent kernels."""
+
+
+class CgroupsV1(Cgroups):
+    def make_group(self, folder: Path) -> None:
+        super().make_group(folder)
+        if folder == self._group("cpuset"):
+            for write in _inherit_cpuset(folder):
+                write.path.write_text(write.text)
+
+    def setup(self, folder: Path) -> Sequence[Write]:
+        """A cpuset is born without cores and memory nodes, and nothing may enter it until it has some."""
+        return _inherit_cpuset(folder) if folder == self.folders.get("cpuset") else ()
+
+    def writes(self, field: Field, value: Value) -> Sequence[Write] | None:
+        match field:
+            case "cpu_weight":
+                return self._weight_writes(WEIGHT_DEFAULT if isinstance(value, Unlimited) else value)
+            case "cpu_cap_cores":
+                return self._cap_writes(value)
+            case "memory_bytes":
+                return self._memory_writes(value)
+            case "disk_bytes_per_second":
+                folder = self.folders.get("blkio")
+                if folder is None or self.disk is None:
+                    return () if isinstance(value, Unlimited) else None
+                rate = 0 if isinstance(value, Unlimited) else max(1, round(value))
+                return [
+                    Write(folder / f"blkio.throttle.{way}_bps_device", f"{self.disk} {rate}")
+                    for way in ("read", "write")
+                ]
+            case "gpu_fraction":
+                return None
+
+    def pin_writes(self, cpus: frozenset[int] | None) -> Sequence[Write] | None:
+        folder = self.folders.get("cpuset")
+        if folder is None:
+            return None
+        text = (folder.parent / "cpuset.cpus").read_text().strip() if cpus is None else cpu_list(cpus)
+        return [Write(folder / "cpuset.cpus", text)]
+
+    def kill_once(self) -> None:
+        unified, freezer = self.folders.get("unified"), self.folders.get("freezer")
+        if unified is not None and (unified / "cgroup.kill").exists():
+            (unified / "cgroup.kill").write_text("1")
+        elif freezer is not None:
+            state = freezer / "freezer.state"
+            state.write_text("FROZEN")
+            deadline = time.monotonic() + FREEZE_SECONDS
+            while state.read_text().strip() == "FREEZING" and time.monotonic() < deadline:
+                time.sleep(0.0005)
+                state.write_text("FROZEN")  # a fork that raced with the first is frozen by the next
+            kill_processes(self.pids())
+            state.write_text("THAWED")
+        else:
+            kill_processes(self.pids())
+
+    def memory(self) -> MemoryRecord:
+        folder = self.folders.get("memory")
+        if folder is None:
+            return MemoryRecord()
+        peak = read_number(folder / "memory.max_usage_in_bytes")
+        cache = read_counters(folder / "memory.stat").get("cache", 0)
+        limit = read_number(folder / "memory.limit_in_bytes") or 0
+        return MemoryRecord(
+            # The kernel's peak counts page cache; what is left of that now was in all likelihood in the peak.
+            peak_bytes=None if peak is None else max(0, peak - cache),
+            kills=read_counters(folder / "memory.oom_control").get("oom_kill", 0),
+            at_limit=peak is not None and peak >= limit - LIMIT_SLACK_BYTES,
+        )
+
+    def memory_now(self) -> int | None:
+        folder = self.folders.get("memory")
+        if folder is None:
+            return None
+        usage = read_number(folder / "memory.usage_in_bytes")
+        stat = read_counters(folder / "memory.stat")
+        return None if usage is None else usage - stat.get("inactive_file", 0) - stat.get("active_file", 0)
+
+    def _group(self, controller: str) -> Path | None:
+        folder = self.folders.get(controller)
+        return None if folder is None else folder.parent
+
+    def _weight_writes(self, weight: float) -> Sequence[Write] | None:
+        folder = self.folders.get("cpu")
+        if folder is None:
+            return None
+        return [Write(folder / "cpu.shares", str(max(2, round(weight / WEIGHT_DEFAULT * SHARES_DEFAULT))))]
+
+    def _cap_writes(self, value: Value) -> Sequence[Write] | None:
+        folder = self.folders.get("cpu")
+        if folder is None:
+            return None
+        lift = Write(folder / "cpu.cfs_quota_us", "-1")
+        if isinstance(value, Unlimited):
+            return [lift]
+        quota, period = cap_microseconds(value)
+        writes = [Write(folder / "cpu.cfs_period_us", str(period)), Write(folder / "cpu.cfs_quota_us", str(quota))]
+        # The quota of the old cap may be more than the kernel allows for the new period.
+        capped = (read_number(folder / "cpu.cfs_quota_us") or -1) > 0
+        return [lift, *writes] if capped and read_number(folder / "cpu.cfs_period_us") != period else writes
+
+    def _memory_writes(self, value: Value) -> Sequence[Write] | None:
+        folder = self.folders.get("memory")
+        if folder is None:
+            return None
+        limit = -1 if isinstance(value, Unlimited) else int(value)
+        writes = [Write(folder / "memory.limit_in_bytes", str(limit))]
+        # With swap counted in, or the task would be pushed out to disk, not ended. Never below that without swap.
+        swap = Write(folder / "memory.memsw.limit_in_bytes", str(limit))
+        if any(
+            (above / swap.path.name).exists() for above in folder.parents[:2]
+        ):  # its group may not have been made yet
+            now = read_number(folder / "memory.limit_in_bytes")
+            rises = now is not None and (limit < 0 or limit > now)
+            writes.insert(0 if rises else 1, swap)
+        return writes
+
+
+def _inherit_cpuset(folder: Path) -> list[Write]:
+    return [
+        Write(folder / name, text)
+        for name in ("cpuset.cpus", "cpuset.mems")
+        if (text := _first_text([above / name for above in folder.parents]))
+    ]
+
+
+def _first_text(paths: Sequence[Path]) -> str:
+    """The first that exists and is not empty: the folder right above may not have been made yet."""
+    for path in paths:
+        try:
+            if text := path.read_text().strip():
+                return text
+        except OSError:
+            continue
+    return ""

@@ -1,0 +1,153 @@
+"""Cgroup v2: one folder with all controllers.
+
+Files and units: Documentation/admin-guide/cgroup-v2.rst of the kernel.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from headgate.errors import IsolationError
+from headgate.isolation.cgroups import (
+    Cgroups,
+    Value,
+    Write,
+    cap_microseconds,
+    kill_processes,
+    memory_refusal,
+    read_counters,
+    read_number,
+)
+from headgate.isolation.enclosure import Field, MemoryRecord, cpu_list
+from headgate.isolation.layout import V2_CONTROLLERS
+from headgate.isolation.standins import StandIns
+from headgate.shares import WEIGHT_DEFAULT, Unlimited
+
+FREEZE_SECONDS = 1.0
+LEAF = "headgate-hub"
+"""Where the processes of a delegated folder move to, so that it can hand its controllers on."""
+
+
+class CgroupsV2(Cgroups):
+    def __init__(
+        self, folders: Mapping[str, Path], standins: StandIns, disk: str | None = None, vacate: bool = False
+    ) -> None:
+        """
+        Args:
+            folders: As `Cgroups`; all the same folder.
+            standins: As `Cgroups`.
+            disk: As `Cgroups`.
+            vacate: Move the processes of the base down a level first.
+        """
+        super().__init__(folders, standins, disk)
+        self._vacate = vacate
+
+    def make_group(self, folder: Path) -> None:
+        base = folder.parent
+        if self._vacate:
+            leaf = base / LEAF
+            leaf.mkdir(exist_ok=True)
+            for pid in (base / "cgroup.procs").read_text().split():
+                try:
+                    (leaf / "cgroup.procs").write_text(pid)
+                except ProcessLookupError:
+                    continue
+        _hand_on(base)
+        super().make_group(folder)
+        _hand_on(folder)
+
+    def create(self) -> None:
+        super().create()
+        # What was offered may still be refused: believe what is there.
+        folder = self.folders["unified"]
+        there = (folder / "cgroup.controllers").read_text().split()
+        self.folders = {"unified": folder} | {name: folder for name in V2_CONTROLLERS if name in there}
+
+    def setup(self, folder: Path) -> Sequence[Write]:
+        """A task over its limit ends as a whole: half a job is of no use. Swap would only hide that it is over."""
+        if "memory" not in self.folders:
+            return ()
+        writes = [Write(folder / "memory.oom.group", "1"), Write(folder / "memory.swap.max", "0")]
+        return [write for write in writes if write.path.exists() or not folder.exists()]
+
+    def writes(self, field: Field, value: Value) -> Sequence[Write] | None:
+        match field:
+            case "cpu_weight":
+                weight = WEIGHT_DEFAULT if isinstance(value, Unlimited) else value
+                return self._write("cpu", "cpu.weight", str(max(1, round(weight))))
+            case "cpu_cap_cores":
+                text = "max" if isinstance(value, Unlimited) else " ".join(map(str, cap_microseconds(value)))
+                return self._write("cpu", "cpu.max", text)
+            case "memory_bytes":
+                return self._memory_writes(value)
+            case "disk_bytes_per_second":
+                if self.disk is None:
+                    return () if isinstance(value, Unlimited) else None
+                rate = "max" if isinstance(value, Unlimited) else str(max(1, round(value)))
+                return self._write("io", "io.max", f"{self.disk} rbps={rate} wbps={rate}")
+            case "gpu_fraction":
+                return None
+
+    def pin_writes(self, cpus: frozenset[int] | None) -> Sequence[Write] | None:
+        return self._write("cpuset", "cpuset.cpus", "\n" if cpus is None else cpu_list(cpus))
+
+    def kill_once(self) -> None:
+        folder = self.folders["unified"]
+        if (folder / "cgroup.kill").exists():
+            (folder / "cgroup.kill").write_text("1")
+            return
+        # Before Linux 5.14: what is frozen cannot fork.
+        (folder / "cgroup.freeze").write_text("1")
+        deadline = time.monotonic() + FREEZE_SECONDS
+        while not read_counters(folder / "cgroup.events").get("frozen") and time.monotonic() < deadline:
+            time.sleep(0.0005)
+        kill_processes(self.pids())
+        (folder / "cgroup.freeze").write_text("0")
+
+    def memory(self) -> MemoryRecord:
+        if "memory" not in self.folders:
+            return MemoryRecord()
+        folder = self.folders["memory"]
+        peak = read_number(folder / "memory.peak")
+        cache = read_counters(folder / "memory.stat").get("file", 0)
+        events = read_counters(folder / "memory.events")
+        return MemoryRecord(
+            # The kernel's peak counts page cache; what is left of that now was in all likelihood in the peak.
+            peak_bytes=None if peak is None else max(0, peak - cache),
+            kills=events.get("oom_kill", 0),
+            at_limit=events.get("max", 0) > 0,
+        )
+
+    def memory_now(self) -> int | None:
+        folder = self.folders.get("memory")
+        usage = None if folder is None else read_number(folder / "memory.current")
+        if folder is None or usage is None:
+            return None
+        stat = read_counters(folder / "memory.stat")
+        return usage - stat.get("inactive_file", 0) - stat.get("active_file", 0)
+
+    def _memory_writes(self, value: Value) -> Sequence[Write] | None:
+        if isinstance(value, Unlimited):
+            return self._write("memory", "memory.max", "max")
+        held = self.memory_now()
+        if held is not None and held > value:  # v1 refuses this; v2 would end the task
+            raise IsolationError(memory_refusal(value, held))
+        return self._write("memory", "memory.max", str(int(value)))
+
+    def _write(self, controller: str, name: str, text: str) -> Sequence[Write] | None:
+        folder = self.folders.get(controller)
+        return None if folder is None else [Write(folder / name, text)]
+
+
+def _hand_on(folder: Path) -> None:
+    """Let the folders below have every controller that it has and that will let itself be handed on."""
+    offered = (folder / "cgroup.controllers").read_text().split()
+    enabled = (folder / "cgroup.subtree_control").read_text().split()
+    for name in V2_CONTROLLERS:
+        if name in offered and name not in enabled:
+            try:
+                (folder / "cgroup.subtree_control").write_text(f"+{name}")
+            except OSError:  # held back, by real-time tasks for one; the box sees what came through
+                continue

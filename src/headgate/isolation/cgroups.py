@@ -1,0 +1,278 @@
+"""What cgroup v1 and v2 have in common: folders made, written, entered, emptied and removed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headgate.errors import IsolationError
+from headgate.isolation.enclosure import FIELDS, Enclosure, Field, bytes_text
+from headgate.isolation.standins import StandIns
+from headgate.shares import Share, Unlimited
+
+KILL_SECONDS = 10.0
+PERIOD_MICROSECONDS = 10_000
+"""Period of the CPU cap: short, so that a capped task pauses for milliseconds and not for a tenth of a second."""
+QUOTA_LEAST_MICROSECONDS = 1_000
+"""The kernel takes no smaller quota; a smaller cap gets a longer period instead."""
+PERIOD_MOST_MICROSECONDS = 1_000_000
+
+Value = float | int | Unlimited
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    path: Path
+    text: str
+
+    def __str__(self) -> str:
+        return f"write {self.text.strip()!r} to {self.path}"
+
+
+class Cgroups(Enclosure):
+    """The cgroups of one task, `<base>/<group>/<task>` in each hierarchy.
+
+    A controller that is not there is made up for by `StandIns` as far as that goes.
+    """
+
+    def __init__(self, folders: Mapping[str, Path], standins: StandIns, disk: str | None = None) -> None:
+        """
+        Args:
+            folders: Folder of the task by controller.
+            standins: What stands in for a missing controller.
+            disk: Device number `major:minor` of the disk that a disk rate is for; None where there is none.
+        """
+        self.folders = dict(folders)
+        self.standins = standins
+        self.disk = disk
+
+    @property
+    def unique_folders(self) -> list[Path]:
+        """The folders, each once: controllers may share one."""
+        return list(dict.fromkeys(self.folders.values()))
+
+    @abstractmethod
+    def setup(self, folder: Path) -> Sequence[Write]:
+        """What a new folder needs before processes may enter."""
+
+    @abstractmethod
+    def writes(self, field: Field, value: Value) -> Sequence[Write] | None:
+        """What puts a field of the share into force; None where its controller is missing.
+
+        Raises:
+            IsolationError: The value cannot be had, and trying would end the task.
+        """
+
+    @abstractmethod
+    def pin_writes(self, cpus: frozenset[int] | None) -> Sequence[Write] | None:
+        """What pins the task; None where the controller is missing."""
+
+    @abstractmethod
+    def kill_once(self) -> None:
+        """End the processes that are in it now."""
+
+    def plan(self, share: Share) -> Sequence[str]:
+        lines = []
+        for folder in self.unique_folders:
+            lines.append(f"mkdir {folder}")
+            lines += map(str, self.setup(folder))
+        for field, value in _given(share):
+            writes = self.writes(field, value)
+            if writes is None:
+                lines += filter(None, [self.standins.describe(field, value)])
+            else:
+                lines += map(str, writes)
+        return [*lines, *(f"write PID to {folder / 'cgroup.procs'}" for folder in self.unique_folders)]
+
+    def create(self) -> None:
+        made: list[Path] = []
+        try:
+            for folder in self.unique_folders:
+                self._make(folder)
+                made.append(folder)
+                for write in self.setup(folder):
+                    write.path.write_text(write.text)
+        except OSError as error:
+            for folder in reversed(made):
+                _remove_tree(folder)
+            raise IsolationError(f"the box cannot be made: {_text(error)}") from error
+
+    def _make(self, folder: Path) -> None:
+        for attempt in range(3):
+            self.make_group(folder.parent)
+            try:
+                folder.mkdir()
+                return
+            except FileNotFoundError:  # the last box of the group was just removed, and the group with it
+                if attempt == 2:
+                    raise
+            except FileExistsError:  # left behind; one that still holds processes stays, and is said
+                if _processes(folder):
+                    raise
+                _remove_tree(folder)
+
+    def make_group(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+
+    def admit(self, pid: int) -> None:
+        for folder in self.unique_folders:
+            try:
+                (folder / "cgroup.procs").write_text(str(pid))
+            except OSError as error:
+                raise IsolationError(f"process {pid} cannot be put into its box: {_text(error)}") from error
+
+    def apply(self, share: Share) -> tuple[str, ...]:
+        lines: list[str] = []
+        refused: list[str] = []
+        for field, value in _given(share):
+            try:
+                writes = self.writes(field, value)
+                if writes is None:
+                    lines.append(self.standins.apply(field, value, self.pids()))
+                    continue
+                for write in writes:
+                    write.path.write_text(write.text)
+            except OSError as error:
+                refused.append(self._refusal(field, value, error))
+            except IsolationError as error:
+                refused.append(str(error))
+        if refused:
+            raise IsolationError("; ".join(refused))
+        return tuple(filter(None, lines))
+
+    def _refusal(self, field: Field, value: Value, error: OSError) -> str:
+        if field == "memory_bytes" and error.errno == errno.EBUSY and not isinstance(value, Unlimited):
+            return memory_refusal(value, self.memory_now())
+        return f"{field} cannot be set to {value!r}: {_text(error)}"
+
+    @abstractmethod
+    def memory_now(self) -> int | None:
+        """Bytes that the task holds and that cannot be taken from it."""
+
+    def pin(self, cpus: frozenset[int] | None) -> tuple[str, ...]:
+        writes = self.pin_writes(cpus)
+        if writes is None:
+            return self.standins.pin(cpus, self.pids())
+        try:
+            for write in writes:
+                write.path.write_text(write.text)
+        except OSError as error:
+            raise IsolationError(f"the task cannot be pinned to cores {sorted(cpus or ())}: {_text(error)}") from error
+        return ()
+
+    def pids(self) -> list[int]:
+        return _processes(self.unique_folders[0])
+
+    def terminate(self) -> None:
+        for pid in self.pids():
+            _signal(pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        deadline = time.monotonic() + KILL_SECONDS
+        pause = 0.0005
+        while self.pids():
+            self.kill_once()
+            time.sleep(pause)
+            pause = min(2 * pause, 0.05)
+            if time.monotonic() > deadline:
+                return  # stuck in the kernel: it goes as soon as it comes back from there
+
+    def remove(self) -> None:
+        self.standins.forget()
+        for folder in self.unique_folders:
+            _remove_tree(folder)
+        for folder in self.unique_folders:
+            try:
+                folder.parent.rmdir()
+            except OSError:  # another box is in it
+                continue
+
+
+def cap_microseconds(cores: float) -> tuple[int, int]:
+    """Quota and period that grant so many cores."""
+    period = max(PERIOD_MICROSECONDS, min(round(QUOTA_LEAST_MICROSECONDS / cores), PERIOD_MOST_MICROSECONDS))
+    return max(QUOTA_LEAST_MICROSECONDS, round(cores * period)), period
+
+
+def memory_refusal(limit: float, held: int | None) -> str:
+    holds = f"the {bytes_text(held)} " if held is not None else "what "
+    return (
+        f"a memory limit of {bytes_text(limit)} is below {holds}that the task holds now; choose a higher one or stop it"
+    )
+
+
+def read_counters(path: Path) -> dict[str, int]:
+    """A file of lines `name number`; empty where it cannot be read."""
+    try:
+        pairs = (line.split() for line in path.read_text().splitlines())
+        return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+    except OSError:
+        return {}
+
+
+def read_number(path: Path) -> int | None:
+    """A file of one number; None where it cannot be read or says `max`."""
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _given(share: Share) -> Iterator[tuple[Field, Value]]:
+    for field in FIELDS:
+        value: Value | None = getattr(share, field)
+        if value is not None:
+            yield field, value
+
+
+def _text(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+
+
+def _processes(folder: Path) -> list[int]:
+    """Processes in it and in the cgroups that the task made below it."""
+    try:
+        pids = [int(pid) for pid in (folder / "cgroup.procs").read_text().split()]
+        if folder.stat().st_nlink > 2:
+            for entry in os.scandir(folder):
+                if entry.is_dir():
+                    pids += _processes(Path(entry.path))
+    except OSError:  # removed, or a threaded part, whose processes are listed further up
+        return []
+    return [pid for pid in pids if pid > 0]
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def kill_processes(pids: Sequence[int]) -> None:
+    for pid in pids:
+        _signal(pid, signal.SIGKILL)
+
+
+def _remove_tree(folder: Path, seconds: float = 2.0) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            for entry in os.scandir(folder):
+                if entry.is_dir():
+                    _remove_tree(Path(entry.path), seconds)
+            folder.rmdir()
+            return
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            # The kernel lets go of the last process a moment after it has vanished from the list.
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                return
+        time.sleep(0.002)

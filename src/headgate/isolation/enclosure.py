@@ -1,0 +1,106 @@
+"""What holds the processes of one task together: a set of cgroups, or nothing but their names."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from headgate.shares import Share
+
+Field = Literal["cpu_weight", "cpu_cap_cores", "memory_bytes", "disk_bytes_per_second", "gpu_fraction"]
+FIELDS: tuple[Field, ...] = get_args(Field)
+"""The fields of a `Share`, in the order in which they are applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRecord:
+    """What the kernel counted of a task's memory.
+
+    Args:
+        peak_bytes: Most memory it held, page cache left out as far as that can be told; None where nobody counted.
+        kills: Processes of it that the kernel killed for want of memory.
+        at_limit: Whether it ever ran into a limit of its own.
+    """
+
+    peak_bytes: int | None = None
+    kills: int = 0
+    at_limit: bool = False
+
+
+class Enclosure(ABC):
+    """Holds the processes of one task; `ProcessIsolation` puts one around each."""
+
+    folders: Mapping[str, Path]
+    """Folder of the task's cgroup by controller."""
+
+    @abstractmethod
+    def plan(self, share: Share) -> Sequence[str]:
+        """What `create`, `admit` and `apply` would do, a line each, without doing it."""
+
+    @abstractmethod
+    def create(self) -> None:
+        """Make it, empty.
+
+        Raises:
+            IsolationError: It cannot be made; nothing of it is left.
+        """
+
+    @abstractmethod
+    def admit(self, pid: int) -> None:
+        """Put a process in.
+
+        Raises:
+            IsolationError: It cannot be put in.
+        """
+
+    @abstractmethod
+    def apply(self, share: Share) -> tuple[str, ...]:
+        """As `Box.apply`."""
+
+    @abstractmethod
+    def pin(self, cpus: frozenset[int] | None) -> tuple[str, ...]:
+        """As `Box.pin`."""
+
+    @abstractmethod
+    def pids(self) -> list[int]:
+        """Every living process in it."""
+
+    @abstractmethod
+    def terminate(self) -> None:
+        """Ask every process to end."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End every process, those forked meanwhile too; returns when none is left or 10 s have passed."""
+
+    @abstractmethod
+    def memory(self) -> MemoryRecord:
+        """What was counted up to now."""
+
+    @abstractmethod
+    def remove(self) -> None:
+        """Remove it once it is empty; does nothing when it is gone."""
+
+
+def bytes_text(count: float) -> str:
+    """`count` bytes in the largest binary unit that fits, at most two digits after the point: `2 GiB`, `2.01 GiB`."""
+    value, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.2f}".rstrip("0").rstrip(".") + f" {unit}"
+
+
+def cpu_list(cpus: frozenset[int]) -> str:
+    """Cores as the kernel lists them: `0-3,6`."""
+    ranges: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if ranges and ranges[-1][1] == cpu - 1:
+            ranges[-1][1] = cpu
+        else:
+            ranges.append([cpu, cpu])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)

@@ -1,0 +1,39 @@
+"""What runs in a new task's process until the box is closed around it; then it becomes the task.
+
+Started as `python -I -S launcher.py FD`. It waits for its order on FD, a socket to the one who started it; in the
+meantime it is put into its box from outside, so that no instruction of the task runs elsewhere. It answers `+` when it
+is about to become the task, and the error number if that fails; a task that has begun has closed FD.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import signal
+import sys
+
+BEGINS = b"+"
+
+
+def main() -> None:
+    channel = int(sys.argv[1])
+    order = b""
+    while part := os.read(channel, 1 << 16):
+        order += part
+    if not order:  # the one who started it is gone
+        os._exit(125)
+    program, argv, env = marshal.loads(order)
+    os.set_inheritable(channel, False)
+    os.write(channel, BEGINS)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    try:
+        os.execve(program, argv, env)
+    except OSError as error:
+        os.write(channel, str(error.errno).encode())
+    os._exit(127)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,315 @@
+"""The isolation `process`: a task in cgroups of its own, or, where none can be written, in what stands in for them."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import select
+import shlex
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from headgate.errors import IsolationError
+from headgate.events import Exit, TaskId
+from headgate.isolation import layout, processes
+from headgate.isolation.base import Box, Isolation, Launch
+from headgate.isolation.cgroup_v1 import CgroupsV1
+from headgate.isolation.cgroup_v2 import CgroupsV2
+from headgate.isolation.enclosure import Enclosure, bytes_text
+from headgate.isolation.spawning import Spawned, find_program
+from headgate.isolation.standins import Cores, StandIns
+from headgate.isolation.unboxed import Unboxed
+from headgate.shares import Share
+
+PREFIX = "headgate-"
+"""Every folder that holds the boxes of a group begins so; nothing outside such a folder is ever removed."""
+GROUP_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+LOSSES = {
+    "cpu": "CPU weight and cap: nice and whole cores stand in",
+    "memory": "memory limit: it holds for each process, whose allocations then fail",
+    "cpuset": "CPU set: affinity stands in, which a task can change by itself",
+    "io": "disk rate: it is not limited",
+    "blkio": "disk rate: it is not limited",
+}
+"""What is lost without a controller."""
+LOSSES_WITHOUT_CGROUPS = (
+    "CPU weight: nice stands in, which without root can only go up",
+    "CPU cap: tasks are pinned to whole cores, which is coarser",
+    "memory limit: it holds for each process, not for the task, whose allocations then fail (MemoryError)",
+    "disk rate: it is not limited",
+    "ending a task: a daemon that scrubs its environment, leaves its session and loses its parent is not found",
+)
+
+
+class ProcessIsolation(Isolation):
+    """Boxes tasks in as plain processes of this machine.
+
+    The cgroups of a task are `headgate-<group>/<task>` in each hierarchy, `/` in the task's id written as `:`. The
+    group's folder goes with its last box.
+    """
+
+    name = "process"
+
+    def __init__(
+        self, group: str, *, mode: Literal["auto", "v1", "v2", "none"] = "auto", root: Path = Path("/sys/fs/cgroup")
+    ) -> None:
+        """
+        Args:
+            group: Sets the boxes of this hub apart from those of others; letters, digits, `.`, `_` and `-`.
+            mode: What to use: the best there is, cgroup v1, cgroup v2, or no cgroup.
+            root: Where cgroups are mounted.
+
+        Raises:
+            ValueError: `group` cannot name a folder.
+            IsolationError: `mode` names a cgroup version that this process cannot use.
+        """
+        if not GROUP_PATTERN.fullmatch(group):
+            raise ValueError(f"isolation group {group!r}: expected letters, digits, '.', '_' and '-', at most 64")
+        self._group = PREFIX + group
+        self._layout = _layout(mode, root)
+        self._cores = Cores()
+
+    @property
+    def mode(self) -> layout.Mode:
+        """What limits tasks here."""
+        return self._layout.mode
+
+    def start(self, launch: Launch, share: Share, output_fd: int) -> Box:
+        launch = _tagged(launch)
+        program = find_program(launch)
+        enclosure = self._enclosure(launch)
+        floor = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        try:
+            enclosure.create()
+            child = Spawned(launch, output_fd)
+            try:
+                enclosure.admit(child.pid)
+                enclosure.apply(share)
+                leader = processes.look(child.pid)
+                child.release(program)
+            except BaseException:
+                child.abort()
+                raise
+            return ProcessBox(launch.task, child.pid, leader, enclosure, share, self.mode, floor)
+        except BaseException as error:
+            enclosure.remove()
+            if isinstance(error, IsolationError) and launch.task not in str(error):
+                raise IsolationError(f"{launch.task}: {error}") from error
+            raise
+
+    def describe(self, launch: Launch, share: Share) -> Sequence[str]:
+        return [*self._enclosure(launch).plan(share), f"cd {launch.cwd}", f"exec {shlex.join(launch.argv)}"]
+
+    def lost(self) -> tuple[str, ...]:
+        missing = self._layout.missing
+        if self.mode == "none":
+            cause = f"no cgroup ({missing.get('cgroup', 'not asked for')}); {layout.CURE}"
+            return tuple(f"{loss}: {cause}" for loss in LOSSES_WITHOUT_CGROUPS)
+        lines = [
+            f"{loss}: no {controller} controller ({missing[controller]}); {layout.CURE}"
+            for controller, loss in LOSSES.items()
+            if controller in missing
+        ]
+        if self.mode == "v1" and "blkio" not in missing:
+            lines.append("disk rate of writes through the page cache: cgroup v1 cannot limit it; boot with cgroup v2")
+        return tuple(lines)
+
+    def sweep(self, record: Mapping[str, object]) -> None:
+        task, mode, folders = record.get("task"), record.get("mode"), record.get("folders")
+        if not isinstance(task, str) or not isinstance(folders, Mapping):
+            raise IsolationError(f"this is no record of a box: {dict(record)!r}; expected what Box.record gave")
+        if record.get("boot") != processes.boot_id():
+            return  # nothing outlives a boot
+        enclosure: Enclosure
+        if mode == "none":
+            enclosure = Unboxed(task, StandIns(self._cores), _recorded_leader(record))
+        else:
+            paths = {str(name): Path(str(path)) for name, path in folders.items()}
+            for path in paths.values():
+                if not path.parent.name.startswith(PREFIX) or ".." in path.parts:
+                    raise IsolationError(f"{path} is not the cgroup of a box; expected it below a folder {PREFIX}...")
+            made = {name: path for name, path in paths.items() if path.is_dir()}
+            if not made:
+                return
+            enclosure = (CgroupsV1 if mode == "v1" else CgroupsV2)(made, StandIns(self._cores))
+        enclosure.kill()
+        enclosure.remove()
+
+    def _enclosure(self, launch: Launch) -> Enclosure:
+        found, standins = self._layout, StandIns(self._cores)
+        if found.mode == "none":
+            return Unboxed(launch.task, standins)
+        name = launch.task.replace("/", ":")
+        folders = {controller: base / self._group / name for controller, base in found.bases.items()}
+        if found.mode == "v1":
+            return CgroupsV1(folders, standins, _disk_of(launch.cwd))
+        return CgroupsV2(folders, standins, _disk_of(launch.cwd), found.vacate)
+
+
+class ProcessBox(Box):
+    """A task that `ProcessIsolation` started."""
+
+    def __init__(
+        self,
+        task: TaskId,
+        pid: int,
+        leader: processes.Process | None,
+        enclosure: Enclosure,
+        share: Share,
+        mode: layout.Mode,
+        floor_kib: int,
+    ) -> None:
+        self.task = task
+        self.pid = pid
+        self._leader = leader
+        self._enclosure = enclosure
+        self._share = share
+        self._mode = mode
+        self._floor_kib = floor_kib
+        self._exit_fd = os.pidfd_open(pid)
+        self._lock = threading.Lock()
+        self._reaped = False
+        self._closed = False
+
+    @property
+    def exit_fd(self) -> int:
+        return self._exit_fd
+
+    @property
+    def cgroups(self) -> Mapping[str, Path]:
+        return self._enclosure.folders
+
+    def pids(self) -> list[int]:
+        return [] if self._closed else self._enclosure.pids()
+
+    def apply(self, share: Share) -> tuple[str, ...]:
+        with self._lock:
+            if self._closed:
+                return ()
+            self._share = self._share.merged(share)
+            return self._while_it_lives(lambda: self._enclosure.apply(share))
+
+    def pin(self, cpus: frozenset[int] | None) -> tuple[str, ...]:
+        if cpus is not None and not cpus:
+            raise IsolationError(f"{self.task}: it cannot be pinned to no core at all; None lets it run on every core")
+        with self._lock:
+            return () if self._closed else self._while_it_lives(lambda: self._enclosure.pin(cpus))
+
+    def terminate(self) -> None:
+        if not self._closed:
+            self._enclosure.terminate()
+
+    def kill(self) -> None:
+        if not self._closed:
+            self._enclosure.kill()
+
+    def reap(self) -> Exit:
+        try:
+            _, status, usage = os.wait4(self.pid, 0)
+        except ChildProcessError:
+            self._reaped = True
+            return Exit(code=None, reason="how it ended is not known: another part of this process waited for it")
+        self._reaped = True
+        # A new process starts with the peak of the one that started it: only what lies above that is its own.
+        largest = usage.ru_maxrss * 1024 if usage.ru_maxrss > self._floor_kib else None
+        return _exit(os.waitstatus_to_exitcode(status), largest, self._enclosure, self._share)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._enclosure.kill()
+            if not self._reaped:
+                self.reap()
+            self._enclosure.remove()
+            self._closed = True
+            os.close(self._exit_fd)
+
+    def record(self) -> dict[str, object]:
+        return {
+            "task": self.task,
+            "mode": self._mode,
+            "boot": processes.boot_id(),
+            "pid": self.pid,
+            "started": self._leader.started if self._leader is not None else None,
+            "folders": {name: str(path) for name, path in self.cgroups.items()},
+        }
+
+    def _while_it_lives(self, change: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
+        try:
+            return change()
+        except (IsolationError, OSError) as error:
+            if self._reaped or select.select([self._exit_fd], [], [], 0)[0]:
+                return ()
+            raise IsolationError(f"{self.task}: {error}") from error
+
+
+def _exit(status: int, largest_bytes: int | None, enclosure: Enclosure, share: Share) -> Exit:
+    """How a task ended.
+
+    Args:
+        status: Its exit status; negative: a signal.
+        largest_bytes: Most that its largest process held; None where that cannot be told.
+        enclosure: What counted its memory.
+        share: What it was granted at its end.
+    """
+    memory = enclosure.memory()
+    told = [peak for peak in (memory.peak_bytes, largest_bytes) if peak is not None]
+    peak = max(told) if told else None
+    limit = share.memory_bytes
+    over, reason = False, None
+    if status != 0 and memory.kills:
+        over = isinstance(limit, int) and memory.at_limit
+        cause = "over its memory limit" if over else "this machine ran out of memory"
+        if isinstance(limit, int) and over:
+            cause += f" of {bytes_text(limit)}"
+            peak = None if peak is None else min(peak, limit)  # files that it mapped are not counted in the limit
+        reason = f"killed: {cause}" + (f" (peak {bytes_text(peak)})" if peak is not None else "")
+    return Exit(
+        code=status if status >= 0 else None,
+        signal=-status if status < 0 else None,
+        memory_peak_bytes=peak,
+        over_memory=over,
+        reason=reason,
+    )
+
+
+def _layout(mode: Literal["auto", "v1", "v2", "none"], root: Path) -> layout.Layout:
+    if mode == "auto":
+        return layout.find_layout(root)
+    if mode == "none":
+        return layout.Layout("none")
+    found = layout.find_v1(root) if mode == "v1" else layout.find_v2(root)
+    if not found.bases:
+        causes = "; ".join(dict.fromkeys(found.missing.values()))
+        raise IsolationError(f"cgroup {mode} cannot be used here: {causes}; {layout.CURE}")
+    return found
+
+
+def _tagged(launch: Launch) -> Launch:
+    """With the id of the task in its environment, by which its processes are told where no cgroup holds them."""
+    return replace(launch, env={**launch.env, processes.TAG: launch.task})
+
+
+def _disk_of(folder: str) -> str | None:
+    """Device number of the whole disk that holds a folder; None where that is no disk (tmpfs, overlay, network)."""
+    try:
+        device = os.stat(folder).st_dev
+        block = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve(strict=True)
+        if (block / "partition").exists():
+            block = block.parent
+        return (block / "dev").read_text().strip()
+    except OSError:
+        return None
+
+
+def _recorded_leader(record: Mapping[str, object]) -> processes.Process | None:
+    pid, began = record.get("pid"), record.get("started")
+    if not isinstance(pid, int) or not isinstance(began, int):
+        return None
+    return processes.Process(pid=pid, parent=0, session=pid, started=began)

@@ -1,0 +1,113 @@
+"""Starting a task's first process: held back until its box is closed around it."""
+
+from __future__ import annotations
+
+import errno
+import marshal
+import os
+import socket
+import subprocess
+import sys
+
+from headgate.errors import IsolationError
+from headgate.isolation import launcher
+from headgate.isolation.base import Launch
+
+
+def find_program(launch: Launch) -> str:
+    """Path of the program that `launch` names, looked for as a shell in its folder and with its PATH would.
+
+    Raises:
+        IsolationError: There is none, or it may not be executed.
+    """
+    if not launch.argv or not launch.argv[0]:
+        raise IsolationError(f"{launch.task}: no program was named; expected at least one word in its command")
+    if not os.path.isdir(launch.cwd):
+        raise IsolationError(f"{launch.task}: its folder {launch.cwd!r} does not exist; create it or name another")
+    name = launch.argv[0]
+    if os.sep in name:
+        candidates = [os.path.join(launch.cwd, name)]
+    else:
+        path = launch.env.get("PATH", os.defpath)
+        candidates = [os.path.join(launch.cwd, folder, name) for folder in path.split(os.pathsep)]
+    files = [candidate for candidate in candidates if os.path.isfile(candidate)]
+    for file in files:
+        if os.access(file, os.X_OK):
+            return file
+    if files:
+        raise IsolationError(f"{launch.task}: {files[0]} may not be executed; try: chmod +x {files[0]}")
+    if os.sep in name:
+        found = "is a folder" if os.path.isdir(candidates[0]) else "does not exist"
+        raise IsolationError(f"{launch.task}: the program {candidates[0]} {found}; expected an executable file")
+    raise IsolationError(f"{launch.task}: no program {name!r} on its PATH ({path}); install it or give its full path")
+
+
+class Spawned:
+    """A process that waits to become a task. It leads a session of its own and has only its three streams open."""
+
+    def __init__(self, launch: Launch, output_fd: int) -> None:
+        """Start the process.
+
+        Raises:
+            IsolationError: No process can be started.
+        """
+        self._launch = launch
+        self._channel, theirs = socket.socketpair()
+        try:
+            with theirs:
+                fd = theirs.fileno()
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", launcher.__file__, str(fd)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output_fd,
+                    stderr=output_fd,
+                    cwd=launch.cwd,
+                    close_fds=True,
+                    pass_fds=(fd,),
+                    start_new_session=True,
+                )
+        except OSError as error:
+            self._channel.close()
+            raise IsolationError(f"{launch.task}: no process can be started: {error}") from error
+        self.pid = self._process.pid
+
+    def release(self, program: str) -> None:
+        """Let it become the task; returns when it has.
+
+        Raises:
+            IsolationError: The program could not be executed; the process is gone.
+        """
+        launch = self._launch
+        with self._channel as channel:
+            try:
+                channel.sendall(marshal.dumps((program, launch.argv, dict(launch.env))))
+                channel.shutdown(socket.SHUT_WR)
+                answer = b""
+                while part := channel.recv(64):
+                    answer += part
+            except OSError:  # it died: the answer stays short
+                answer = b""
+        if answer == launcher.BEGINS:
+            # From here on the one who holds the box waits for it, by its number.
+            self._process.returncode = 0
+            return
+        status = self._process.wait()
+        if not answer:
+            how = f"signal {-status}" if status < 0 else f"status {status}"
+            raise IsolationError(f"{launch.task}: its process ended with {how} before the program began")
+        raise IsolationError(f"{launch.task}: {_why_not(program, int(answer[1:]))}")
+
+    def abort(self) -> None:
+        """End the process that waits; does nothing when it is gone."""
+        self._channel.close()
+        if self._process.returncode is None:
+            self._process.kill()
+            self._process.wait()
+
+
+def _why_not(program: str, number: int) -> str:
+    if number == errno.ENOENT:
+        return f"{program} cannot be executed: the interpreter named in its first line does not exist"
+    if number == errno.ENOEXEC:
+        return f"{program} cannot be executed: it is neither a program of this machine nor begins with a #! line"
+    return f"{program} cannot be executed: {os.strerror(number)}"

@@ -1,0 +1,189 @@
+"""What stands in for a controller that is missing: nice for the weight, whole cores for the cap, rlimit for memory."""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from headgate.errors import IsolationError
+from headgate.isolation.enclosure import Field, bytes_text, cpu_list
+from headgate.isolation.processes import look
+from headgate.shares import WEIGHT_DEFAULT, Unlimited
+
+NICE_STEP = 1.25
+"""A nice level less is 1.25 times the weight (kernel/sched/core.c, sched_prio_to_weight)."""
+NICE_LOWEST, NICE_HIGHEST = -20, 19
+AUTOGROUP_TRIES = 4
+AUTOGROUP_PAUSE_SECONDS = 0.12
+"""The kernel takes one change of an autogroup each 0.1 s from those who are not root."""
+
+Value = float | int | Unlimited
+
+
+class Cores:
+    """Which cores the boxes of this process are pinned to, so that the next one gets those that are used least."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pinned: dict[object, frozenset[int]] = {}
+        self._busy = _busy_ticks()
+
+    def take(self, owner: object, count: int, among: frozenset[int]) -> frozenset[int]:
+        """Pin `owner` to `count` of `among`: those with the fewest boxes, then those least busy since the last call."""
+        with self._lock:
+            self._pinned.pop(owner, None)
+            before, self._busy = self._busy, _busy_ticks()
+
+            def load(cpu: int) -> tuple[int, int, int]:
+                boxes = sum(cpu in cpus for cpus in self._pinned.values())
+                return boxes, self._busy.get(cpu, 0) - before.get(cpu, 0), cpu
+
+            chosen = frozenset(sorted(among, key=load)[:count])
+            self._pinned[owner] = chosen
+            return chosen
+
+    def release(self, owner: object) -> None:
+        with self._lock:
+            self._pinned.pop(owner, None)
+
+
+class StandIns:
+    """What stands in for missing controllers, for one task. Children inherit it; it changes for all that live."""
+
+    def __init__(self, cores: Cores) -> None:
+        self._cores = cores
+        self._among: frozenset[int] | None = None
+        self._cap: float | None = None
+
+    def describe(self, field: Field, value: Value) -> str:
+        """What stands in for a field; empty when nothing needs to."""
+        if isinstance(value, Unlimited):
+            return ""
+        match field:
+            case "cpu_weight":
+                return "" if value == WEIGHT_DEFAULT else f"CPU weight {value:g}: by nice {_nice(value)}"
+            case "cpu_cap_cores":
+                count = math.ceil(value)
+                noun = "core" if count == 1 else "cores"
+                return f"CPU cap {value:g}: by pinning to {count} whole {noun}, which is coarser"
+            case "memory_bytes":
+                what = f"memory limit {bytes_text(value)}: of each process, not of the task (RLIMIT_DATA)"
+                return f"{what}; past it an allocation fails (MemoryError) and nothing is killed"
+            case "disk_bytes_per_second":
+                return f"disk rate {bytes_text(value)}/s: not limited"
+            case "gpu_fraction":
+                return f"GPU fraction {value:g}: not limited"
+
+    def apply(self, field: Field, value: Value, pids: Sequence[int]) -> str:
+        """Put the stand-in of a field into force; returns what is to be said about it, if anything."""
+        match field:
+            case "cpu_weight":
+                return self._set_nice(WEIGHT_DEFAULT if isinstance(value, Unlimited) else value, pids)
+            case "cpu_cap_cores":
+                self._cap = None if isinstance(value, Unlimited) else value
+                self._set_affinity(pids)
+            case "memory_bytes":
+                _set_data_limit(resource.RLIM_INFINITY if isinstance(value, Unlimited) else int(value), pids)
+        return self.describe(field, value)
+
+    def pin(self, cpus: frozenset[int] | None, pids: Sequence[int]) -> tuple[str, ...]:
+        """Pin by affinity, which a process may widen again by itself."""
+        usable = os.sched_getaffinity(0)
+        if cpus is not None and not cpus & usable:
+            raise IsolationError(
+                f"the task cannot be pinned to cores {cpu_list(cpus)}; there are {cpu_list(frozenset(usable))}"
+            )
+        self._among = cpus
+        self._set_affinity(pids)
+        return () if cpus is None else (f"cores {cpu_list(cpus)}: by affinity, which the task can change by itself",)
+
+    def forget(self) -> None:
+        """The task is gone: its cores are free."""
+        self._cores.release(self)
+
+    def _set_affinity(self, pids: Sequence[int]) -> None:
+        usable = frozenset(os.sched_getaffinity(0))
+        among = usable if self._among is None else usable & self._among
+        if self._cap is None:
+            self._cores.release(self)
+            chosen = among
+        else:
+            chosen = self._cores.take(self, math.ceil(self._cap), among)
+        for thread in _threads(pids):
+            try:
+                os.sched_setaffinity(thread, chosen)
+            except OSError:  # ended meanwhile
+                continue
+
+    def _set_nice(self, weight: float, pids: Sequence[int]) -> str:
+        nice = max(NICE_LOWEST, min(os.getpriority(os.PRIO_PROCESS, 0) + _nice(weight), NICE_HIGHEST))
+        refused = False
+        for thread in _threads(pids):
+            try:
+                os.setpriority(os.PRIO_PROCESS, thread, nice)
+            except PermissionError:
+                refused = True
+            except OSError:  # ended meanwhile
+                continue
+        # Where the kernel schedules by session (autogroup), nice counts inside one; between them that of the group does.
+        sessions = {process.session: process.pid for pid in pids if (process := look(pid)) is not None}
+        for pid in sessions.values():
+            refused |= not _set_autogroup(pid, nice)
+        if refused:
+            return f"CPU weight {weight:g}: nice cannot go down to {nice} without root; it stays where it was"
+        return self.describe("cpu_weight", weight)
+
+
+def _nice(weight: float) -> int:
+    level = -round(math.log(weight / WEIGHT_DEFAULT) / math.log(NICE_STEP))
+    return max(NICE_LOWEST, min(level, NICE_HIGHEST))
+
+
+def _set_autogroup(pid: int, nice: int) -> bool:
+    for _ in range(AUTOGROUP_TRIES):
+        try:
+            Path(f"/proc/{pid}/autogroup").write_text(str(nice))
+            return True
+        except BlockingIOError:
+            time.sleep(AUTOGROUP_PAUSE_SECONDS)
+        except PermissionError:
+            return False
+        except OSError:  # a kernel without autogroups, or the process has ended
+            return True
+    return False
+
+
+def _set_data_limit(limit: int, pids: Sequence[int]) -> None:
+    for pid in pids:
+        try:
+            _, most = resource.prlimit(pid, resource.RLIMIT_DATA)
+            fits = most == resource.RLIM_INFINITY or 0 <= limit <= most
+            resource.prlimit(pid, resource.RLIMIT_DATA, (limit if fits else most, most))
+        except OSError:  # ended meanwhile
+            continue
+
+
+def _threads(pids: Sequence[int]) -> list[int]:
+    threads: list[int] = []
+    for pid in pids:
+        try:
+            threads += map(int, os.listdir(f"/proc/{pid}/task"))
+        except OSError:
+            continue
+    return threads
+
+
+def _busy_ticks() -> dict[int, int]:
+    """Clock ticks that each core was busy since boot."""
+    ticks = {}
+    for line in Path("/proc/stat").read_text().splitlines():
+        name, *numbers = line.split()
+        if name.startswith("cpu") and name != "cpu":
+            user, nice, system, _, _, irq, softirq = map(int, numbers[:7])
+            ticks[int(name[3:])] = user + nice + system + irq + softirq
+    return ticks

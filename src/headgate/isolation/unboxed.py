@@ -1,0 +1,83 @@
+"""No cgroup can be written: a task is held together by its environment and its session, and limited by stand-ins."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from headgate.errors import IsolationError
+from headgate.isolation import processes
+from headgate.isolation.enclosure import FIELDS, Enclosure, MemoryRecord
+from headgate.isolation.standins import StandIns
+from headgate.shares import Share
+
+KILL_SECONDS = 10.0
+
+
+class Unboxed(Enclosure):
+    """The processes of a task where there is no cgroup for them."""
+
+    folders: Mapping[str, Path] = {}
+
+    def __init__(self, task: str, standins: StandIns, leader: processes.Process | None = None) -> None:
+        """
+        Args:
+            task: Id of the task; its processes carry it in their environment.
+            standins: What limits them.
+            leader: Its first process, where it is known already.
+        """
+        self._task = task
+        self._standins = standins
+        self._leader = leader
+
+    def plan(self, share: Share) -> Sequence[str]:
+        given = [(field, getattr(share, field)) for field in FIELDS]
+        return [line for field, value in given if value is not None and (line := self._standins.describe(field, value))]
+
+    def create(self) -> None:
+        """There is nothing to make."""
+
+    def admit(self, pid: int) -> None:
+        self._leader = processes.look(pid)
+        if self._leader is None:
+            raise IsolationError(f"process {pid} ended before the program began")
+
+    def apply(self, share: Share) -> tuple[str, ...]:
+        pids = self.pids()
+        given = [(field, getattr(share, field)) for field in FIELDS]
+        lines = [self._standins.apply(field, value, pids) for field, value in given if value is not None]
+        return tuple(filter(None, lines))
+
+    def pin(self, cpus: frozenset[int] | None) -> tuple[str, ...]:
+        return self._standins.pin(cpus, self.pids())
+
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._members()]
+
+    def terminate(self) -> None:
+        processes.send(self._members(), signal.SIGTERM)
+
+    def kill(self) -> None:
+        # Stop before killing: a process that is stopped cannot fork, so a round that finds no new one has found all.
+        deadline = time.monotonic() + KILL_SECONDS
+        while members := self._members():
+            stopped: set[processes.Process] = set()
+            while fresh := [process for process in members if process not in stopped]:
+                processes.send(fresh, signal.SIGSTOP)
+                stopped.update(fresh)
+                members = self._members()
+            processes.send(members, signal.SIGKILL)
+            if time.monotonic() > deadline:
+                return  # stuck in the kernel: it goes as soon as it comes back from there
+            time.sleep(0.001)
+
+    def memory(self) -> MemoryRecord:
+        return MemoryRecord()
+
+    def remove(self) -> None:
+        self._standins.forget()
+
+    def _members(self) -> list[processes.Process]:
+        return processes.members(self._task, self._leader)
