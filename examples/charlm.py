@@ -18,13 +18,14 @@ CHARACTERS = "\n\t" + "".join(map(chr, range(32, 127)))
 UNKNOWN = CHARACTERS.index("?")
 
 
-def modules(folder, most, seed):
-    """The source of the modules in `folder`, in a random order, up to `most` characters in all."""
+def modules(folder, most, seed, longest=15_000):
+    """The beginnings of the modules in `folder`, in a random order, up to `most` characters in all."""
     paths = sorted(folder.glob("*.py"))
     random.Random(seed).shuffle(paths)
     sources = []
     for path in paths:
-        sources.append(path.read_text(encoding="utf-8", errors="replace").replace(INDENT, "\t")[:most])
+        source = path.read_text(encoding="utf-8", errors="replace").replace(INDENT, "\t")
+        sources.append(source[: min(longest, most)])
         most -= len(sources[-1])
         if most == 0:
             break
@@ -117,7 +118,7 @@ def main():
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--lr", type=float, default=8e-3)
-    parser.add_argument("--seed", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 
     torch.manual_seed(args.seed)

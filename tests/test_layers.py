@@ -1,0 +1,153 @@
+"""What is lower never imports what is higher, and the training side needs nothing but its framework."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import headgate
+
+PACKAGE = Path(headgate.__file__).parent
+
+# From the top down; what shares a line may import each other. DESIGN's order, with the modules between its rooms.
+LAYERS = (
+    ("__main__",),
+    ("cli",),
+    ("testing",),
+    ("reports",),
+    ("hub",),
+    ("simulation",),
+    ("lab",),
+    ("runs", "jobfile"),
+    ("controller",),
+    ("policies",),
+    ("planning",),
+    ("profiling",),
+    ("analysis",),
+    ("engines",),
+    ("isolation",),
+    ("telemetry",),
+    ("jobs", "cluster", "profiles", "plans", "shares", "events", "errors", "units", "registry"),
+)
+RANK = {name: rank for rank, names in enumerate(reversed(LAYERS)) for name in names}
+
+# What runs in a user's process, and what it may import besides the standard library and itself.
+TRAINING_SIDE = {"task": set(), "torch": {"torch"}, "keras": {"keras"}, "jax": {"jax"}}
+NEWER_THAN_3_9 = {"tomllib"}
+NEWER_KEYWORDS = {"dataclass": {"slots", "kw_only"}, "field": {"kw_only"}, "zip": {"strict"}}
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def room(path: Path) -> str:
+    """The first part of a module's name below `headgate`; empty for the package itself."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py").removeprefix("__init__")
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and full name of everything that a module imports, lazily or not, imports by a constant name included."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: a relative import"
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Call) and _called(node) in ("import_module", "__import__"):
+            yield from ((node.lineno, str(name.value)) for name in node.args[:1] if isinstance(name, ast.Constant))
+
+
+def _called(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def training_side() -> list[Path]:
+    return [path for path in MODULES if room(path) in TRAINING_SIDE]
+
+
+def test_every_module_has_its_place() -> None:
+    rooms = {room(path) for path in MODULES} - TRAINING_SIDE.keys() - {""}
+    assert rooms <= RANK.keys()
+
+
+def test_what_stands_lower_never_imports_what_stands_higher() -> None:
+    wrong = []
+    for path in MODULES:
+        here = room(path)
+        for line, name in imports(path):
+            parts = name.split(".")
+            there = parts[1] if parts[0] == "headgate" and len(parts) > 1 else ""
+            if here in RANK and there in RANK and RANK[there] > RANK[here]:
+                wrong.append(f"{path.relative_to(PACKAGE)}:{line}: {here} imports {name}")
+    assert wrong == []
+
+
+def test_the_training_side_is_imported_by_nobody_else() -> None:
+    wrong = [
+        f"{path.relative_to(PACKAGE)}:{line} imports {name}"
+        for path in MODULES
+        if room(path) in RANK and room(path) != "testing"
+        for line, name in imports(path)
+        if name.startswith(tuple(f"headgate.{side}" for side in ("torch", "keras", "jax")))
+    ]
+    assert wrong == []
+
+
+def test_the_training_side_needs_only_its_framework() -> None:
+    wrong = []
+    standard = sys.stdlib_module_names - NEWER_THAN_3_9
+    for path in training_side():
+        here = room(path)
+        allowed = {"headgate.__version__", *(f"headgate.{side}" for side in ("task", here))}
+        for line, name in imports(path):
+            top = name.split(".")[0]
+            ours = top == "headgate" and (name in allowed or ".".join(name.split(".")[:2]) in allowed)
+            if not (ours or top in standard or top in TRAINING_SIDE[here]):
+                wrong.append(f"{path.relative_to(PACKAGE)}:{line} imports {name}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "path", [*training_side(), PACKAGE / "__init__.py"], ids=lambda path: str(path.relative_to(PACKAGE))
+)
+def test_a_script_s_own_python_may_be_as_old_as_3_9(path: Path) -> None:
+    tree = ast.parse(path.read_text(), feature_version=(3, 9))
+    annotated = any(isinstance(node, ast.AnnAssign) or getattr(node, "returns", None) for node in ast.walk(tree))
+    assert not annotated or (0, "__future__.annotations") in {(0, name) for _, name in imports(path)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            newer = NEWER_KEYWORDS.get(_called(node), set()) & {keyword.arg for keyword in node.keywords}
+            assert not newer, f"{path}:{node.lineno}: {_called(node)}({newer.pop()}=) is newer than Python 3.9"
+
+
+@pytest.mark.parametrize(
+    "name", ["controller.py", *(f"analysis/{p.name}" for p in (PACKAGE / "analysis").glob("*.py"))]
+)
+def test_the_core_has_no_clock_no_files_and_no_sockets(name: str) -> None:
+    outside = {
+        "asyncio",
+        "io",
+        "os",
+        "pathlib",
+        "select",
+        "selectors",
+        "socket",
+        "sqlite3",
+        "subprocess",
+        "threading",
+        "time",
+    }
+    assert outside.isdisjoint(imported.split(".")[0] for _, imported in imports(PACKAGE / name))
+
+
+@pytest.mark.parametrize("name", headgate.__all__)
+def test_every_exported_name_resolves(name: str) -> None:
+    assert getattr(headgate, name) is not None
+
+
+def test_a_name_that_is_not_exported_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="'headgate' has no attribute 'jbo'"):
+        headgate.jbo  # noqa: B018
