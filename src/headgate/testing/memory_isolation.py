@@ -1,0 +1,263 @@
+"""An isolation in memory: tasks are rows of a table, CPU time is handed out by arithmetic, and time passes when told to.
+
+It behaves as `IsolationContract` asks of any isolation, for the programs of `headgate.testing.programs`. Any other
+command waits to be ended by `MemoryBox.finish`.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headgate.errors import IsolationError
+from headgate.events import Exit
+from headgate.isolation.base import Box, Isolation, Launch
+from headgate.isolation.enclosure import bytes_text
+from headgate.isolation.spawning import find_program
+from headgate.shares import UNLIMITED, WEIGHT_DEFAULT, Share
+from headgate.testing import programs
+
+FIRST_PID = 1 << 23
+"""Above every process id that Linux hands out, so that a twin's can never be mistaken for a real one."""
+SHARE_AT_START = Share(
+    cpu_weight=WEIGHT_DEFAULT,
+    cpu_cap_cores=UNLIMITED,
+    memory_bytes=UNLIMITED,
+    disk_bytes_per_second=UNLIMITED,
+    gpu_fraction=UNLIMITED,
+)
+
+
+@dataclass(slots=True)
+class Row:
+    """A process of the twin."""
+
+    pid: int
+    memory_bytes: int = 0
+    spins: bool = False
+    ignores_terminate: bool = False
+    alive: bool = True
+
+
+class MemoryIsolation(Isolation):
+    """Boxes in memory on a machine with `cores` cores."""
+
+    name = "memory"
+
+    def __init__(self, cores: int = 2) -> None:
+        self.cores = cores
+        self.now = 0.0
+        self.boxes: dict[str, MemoryBox] = {}
+        """The boxes that were not closed, by task."""
+        self._pids = FIRST_PID
+
+    def start(self, launch: Launch, share: Share, output_fd: int) -> MemoryBox:
+        find_program(launch)
+        if launch.task in self.boxes:
+            raise IsolationError(f"{launch.task}: its box exists already")
+        box = self.make_box(launch, share, output_fd)
+        self.boxes[launch.task] = box
+        box.begin()
+        return box
+
+    def make_box(self, launch: Launch, share: Share, output_fd: int) -> MemoryBox:
+        return MemoryBox(self, launch, share, output_fd)
+
+    def describe(self, launch: Launch, share: Share) -> Sequence[str]:
+        return (f"box {launch.task} with {share}", f"exec {shlex.join(launch.argv)}")
+
+    def lost(self) -> tuple[str, ...]:
+        return ()
+
+    def sweep(self, record: Mapping[str, object]) -> None:
+        box = self.boxes.get(str(record.get("task")))
+        if box is not None and box.pid == record.get("pid"):
+            box.close()
+
+    def new_pid(self) -> int:
+        self._pids += 1
+        return self._pids
+
+    def alive(self, pid: int) -> bool:
+        return any(row.alive and row.pid == pid for box in self.boxes.values() for row in box.rows)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass: every core is divided among those that spin on it by weight, within their caps."""
+        self.now += seconds
+        spinning = [box for box in self.boxes.values() if any(row.alive and row.spins for row in box.rows)]
+        left = {cpu: 1.0 for cpu in range(self.cores)}
+        open_boxes = {box: box.most_cores() for box in spinning}
+        while open_boxes:
+            # The box that its cap binds first is served first; the others then divide what it left.
+            rates = {box: self._fair_cores(box, open_boxes, left) for box in open_boxes}
+            bound = [box for box in open_boxes if open_boxes[box] <= rates[box]]
+            box = bound[0] if bound else max(rates, key=lambda candidate: rates[candidate])
+            granted = min(rates[box], open_boxes.pop(box))
+            box.cpu_seconds += granted * seconds
+            for cpu in box.allowed():
+                taken = min(left[cpu], granted)
+                left[cpu] -= taken
+                granted -= taken
+
+    def _fair_cores(self, box: MemoryBox, among: Mapping[MemoryBox, float], left: Mapping[int, float]) -> float:
+        there = sum(left[cpu] for cpu in box.allowed())
+        rivals = sum(other.weight() for other in among if other.allowed() & box.allowed())
+        return there * box.weight() / rivals
+
+
+class MemoryBox(Box):
+    """A task of a `MemoryIsolation`."""
+
+    def __init__(self, isolation: MemoryIsolation, launch: Launch, share: Share, output_fd: int) -> None:
+        self.isolation = isolation
+        self.launch = launch
+        self.task = launch.task
+        self.pid = isolation.new_pid()
+        self.rows = [Row(self.pid)]
+        self.share = SHARE_AT_START.merged(share)
+        self.cpus: frozenset[int] | None = None
+        self.cpu_seconds = 0.0
+        self.closed = False
+        self._exit: Exit | None = None
+        self._output = os.dup(output_fd)
+        self._exit_fd = os.eventfd(0)
+
+    @property
+    def exit_fd(self) -> int:
+        return self._exit_fd
+
+    @property
+    def cgroups(self) -> Mapping[str, Path]:
+        return {}
+
+    def begin(self) -> None:
+        """Do what the program does."""
+        name, arguments = programs.parse(self.launch.argv) or ("", ())
+        first = self.rows[0]
+        match name:
+            case "where":
+                self._say(f"session {self.pid}", "descriptors 0 1 2", "ready")
+            case "leave":
+                self.finish(Exit(code=int(arguments[0])))
+            case "spin":
+                first.spins = True
+                self._say("ready")
+            case "hold":
+                self._hold(first, int(arguments[0]))
+            case "nurse":
+                self._hold(self._fork(), int(arguments[0]))
+            case "daemon":
+                self._say(f"daemon {self._fork().pid}", "ready")
+            case "breed":
+                self.rows += [self._fork() for _ in range(3)]
+                self._say("ready")
+            case "stubborn":
+                first.ignores_terminate = True
+                self._say("ready")
+            case "rest":
+                self._say("ready")
+
+    def finish(self, exit: Exit) -> None:
+        """The first process ends so; its daemons live on."""
+        if self._exit is None:
+            self._exit = exit
+            self.rows[0].alive = False
+            os.eventfd_write(self._exit_fd, 1)
+            os.close(self._output)
+
+    def pids(self) -> list[int]:
+        return [row.pid for row in self.rows if row.alive]
+
+    def apply(self, share: Share) -> tuple[str, ...]:
+        if self._exit is not None:
+            return ()
+        limit = share.memory_bytes
+        if isinstance(limit, int) and limit < self.held():
+            raise IsolationError(f"{self.task}: a memory limit of {bytes_text(limit)} is below what it holds now")
+        self.share = self.share.merged(share)
+        return ()
+
+    def pin(self, cpus: frozenset[int] | None) -> tuple[str, ...]:
+        if self._exit is not None:
+            return ()
+        if cpus is not None and not cpus & frozenset(range(self.isolation.cores)):
+            raise IsolationError(f"{self.task}: there are no cores {sorted(cpus)}")
+        self.cpus = cpus
+        return ()
+
+    def terminate(self) -> None:
+        for row in self.rows:
+            if not row.ignores_terminate:
+                self._end(row, signal.SIGTERM)
+
+    def kill(self) -> None:
+        for row in self.rows:
+            self._end(row, signal.SIGKILL)
+
+    def reap(self) -> Exit:
+        if self._exit is None:
+            raise IsolationError(f"{self.task}: it has not ended; wait for its exit_fd")
+        return self._exit
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self.kill()
+        os.close(self._exit_fd)
+        self.isolation.boxes.pop(self.task, None)
+
+    def record(self) -> dict[str, object]:
+        return {"task": self.task, "pid": self.pid}
+
+    def weight(self) -> float:
+        return self.share.cpu_weight or WEIGHT_DEFAULT
+
+    def allowed(self) -> frozenset[int]:
+        there = frozenset(range(self.isolation.cores))
+        return there if self.cpus is None else there & self.cpus
+
+    def most_cores(self) -> float:
+        """The most that it could use now: one core for each process that spins, within its cap."""
+        cap = self.share.cpu_cap_cores
+        spinning = float(sum(row.alive and row.spins for row in self.rows))
+        return min(spinning, cap) if isinstance(cap, int | float) else spinning
+
+    def held(self) -> int:
+        return sum(row.memory_bytes for row in self.rows if row.alive)
+
+    def _hold(self, row: Row, count: int) -> None:
+        limit = self.share.memory_bytes
+        if isinstance(limit, int) and self.held() + count > limit:
+            self.rows[1:] = []
+            reason = f"killed: over its memory limit of {bytes_text(limit)} (peak {bytes_text(limit)})"
+            only_child = row is not self.rows[0]
+            self.finish(
+                Exit(
+                    code=1 if only_child else None,
+                    signal=None if only_child else signal.SIGKILL,
+                    memory_peak_bytes=limit,
+                    over_memory=True,
+                    reason=reason,
+                )
+            )
+            return
+        row.memory_bytes = count
+        self._say(f"holds {count}", "ready")
+
+    def _fork(self) -> Row:
+        row = Row(self.isolation.new_pid())
+        self.rows.append(row)
+        return row
+
+    def _end(self, row: Row, number: signal.Signals) -> None:
+        if row is self.rows[0]:
+            self.finish(Exit(code=None, signal=number))
+        row.alive = False
+
+    def _say(self, *lines: str) -> None:
+        os.write(self._output, "".join(f"{line}\n" for line in lines).encode())

@@ -1,0 +1,115 @@
+"""Small tasks that contract suites start. Each prints `ready` once it does what its name says.
+
+The file runs by itself, with any Python and nothing of Headgate.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+
+BREED_MOST = 200
+
+
+def argv(name: str, *arguments: object) -> tuple[str, ...]:
+    """Command line of a program."""
+    return (sys.executable, "-I", "-S", os.path.abspath(__file__), name, *map(str, arguments))
+
+
+def parse(command: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
+    """Name and arguments of the program that a command line starts; None when it starts something else."""
+    if len(command) < 5 or tuple(command[:4]) != argv("")[:4]:
+        return None
+    return command[4], tuple(command[5:])
+
+
+def say(text: str) -> None:
+    os.write(1, f"{text}\n".encode())
+
+
+def rest() -> None:
+    say("ready")
+    while True:
+        signal.pause()
+
+
+def where() -> None:
+    """Say who and where it is: its session, its open descriptors, its cgroups."""
+    say(f"session {os.getsid(0)}")
+    descriptors = [int(name) for name in os.listdir("/proc/self/fd")]
+    say("descriptors " + " ".join(str(fd) for fd in sorted(descriptors) if os.path.exists(f"/proc/self/fd/{fd}")))
+    with open("/proc/self/cgroup") as file:
+        for line in file:
+            say(f"cgroup {line.rstrip()}")
+    rest()
+
+
+def leave(code: str) -> None:
+    """Exit at once."""
+    sys.exit(int(code))
+
+
+def spin() -> None:
+    """Use one core in full."""
+    say("ready")
+    while True:
+        pass
+
+
+def hold(count: str) -> None:
+    """Hold so many bytes."""
+    held = bytearray(b"x") * int(count)
+    say(f"holds {len(held)}")
+    rest()
+
+
+def nurse(count: str) -> None:
+    """Have a child hold so many bytes; fail when it ends."""
+    child = os.fork()
+    if child == 0:
+        hold(count)
+    os.waitpid(child, 0)
+    sys.exit(1)
+
+
+def daemon() -> None:
+    """Fork a daemon in a session of its own, whose parent is gone, and say its process id."""
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        if os.fork() == 0:
+            say(f"daemon {os.getpid()}")
+            rest()
+        os._exit(0)
+    os.waitpid(child, 0)
+    while True:
+        signal.pause()
+
+
+def breed() -> None:
+    """Fork one daemon after the other."""
+    say("ready")
+    for _ in range(BREED_MOST):
+        if os.fork() == 0:
+            os.setsid()
+            while True:
+                signal.pause()
+        signal.sigtimedwait((), 0.002)
+    while True:
+        signal.pause()
+
+
+def stubborn() -> None:
+    """Ignore SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    rest()
+
+
+PROGRAMS: dict[str, Callable[..., None]] = {
+    program.__name__: program for program in (rest, where, leave, spin, hold, nurse, daemon, breed, stubborn)
+}
+
+if __name__ == "__main__":
+    PROGRAMS[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,42 @@
+"""The isolation `process` keeps the contract: with the cgroups that this machine has, and without any."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from headgate.isolation.base import Isolation
+from headgate.isolation.process import ProcessIsolation
+from headgate.testing.isolation import IsolationContract
+
+GROUP = f"test-{os.getpid()}"
+
+
+def folders_left() -> list[str]:
+    return [str(path) for path in Path("/sys/fs/cgroup").rglob(f"headgate-{GROUP}*")]
+
+
+class TestWithCgroups(IsolationContract):
+    @pytest.fixture
+    def isolation(self) -> Isolation:
+        isolation = ProcessIsolation(GROUP)
+        if isolation.mode == "none" or any("controller" in line for line in isolation.lost()):
+            pytest.skip(f"cgroups cannot be written here: {isolation.lost()[0]}")
+        return isolation
+
+    def traces(self, isolation: Isolation) -> list[str]:
+        return folders_left()
+
+
+class TestWithoutCgroups(IsolationContract):
+    caps_fractions = False
+    limits_tasks = False
+
+    @pytest.fixture
+    def isolation(self) -> Isolation:
+        return ProcessIsolation(GROUP, mode="none")
+
+    def traces(self, isolation: Isolation) -> list[str]:
+        return folders_left()
