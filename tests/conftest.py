@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-NOT_OFFERED = "not offered: "
-"""Begins the reason of a skip that no installation cures: what the subject of a contract suite does not claim."""
+CONTRACTS = "/headgate/testing/"
+"""A skip that a contract suite raises itself says what its subject does not claim; no installation would cure that."""
 
 REQUIRE_ALL = os.environ.get("HEADGATE_TEST_REQUIRE_ALL") == "1"
 
@@ -66,9 +66,9 @@ def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
     """Where every optional part is required, a skip is a failure that names what is missing."""
     if not REQUIRE_ALL or report.outcome != "skipped":
         return
-    reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr).removeprefix(
-        "Skipped: "
-    )
-    if not reason.startswith(NOT_OFFERED):
+    where, reason = "", str(report.longrepr)
+    if isinstance(report.longrepr, tuple):
+        where, _, reason = report.longrepr
+    if CONTRACTS not in where:
         report.outcome = "failed"
-        report.longrepr = f"skipped although HEADGATE_TEST_REQUIRE_ALL is set: {reason}"
+        report.longrepr = f"skipped although HEADGATE_TEST_REQUIRE_ALL is set: {reason.removeprefix('Skipped: ')}"
