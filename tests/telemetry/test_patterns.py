@@ -1,0 +1,360 @@
+"""Loss, step and epoch as scripts print them: one literal line or more of each family."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.errors import UsageError
+from headgate.jobs import ProgressRule
+from headgate.telemetry.patterns import ProgressReader, Reading, check_pattern
+
+
+def read(*lines: str, metric: str = "loss", pattern: str | None = None) -> list[Reading]:
+    return ProgressReader(ProgressRule(metric=metric, pattern=pattern)).feed(lines)
+
+
+def one(line: str, metric: str = "loss") -> Reading:
+    readings = read(line, metric=metric)
+    assert len(readings) == 1, readings
+    return readings[0]
+
+
+LINES: list[tuple[str, dict[str, object]]] = [
+    # PyTorch: its examples, its tutorials, and what people write after them
+    ("Train Epoch: 3 [6400/60000 (11%)]\tLoss: 0.123456", {"loss": 0.123456, "epoch": 3, "samples": 6400}),
+    ("[2,  2000] loss: 1.234", {"loss": 1.234, "epoch": 2, "step": 2000}),
+    ("loss: 2.303494  [   64/60000]", {"loss": 2.303494, "samples": 64}),
+    ("Epoch 3/10, loss=0.5", {"loss": 0.5, "epoch": 3, "epochs": 10}),
+    ("epoch 3 | loss 0.5", {"loss": 0.5, "epoch": 3}),
+    ("Epoch #4: loss = 1e-3", {"loss": 0.001, "epoch": 4}),
+    ("Epoch 3 of 10 - average loss: .25", {"loss": 0.25, "epoch": 3, "epochs": 10}),
+    ("Epoch [3/10], Step [100/600], Loss: 0.5000", {"loss": 0.5, "epoch": 3, "epochs": 10, "step": 100}),
+    ("Epoch: 1, Train Loss: 0.5, Val Loss: 0.6", {"loss": 0.5, "epoch": 1, "metrics": {"val_loss": 0.6}}),
+    ("Epoch 1 train_loss=0.5 valid_loss=0.6", {"loss": 0.5, "epoch": 1, "metrics": {"valid_loss": 0.6}}),
+    ("epoch 2 val loss 0.61 train loss 0.52", {"loss": 0.52, "epoch": 2, "metrics": {"val_loss": 0.61}}),
+    ("Loss at step 400: 0.75", {"loss": 0.75, "step": 400}),
+    ("Training loss (for one batch) at step 100: 1.2345", {"loss": 1.2345, "step": 100}),
+    ("loss: tensor(0.5432, grad_fn=<NllLossBackward0>)", {"loss": 0.5432}),
+    ("trainLoss: 0.4, valLoss: 0.5", {"loss": 0.4, "metrics": {"val_loss": 0.5}}),
+    (
+        ("\x1b[1m 12/938\x1b[0m \x1b[32m━\x1b[0m \x1b[1m5s\x1b[0m 6ms/step - loss: 2.1", {"loss": 2.1, "step": 12}),
+        {"loss": 6.9, "epoch": 0, "step": 10},
+    ),
+    ("epoch 1 loss_D: 0.7 loss_G: 1.9", {"loss": 0.7, "epoch": 1, "metrics": {"loss_g": 1.9}}),
+    ("step 5 policy_loss=0.2 loss=0.9", {"loss": 0.9, "step": 5, "metrics": {"policy_loss": 0.2}}),
+    # Keras
+    (
+        "938/938 ━━━━━━━━━━━━━━━━━━━━ 2s 2ms/step - accuracy: 0.9 - loss: 0.3 - val_accuracy: 0.91 - val_loss: 0.28",
+        {"loss": 0.3, "step": 938, "metrics": {"accuracy": 0.9, "val_accuracy": 0.91, "val_loss": 0.28}},
+    ),
+    (
+        "\x1b[1m 12/938\x1b[0m \x1b[32m━\x1b[0m\x1b[37m━━━\x1b[0m \x1b[1m5s\x1b[0m 6ms/step - loss: 2.1",
+        {"loss": 2.1, "step": 12},
+    ),
+    ("469/938 [=============>......] - ETA: 1s - loss: 0.3041", {"loss": 0.3041, "step": 469}),
+    ("\b\b\b\b\b\b\b\b470/938 [=====>......] - ETA: 1s - loss: 0.3040", {"loss": 0.304, "step": 470}),
+    ("938/938 - 2s - 2ms/step - accuracy: 0.9 - loss: 0.3", {"loss": 0.3, "step": 938, "metrics": {"accuracy": 0.9}}),
+    ("     10/Unknown \x1b[1m1s\x1b[0m 2ms/step - loss: 0.7", {"loss": 0.7, "step": 10}),
+    # JAX and Flax, absl
+    ("train epoch: 1, loss: 0.2000, accuracy: 93.4", {"loss": 0.2, "epoch": 1, "metrics": {"accuracy": 93.4}}),
+    ("I0101 12:00:00.000000 140231 train.py:42] step 100 loss=1.5", {"loss": 1.5, "step": 100}),
+    ("step: 7, loss: Array(0.25, dtype=float32)", {"loss": 0.25, "step": 7}),
+    # Lightning and tqdm
+    (
+        "Epoch 0:  42%|████▏     | 420/1000 [00:10<00:14, 40.1it/s, v_num=0, train_loss=0.32]",
+        {"loss": 0.32, "epoch": 0, "step": 420},
+    ),
+    (
+        "Epoch 2: 100%|██████████| 10/10 [00:01<00:00, 9.1it/s, v_num=3, train_loss_step=0.2, train_loss_epoch=0.4]",
+        {"loss": 0.2, "epoch": 2, "step": 10, "metrics": {"train_loss_epoch": 0.4}},
+    ),
+    ("Epoch:  30%|███       | 3/10 [00:10<00:20, 6.7s/it, loss=0.5]", {"loss": 0.5, "epoch": 3, "epochs": 10}),
+    (" 10%|█         | 10/100 [00:01<00:09, loss=1.75]", {"loss": 1.75, "step": 10}),
+    # Hugging Face
+    (
+        "{'loss': 0.5, 'grad_norm': 1.2, 'learning_rate': 5e-05, 'epoch': 1.0}",
+        {"loss": 0.5, "epoch": 1, "metrics": {"grad_norm": 1.2, "learning_rate": 5e-05}},
+    ),
+    # nanoGPT, llm.c, Megatron, fairseq
+    ("iter 100: loss 2.3456, time 123.45ms, mfu 1.20%", {"loss": 2.3456, "step": 100}),
+    ("step 250: train loss 2.1000, val loss 2.2000", {"loss": 2.1, "step": 250, "metrics": {"val_loss": 2.2}}),
+    (
+        "step   10/19560 | loss 5.334521 (+nanz)| norm 12.3456 (+nanz)| lr 3.00e-04 | 123.45 ms | 33.3% bf16 MFU",
+        {"loss": 5.334521, "step": 10, "metrics": {"lr": 3e-4}},
+    ),
+    (
+        " iteration      100/  500000 | learning rate: 1.000E-04 | lm loss: 6.5E+00 | loss scale: 1.0 |",
+        {"loss": 6.5, "step": 100, "metrics": {"learning_rate": 1e-4, "loss_scale": 1.0}},
+    ),
+    (
+        '2024-01-01 12:00:00 | INFO | train_inner | {"epoch": 1, "update": 0.5, "loss": "5.3", "num_updates": "100"}',
+        {"loss": 5.3, "epoch": 1, "step": 100},
+    ),
+    # Boosting
+    ("[10]\ttrain-rmse:0.5\teval-rmse:0.6", {"loss": 0.5, "step": 10, "metrics": {"eval_rmse": 0.6}}),
+    (
+        "[10]\ttraining's binary_logloss: 0.5\tvalid_0's binary_logloss: 0.6",
+        {"loss": 0.5, "step": 10, "metrics": {"val_binary_logloss": 0.6}},
+    ),
+    # MMEngine
+    (
+        "Epoch(train)   [1][  50/7330]  lr: 1.0e-05  eta: 1:02:03  time: 0.5  loss: 1.5  loss_cls: 0.7",
+        {"loss": 1.5, "epoch": 1, "step": 50, "metrics": {"lr": 1e-5, "loss_cls": 0.7}},
+    ),
+    ("loss: -inf", {"loss": -math.inf}),
+    ("Epoch 4 - loss: inf", {"loss": math.inf, "epoch": 4}),
+]
+
+
+@pytest.mark.parametrize(("line", "expected"), LINES, ids=[line[:40] for line, _ in LINES])
+def test_a_usual_line_is_read(line: str, expected: Mapping[str, object]) -> None:
+    assert one(line) == Reading(**expected)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("line", ["loss: nan", "Loss: NaN", "epoch 1 | loss nan", "{'loss': nan, 'epoch': 0.1}"])
+def test_a_loss_that_is_no_number_is_read_as_such(line: str) -> None:
+    loss = one(line).loss
+    assert loss is not None
+    assert math.isnan(loss)
+
+
+@pytest.mark.parametrize(
+    ("line", "metrics"),
+    [
+        ("Test set: Average loss: 0.0520, Accuracy: 9800/10000 (98%)", {"test_loss": 0.052}),
+        ("eval epoch: 1, loss: 0.25, accuracy: 92.4", {"val_loss": 0.25, "val_accuracy": 92.4}),
+        ("Validation loss: 0.5", {"val_loss": 0.5}),
+        ("{'eval_loss': 0.4, 'eval_runtime': 1.2, 'epoch': 1.0}", {"eval_loss": 0.4, "eval_runtime": 1.2}),
+    ],
+)
+def test_a_loss_of_validation_is_a_metric_and_never_the_loss(line: str, metrics: Mapping[str, float]) -> None:
+    reading = one(line)
+    assert reading.loss is None
+    assert reading.metrics == metrics
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "loss function: mse",
+        "Loading loss.py",
+        "time: 3",
+        "lossless 1.0",
+        "compression: lossless=1.0",
+        "loss scale 32768.0",
+        "Gradient overflow, reducing loss scale to 16384.0",
+        "Using loss weights: 0.5",
+        "loss_weight=0.5",
+        "packet loss: 3%",
+        "loss 3 of 5",
+        "loss: 3/5",
+        "best loss: 0.2",
+        "Best val loss: 0.2",
+        "loss=mse version 1.2.3",
+        "headgate-loss 1.2.3",
+        "loss: 2024-01-01",
+        "loss: 12:30",
+        "loss at 0.5s",
+        "seconds per epoch: 3",
+        "steps per epoch: 938",
+        "Namespace(loss='mse', lr=0.1, epochs=10)",
+        "torch 2.3.1 loss v1.0.2",
+        "saved to epoch_3.pt",
+        "Downloading: 42%|████▏     | 42/100 [00:10<00:14]",
+        "[10] worker started",
+        "Step 1: preparing data",
+        "{'train_runtime': 12.3, 'train_loss': 0.45, 'epoch': 3.0}",
+        "x" * 1_000_000,
+    ],
+)
+def test_what_is_no_progress_is_not_taken_for_it(line: str) -> None:
+    assert read(line) == []
+
+
+def test_an_epoch_header_counts_for_the_lines_below_it() -> None:
+    header, first, second = read("Epoch 2/5", "  1/938 ━━━━ 1s - loss: 0.9", "  2/938 ━━━━ 1s - loss: 0.8")
+    assert (header.epoch, header.epochs, header.loss) == (2, 5, None)
+    assert [(reading.epoch, reading.epochs, reading.step) for reading in (first, second)] == [(2, 5, 1), (2, 5, 2)]
+
+
+def test_steps_run_on_when_a_new_epoch_starts_counting_anew() -> None:
+    readings = read(
+        "Epoch 1/2", "10/10 ━━━━ 1s - loss: 0.9", "Epoch 2/2", " 3/10 ━━━━ 1s - loss: 0.8", "10/10 ━━━━ 1s - loss: 0.7"
+    )
+    assert [reading.step for reading in readings if reading.loss is not None] == [10, 13, 20]
+
+
+def test_samples_run_on_when_a_new_epoch_starts_counting_anew() -> None:
+    readings = read(
+        "Train Epoch: 1 [51200/60000 (85%)]\tLoss: 0.5",
+        "Train Epoch: 2 [0/60000 (0%)]\tLoss: 0.4",
+        "Train Epoch: 2 [6400/60000 (11%)]\tLoss: 0.3",
+    )
+    assert [reading.samples for reading in readings] == [51200, 60000, 66400]
+
+
+def test_steps_that_count_through_all_epochs_are_left_as_they_are() -> None:
+    readings = read("epoch 1 step 100 loss 0.5", "epoch 2 step 200 loss 0.4")
+    assert [reading.step for reading in readings] == [100, 200]
+
+
+def test_a_keras_evaluation_after_training_is_not_taken_for_training() -> None:
+    readings = read(
+        "Epoch 1/1", "938/938 ━━━━ 1s - loss: 0.3", "  1/313 ━━━━ 1s - loss: 0.9", "313/313 ━━━━ 1s - loss: 0.8"
+    )
+    assert [reading.loss for reading in readings if reading.loss is not None] == [0.3]
+    assert readings[-1].metrics == {"eval_loss": 0.8}
+
+
+def test_a_bar_that_is_drawn_again_is_read_once() -> None:
+    bar = "Epoch 0:  42%|████ | 420/1000 [00:10<00:14, 40.1it/s, train_loss=0.32]"
+    assert len(read(bar, bar)) == 1
+
+
+def test_a_script_that_counts_no_steps_may_repeat_its_loss() -> None:
+    assert len(read("loss: 0.5", "loss: 0.5")) == 2
+
+
+def test_every_state_of_a_line_redrawn_by_carriage_returns_is_read() -> None:
+    assert [reading.loss for reading in read("1/9 [>...] - loss: 0.9\r2/9 [=>..] - loss: 0.8\r")] == [0.9, 0.8]
+
+
+def test_only_the_start_of_a_very_long_line_is_looked_at() -> None:
+    assert one("loss: 0.5 " + "x" * 10_000).loss == 0.5
+    assert read("x " * 5_000 + "loss: 0.5") == []
+
+
+@pytest.mark.parametrize(
+    ("metric", "line", "value"),
+    [
+        ("accuracy", "epoch 1 loss 0.5 accuracy 0.9", 0.9),
+        ("val_loss", "Epoch: 1, Train Loss: 0.5, Val Loss: 0.6", 0.6),
+        ("val_accuracy", "10/10 ━━━━ 1s - accuracy: 0.8 - loss: 1.0 - val_accuracy: 0.7", 0.7),
+        ("reward", "episode 3 reward: -12.5", -12.5),
+        ("rmse", "[10]\ttrain-rmse:0.5\teval-rmse:0.6", 0.5),
+        ("eval/loss", "step 3 eval/loss=0.6 loss=0.5", 0.6),
+    ],
+)
+def test_another_metric_can_be_named(metric: str, line: str, value: float) -> None:
+    assert one(line, metric=metric).loss == value
+
+
+def test_a_jobs_own_pattern_is_used_instead() -> None:
+    pattern = r"it (?P<step>\d+) of epoch (?P<epoch>\d+) cost (?P<loss>\S+) at lr (?P<lr>\S+)"
+    readings = read("it 1,200 cost", "it 12 of epoch 3 cost 0.25 at lr 1e-3", "loss: 0.5", pattern=pattern)
+    assert readings == [Reading(step=12, epoch=3, loss=0.25, metrics={"lr": 0.001})]
+
+
+def test_what_a_jobs_own_pattern_finds_need_not_be_a_number() -> None:
+    assert read("loss=oops", pattern=r"loss=(?P<loss>\S+)") == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "reason"),
+    [
+        ("loss=(?P<loss>", "no regular expression"),
+        (r"loss=(\S+)", "no named group"),
+        (r"(?P<step>\d+)", "no named group"),
+        (r"(?P<loss>(\d+)*)x", "search for ever"),
+        (r"(a|ab)*(?P<loss>\d)", "search for ever"),
+        (r"((a*)b?)*(?P<loss>\d)", "search for ever"),
+        ("x" * 2000, "characters"),
+    ],
+)
+def test_a_pattern_that_cannot_be_used_is_refused_with_the_reason(pattern: str, reason: str) -> None:
+    found = check_pattern(pattern)
+    assert found is not None
+    assert reason in found
+    with pytest.raises(UsageError, match=r"progress\.pattern"):
+        read("loss", pattern=pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"loss=(?P<loss>[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)",
+        r"^(?:\w+\s){0,3}loss (?P<value>\S+)",
+        r"(?:\d++,)*(?P<loss>\d+)",
+        r"(?i)LOSS\s*[:=]\s*(?P<loss>nan|inf|[\d.]+)",
+    ],
+)
+def test_a_harmless_pattern_is_accepted(pattern: str) -> None:
+    assert check_pattern(pattern) is None
+
+
+def test_a_pattern_may_name_its_group_after_the_metric() -> None:
+    assert check_pattern(r"acc (?P<accuracy>\S+)", "accuracy") is None
+    assert read("acc 0.9", metric="accuracy", pattern=r"acc (?P<accuracy>\S+)")[0].loss == 0.9
+
+
+def test_a_pattern_that_turns_out_slow_is_given_up_with_the_reason() -> None:
+    pattern = r".*a.*a.*a.*a(?P<loss>\d)"
+    assert check_pattern(pattern) is None
+    reader = ProgressReader(ProgressRule(pattern=pattern))
+    reader.feed(["a" * 150])
+    assert reader.problem is not None
+    assert "no longer searched" in reader.problem
+    assert reader.feed(["aaaa1"]) == []
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.text(alphabet=st.sampled_from("loss epch=:. 0123456789[]()|/'\"-+_\t\b\r\x1b%naiftv,{}"), max_size=400))
+def test_noise_is_read_without_error(line: str) -> None:
+    for reading in read(line, line):
+        assert reading.step is None or reading.step >= 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "loss " * 900,
+        "loss:" * 900,
+        "loss.a-" * 600,
+        "epoch " * 700,
+        "[ " * 2000 + "loss",
+        "loss" + " " * 4000 + "x",
+        "loss " + "(" * 4000,
+        "loss (" * 700,
+        "loss" + " a" * 2000,
+        "train " * 680 + "loss",
+        "loss at a " * 400,
+        "val: a: 1.0 " * 300 + "loss=1.0",
+        "1/" * 2000 + "loss",
+        "loss" + "9" * 4000,
+        "loss: " + "1" * 4000 + "x",
+        "\x1b[" * 2000 + "loss",
+        "\x1b]" * 2000 + "loss",
+    ],
+    ids=lambda line: repr(line[:12]),
+)
+def test_the_oddest_line_costs_little(line: str) -> None:
+    reader = ProgressReader(ProgressRule())
+    best = min(_seconds(reader, line) for _ in range(5))
+    assert best < 0.01, f"{best * 1e3:.1f} ms"
+
+
+def test_a_usual_line_costs_microseconds() -> None:
+    lines = [line for line, _ in LINES] + ["Downloading data from a mirror, 42 of 100 files are done"] * len(LINES)
+    reader = ProgressReader(ProgressRule())
+
+    def seconds_a_line() -> float:
+        started = time.process_time()
+        for _ in range(20):
+            reader.feed(lines)
+        return (time.process_time() - started) / 20 / len(lines)
+
+    # Half of a log that says much of progress; measured 5 µs. The bound leaves room for a slow machine.
+    assert min(seconds_a_line() for _ in range(5)) < 30e-6
+
+
+def _seconds(reader: ProgressReader, line: str) -> float:
+    started = time.process_time()
+    reader.feed([line])
+    return time.process_time() - started
