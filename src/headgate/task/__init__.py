@@ -1,0 +1,15 @@
+"""The training side that every framework shares: who this task is, the channel to its engine, step spans.
+
+Standard library only, from Python 3.9 on, and cheap to import: it runs inside the user's own process and environment.
+"""
+
+from __future__ import annotations
+
+from headgate.task.channel import Channel
+from headgate.task.environment import TaskEnvironment
+from headgate.task.fit import LineFit, fit_line
+from headgate.task.progress import Progress
+from headgate.task.spans import StepSpans
+from headgate.task.stop import Stop
+
+__all__ = ["Channel", "LineFit", "Progress", "Stop", "StepSpans", "TaskEnvironment", "fit_line"]

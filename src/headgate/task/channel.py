@@ -1,0 +1,243 @@
+"""The task's end of the channel to its engine: JSON lines over a Unix socket.
+
+The training loop is never held up: a daemon thread reads what comes down and sends what the socket did not take at
+once. Nothing in here raises into the script; an engine that is gone shows as `stopping == "orphaned"`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import select
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
+
+from headgate import __version__
+from headgate.task.environment import TaskEnvironment
+
+PROTOCOL = 1
+_CONNECT_SECONDS = 5.0
+_BACKLOG_BYTES = 1 << 20
+"""Unsent bytes past which what can be missed (progress, spans) is dropped."""
+_LINE_BYTES = 1 << 20
+"""Longest line that is read; an engine that sends more is not one."""
+
+
+class Channel:
+    """A connection to the engine, or the lack of one.
+
+    Attributes:
+        pending: Whether the engine asked for something that was not taken yet: one attribute to look at in every step.
+        pending_since: `time.monotonic()` when the oldest of that arrived.
+        stopping: `stop` when asked to end, `orphaned` when the engine is gone, else empty. Stays once set.
+        welcome: The engine's greeting; empty until it came.
+    """
+
+    def __init__(self, connection: socket.socket | None) -> None:
+        self.pending = False
+        self.pending_since = 0.0
+        self.stopping = ""
+        self.welcome: Mapping[str, object] = {}
+        self._threads: int | None = None
+        self._checkpoint = False
+        self._lock = threading.Lock()
+        self._unsent = bytearray()
+        self._closed = connection is None
+        if connection is None:
+            return
+        connection.setblocking(False)
+        self._connection = connection
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        os.register_at_fork(after_in_child=self._leave_to_parent)
+        threading.Thread(target=self._listen, name="headgate-channel", daemon=True).start()
+
+    @classmethod
+    def open(cls, environment: TaskEnvironment, framework: str, framework_version: str) -> Channel:
+        """Connect and say hello. An engine that cannot be reached gives a channel that swallows everything."""
+        if environment.channel is None:
+            return cls(None)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(_CONNECT_SECONDS)
+            connection.connect(environment.channel)
+        except OSError:
+            connection.close()
+            return cls(None)
+        channel = cls(connection)
+        channel.send(
+            {
+                "type": "hello",
+                "v": PROTOCOL,
+                "task": environment.task,
+                "key": environment.key,
+                "pid": os.getpid(),
+                "framework": framework,
+                "framework_version": framework_version,
+                "library": __version__,
+                "python": sys.version.split()[0],
+            }
+        )
+        return channel
+
+    @property
+    def connected(self) -> bool:
+        return not self._closed
+
+    def send(self, message: Mapping[str, object], can_be_missed: bool = False) -> None:
+        """Send a message up; returns at once, and drops it when nobody is there.
+
+        Args:
+            message: Plain JSON values; floats that JSON lacks go as the strings `nan`, `inf` and `-inf`.
+            can_be_missed: Drop it rather than pile it up when the engine does not read.
+        """
+        if not self.connected:
+            return
+        line = (json.dumps(_plain(message), allow_nan=False) + "\n").encode()
+        with self._lock:
+            if can_be_missed and len(self._unsent) > _BACKLOG_BYTES:
+                return
+            self._unsent += line
+            self._push()
+            left = bool(self._unsent)
+        if left:
+            self._wake()
+
+    def flush(self, seconds: float) -> bool:
+        """Wait up to `seconds` until everything sent is with the kernel; whether it is."""
+        deadline = time.monotonic() + seconds
+        while self.connected:
+            with self._lock:
+                if not self._closed:
+                    self._push()
+                if not self._unsent:
+                    return True
+                writable = select.poll()
+                writable.register(self._connection, select.POLLOUT)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            writable.poll(left * 1000)
+        return not self._unsent
+
+    def take_threads(self) -> int | None:
+        """How many compute threads to use from now on; None when that did not change."""
+        with self._lock:
+            threads, self._threads = self._threads, None
+            self._settle()
+        return threads
+
+    def take_checkpoint(self) -> bool:
+        """Whether a checkpoint was asked for since the last call."""
+        with self._lock:
+            asked, self._checkpoint = self._checkpoint, False
+            self._settle()
+        return asked
+
+    def close(self) -> None:
+        """Say goodbye; what is still unsent is lost."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._unsent.clear()
+        self._wake()
+
+    def _settle(self) -> None:
+        self.pending = bool(self._threads is not None or self._checkpoint or self.stopping)
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._wake_write, b"w")
+        except OSError:
+            return  # the pipe is full, so the reader is waking up already
+
+    def _push(self) -> None:
+        """Hand the kernel what it takes without waiting. Called with the lock held."""
+        try:
+            while self._unsent:
+                sent = self._connection.send(self._unsent)
+                del self._unsent[:sent]
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self._unsent.clear()  # the reader sees the end of the connection and says so
+
+    def _listen(self) -> None:
+        received = b""
+        ready = select.poll()
+        ready.register(self._wake_read, select.POLLIN)
+        try:
+            while not self._closed:
+                ready.register(self._connection, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+                events = dict(ready.poll())
+                if self._wake_read in events:
+                    os.read(self._wake_read, 4096)
+                event = events.get(self._connection.fileno(), 0)
+                if event & select.POLLOUT:
+                    with self._lock:
+                        self._push()
+                if event & ~select.POLLOUT:
+                    data = self._connection.recv(65536)
+                    if not data or len(received) > _LINE_BYTES:
+                        break
+                    *lines, received = (received + data).split(b"\n")
+                    for line in lines:
+                        self._obey(line)
+        except OSError:
+            pass  # a reset is an end like any other
+        self._ended()
+
+    def _obey(self, line: bytes) -> None:
+        try:
+            message = json.loads(line)
+            kind = message["type"]
+        except (ValueError, KeyError, TypeError):
+            return
+        with self._lock:
+            if kind in ("threads", "welcome"):
+                threads = message.get("threads")
+                if isinstance(threads, int) and threads > 0:
+                    self._threads = threads
+                if kind == "welcome":
+                    self.welcome = message
+            elif kind == "checkpoint":
+                self._checkpoint = True
+            elif kind == "stop":
+                self.stopping = "stop"
+            if not self.pending:
+                self.pending_since = time.monotonic()
+            self._settle()
+
+    def _ended(self) -> None:
+        with self._lock:
+            if not self._closed and not self.stopping:
+                self.stopping = "orphaned"
+                self.pending_since = time.monotonic()
+                self.pending = True
+            self._closed = True
+            self._unsent.clear()
+            self._connection.close()
+            os.close(self._wake_read)
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: the connection is the parent's. No lock: the parent may have held it while it forked."""
+        if not self._closed:
+            self._closed = True
+            self._connection.close()
+        self.pending = False
+        self.stopping = ""
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value

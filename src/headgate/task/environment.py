@@ -1,0 +1,57 @@
+"""Who this task is, as its engine put it into the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TaskEnvironment:
+    """The `HEADGATE_*` variables of a task; every field is empty under plain `python`.
+
+    Args:
+        channel: Path of the engine's Unix socket; None when no engine started this process.
+        task: Id of the task, `RUN/JOB/ROLE-INDEX`.
+        key: Secret of the task on the channel.
+        checkpoints: Folder for the job's checkpoints; None: none are saved.
+        resume: Checkpoint to go on from; None on a fresh start.
+        mode: `run`, or `profile`: measure, report the profile, end.
+    """
+
+    channel: str | None = None
+    task: str = ""
+    key: str = ""
+    checkpoints: str | None = None
+    resume: str | None = None
+    mode: str = "run"
+
+    @classmethod
+    def read(cls, variables: Mapping[str, str] | None = None) -> TaskEnvironment:
+        """The task that `variables` (by default this process's environment) describe.
+
+        A channel of a kind that this version does not know counts as none.
+        """
+        found = os.environ if variables is None else variables
+        scheme, _, path = found.get("HEADGATE_CHANNEL", "").partition(":")
+        return cls(
+            channel=path if scheme == "unix" and path else None,
+            task=found.get("HEADGATE_TASK", ""),
+            key=found.get("HEADGATE_KEY", ""),
+            checkpoints=found.get("HEADGATE_CHECKPOINTS") or None,
+            resume=found.get("HEADGATE_RESUME") or None,
+            mode=found.get("HEADGATE_MODE") or "run",
+        )
+
+    @classmethod
+    def claim(cls) -> TaskEnvironment:
+        """Read this process's environment and leave no channel in it for child processes.
+
+        A task has one connection. Programs that the script starts inherit its environment, and must neither join as the
+        same task nor hold its key.
+        """
+        found = cls.read()
+        for name in ("HEADGATE_CHANNEL", "HEADGATE_KEY", "HEADGATE_RESUME"):
+            os.environ.pop(name, None)
+        return found

@@ -1,0 +1,69 @@
+"""What a script reports, folded into a few messages a second."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+EVERY_SECONDS = 0.1
+"""Time between two progress messages of a script that reports faster."""
+
+
+class Progress:
+    """Collects reports and sends the mean of their losses; a NaN among them makes the mean NaN.
+
+    Args:
+        send: Takes the message.
+        numbers: Turns what was reported into floats, all of a message at once: on a GPU each conversion waits for it.
+        clock: Seconds, never going back.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Mapping[str, object]], None],
+        numbers: Callable[[Sequence[Any]], list[float]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._send = send
+        self._numbers = numbers
+        self._clock = clock
+        self._losses: list[Any] = []
+        self._metrics: dict[str, Any] = {}
+        self._unsent = False
+        self._sent_at = float("-inf")
+        self.step = 0
+        self.epoch: int | None = None
+        self.epochs: int | None = None
+        self.samples: int | None = None
+
+    def report(self, loss: Any, metrics: Mapping[str, Any]) -> None:
+        """Take a loss (None: none) and metrics, of which the last of each name counts."""
+        self._unsent = True
+        if loss is not None:
+            self._losses.append(loss)
+        if metrics:
+            self._metrics.update(metrics)
+        if self._clock() - self._sent_at >= EVERY_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what has not been sent."""
+        if not self._unsent:
+            return
+        message: dict[str, object] = {"type": "progress", "step": self.step, "count": len(self._losses)}
+        if self.epoch is not None:
+            message["epoch"] = self.epoch
+        if self.epochs is not None:
+            message["epochs"] = self.epochs
+        if self.samples is not None:
+            message["samples"] = self.samples
+        if self._losses:
+            message["loss"] = sum(self._numbers(self._losses)) / len(self._losses)
+        if self._metrics:
+            message["metrics"] = dict(zip(self._metrics, self._numbers(list(self._metrics.values()))))
+        self._losses = []
+        self._metrics = {}
+        self._unsent = False
+        self._send(message)
+        self._sent_at = self._clock()

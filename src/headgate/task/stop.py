@@ -1,0 +1,14 @@
+"""How a training script is ended at a step boundary."""
+
+from __future__ import annotations
+
+
+class Stop(SystemExit):
+    """Ends the script because its engine asked for it; whatever had to be saved has been.
+
+    A `SystemExit` with status 0: `finally` blocks and exit handlers run, `except Exception` does not swallow it, and
+    nothing is printed. Where a script swallows it all the same, the next step boundary raises it again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(0)

@@ -1,0 +1,110 @@
+"""An engine's end of the task channel, bare: for tests of what runs in a task."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from headgate.testing import wait
+
+
+class ChannelListener:
+    """Listens on a real Unix socket, keeps every message of the task that connects, and sends what the test says.
+
+    Args:
+        folder: Where the socket and the task's checkpoints go.
+        welcome: Sent once the task said hello; None: nothing is.
+    """
+
+    def __init__(self, folder: Path, welcome: Mapping[str, Any] | None = None) -> None:
+        self.path = folder / "channel"
+        self.checkpoints = folder / "checkpoints"
+        self.messages: list[dict[str, Any]] = []
+        self._welcome = welcome
+        self._connection: socket.socket | None = None
+        self._changed = threading.Condition()
+        self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._server.bind(str(self.path))
+        self._server.listen(1)
+        self._thread = threading.Thread(target=self._serve, name="channel-listener", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> ChannelListener:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """The variables of a task that is to connect here."""
+        return {
+            "HEADGATE_CHANNEL": f"unix:{self.path}",
+            "HEADGATE_TASK": "run/job/worker-0",
+            "HEADGATE_KEY": "secret",
+            "HEADGATE_CHECKPOINTS": str(self.checkpoints),
+            "HEADGATE_MODE": "run",
+            **more,
+        }
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        """The messages of that type so far."""
+        with self._changed:
+            return [message for message in self.messages if message.get("type") == kind]
+
+    def wait_for(self, kind: str, count: int = 1, seconds: float = 30.0) -> list[dict[str, Any]]:
+        """The messages of that type, once there are at least `count`.
+
+        Raises:
+            TimeoutError: There are fewer after `seconds`.
+        """
+        wait.until(lambda: len(self.of(kind)) >= count, seconds, f"message {count} of type {kind}")
+        return self.of(kind)
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message down; the task has to be connected."""
+        if self._connection is None:
+            raise ConnectionError("no task is connected")
+        self._connection.sendall((json.dumps(message) + "\n").encode())
+
+    def hang_up(self) -> None:
+        """Close the connection as a hub does that dies."""
+        if self._connection is not None:
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Hang up and stop listening."""
+        try:
+            self._server.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        try:
+            self.hang_up()
+        except OSError:
+            pass
+        self._thread.join(10)
+        self._server.close()
+        if self._connection is not None:
+            self._connection.close()
+
+    def _serve(self) -> None:
+        try:
+            self._connection, _ = self._server.accept()
+        except OSError:
+            return
+        with self._connection.makefile("rb") as lines:
+            try:
+                for line in lines:
+                    message = json.loads(line)
+                    with self._changed:
+                        self.messages.append(message)
+                    if message["type"] == "hello" and self._welcome is not None:
+                        self.send({"type": "welcome", "v": 1, **self._welcome})
+            except OSError:
+                return

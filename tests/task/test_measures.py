@@ -1,0 +1,123 @@
+"""Step spans, folded progress and the fit of a step's time."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from headgate.task import Progress, StepSpans, Stop, fit_line
+
+
+def ticking(times: list[float]) -> Callable[[], float]:
+    remaining = iter(times)
+    return lambda: next(remaining)
+
+
+def test_spans_sum_to_the_step_exactly() -> None:
+    spans = StepSpans(ticking([10, 11, 13, 16, 20, 25, 31]))
+    spans.begin("other")
+    spans.enter("input")
+    spans.enter("other")
+    spans.enter("forward")
+    assert spans.inside == "forward"
+    spans.enter("backward")
+    spans.enter("other")
+    assert spans.end() == {"other": 1 + 3 + 6, "input": 2, "forward": 4, "backward": 5}
+    assert spans.inside == ""
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def folding() -> tuple[Progress, list[Mapping[str, object]], Clock]:
+    sent: list[Mapping[str, object]] = []
+    clock = Clock()
+    return Progress(sent.append, lambda values: [float(v) for v in values], clock), sent, clock
+
+
+def test_reports_are_folded_into_their_mean() -> None:
+    progress, sent, clock = folding()
+    progress.step = 1
+    progress.report(4.0, {})
+    assert [message["loss"] for message in sent] == [4.0]  # the first goes out at once
+    for step, loss in enumerate([1.0, 2.0, 6.0], start=2):
+        progress.step, progress.epoch, progress.epochs, progress.samples = step, 0, 5, 8 * step
+        progress.report(loss, {"accuracy": loss / 10})
+    assert len(sent) == 1
+    clock.now = 0.2
+    progress.report(3.0, {})
+    assert sent[1] == {
+        "type": "progress",
+        "step": 4,
+        "epoch": 0,
+        "epochs": 5,
+        "samples": 32,
+        "loss": 3.0,
+        "count": 4,
+        "metrics": {"accuracy": 0.6},
+    }
+    progress.flush()
+    assert len(sent) == 2
+
+
+def test_a_nan_is_kept_and_metrics_alone_are_sent_without_a_loss() -> None:
+    progress, sent, clock = folding()
+    progress.report(None, {"accuracy": 0.97})
+    assert sent[0] == {"type": "progress", "step": 0, "count": 0, "metrics": {"accuracy": 0.97}}
+    progress.report(1.0, {})
+    progress.report(math.nan, {})
+    progress.flush()
+    assert math.isnan(float(str(sent[1]["loss"])))
+
+
+def test_a_line_is_found_with_its_error() -> None:
+    exact = fit_line([8, 16, 32, 64], [0.010 + 0.001 * b for b in (8, 16, 32, 64)])
+    assert exact.alpha == pytest.approx(0.010)
+    assert exact.beta == pytest.approx(0.001)
+    assert exact.relative_error == pytest.approx(0, abs=1e-9)
+    bent = fit_line([8, 16, 32], [0.02, 0.03, 0.08])
+    assert bent.relative_error is not None
+    assert bent.relative_error > 0.05
+
+
+def test_two_sizes_say_nothing_of_their_error() -> None:
+    assert fit_line([8, 16], [1.0, 1.5]).relative_error is None
+
+
+def test_neither_part_of_a_line_is_negative() -> None:
+    falling = fit_line([8, 16, 32], [3.0, 2.0, 1.0])
+    assert falling.beta == 0
+    assert falling.alpha > 0
+    through_zero = fit_line([8, 16, 32], [0.1, 1.0, 3.0])
+    assert through_zero.alpha == 0
+    assert through_zero.beta > 0
+
+
+@pytest.mark.parametrize(("batches", "seconds"), [([8], [1.0]), ([8, 8], [1.0, 1.0]), ([8, 16], [0.0, 1.0])])
+def test_what_no_line_can_be_fitted_to_is_refused(batches: list[float], seconds: list[float]) -> None:
+    with pytest.raises(ValueError, match="two or more batch sizes"):
+        fit_line(batches, seconds)
+
+
+def test_a_stop_ends_the_script_well() -> None:
+    with pytest.raises(SystemExit) as ended:
+        raise Stop
+    assert ended.value.code == 0
+    assert not isinstance(ended.value, Exception)
+
+
+def test_the_training_side_keeps_to_the_syntax_of_python_3_9() -> None:
+    package = Path(__file__).parents[2] / "src" / "headgate"
+    files = [package / "__init__.py", *package.glob("task/*.py"), *package.glob("torch/*.py")]
+    assert len(files) > 10
+    for file in files:
+        ast.parse(file.read_text(), feature_version=(3, 9))
