@@ -26,7 +26,7 @@ class TestWithCgroups(IsolationContract):
             pytest.skip(f"cgroups cannot be written here: {isolation.lost()[0]}")
         return isolation
 
-    def traces(self, isolation: Isolation) -> list[str]:
+    def traces(self) -> list[str]:
         return folders_left()
 
 
@@ -38,5 +38,5 @@ class TestWithoutCgroups(IsolationContract):
     def isolation(self) -> Isolation:
         return ProcessIsolation(GROUP, mode="none")
 
-    def traces(self, isolation: Isolation) -> list[str]:
+    def traces(self) -> list[str]:
         return folders_left()

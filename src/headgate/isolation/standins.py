@@ -130,7 +130,7 @@ class StandIns:
                 refused = True
             except OSError:  # ended meanwhile
                 continue
-        # Where the kernel schedules by session (autogroup), nice counts inside one; between them that of the group does.
+        # Where the kernel schedules by session (autogroup), nice counts inside one, and between them that of the group.
         sessions = {process.session: process.pid for pid in pids if (process := look(pid)) is not None}
         for pid in sessions.values():
             refused |= not _set_autogroup(pid, nice)

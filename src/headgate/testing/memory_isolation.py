@@ -1,4 +1,4 @@
-"""An isolation in memory: tasks are rows of a table, CPU time is handed out by arithmetic, and time passes when told to.
+"""An isolation in memory: tasks are rows of a table, CPU time is shared out by arithmetic, time passes when told to.
 
 It behaves as `IsolationContract` asks of any isolation, for the programs of `headgate.testing.programs`. Any other
 command waits to be ended by `MemoryBox.finish`.
@@ -89,7 +89,7 @@ class MemoryIsolation(Isolation):
         """Let time pass: every core is divided among those that spin on it by weight, within their caps."""
         self.now += seconds
         spinning = [box for box in self.boxes.values() if any(row.alive and row.spins for row in box.rows)]
-        left = {cpu: 1.0 for cpu in range(self.cores)}
+        left = dict.fromkeys(range(self.cores), 1.0)
         open_boxes = {box: box.most_cores() for box in spinning}
         while open_boxes:
             # The box that its cap binds first is served first; the others then divide what it left.
