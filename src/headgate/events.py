@@ -1,6 +1,7 @@
 """What happens to the controller (events) and what it asks for (actions): plain frozen values, no behaviour.
 
-Times are seconds on the hub's clock. A `job` is the id of a job, `RUN/NAME`; a `task` the id of a task, `RUN/NAME/ROLE-INDEX`.
+Times are seconds on the hub's clock. A `job` is the id of a job, `RUN/NAME`; a `task` the id of a task,
+`RUN/NAME/ROLE-INDEX`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from typing import Literal
 from headgate.cluster import Node
 from headgate.jobs import Job
 from headgate.plans import Plan
-from headgate.profiles import Profile
 from headgate.shares import Share
 
 JobId = str
@@ -66,6 +66,9 @@ class NodeJoined:
 
 @dataclass(frozen=True, slots=True)
 class JobSubmitted:
+    """A job was handed in; all of a run come before anything else happens to one of them. One that comes after a job
+    which was not handed in does not wait: that one was done in the run that this one goes on with."""
+
     job: JobId
     spec: Job
     resume: Checkpoint | None = None
@@ -78,12 +81,6 @@ class JobPlanned:
     job: JobId
     revision: int
     plan: Plan
-
-
-@dataclass(frozen=True, slots=True)
-class JobProfiled:
-    job: JobId
-    profile: Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +105,8 @@ class TaskConnected:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a task reported since its last progress: `loss` is the mean of `count` reported losses (NaN where they were)."""
+    """What a task reported since its last progress: `loss` is the mean of `count` reported losses (NaN where they
+    were)."""
 
     task: TaskId
     step: int | None
@@ -152,7 +150,6 @@ Event = (
     NodeJoined
     | JobSubmitted
     | JobPlanned
-    | JobProfiled
     | TaskStarted
     | TaskExited
     | TaskConnected
@@ -185,16 +182,20 @@ class StartTask:
     attempt: int
     share: Share
     threads: int
+    entitled_cores: float
+    reason: str
     resume: Checkpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SetShare:
-    """Change a running task's share; `threads` is what its compute threads should follow it to, None to leave them."""
+    """Change a running task's share. `entitled_cores` is what the share comes to when everybody wants the CPU;
+    `threads`, that many rounded up, is how many compute threads the task should have."""
 
     task: TaskId
     share: Share
-    threads: int | None
+    threads: int
+    entitled_cores: float
     reason: str
 
 
@@ -218,4 +219,12 @@ class MarkJob:
     exit_code: int | None = None
 
 
-Action = PlanJob | StartTask | SetShare | StopTask | MarkJob
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """Something went wrong that people should know of and that nobody was stopped by."""
+
+    text: str
+    job: JobId | None = None
+
+
+Action = PlanJob | StartTask | SetShare | StopTask | MarkJob | Warn

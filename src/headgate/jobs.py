@@ -81,7 +81,8 @@ class Job:
     def __post_init__(self) -> None:
         if not NAME_PATTERN.fullmatch(self.name):
             raise ValueError(
-                f"job name {self.name!r}: expected letters, digits, '.', '_' and '-', at most 64, the first a letter or digit"
+                f"job name {self.name!r}: expected letters, digits, '.', '_' and '-', at most 64, "
+                "the first a letter or digit"
             )
         if (self.script is None) == (self.run is None):
             raise ValueError(f"job {self.name!r}: expected exactly one of `script` and `run`")

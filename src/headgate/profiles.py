@@ -40,7 +40,8 @@ class TimeFit:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """The training data: samples in all (None for a stream), bytes of a sample as the model gets it, seconds to read one."""
+    """The training data: samples in all (None for a stream), bytes of a sample as the model gets it, seconds to read
+    one."""
 
     samples: int | None
     bytes_per_sample: float | None

@@ -1,0 +1,81 @@
+"""The command `headgate`: a file for each verb, imported when it is used; parsing and printing only."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+import click
+
+from headgate import __version__
+from headgate.errors import HeadgateError
+
+VERBS = {
+    "run": "Run scripts or a job file, here and now.",
+    "attach": "Watch a run that was detached.",
+    "ps": "List the runs.",
+    "status": "Show how the jobs of a run stand.",
+    "logs": "Print what a job printed.",
+    "metrics": "Show what was measured of a run's jobs.",
+    "checkpoint": "Have running jobs save a checkpoint.",
+    "stop": "Stop jobs, with a checkpoint.",
+    "resume": "Go on with a run that was stopped or interrupted.",
+    "report": "Write a run's report as one HTML page.",
+    "rm": "Delete runs that have ended.",
+    "profile": "Measure what a script's model costs.",
+    "doctor": "Show this machine, and what cannot be controlled on it.",
+    "schema": "Print the JSON schema of a job file.",
+}
+
+
+class _Verbs(click.Group):
+    """Lists the verbs without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in VERBS:
+            return None
+        command = importlib.import_module(f"headgate.cli.{name}").command
+        return command if isinstance(command, click.Command) else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.command(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="headgate")
+def headgate() -> None:
+    """Run deep-learning training jobs side by side on a shared machine.
+
+    \b
+    Example: headgate run train.py
+             headgate run jobs.yaml
+             headgate run train.py -- --epochs 5
+    """
+
+
+def main() -> None:
+    """Run the command; an error that Headgate raises on purpose is one message and an exit code."""
+    try:
+        code = headgate(standalone_mode=False, prog_name="headgate")
+        # Closing standard output here shows a reader that has gone (`headgate ps | head`) before Python does.
+        sys.stdout.flush()
+    except HeadgateError as error:
+        click.echo(f"headgate: {error}", err=True)
+        code = error.exit_code
+    except click.UsageError as error:
+        error.show()
+        code = 2
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        code = 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code if isinstance(code, int) else 0)

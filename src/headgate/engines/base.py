@@ -12,15 +12,16 @@ from headgate.shares import Share
 
 
 class Listener(ABC):
-    """Whom an engine tells. Calls may come from any thread, one at a time for each task, in the order things happened."""
+    """Whom an engine tells. Calls may come from any thread, one at a time for each task, in the order things
+    happened."""
 
     @abstractmethod
     def started(self, task: TaskId, pid: int) -> None: ...
 
     @abstractmethod
     def output(self, task: TaskId, lines: Sequence[str]) -> None:
-        """Lines of the task's output, carriage returns and line feeds both ending a line; a flood may be thinned out here,
-        never in the log."""
+        """Lines of the task's output, carriage returns and line feeds both ending a line; a flood may be thinned out
+        here, never in the log."""
 
     @abstractmethod
     def message(self, task: TaskId, message: Mapping[str, object]) -> None:
@@ -41,9 +42,11 @@ class Engine(ABC):
     An implementation must behave so:
 
     1. `open` comes first; then `cluster` says what there is.
-    2. `start` returns at once. `started` follows, then `exited`; or `exited` alone, with its `reason`, when the start failed.
+    2. `start` returns at once. `started` follows, then `exited`; or `exited` alone, with its `reason`, when the
+    start failed.
     3. The task's output is appended to its log file.
-    4. `stop` asks once: down the channel if the task is connected (it saves a checkpoint at a step boundary and ends), by SIGTERM
+    4. `stop` asks once: down the channel if the task is connected (it saves a checkpoint at a step boundary and
+    ends), by SIGTERM
        otherwise; `grace` seconds later everything that is left is killed. A second `stop` can only shorten the grace.
     5. Calls that name a task which is unknown or has ended do nothing.
     6. `close` kills what still runs, and returns when every task's box is gone.

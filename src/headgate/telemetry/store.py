@@ -1,7 +1,7 @@
 """What a run recorded: one SQLite file, one writer, any number of readers, readable after a kill -9.
 
-`Recorder` writes from a thread of its own, a transaction about twice a second. When the disk is full it keeps what it could
-not write (the newest 200,000 rows), says so once, and writes it when there is room again.
+`Recorder` writes from a thread of its own, a transaction about twice a second. When the disk is full it keeps what
+it could not write (the newest 200,000 rows), says so once, and writes it when there is room again.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ def _columns(table: str) -> tuple[str, ...]:
 
 
 _INSERTS = {
-    table: f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(columns))})" for table, columns in TABLES.items()
+    table: f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(columns))})"
+    for table, columns in TABLES.items()
 }
 
 
@@ -229,7 +230,9 @@ class RunReader:
         except sqlite3.Error as error:
             raise StorageError(f"cannot read {path}: {error}") from error
         if version > VERSION:
-            raise StorageError(f"{path} was written by a newer Headgate (store version {version}; this one reads {VERSION})")
+            raise StorageError(
+                f"{path} was written by a newer Headgate (store version {version}; this one reads {VERSION})"
+            )
 
     def __enter__(self) -> RunReader:
         return self

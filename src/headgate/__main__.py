@@ -1,0 +1,3 @@
+from headgate.cli import main
+
+main()

@@ -1,0 +1,30 @@
+"""`headgate attach`."""
+
+from __future__ import annotations
+
+import click
+
+from headgate import runs
+from headgate.cli.following import attach, conclude
+from headgate.hub.client import connect
+
+
+@click.command()
+@click.argument("run", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def command(run: str | None, as_json: bool) -> int:
+    """Watch a run (the latest, when none is named) until it ends. Ctrl-C acts on its jobs as under `headgate run`.
+
+    \b
+    Example: headgate attach
+             headgate attach 20261121-0930
+    """
+    folder = runs.find(run)
+    hub = connect() if runs.alive(folder) else None
+    if hub is not None:
+        with hub:
+            if folder.name in hub.ask("runs")["runs"]:
+                return attach(hub, folder.name, as_json)
+    page = folder / "report.html"
+    conclude(folder, str(page) if page.exists() else None, as_json)
+    return 0 if all(job.state == "done" for job in runs.summary(folder).jobs) else 1

@@ -1,0 +1,39 @@
+"""`headgate checkpoint`."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from headgate.cli.choosing import running_jobs
+from headgate.errors import HeadgateError, NotFoundError
+from headgate.hub.client import connect
+
+
+@click.command()
+@click.argument("jobs", nargs=-1, metavar="[JOB]...")
+@click.option("--run", help="Run of the jobs; the latest that is running, when left out.")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def command(jobs: tuple[str, ...], run: str | None, as_json: bool) -> None:
+    """Have jobs (all of a run's, when none is named) save a checkpoint at the end of their step and go on.
+
+    \b
+    Example: headgate checkpoint cnn
+    """
+    hub = connect()
+    if hub is None:
+        raise NotFoundError("nothing is running")
+    with hub:
+        asked = {
+            chosen.run: hub.ask("checkpoint", run=chosen.run, jobs=chosen.jobs)["jobs"]
+            for chosen in running_jobs(hub, jobs, run)
+        }
+    if not any(asked.values()):
+        raise HeadgateError("none of these jobs uses headgate.torch, so none can save a checkpoint")
+    if as_json:
+        click.echo(json.dumps(asked, indent=2))
+        return
+    for id, names in asked.items():
+        for name in names:
+            click.echo(f"{id}/{name}: will save a checkpoint at the end of its step")

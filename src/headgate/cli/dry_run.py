@@ -1,0 +1,95 @@
+"""`headgate run --dry-run`: exactly what would be started."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headgate import events, isolation, policies, runs
+from headgate.cluster import Cluster
+from headgate.controller import Controller
+from headgate.engines.launch import launch
+from headgate.hub.run import Submission
+from headgate.planning import candidates
+from headgate.telemetry import machine
+
+
+def starts(submission: Submission, policy: str, cluster: Cluster) -> list[tuple[float, events.StartTask]]:
+    """When each task would start and with what, as the controller says: no job fails, and each ends only when
+    another waits for an end."""
+    controller = Controller(policies.make(policy))
+    # Without timeouts the controller asks to be woken for starts alone.
+    jobs = [replace(job, timeout=None) for job in submission.jobs]
+    pending: list[events.Event] = [events.NodeJoined(node) for node in cluster.nodes]
+    pending += [events.JobSubmitted(f"run/{job.name}", job) for job in jobs]
+    found: list[tuple[float, events.StartTask]] = []
+    running: list[str] = []
+    now = 0.0
+    while pending:
+        actions, wake_at = controller.step(now, pending.pop(0))
+        for action in actions:
+            if isinstance(action, events.PlanJob):
+                plan = candidates(cluster, action.spec)[0]
+                pending.append(events.JobPlanned(action.job, action.revision, plan))
+            elif isinstance(action, events.StartTask):
+                found.append((now, action))
+                running.append(action.task)
+        if pending or len(found) == len(jobs):
+            continue
+        if wake_at is not None:
+            now = max(now, wake_at)
+            pending.append(events.Wake())
+        elif running:
+            pending.append(events.TaskExited(running.pop(0), events.Exit(code=0)))
+    return found
+
+
+def show(submission: Submission, policy: str | None, as_json: bool) -> None:
+    """Print the launches of a submission."""
+    home = runs.home()
+    node = machine.detect(home / "node.json")
+    boxes = isolation.make(isolation.DEFAULT, "dry-run")
+    entries: list[dict[str, Any]] = []
+    for at, start in starts(submission, policy or policies.DEFAULT, Cluster((node,))):
+        prepared = launch(
+            start.task,
+            start.spec,
+            environment=submission.environment,
+            threads=start.threads,
+            injected=home / "inject",
+            checkpoints=Path("RUN") / "jobs" / start.spec.name / "checkpoints",
+            resume=start.resume,
+        )
+        added = {key: value for key, value in sorted(prepared.env.items()) if os.environ.get(key) != value}
+        entries.append(
+            {
+                "job": start.spec.name,
+                "task": start.task.split("/", 1)[1],
+                "at": at,
+                "after": start.spec.after,
+                "node": start.node,
+                "argv": prepared.argv,
+                "cwd": prepared.cwd,
+                "env": added,
+                "threads": start.threads,
+                "entitled_cores": start.entitled_cores,
+                "box": list(boxes.describe(prepared, start.share)),
+            }
+        )
+    if as_json:
+        click.echo(json.dumps(entries, indent=2))
+        return
+    for entry in entries:
+        when = f"{entry['at']:g} s in" if not entry["after"] else f"after {entry['after']}"
+        size = f"{entry['threads']} threads, {entry['entitled_cores']:.2f} cores"
+        click.echo(f"{entry['task']}: {when}, on {entry['node']}, {size}")
+        for key, value in entry["env"].items():
+            click.echo(f"  {key}={shlex.quote(value)}")
+        for line in entry["box"]:
+            click.echo(f"  {line}")

@@ -1,0 +1,246 @@
+"""Watching a run until it ends: a live table on a terminal, lines elsewhere; Ctrl-C acts on the run's jobs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from headgate import runs
+from headgate.errors import HubError
+from headgate.hub.client import Hub
+from headgate.units import say_bytes
+
+PROGRESS_SECONDS = 5.0
+_BARS = "▁▂▃▄▅▆▇█"
+_STYLES = {
+    "running": "green",
+    "stopping": "yellow",
+    "done": "bold green",
+    "failed": "bold red",
+    "killed": "red",
+    "stopped": "yellow",
+    "skipped": "yellow",
+}
+
+
+def follow(hub: Hub, run: str, as_json: bool) -> int:
+    """Show a run that this connection is attached to, until its report is written.
+
+    Returns:
+        The exit code: 0 when every job is done, 130 after a Ctrl-C, 1 otherwise.
+    """
+    console = Console(stderr=as_json)
+    view = _Table(console) if console.is_terminal and not as_json else _Lines(console, quiet=as_json)
+    interrupts = _Interrupts(hub, run, view)
+    end: dict[str, Any] = {}
+    report = None
+    with interrupts.handled(), view:
+        for message in hub.follow(0.2):
+            interrupts.pass_on()
+            match message:
+                case None:
+                    pass
+                case {"type": "snapshot"}:
+                    view.snapshot(message)
+                case {"type": "event"}:
+                    view.event(message)
+                case {"type": "end"}:
+                    view.snapshot(message)
+                    end = message
+                case {"type": "reported"}:
+                    report = message["report"]
+    conclude(runs.home() / "runs" / run, report, as_json)
+    if interrupts.count:
+        return 130
+    return 0 if all(job["state"] == "done" for job in end["jobs"]) else 1
+
+
+def conclude(folder: Path, report: str | None, as_json: bool) -> None:
+    """Print what a run that has ended came to."""
+    if as_json:
+        click.echo(json.dumps({**_plain(runs.summary(folder)), "report": report}, indent=2))
+        return
+    from headgate.reports.terminal import summary
+
+    summary(folder / runs.STORE, Console())
+
+
+def _plain(summary: runs.RunSummary) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(summary)
+
+
+class _Interrupts:
+    """First Ctrl-C: stop with a checkpoint. Second: kill. SIGTERM counts as one. A closed terminal detaches."""
+
+    def __init__(self, hub: Hub, run: str, view: _Lines | _Table) -> None:
+        self._hub = hub
+        self._run = run
+        self._view = view
+        self._sent = 0
+        self.count = 0
+
+    @contextmanager
+    def handled(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self._count) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _count(self, _number: int, _frame: FrameType | None) -> None:
+        # Nothing else in a handler: the main loop may be in the middle of a message.
+        self.count += 1
+
+    def pass_on(self) -> None:
+        if self._sent == min(self.count, 2):
+            return
+        self._sent = min(self.count, 2)
+        kill = self._sent == 2
+        self._hub.send("stop", run=self._run, kill=kill)
+        self._view.say(
+            "killing" if kill else "stopping at the end of a step, with a checkpoint; Ctrl-C again kills at once"
+        )
+
+
+class _Lines:
+    """A line for each event, and for each job's progress every few seconds."""
+
+    def __init__(self, console: Console, quiet: bool) -> None:
+        self._console = console
+        self._quiet = quiet
+        self._shown: dict[str, tuple[float, tuple[object, ...]]] = {}
+
+    def __enter__(self) -> _Lines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        click.echo(text, err=True)
+
+    def event(self, event: dict[str, Any]) -> None:
+        who = f"{event['job']}: " if event["job"] else ""
+        what = f"{event['kind']}, {event['text']}" if event["kind"] != event["text"] else event["text"]
+        self._print(event["t"], f"{who}{what}")
+
+    def snapshot(self, snapshot: dict[str, Any]) -> None:
+        for job in snapshot["jobs"]:
+            now = (job["epoch"], job["step"], job["loss"])
+            at, before = self._shown.get(job["name"], (-PROGRESS_SECONDS, (None, None, None)))
+            due = snapshot["t"] - at >= PROGRESS_SECONDS or snapshot["type"] == "end"
+            if (job["state"] != "running" and snapshot["type"] != "end") or now == before or not due:
+                continue
+            self._shown[job["name"]] = (snapshot["t"], now)
+            self._print(snapshot["t"], f"{job['name']}: {progress(job)}")
+
+    def _print(self, t: float, text: str) -> None:
+        if not self._quiet:
+            click.echo(f"[{t:7.1f} s] {text}")
+
+
+class _Table:
+    """A live table of the jobs."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._console = console
+
+    def __enter__(self) -> _Table:
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._live.__exit__(*exception)
+
+    def say(self, text: str) -> None:
+        self._console.print(text, style="yellow", markup=False)
+
+    def event(self, event: dict[str, Any]) -> None:
+        style = "red" if event["kind"] in ("failed", "warning") else None
+        who = f"{event['job']}: " if event["job"] else ""
+        self._console.print(f"[{event['t']:7.1f} s] {who}{event['kind']}, {event['text']}", style=style, markup=False)
+
+    def snapshot(self, snapshot: dict[str, Any]) -> None:
+        table = Table(
+            title=f"run {snapshot['run']} · policy {snapshot['policy']} · {snapshot['t']:.0f} s", title_justify="left"
+        )
+        for heading in ("job", "state", "progress", "loss"):
+            table.add_column(heading, overflow="fold")
+        for heading in ("share", "CPU", "memory"):
+            table.add_column(heading, justify="right")
+        for job in snapshot["jobs"]:
+            style = _STYLES.get(job["state"], "dim")
+            table.add_row(
+                job["name"],
+                f"[{style}]{job['state']}[/]",
+                position(job) or job["reason"].replace("[", r"\["),
+                sparkline(job["losses"]) + ("" if job["loss"] is None else f" {job['loss']:.4g}"),
+                "" if job["state"] != "running" else f"{job['entitled_cores']:.2f} cores",
+                "" if job["cpu_cores"] is None else f"{job['cpu_cores']:.2f}",
+                "" if job["memory_bytes"] is None else say_bytes(job["memory_bytes"]),
+            )
+        self._live.update(table, refresh=True)
+
+
+def position(job: dict[str, Any]) -> str:
+    """`epoch 3/5 step 120`, as far as it is known."""
+    parts = []
+    if job["epoch"] is not None:
+        parts.append(f"epoch {job['epoch']}" + (f"/{job['epochs']}" if job["epochs"] else ""))
+    if job["step"] is not None:
+        parts.append(f"step {job['step']}")
+    return " ".join(parts)
+
+
+def progress(job: dict[str, Any]) -> str:
+    """One line of how a job gets on."""
+    parts = [position(job)]
+    if job["loss"] is not None:
+        parts.append(f"loss {job['loss']:.4g}")
+    if job["cpu_cores"] is not None:
+        parts.append(f"{job['cpu_cores']:.2f} cores of {job['entitled_cores']:.2f}")
+    return ", ".join(filter(None, parts))
+
+
+def sparkline(values: list[float], width: int = 24) -> str:
+    """Values as a row of bars; each bar the mean of its part."""
+    if len(values) < 2:
+        return ""
+    size = max(len(values) / width, 1.0)
+    groups = [
+        values[int(i * size) : max(int((i + 1) * size), int(i * size) + 1)] for i in range(min(width, len(values)))
+    ]
+    means = [sum(group) / len(group) for group in groups if group]
+    low, high = min(means), max(means)
+    return "".join(_BARS[int((value - low) / (high - low) * 7)] if high > low else _BARS[0] for value in means)
+
+
+def attach(hub: Hub, run: str, as_json: bool) -> int:
+    """Attach to a run that is going on and follow it.
+
+    Raises:
+        HubError: It ended meanwhile.
+    """
+    if hub.ask("attach", run=run)["type"] != "attached":
+        raise HubError(f"the hub did not let us attach to {run}")
+    return follow(hub, run, as_json)
+
+
+def interactive() -> bool:
+    """Whether a person sits at both ends."""
+    return sys.stdin.isatty() and sys.stdout.isatty()

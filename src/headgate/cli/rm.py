@@ -1,0 +1,38 @@
+"""`headgate rm`."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from headgate import runs
+from headgate.errors import UsageError
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[RUN]...")
+@click.option("--keep", type=click.IntRange(min=0), help="Delete all but the latest so many.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="Print the ids of what was deleted as JSON.")
+def command(names: tuple[str, ...], keep: int | None, yes: bool, as_json: bool) -> None:
+    """Delete runs that have ended, with their logs, checkpoints and reports.
+
+    \b
+    Example: headgate rm 20261121-0930
+             headgate rm --keep 20
+    """
+    if bool(names) == (keep is not None):
+        raise UsageError("expected the ids of runs, or --keep N")
+    chosen = [runs.find(name) for name in names] if keep is None else list(runs.outdated(keep))
+    for folder in chosen:
+        if runs.alive(folder):
+            raise UsageError(f"run {folder.name} is running; stop it first with: headgate stop --run {folder.name}")
+    if chosen and keep is not None and not yes:
+        click.confirm(f"delete {len(chosen)} runs, {chosen[0].name} to {chosen[-1].name}?", abort=True, err=True)
+    for folder in chosen:
+        runs.remove(folder)
+    if as_json:
+        click.echo(json.dumps([folder.name for folder in chosen]))
+        return
+    click.echo(f"deleted {', '.join(folder.name for folder in chosen) or 'nothing'}")

@@ -1,0 +1,52 @@
+"""`headgate stop`."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from headgate import runs
+from headgate.cli.choosing import RunningJobs, running_jobs
+from headgate.errors import NotFoundError
+from headgate.events import ENDED
+from headgate.hub.client import Hub, connect
+
+
+@click.command()
+@click.argument("jobs", nargs=-1, metavar="[JOB]...")
+@click.option("--run", help="Run of the jobs; the latest that is running, when left out.")
+@click.option("-a", "--all", "every", is_flag=True, help="All jobs of all runs.")
+@click.option("--kill", is_flag=True, help="At once, without a checkpoint.")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def command(jobs: tuple[str, ...], run: str | None, every: bool, kill: bool, as_json: bool) -> None:
+    """Stop jobs (all of a run's, when none is named) at the end of a step, with a checkpoint, and wait until they
+    ended.
+
+    \b
+    Example: headgate stop cnn
+             headgate stop --all --kill
+    """
+    hub = connect()
+    if hub is None:
+        raise NotFoundError("nothing is running")
+    with hub:
+        ended: dict[str, dict[str, str]] = {}
+        for chosen in running_jobs(hub, jobs, run, every):
+            ended[chosen.run] = _stop(hub, chosen, kill)
+    if as_json:
+        click.echo(json.dumps(ended, indent=2))
+        return
+    for id, states in ended.items():
+        for job, state in states.items():
+            click.echo(f"{id}/{job}: {state}")
+
+
+def _stop(hub: Hub, chosen: RunningJobs, kill: bool) -> dict[str, str]:
+    """Stop jobs of one run and wait for their ends; their states."""
+    stopping = hub.ask("stop", run=chosen.run, jobs=chosen.jobs, kill=kill)["jobs"]
+    while True:
+        states = {job.name: job.state for job in runs.summary(runs.home() / "runs" / chosen.run).jobs}
+        if all(states[job] in ENDED for job in stopping):
+            return {job: states[job] for job in stopping}
+        hub.receive(0.1)

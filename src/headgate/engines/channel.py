@@ -1,0 +1,89 @@
+"""The engine's end of the task channel (docs/channel.md): JSON lines over a Unix socket."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from headgate.events import TaskId
+
+_LINE_BYTES = 4 * 2**20
+
+
+def listen(path: Path) -> socket.socket:
+    """A listening socket at `path`, in place of one that a dead process left; only its user can connect."""
+    path.unlink(missing_ok=True)
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    server.bind(str(path))
+    os.chmod(path, 0o600)
+    server.listen(64)
+    return server
+
+
+class Connection:
+    """One task's connection; not trusted before it said hello with the task's key.
+
+    Args:
+        peer: The connected socket.
+        key_of: The key of a task that runs, None of any other.
+    """
+
+    def __init__(self, peer: socket.socket, key_of: Callable[[TaskId], str | None]) -> None:
+        peer.setblocking(False)
+        self._peer = peer
+        self._key_of = key_of
+        self._buffer = b""
+        self.task: TaskId | None = None
+
+    def fileno(self) -> int:
+        return self._peer.fileno()
+
+    def receive(self) -> list[dict[str, Any]] | None:
+        """Messages that have arrived, hello first; None once the connection is over or was refused."""
+        try:
+            data = self._peer.recv(1 << 16)
+        except BlockingIOError:
+            return []
+        except OSError:
+            return None
+        if not data:
+            return None
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        if len(self._buffer) > _LINE_BYTES:
+            return None
+        messages = []
+        for line in lines:
+            try:
+                message = json.loads(line)
+            except ValueError:
+                continue
+            if not isinstance(message, dict):
+                continue
+            if self.task is None and not self._admit(message):
+                return None
+            messages.append(message)
+        return messages
+
+    def _admit(self, hello: Mapping[str, Any]) -> bool:
+        task = hello.get("task")
+        key = self._key_of(task) if isinstance(task, str) and hello.get("type") == "hello" else None
+        if key is None or not hmac.compare_digest(key.encode(), str(hello.get("key")).encode()):
+            return False
+        self.task = task
+        return True
+
+    def send(self, message: Mapping[str, object]) -> bool:
+        """Send a message; False when the task does not read or is gone."""
+        try:
+            data = json.dumps(message).encode() + b"\n"
+            return self._peer.send(data) == len(data)
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        self._peer.close()

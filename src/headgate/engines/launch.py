@@ -1,0 +1,96 @@
+"""From a task to exactly what is started."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import headgate
+from headgate.errors import StorageError, UsageError
+from headgate.events import Checkpoint, TaskId
+from headgate.isolation.base import Launch
+from headgate.jobs import Job
+
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_MAX_THREADS")
+
+
+def interpreter(job: Job, path: str | None) -> str:
+    """The Python that runs the job's script: the one it names, or the first `python` (then `python3`) on `path`.
+
+    Raises:
+        UsageError: There is none.
+    """
+    for name in (job.python,) if job.python else ("python", "python3"):
+        if (found := shutil.which(name, path=path)) is not None:
+            return found
+    wanted = job.python or "python"
+    raise UsageError(f"job {job.name!r}: found no {wanted!r} on the PATH; name an interpreter with `python:`")
+
+
+def command(job: Job, path: str | None) -> tuple[str, ...]:
+    """Program and arguments of the job; `path` is the PATH to find a script's interpreter on."""
+    if job.script is not None:
+        return (interpreter(job, path), job.script, *job.args)
+    if isinstance(job.run, str):
+        # "$@" hands the arguments through the shell without its reading them.
+        return ("/bin/sh", "-c", f'{job.run} "$@"' if job.args else job.run, "sh", *job.args)
+    return (*(job.run or ()), *job.args)
+
+
+def inject(folder: Path) -> Path:
+    """A folder for a task's PYTHONPATH that holds `headgate` and nothing else of the environment it is installed in.
+
+    Raises:
+        StorageError: It cannot be made.
+    """
+    package = Path(headgate.__file__).parent
+    link = folder / headgate.__version__ / "headgate"
+    try:
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if not link.is_symlink() or link.resolve() != package:
+            fresh = link.with_name(f"headgate.{os.getpid()}")
+            fresh.symlink_to(package)
+            fresh.replace(link)
+    except OSError as error:
+        raise StorageError(f"cannot make {link}: {error.strerror}") from error
+    return link.parent
+
+
+def launch(
+    task: TaskId,
+    job: Job,
+    *,
+    environment: Mapping[str, str],
+    threads: int,
+    injected: Path,
+    checkpoints: Path,
+    resume: Checkpoint | None,
+    mode: str = "run",
+) -> Launch:
+    """What is started for a task; its engine adds where it finds the task channel.
+
+    Args:
+        environment: That of the person who submitted the job.
+        threads: Compute threads to start with; a variable that the user set stays.
+        injected: Folder from `inject`.
+        checkpoints: Folder of the job's checkpoints.
+        resume: Where to go on from.
+        mode: `run` or `profile`.
+    """
+    env = dict(environment)
+    for variable in _THREAD_VARIABLES:
+        env.setdefault(variable, str(threads))
+    # Threads that spin while they wait steal the cores of the other jobs.
+    env.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    env.setdefault("PYTHONUNBUFFERED", "1")
+    env.update(job.env)
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(injected), env.get("PYTHONPATH")]))
+    env["HEADGATE_TASK"] = task
+    env["HEADGATE_CHECKPOINTS"] = str(checkpoints)
+    env["HEADGATE_MODE"] = mode
+    env.pop("HEADGATE_RESUME", None)
+    if resume is not None:
+        env["HEADGATE_RESUME"] = resume.path
+    return Launch(task=task, argv=command(job, env.get("PATH")), env=env, cwd=job.workdir, threads=threads)

@@ -1,0 +1,302 @@
+"""Engine `local`: tasks on this machine, watched by one thread."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import selectors
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from headgate.cluster import Cluster, Node
+from headgate.engines.base import Engine, Listener
+from headgate.engines.channel import Connection, listen
+from headgate.engines.log import TaskLog
+from headgate.errors import HeadgateError, IsolationError
+from headgate.events import Exit, TaskId
+from headgate.isolation.base import Box, Isolation, Launch
+from headgate.shares import Share
+
+_READ_BYTES = 1 << 16
+_DRAIN_READS = 64
+
+
+class Keeper(Protocol):
+    """Who looks after the boxes should this process die."""
+
+    def add(self, task: TaskId, record: Mapping[str, object], output_fd: int, log: str) -> None: ...
+
+    def connected(self, task: TaskId) -> None: ...
+
+    def remove(self, task: TaskId) -> None: ...
+
+
+@dataclass(slots=True)
+class _Task:
+    id: TaskId
+    box: Box
+    key: str
+    output: int
+    log: TaskLog
+    connection: Connection | None = None
+    kill_at: float | None = None
+    reads_again: float | None = None
+    complained: str | None = None
+
+
+class LocalEngine(Engine):
+    """Starts tasks on this machine, in boxes of `isolation`.
+
+    Args:
+        node: This machine.
+        isolation: What the tasks are boxed in.
+        channel: Path of the task channel's socket, in a folder that only this user can enter.
+        keeper: Told of each box, so that it outlives this process no longer than it should.
+    """
+
+    name = "local"
+
+    def __init__(self, node: Node, isolation: Isolation, channel: Path, keeper: Keeper | None = None) -> None:
+        self._node = node
+        self._isolation = isolation
+        self._channel = channel
+        self._keeper = keeper
+        self._commands: deque[Callable[[], None]] = deque()
+        self._tasks: dict[TaskId, _Task] = {}
+        self._starting: dict[TaskId, str] = {}
+        self._closing = False
+        self._selector = selectors.DefaultSelector()
+        self._wake_out, self._wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._thread = threading.Thread(target=self._watch, name="engine", daemon=True)
+
+    # --- the contract, called from any thread -----------------------------------------------------------------------
+
+    def open(self, listener: Listener) -> None:
+        self._listener = listener
+        self._server = listen(self._channel)
+        self._selector.register(self._wake_out, selectors.EVENT_READ, self._woken)
+        self._selector.register(self._server, selectors.EVENT_READ, self._accept)
+        self._thread.start()
+
+    def cluster(self) -> Cluster:
+        return Cluster((self._node,))
+
+    def start(self, launch: Launch, share: Share, log: str) -> None:
+        self._do(lambda: self._start(launch, share, log))
+
+    def set_share(self, task: TaskId, share: Share) -> None:
+        self._do(lambda: self._apply(task, share))
+
+    def send(self, task: TaskId, message: Mapping[str, object]) -> None:
+        self._do(lambda: self._send(task, message))
+
+    def stop(self, task: TaskId, grace: float) -> None:
+        self._do(lambda: self._stop(task, grace))
+
+    def boxes(self) -> Mapping[TaskId, Box]:
+        return {id: task.box for id, task in list(self._tasks.items())}
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+
+            def closing() -> None:
+                self._closing = True
+                for task in list(self._tasks.values()):
+                    task.box.kill()
+
+            self._do(closing)
+            self._thread.join()
+            self._server.close()
+            self._channel.unlink(missing_ok=True)
+            self._selector.close()
+            os.close(self._wake_in)
+            os.close(self._wake_out)
+
+    # --- the thread -------------------------------------------------------------------------------------------------
+
+    def _do(self, command: Callable[[], None]) -> None:
+        self._commands.append(command)
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_in, b"!")
+
+    def _watch(self) -> None:
+        while not (self._closing and not self._tasks):
+            for key, _ in self._selector.select(self._next_time()):
+                key.data()
+            while self._commands:
+                self._commands.popleft()()
+            now = time.monotonic()
+            for task in list(self._tasks.values()):
+                if task.kill_at is not None and now >= task.kill_at:
+                    task.kill_at = None
+                    task.box.kill()
+                if task.reads_again is not None and now >= task.reads_again:
+                    self._read_on(task)
+
+    def _next_time(self) -> float | None:
+        times = [t.kill_at for t in self._tasks.values() if t.kill_at is not None]
+        times += [t.reads_again for t in self._tasks.values() if t.reads_again is not None]
+        return max(min(times) - time.monotonic(), 0.0) if times else None
+
+    def _woken(self) -> None:
+        os.read(self._wake_out, 4096)
+
+    def _start(self, launch: Launch, share: Share, log: str) -> None:
+        key = secrets.token_hex(16)
+        added = {"HEADGATE_CHANNEL": f"unix:{self._channel}", "HEADGATE_KEY": key}
+        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        try:
+            self._starting[launch.task] = key
+            box = self._isolation.start(replace(launch, env={**launch.env, **added}), share, write_end)
+        except (HeadgateError, OSError) as error:
+            os.close(read_end)
+            self._listener.exited(launch.task, Exit(code=None, reason=f"could not be started: {error}"))
+            return
+        finally:
+            os.close(write_end)
+            del self._starting[launch.task]
+        os.set_blocking(read_end, False)
+        task = self._tasks[launch.task] = _Task(launch.task, box, key, read_end, TaskLog(log))
+        if self._keeper is not None:
+            self._keeper.add(task.id, {"isolation": self._isolation.name, **box.record()}, read_end, log)
+        self._selector.register(read_end, selectors.EVENT_READ, lambda: self._readable(task))
+        self._selector.register(box.exit_fd, selectors.EVENT_READ, lambda: self._ended(task))
+        self._listener.started(task.id, box.pid)
+
+    def _apply(self, id: TaskId, share: Share) -> None:
+        if (task := self._tasks.get(id)) is None:
+            return
+        try:
+            lines = task.box.apply(share)
+        except IsolationError as error:
+            lines = (str(error),)
+        for line in lines:
+            self._listener.warned(id, line)
+
+    def _send(self, id: TaskId, message: Mapping[str, object]) -> None:
+        task = self._tasks.get(id)
+        if task is not None and task.connection is not None and not task.connection.send(message):
+            self._listener.warned(id, f"the task did not take the message {message.get('type')!r}")
+
+    def _stop(self, id: TaskId, grace: float) -> None:
+        if (task := self._tasks.get(id)) is None:
+            return
+        if grace <= 0:
+            task.box.kill()
+            return
+        kill_at = time.monotonic() + grace
+        if task.kill_at is None:
+            if task.connection is None or not task.connection.send({"type": "stop"}):
+                task.box.terminate()
+            task.kill_at = kill_at
+        task.kill_at = min(task.kill_at, kill_at)
+
+    # --- output -----------------------------------------------------------------------------------------------------
+
+    def _readable(self, task: _Task) -> None:
+        ended = not self._read(task)
+        pause = task.log.resumes_in(now := time.monotonic())
+        if ended or pause > 0:
+            self._selector.unregister(task.output)
+            task.reads_again = None if ended else now + pause
+
+    def _read(self, task: _Task) -> bool:
+        """Read once; False at the end of the output."""
+        try:
+            data = os.read(task.output, _READ_BYTES)
+        except BlockingIOError:
+            return True
+        if lines := task.log.write(data, time.monotonic()):
+            self._listener.output(task.id, lines)
+        if task.log.trouble != task.complained:
+            task.complained = task.log.trouble
+            self._listener.warned(task.id, task.log.trouble or "its output is written again")
+        return bool(data)
+
+    def _read_on(self, task: _Task) -> None:
+        task.reads_again = None
+        self._selector.register(task.output, selectors.EVENT_READ, lambda: self._readable(task))
+
+    # --- the channel ------------------------------------------------------------------------------------------------
+
+    def _key_of(self, id: TaskId) -> str | None:
+        task = self._tasks.get(id)
+        return task.key if task is not None else self._starting.get(id)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            self._accept_one()
+
+    def _accept_one(self) -> None:
+        connection = Connection(self._server.accept()[0], self._key_of)
+        self._selector.register(connection, selectors.EVENT_READ, lambda: self._receive(connection))
+
+    def _receive(self, connection: Connection) -> bool:
+        """Take in what has arrived; False when that was nothing, or the end."""
+        known = connection.task
+        messages = connection.receive()
+        task = self._tasks.get(connection.task or "")
+        if messages is None or (task is None and connection.task is not None):
+            self._disconnect(connection)
+            return False
+        if task is None:
+            return False
+        if known is None:
+            task.connection = connection
+            if self._keeper is not None:
+                self._keeper.connected(task.id)
+            if task.kill_at is not None:
+                connection.send({"type": "stop"})
+        for message in messages:
+            self._listener.message(task.id, message)
+        return bool(messages)
+
+    def _disconnect(self, connection: Connection) -> None:
+        self._selector.unregister(connection)
+        connection.close()
+        task = self._tasks.get(connection.task or "")
+        if task is not None and task.connection is connection:
+            task.connection = None
+
+    def _settle(self, task: _Task) -> None:
+        """Take in all that an ended task still had to say, then close its connections."""
+        for _ in range(_DRAIN_READS):
+            try:
+                self._accept_one()
+            except OSError:
+                break
+        mine = [key.fileobj for key in self._selector.get_map().values() if isinstance(key.fileobj, Connection)]
+        for connection in mine:
+            while connection.task in (None, task.id) and self._receive(connection):
+                pass
+            if connection.task == task.id and connection.fileno() >= 0:
+                self._disconnect(connection)
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def _ended(self, task: _Task) -> None:
+        self._selector.unregister(task.box.exit_fd)
+        exit = task.box.reap()
+        # What it forked and left behind would hold its output open, and its share.
+        task.box.kill()
+        self._settle(task)
+        if task.output in self._selector.get_map():
+            self._selector.unregister(task.output)
+        for _ in range(_DRAIN_READS):
+            if not self._read(task):
+                break
+        if lines := task.log.rest():
+            self._listener.output(task.id, lines)
+        task.log.close()
+        os.close(task.output)
+        task.box.close()
+        del self._tasks[task.id]
+        if self._keeper is not None:
+            self._keeper.remove(task.id)
+        self._listener.exited(task.id, exit)

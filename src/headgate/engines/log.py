@@ -1,0 +1,77 @@
+"""A task's output: all of it to a file, its lines to whoever reads progress from them."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+LOG_BYTES = 32 * 2**20
+"""Size at which a log is renamed to `.1` (replacing the former `.1`) and begun anew."""
+
+BYTES_A_SECOND = 32 * 2**20
+"""Most that is read of a task's output in a second; a task that writes faster waits, and the others do not."""
+
+LINES_A_SECOND = 1000
+_LINE_BYTES = 4096
+_LINE_ENDS = re.compile(rb"[\r\n]+")
+
+
+class TaskLog:
+    """Appends output to the log file and cuts it into lines."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+        self._fd: int | None = None
+        self._size = 0
+        self._partial = b""
+        self._second = -1
+        self._lines = 0
+        self._bytes = 0
+        self.trouble: str | None = None
+
+    def write(self, data: bytes, now: float) -> list[str]:
+        """Append `data`; its complete lines, at most `LINES_A_SECOND` of them. A file that cannot be written sets
+        `trouble`."""
+        self._append(data)
+        if int(now) != self._second:
+            self._second, self._lines, self._bytes = int(now), 0, 0
+        self._bytes += len(data)
+        *lines, self._partial = _LINE_ENDS.split(self._partial + data)
+        # A bar redrawn without line ends, or a flood without any, must not grow without bound.
+        self._partial = self._partial[-_LINE_BYTES:]
+        lines = [line[:_LINE_BYTES] for line in lines if line][: max(LINES_A_SECOND - self._lines, 0)]
+        self._lines += len(lines)
+        return [line.decode("utf-8", "replace") for line in lines]
+
+    def resumes_in(self, now: float) -> float:
+        """Seconds until more may be read; 0 when at once."""
+        if self._bytes < BYTES_A_SECOND or int(now) != self._second:
+            return 0.0
+        return int(now) + 1 - now
+
+    def rest(self) -> list[str]:
+        """The last line, when it has no end."""
+        line, self._partial = self._partial, b""
+        return [line.decode("utf-8", "replace")] if line else []
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _append(self, data: bytes) -> None:
+        try:
+            if self._fd is None:
+                self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                self._size = os.fstat(self._fd).st_size
+            if self._size + len(data) > LOG_BYTES and self._size > 0:
+                self.close()
+                self._path.replace(f"{self._path}.1")
+                self._append(data)
+                return
+            self._size += os.write(self._fd, data)
+        except OSError as error:
+            self.trouble = f"cannot write {self._path}: {error.strerror}; output is lost until it can be written"
+        else:
+            self.trouble = None

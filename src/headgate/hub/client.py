@@ -1,0 +1,178 @@
+"""Talking to the hub, starting one where there is none."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import headgate
+from headgate import runs
+from headgate.errors import HeadgateError, HubError
+from headgate.hub.guard import GRACE_SECONDS, leftovers
+
+START_SECONDS = 30.0
+ANSWER_SECONDS = 60.0
+
+
+class Hub:
+    """A connection to the hub of `HEADGATE_HOME`.
+
+    Raises:
+        HubError: It does not answer, or is of another version.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._buffer = b""
+        hello = self.ask("hello")
+        if hello["headgate"] != headgate.__version__:
+            raise HubError(
+                f"a hub of Headgate {hello['headgate']} is running (process {hello['pid']}), "
+                f"this is {headgate.__version__}; it ends a minute after its last job, or when you stop that process"
+            )
+
+    def __enter__(self) -> Hub:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go; what was submitted goes on."""
+        self._socket.close()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, op: str, **request: object) -> None:
+        """Send a request without waiting for its answer."""
+        try:
+            self._socket.sendall(json.dumps({"op": op, **request}).encode() + b"\n")
+        except OSError as error:
+            raise HubError(f"the hub is gone: {error.strerror}") from error
+
+    def ask(self, op: str, **request: object) -> dict[str, Any]:
+        """Send a request and wait for its answer; messages of a run that is attached must not be under way.
+
+        Raises:
+            HeadgateError: The hub's own error, with its exit code.
+            HubError: The hub is gone or does not answer.
+        """
+        self.send(op, **request)
+        answer = self.receive(ANSWER_SECONDS)
+        if answer is None:
+            raise HubError(f"the hub did not answer within {ANSWER_SECONDS:g} s")
+        if "error" in answer:
+            error = HeadgateError(answer["error"])
+            error.exit_code = int(answer["exit_code"])
+            raise error
+        return answer
+
+    def receive(self, timeout: float | None = None) -> dict[str, Any] | None:
+        """The next message; None after `timeout` seconds without one.
+
+        Raises:
+            HubError: The hub is gone.
+        """
+        deadline = time.monotonic() + timeout if timeout is not None else None
+        while b"\n" not in self._buffer:
+            left = max(deadline - time.monotonic(), 0.0) if deadline is not None else None
+            if not select.select([self._socket], [], [], left)[0]:
+                return None
+            try:
+                data = self._socket.recv(1 << 16)
+            except OSError:
+                data = b""
+            if not data:
+                raise HubError("the hub died; its jobs are being stopped. Go on with: headgate resume")
+            self._buffer += data
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        message = json.loads(line)
+        return message if isinstance(message, dict) else {}
+
+    def follow(self, timeout: float) -> Iterator[dict[str, Any] | None]:
+        """Messages of the attached run, None whenever there was none for `timeout` seconds, until its report is
+        written."""
+        while True:
+            message = self.receive(timeout)
+            yield message
+            if message is not None and message["type"] == "reported":
+                return
+
+
+def connect() -> Hub | None:
+    """The hub that runs, None where none does.
+
+    Raises:
+        HubError: One runs and cannot be talked to.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        connection.connect(str(runs.sockets() / "hub.sock"))
+    except (FileNotFoundError, ConnectionRefusedError):
+        connection.close()
+        return None
+    return Hub(connection)
+
+
+def clean() -> None:
+    """Remove what a hub and its guard left that were both killed."""
+    folder = runs.home() / "hub"
+    lock = os.open(folder / "hub.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        leftovers(folder)
+        for name in ("hub.sock", "channel.sock"):
+            (runs.sockets() / name).unlink(missing_ok=True)
+    except BlockingIOError:
+        pass  # there is a hub or a guard, and it will
+    finally:
+        os.close(lock)
+
+
+def connect_or_start() -> Hub:
+    """The hub that runs, or a new one.
+
+    Raises:
+        HubError: None could be started.
+    """
+    if (hub := connect()) is not None:
+        return hub
+    home = runs.home()
+    log = home / "hub" / "hub.log"
+    deadline = time.monotonic() + START_SECONDS + GRACE_SECONDS
+    process: subprocess.Popen[bytes] | None = None
+    while time.monotonic() < deadline:
+        if process is None or process.poll() is not None:
+            # Again and again: while the guard of a dead hub still cleans up, a new one ends at once.
+            if process is not None and process.returncode != 0:
+                break
+            with open(log, "ab") as output:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "headgate.hub.server"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    cwd="/",
+                    start_new_session=True,
+                )
+        if (hub := connect()) is not None:
+            return hub
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.02)
+    raise HubError(f"no hub could be started; its log is {log}{_last_line(log)}")
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    return f" and ends with: {lines[-1]}" if lines else ""

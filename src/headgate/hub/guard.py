@@ -1,0 +1,215 @@
+"""The guard: a small process that outlives the hub just long enough to clean up after it.
+
+The hub tells it of each box over a socket pair. When the hub's end closes without a goodbye, the guard asks the
+tasks to end (those on the channel saw it close and are saving a checkpoint; the others get SIGTERM), keeps writing
+their output to their logs meanwhile, kills what is left after 10 seconds, and removes the boxes. If the guard dies
+too, the next headgate command does that (`leftovers`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from headgate import isolation, runs
+from headgate.events import TaskId
+
+GRACE_SECONDS = 10.0
+_GROUP = "swept"  # starts no boxes
+
+
+def _box_file(folder: Path, task: TaskId) -> Path:
+    return folder / (task.replace("/", ":") + ".json")
+
+
+class Guarded:
+    """The hub's end: tells the guard of boxes (an engine's `Keeper`), and starts another guard when it dies.
+
+    Args:
+        folder: The hub's folder; `boxes/` in it holds a record of each box for the case that the guard dies as well.
+        lock: Descriptor of the hub's lock. The guard keeps it too, so that no other hub starts before it has cleaned
+            up.
+    """
+
+    def __init__(self, folder: Path, lock: int) -> None:
+        self._folder = folder
+        self._lock = lock
+        self._boxes = folder / "boxes"
+        self._boxes.mkdir(mode=0o700, exist_ok=True)
+        self._tasks: dict[TaskId, tuple[dict[str, object], int]] = {}
+        self.start()
+
+    def start(self) -> None:
+        """Start a guard and tell it of every box there is."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket = ours
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "headgate.hub.guard", str(theirs.fileno()), str(self._folder)],
+                pass_fds=[theirs.fileno(), self._lock],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self.pidfd = os.pidfd_open(self._process.pid)
+        for message, output in list(self._tasks.values()):
+            self._send(message, [output])
+
+    def restart(self) -> None:
+        """Put another in place of a guard that died."""
+        self._process.wait()
+        os.close(self.pidfd)
+        self._socket.close()
+        self.start()
+
+    def add(self, task: TaskId, record: Mapping[str, object], output_fd: int, log: str) -> None:
+        message: dict[str, object] = {"op": "add", "task": task, "record": record, "log": log, "connected": False}
+        with contextlib.suppress(OSError):  # on a full disk the guard still knows
+            _box_file(self._boxes, task).write_text(json.dumps(record))
+        self._tasks[task] = message, output_fd
+        self._send(message, [output_fd])
+
+    def connected(self, task: TaskId) -> None:
+        self._tasks[task][0]["connected"] = True
+        self._send({"op": "connected", "task": task})
+
+    def remove(self, task: TaskId) -> None:
+        self._tasks.pop(task, None)
+        self._send({"op": "remove", "task": task})
+        _box_file(self._boxes, task).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let the guard go; the hub has cleaned up itself."""
+        self._send({"op": "goodbye"})
+        self._socket.close()
+        self._process.wait()
+        os.close(self.pidfd)
+
+    def _send(self, message: Mapping[str, object], fds: list[int] | None = None) -> None:
+        # A guard that died is replaced as soon as the hub sees its pidfd; the new one is told of every box.
+        with contextlib.suppress(OSError):
+            socket.send_fds(self._socket, [json.dumps(message).encode()], fds or [])
+
+
+def leftovers(folder: Path) -> list[TaskId]:
+    """Remove the boxes that a dead hub and a dead guard left; their tasks. Only for a process that holds the hub's
+    lock."""
+    removed = []
+    for file in sorted((folder / "boxes").glob("*.json")):
+        with contextlib.suppress(ValueError, KeyError):
+            record = json.loads(file.read_text())
+            isolation.make(record["isolation"], _GROUP).sweep(record)
+            removed.append(file.stem.replace(":", "/"))
+        file.unlink(missing_ok=True)
+    return removed
+
+
+@dataclass(slots=True)
+class _Task:
+    record: dict[str, object]
+    pidfd: int | None
+    output: int | None
+    log: str
+    connected: bool
+
+
+class _Guard:
+    def __init__(self, hub: socket.socket, folder: Path) -> None:
+        self._hub = hub
+        self._folder = folder
+        self._tasks: dict[TaskId, _Task] = {}
+
+    def run(self) -> None:
+        while True:
+            try:
+                data, fds, _, _ = socket.recv_fds(self._hub, 1 << 20, 4)
+            except OSError:
+                data, fds = b"", []
+            if not data:
+                self._orphaned()
+                return
+            message = json.loads(data)
+            task = message.get("task")
+            match message["op"]:
+                case "add":
+                    self._tasks[task] = _Task(
+                        message["record"], _pidfd(message["record"]), fds[0], message["log"], message["connected"]
+                    )
+                case "connected" if task in self._tasks:
+                    self._tasks[task].connected = True
+                case "remove" if task in self._tasks:
+                    self._drop(self._tasks.pop(task))
+                case "goodbye":
+                    return
+
+    def _orphaned(self) -> None:
+        for task in self._tasks.values():
+            if not task.connected and task.pidfd is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(task.pidfd, signal.SIGTERM)
+        deadline = time.monotonic() + GRACE_SECONDS
+        poller = select.poll()
+        for task in self._tasks.values():
+            for fd in (task.output, task.pidfd):
+                if fd is not None:
+                    poller.register(fd, select.POLLIN)
+        living = {task.pidfd for task in self._tasks.values() if task.pidfd is not None}
+        logs = {task.output: task.log for task in self._tasks.values() if task.output is not None}
+        while living and (left := deadline - time.monotonic()) > 0:
+            for fd, _ in poller.poll(left * 1000):
+                if fd in living:
+                    living.discard(fd)
+                    poller.unregister(fd)
+                elif not _copy(fd, logs[fd]):
+                    poller.unregister(fd)
+        for id, task in self._tasks.items():
+            isolation.make(str(task.record["isolation"]), _GROUP).sweep(task.record)
+            if task.output is not None:
+                while _copy(task.output, task.log):
+                    pass
+            _box_file(self._folder / "boxes", id).unlink(missing_ok=True)
+        for name in ("hub.sock", "channel.sock"):
+            (runs.sockets() / name).unlink(missing_ok=True)
+
+    def _drop(self, task: _Task) -> None:
+        for fd in (task.pidfd, task.output):
+            if fd is not None:
+                os.close(fd)
+
+
+def _pidfd(record: Mapping[str, object]) -> int | None:
+    try:
+        return os.pidfd_open(int(str(record["pid"])))
+    except OSError:
+        return None
+
+
+def _copy(fd: int, log: str) -> bool:
+    """Append what can be read to the log; False when there is nothing (more)."""
+    try:
+        data = os.read(fd, 1 << 16)
+        if data:
+            with open(log, "ab") as file:
+                file.write(data)
+    except OSError:
+        return False
+    return bool(data)
+
+
+def main() -> None:
+    for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(ignored, signal.SIG_IGN)
+    _Guard(socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2])).run()
+
+
+if __name__ == "__main__":
+    main()

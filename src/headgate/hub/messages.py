@@ -1,0 +1,48 @@
+"""What goes over the task channel, as the hub's own types (docs/channel.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headgate.events import Checkpoint, Progress, TaskId
+
+
+def welcome(task: TaskId, plan: Mapping[str, Any], threads: int) -> dict[str, object]:
+    """The first message down."""
+    role, index = task.rsplit("/", 1)[1].rsplit("-", 1)
+    return {"type": "welcome", "v": 1, "role": role, "index": int(index), "plan": plan, "threads": threads}
+
+
+def progress(task: TaskId, message: Mapping[str, Any]) -> Progress:
+    """A `progress` message.
+
+    Raises:
+        ValueError, TypeError: It makes no sense.
+    """
+    loss = message.get("loss")
+    return Progress(
+        task,
+        step=_whole(message.get("step")),
+        epoch=_whole(message.get("epoch")),
+        epochs=_whole(message.get("epochs")),
+        samples=_whole(message.get("samples")),
+        loss=float(loss) if loss is not None else None,
+        count=int(message.get("count", 1)),
+        metrics={str(name): float(value) for name, value in dict(message.get("metrics") or {}).items()},
+    )
+
+
+def checkpoint(message: Mapping[str, Any]) -> Checkpoint:
+    """A `checkpoint` message.
+
+    Raises:
+        KeyError, ValueError, TypeError: It makes no sense.
+    """
+    return Checkpoint(
+        str(message["path"]), int(message["step"]), int(message["epoch"]), _whole(message.get("position"))
+    )
+
+
+def _whole(value: object) -> int | None:
+    return int(str(value)) if value is not None else None

@@ -1,0 +1,338 @@
+"""One run as the hub keeps it: its folder, its store, and how its jobs stand now."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+import headgate
+from headgate import runs
+from headgate.cluster import Node
+from headgate.engines.launch import interpreter
+from headgate.events import ENDED, Checkpoint, JobState, Progress, TaskId
+from headgate.hub import messages
+from headgate.jobs import Job
+from headgate.shares import Share, Unlimited
+from headgate.telemetry.columns import Column
+from headgate.telemetry.patterns import ProgressReader
+from headgate.telemetry.store import Recorder
+
+JOB = TypeAdapter(Job)
+_LOSSES = 240
+
+
+@dataclass(slots=True)
+class LiveJob:
+    """How a job stands now."""
+
+    spec: Job
+    position: int
+    submitted: float
+    reader: ProgressReader
+    state: JobState = "waiting"
+    reason: str = ""
+    exit_code: int | None = None
+    started: float | None = None
+    ended: float | None = None
+    attempt: int = 0
+    plan: str | None = None
+    profile: str | None = None
+    step: int | None = None
+    epoch: int | None = None
+    epochs: int | None = None
+    loss: float | None = None
+    losses: deque[float] = field(default_factory=lambda: deque(maxlen=_LOSSES))
+    metrics: dict[str, float] = field(default_factory=dict)
+    reports_itself: bool = False
+    threads: int = 0
+    entitled_cores: float = 0.0
+    cpu_cores: float | None = None
+    memory_bytes: float | None = None
+    checkpoint: Checkpoint | None = None
+
+    def mark(self, state: JobState, reason: str, exit_code: int | None, now: float) -> None:
+        """Take note of a new state, at `now` on the run's clock."""
+        self.state, self.reason = state, reason
+        if exit_code is not None:
+            self.exit_code = exit_code
+        if state == "running" and self.started is None:
+            self.started = now
+        if state in ENDED:
+            self.ended = now
+
+    def progressed(self, progress: Progress) -> None:
+        """Take note of what the job reported."""
+        for name in ("step", "epoch", "epochs"):
+            if (value := getattr(progress, name)) is not None:
+                setattr(self, name, value)
+        if progress.loss is not None:
+            self.loss = progress.loss
+            self.losses.append(progress.loss)
+        self.metrics |= progress.metrics
+
+    def snapshot(self, name: str) -> dict[str, Any]:
+        """What a live view shows of it."""
+        return {
+            "name": name,
+            "state": self.state,
+            "reason": self.reason,
+            "exit_code": self.exit_code,
+            "started": self.started,
+            "ended": self.ended,
+            "attempt": self.attempt,
+            "step": self.step,
+            "epoch": self.epoch,
+            "epochs": self.epochs,
+            "loss": None if self.loss is None or not math.isfinite(self.loss) else self.loss,
+            "losses": [x for x in self.losses if math.isfinite(x)],
+            "metrics": self.metrics,
+            "threads": self.threads,
+            "entitled_cores": self.entitled_cores,
+            "cpu_cores": self.cpu_cores,
+            "memory_bytes": self.memory_bytes,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What a client hands in.
+
+    Args:
+        jobs: Jobs with absolute paths.
+        environment: Of the person's shell.
+        cwd: Where they stood.
+        command: What they typed.
+        mode: `run` or `profile`.
+        resume: Where to go on from, by job.
+        resumed_from: Id of the run that is gone on with.
+    """
+
+    jobs: tuple[Job, ...]
+    environment: Mapping[str, str]
+    cwd: str
+    command: tuple[str, ...]
+    policy: str | None = None
+    mode: str = "run"
+    resume: Mapping[str, Checkpoint] = field(default_factory=dict)
+    resumed_from: str | None = None
+
+
+class LiveRun:
+    """A run that is going on.
+
+    Raises:
+        StorageError: Its folder or store cannot be made.
+    """
+
+    def __init__(
+        self, submission: Submission, node: Node, policy: str, now: float, trouble: Callable[[str | None], None]
+    ) -> None:
+        self.folder = runs.create()
+        self.id = self.folder.name
+        self.submission = submission
+        self.began = now
+        self._lock = runs.lock(self.folder)
+        self.recorder = Recorder(self.folder / runs.STORE, trouble)
+        self.jobs: dict[str, LiveJob] = {}
+        self._tasks: dict[str, dict[str, Any]] = {}
+        meta = {
+            "id": self.id,
+            "began": repr(time.time()),
+            "state": "running",
+            "policy": policy,
+            "mode": submission.mode,
+            "headgate": headgate.__version__,
+            "command": shlex.join(submission.command),
+            "cwd": submission.cwd,
+            "node": json.dumps(asdict(node)),
+            "git_commit": _commit(submission.cwd),
+        }
+        if submission.resumed_from is not None:
+            meta["resumed_from"] = submission.resumed_from
+        for key, value in meta.items():
+            self.recorder.add("meta", key=key, value=value)
+        for i, job in enumerate(submission.jobs):
+            (self.folder / "jobs" / job.name / "checkpoints").mkdir(mode=0o700, parents=True)
+            live = self.jobs[job.name] = LiveJob(job, i, 0.0, ProgressReader(job.progress))
+            live.checkpoint = submission.resume.get(job.name)
+            self.record_job(job.name)
+            if live.checkpoint is not None:
+                point = asdict(live.checkpoint)
+                self.recorder.add("checkpoints", t=0.0, task=f"{job.name}/worker-0", why="resumed", **point)
+        self.recorder.flush()
+
+    @property
+    def ended(self) -> bool:
+        return all(job.state in ENDED for job in self.jobs.values())
+
+    def clock(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self.began
+
+    def snapshot(self, policy: str) -> dict[str, Any]:
+        """How the run stands now, for whoever watches it."""
+        jobs = [job.snapshot(name) for name, job in self.jobs.items()]
+        return {"type": "snapshot", "run": self.id, "t": self.clock(), "policy": policy, "jobs": jobs}
+
+    def log(self, task: TaskId) -> str:
+        """Path of a task's log."""
+        _, job, name = task.split("/")
+        return str(self.folder / "jobs" / job / f"{name}.log")
+
+    def checkpoints(self, job: str) -> Path:
+        return self.folder / "jobs" / job / "checkpoints"
+
+    def record_job(self, name: str) -> None:
+        """Write how a job stands to the store."""
+        job = self.jobs[name]
+        self.recorder.add(
+            "jobs",
+            name=name,
+            position=job.position,
+            spec=JOB.dump_json(job.spec).decode(),
+            state=job.state,
+            reason=job.reason,
+            exit_code=job.exit_code,
+            submitted=job.submitted,
+            started=job.started,
+            ended=job.ended,
+            attempt=job.attempt,
+            plan=job.plan,
+            profile=job.profile,
+        )
+
+    def record_task(self, task: TaskId, **row: object) -> None:
+        """Write what is known of a task to the store, with what was known before."""
+        id = task.split("/", 1)[1]
+        known = self._tasks[id] = {**self._tasks.get(id, {}), **row}
+        self.recorder.add("tasks", id=id, job=id.split("/")[0], **known)
+
+    def record_share(self, task: TaskId, share: Share, threads: int, entitled: float, reason: str) -> None:
+        """Write what a task is granted from now on."""
+        cap, memory = share.cpu_cap_cores, share.memory_bytes
+        self.recorder.add(
+            "shares",
+            t=self.clock(),
+            task=task.split("/", 1)[1],
+            cpu_weight=share.cpu_weight,
+            cpu_cap_cores=None if isinstance(cap, Unlimited) else cap,
+            entitled_cores=entitled,
+            memory_bytes=None if isinstance(memory, Unlimited) else memory,
+            threads=threads,
+            reason=reason,
+        )
+
+    def record_progress(self, progress: Progress) -> None:
+        """Write what a task reported."""
+        loss = progress.loss
+        self.recorder.add(
+            "progress",
+            t=self.clock(),
+            task=progress.task.split("/", 1)[1],
+            step=progress.step,
+            epoch=progress.epoch,
+            epochs=progress.epochs,
+            samples=progress.samples,
+            loss=loss,
+            nan=int(loss is not None and not math.isfinite(loss)),
+            count=progress.count,
+            metrics=progress.metrics or None,
+        )
+
+    def record_spans(self, task: TaskId, message: Mapping[str, Any]) -> None:
+        """Write how one step divides.
+
+        Raises:
+            KeyError, TypeError, ValueError: The message makes no sense.
+        """
+        at, id, step = self.clock(), task.split("/", 1)[1], int(message["step"])
+        for span in message["spans"]:
+            self.recorder.add(
+                "spans",
+                t=at,
+                task=id,
+                step=step,
+                name=str(span["name"]),
+                seconds=float(span["seconds"]),
+                bytes_in=float(span.get("bytes_in") or 0),
+                bytes_out=float(span.get("bytes_out") or 0),
+            )
+
+    def record_checkpoint(self, task: TaskId, message: Mapping[str, Any]) -> Checkpoint:
+        """Write that a checkpoint was saved.
+
+        Raises:
+            KeyError, TypeError, ValueError: The message makes no sense.
+        """
+        checkpoint = messages.checkpoint(message)
+        self.recorder.add(
+            "checkpoints",
+            t=self.clock(),
+            task=task.split("/", 1)[1],
+            bytes=message.get("bytes"),
+            seconds=message.get("seconds"),
+            why=message.get("why"),
+            **asdict(checkpoint),
+        )
+        return checkpoint
+
+    def record_usage(self, target: str, reading: Mapping[Column, float]) -> None:
+        """Write what a target used."""
+        self.recorder.add("usage", t=self.clock(), target=target, **reading)
+
+    def event(self, t: float, kind: str, text: str, job: str | None = None, task: str | None = None) -> None:
+        """Write what happened."""
+        self.recorder.add("events", t=t, job=job, task=task, kind=kind, text=text)
+
+    def note_packages(self) -> None:
+        """Record what is installed for each interpreter that the run's scripts use; takes a second of a process of
+        its own."""
+        code = (
+            "import importlib.metadata as m\n"
+            "print('\\n'.join(sorted({d.name + '==' + d.version for d in m.distributions()})))"
+        )
+        listed: dict[str, list[str]] = {}
+        for python in _interpreters(self.submission.jobs, self.submission.environment.get("PATH")):
+            answer = subprocess.run(
+                ["nice", "-n", "19", python, "-c", code], capture_output=True, text=True, timeout=60, check=False
+            )
+            listed[python] = answer.stdout.split()
+        self.recorder.add("meta", key="packages", value=json.dumps(listed))
+
+    def close(self) -> None:
+        """Mark the run as done, write what is left and let go of it."""
+        self.recorder.add("meta", key="state", value="done")
+        self.recorder.add("meta", key="ended", value=repr(self.clock()))
+        self.recorder.close()
+        os.close(self._lock)
+
+
+def _interpreters(jobs: Sequence[Job], path: str | None) -> list[str]:
+    return sorted({interpreter(job, path) for job in jobs if job.script is not None})
+
+
+def _commit(folder: str) -> str:
+    """The git commit that a folder is at, with `+changes` where files differ from it; empty outside a repository."""
+    try:
+        answer = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=40", "--dirty=+changes", "--exclude=*"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stdout.strip() if answer.returncode == 0 else ""

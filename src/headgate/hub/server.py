@@ -1,0 +1,157 @@
+"""The hub's process: one for each user and machine, on a socket that only its user can reach, gone when idle."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+import headgate
+from headgate import isolation, policies, runs
+from headgate.engines.local import LocalEngine
+from headgate.errors import HeadgateError, HubError, UsageError
+from headgate.hub.guard import Guarded, leftovers
+from headgate.hub.live import LiveHub
+from headgate.hub.run import Submission
+from headgate.telemetry import machine
+
+PROTOCOL = 1
+SUBMISSION = TypeAdapter(Submission)
+_LINE_BYTES = 64 * 2**20
+
+
+def idle_seconds() -> float:
+    """How long a hub without work waits for some (`HEADGATE_IDLE_SECONDS`, 60)."""
+    return float(os.environ.get("HEADGATE_IDLE_SECONDS", "60"))
+
+
+class Server:
+    """Answers clients, a JSON object a line each way."""
+
+    def __init__(self, hub: LiveHub) -> None:
+        self._hub = hub
+        self._clients = 0
+        self._idle_since = time.monotonic()
+        self.stopping = asyncio.Event()
+
+    async def serve(self, path: Path) -> None:
+        """Answer until there has been nothing to do for a while, or `stopping` is set."""
+        path.unlink(missing_ok=True)
+        server = await asyncio.start_unix_server(self._client, path, limit=_LINE_BYTES)
+        os.chmod(path, 0o600)
+        async with server:
+            while not self.stopping.is_set():
+                if self._hub.busy or self._clients:
+                    self._idle_since = time.monotonic()
+                left = self._idle_since + idle_seconds() - time.monotonic()
+                if left <= 0:
+                    break
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.stopping.wait(), min(left, 1.0))
+            # Whoever comes from here on finds no socket, and waits for the lock to start another hub.
+            path.unlink(missing_ok=True)
+
+    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._clients += 1
+        closers: list[Callable[[], None]] = []
+        try:
+            while line := await reader.readline():
+                try:
+                    answer = self._answer(json.loads(line), writer, closers)
+                except HeadgateError as error:
+                    answer = {"error": str(error), "exit_code": error.exit_code}
+                _write(writer, answer)
+                await writer.drain()
+        except (ConnectionError, ValueError):
+            pass
+        finally:
+            for close in closers:
+                close()
+            self._clients -= 1
+            writer.close()
+
+    def _answer(
+        self, request: dict[str, Any], writer: asyncio.StreamWriter, closers: list[Callable[[], None]]
+    ) -> dict[str, Any]:
+        run = str(request.get("run"))
+        match request.get("op"):
+            case "hello":
+                return {"type": "hello", "protocol": PROTOCOL, "headgate": headgate.__version__, "pid": os.getpid()}
+            case "submit":
+                if request.get("policy") is not None:
+                    self._hub.set_policy(policies.make(request["policy"]))
+                submitted = self._hub.submit(SUBMISSION.validate_python(request["submission"]))
+                if request.get("attach"):
+                    closers.append(self._hub.watch(submitted.id, lambda message: _write(writer, message)))
+                return {"type": "submitted", "run": submitted.id, "path": str(submitted.folder)}
+            case "attach" if run in self._hub.runs:
+                closers.append(self._hub.watch(run, lambda message: _write(writer, message)))
+                return {"type": "attached", "run": run}
+            case "stop" if run in self._hub.runs:
+                return {"type": "stopping", "jobs": self._hub.stop(run, request.get("jobs"), bool(request.get("kill")))}
+            case "checkpoint" if run in self._hub.runs:
+                return {"type": "checkpointing", "jobs": self._hub.checkpoint(run, request.get("jobs"))}
+            case "attach" | "stop" | "checkpoint":
+                raise UsageError(f"run {run} is not running")
+            case "runs":
+                return {"type": "runs", "policy": self._hub.policy, "runs": list(self._hub.runs)}
+            case op:
+                raise HubError(f"this hub does not know {op!r}; it is version {headgate.__version__}")
+
+
+def _write(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
+    if not writer.is_closing():
+        writer.write(json.dumps(message).encode() + b"\n")
+
+
+async def _serve(home: Path, lock: int) -> None:
+    folder, sockets = home / "hub", runs.sockets()
+    leftovers(folder)
+    # Named after this hub alone, so that what a dead one left is never taken for this one's.
+    boxes = isolation.make(isolation.DEFAULT, f"{os.geteuid()}-{os.getpid()}")
+    node = await asyncio.to_thread(machine.detect, home / "node.json")
+    guard = Guarded(folder, lock)
+    loop = asyncio.get_running_loop()
+    loop.add_reader(guard.pidfd, _guard_died, loop, guard)
+    engine = LocalEngine(node, boxes, sockets / "channel.sock", guard)
+    hub = LiveHub(home, node, engine, policies.make(policies.DEFAULT))
+    server = Server(hub)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, server.stopping.set)
+    await server.serve(sockets / "hub.sock")
+    await hub.close()
+    loop.remove_reader(guard.pidfd)
+    guard.close()
+
+
+def _guard_died(loop: asyncio.AbstractEventLoop, guard: Guarded) -> None:
+    loop.remove_reader(guard.pidfd)
+    guard.restart()
+    loop.add_reader(guard.pidfd, _guard_died, loop, guard)
+
+
+def main() -> int:
+    """Be the hub of `HEADGATE_HOME`, unless there is one."""
+    home = runs.home()
+    lock = os.open(home / "hub" / "hub.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return 0
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    asyncio.run(_serve(home, lock))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

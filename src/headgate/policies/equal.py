@@ -1,0 +1,35 @@
+"""`equal`: to each job the same, times its priority."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.events import JobId
+from headgate.policies.base import Arrived, Change, Decision, Left, Policy
+from headgate.shares import WEIGHT_DEFAULT, Share
+
+
+class EqualPolicy(Policy):
+    """Weights in proportion to priorities, w_i / Σw of what is contended; what one job leaves, the others use.
+
+    Objective: the share expectation of n jobs on m machines, m/n machines each.
+    Source: weighted fair queueing; the `equal` baseline of FlowCon (ICPP 2019), by weights instead of caps.
+    Use it when nothing is known of the jobs, or when everyone should get the same.
+    """
+
+    name = "equal"
+
+    def __init__(self) -> None:
+        self._present: set[JobId] = set()
+
+    def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:
+        shares = {}
+        for change in changes:
+            if isinstance(change, Arrived):
+                self._present.add(change.job)
+                weight = min(max(WEIGHT_DEFAULT * change.priority, 1.0), 10_000.0)
+                shares[change.job] = (Share(cpu_weight=weight), f"equal share, priority {change.priority:g}")
+            elif isinstance(change, Left):
+                self._present.discard(change.job)
+                shares.pop(change.job, None)
+        return Decision(shares)

@@ -1,0 +1,19 @@
+"""`none`: the system's own sharing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.policies.base import Change, Decision, Policy
+
+
+class NoPolicy(Policy):
+    """Grants nothing and takes nothing: every task keeps the kernel's default weight and all cores as its threads.
+
+    Objective: none; what the others are compared with. Use it to see what Headgate's boxes alone do.
+    """
+
+    name = "none"
+
+    def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:
+        return Decision()

@@ -1,0 +1,231 @@
+"""Where runs are kept, and which of them are alive.
+
+`$HEADGATE_HOME` (default `~/.local/share/headgate`, mode 0700) holds a folder for each run; docs/files.md lists its
+files.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from headgate.errors import NotFoundError, StorageError, UsageError
+from headgate.telemetry.store import RunReader
+
+STORE = "run.sqlite"
+LOCK = "lock"
+_SOCKET_BYTES = 100  # the kernel takes 107
+
+
+def home() -> Path:
+    """The folder of all that Headgate keeps, made if it is not there.
+
+    Raises:
+        StorageError: It cannot be made or written, or belongs to somebody else.
+    """
+    path = Path(os.environ.get("HEADGATE_HOME") or Path.home() / ".local" / "share" / "headgate").absolute()
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (path / "runs").mkdir(mode=0o700, exist_ok=True)
+        (path / "hub").mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise StorageError(
+            f"cannot make {path}: {error.strerror}; set HEADGATE_HOME to a folder you can write"
+        ) from error
+    if path.stat().st_uid != os.geteuid():
+        raise StorageError(f"{path} belongs to another user; set HEADGATE_HOME to a folder of your own")
+    if not os.access(path / "runs", os.W_OK | os.X_OK):
+        raise StorageError(f"no permission to write in {path}; set HEADGATE_HOME to a folder you can write")
+    return path
+
+
+def sockets() -> Path:
+    """The folder of the hub's sockets: `hub/` in Headgate's folder or, where that path is too long for a socket, one
+    below /tmp that is named after it.
+
+    Raises:
+        StorageError: Somebody else made it.
+    """
+    folder = home() / "hub"
+    if len(os.fsencode(folder / "channel.sock")) <= _SOCKET_BYTES:
+        return folder
+    folder = (
+        Path(tempfile.gettempdir()) / f"headgate-{os.geteuid()}-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}"
+    )
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.geteuid() or folder.is_symlink():
+        raise StorageError(f"{folder} was made by somebody else; remove it, or set HEADGATE_HOME to a shorter path")
+    return folder
+
+
+def create() -> Path:
+    """A new run's folder; its name sorts by time.
+
+    Raises:
+        StorageError: It cannot be made.
+    """
+    path = home() / "runs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    try:
+        path.mkdir(mode=0o700)
+    except OSError as error:
+        raise StorageError(f"cannot make {path}: {error.strerror}") from error
+    return path
+
+
+def lock(run: Path) -> int:
+    """Mark a run as alive for as long as this process keeps the descriptor open."""
+    fd = os.open(run / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return fd
+
+
+def alive(run: Path) -> bool:
+    """Whether a hub still runs it."""
+    try:
+        fd = os.open(run / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def listing() -> list[Path]:
+    """Every run's folder, the oldest first."""
+    return sorted(path for path in (home() / "runs").iterdir() if (path / STORE).exists())
+
+
+def find(prefix: str | None = None) -> Path:
+    """The folder of the run whose id begins with (or contains) `prefix`; None: the latest.
+
+    Raises:
+        NotFoundError: No run is so called.
+        UsageError: Several are.
+    """
+    every = listing()
+    if prefix is None:
+        if not every:
+            raise NotFoundError("there are no runs yet; start one with: headgate run train.py")
+        return every[-1]
+    exact = [path for path in every if path.name == prefix]
+    matches = (
+        exact or [path for path in every if path.name.startswith(prefix)] or [p for p in every if prefix in p.name]
+    )
+    if not matches:
+        raise NotFoundError(f"no run {prefix!r}; `headgate ps` lists the runs there are")
+    if len(matches) > 1:
+        raise UsageError(f"{prefix!r} could be any of {', '.join(path.name for path in matches)}; give more of it")
+    return matches[0]
+
+
+def find_job(job: str, run: str | None = None) -> tuple[Path, str]:
+    """Folder of the run that has a job of this name (`JOB` or `RUN/JOB`), the latest of those, and the job's own name.
+
+    Raises:
+        NotFoundError: There is none.
+        UsageError: `run` could be any of several.
+    """
+    prefix, _, name = job.rpartition("/")
+    wanted = prefix or run
+    for folder in [find(wanted)] if wanted else reversed(listing()):
+        if (folder / "jobs" / name).is_dir():
+            return folder, name
+    where = f"run {wanted}" if wanted else "any run"
+    raise NotFoundError(f"no job {name!r} in {where}; `headgate status` lists the jobs of a run")
+
+
+@dataclass(frozen=True, slots=True)
+class JobSummary:
+    """A job as its run's store has it; times are seconds since the run began."""
+
+    run: str
+    name: str
+    state: str
+    reason: str
+    exit_code: int | None
+    submitted: float | None
+    started: float | None
+    ended: float | None
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """A run as its store has it; `state` is `running`, `done` or `interrupted`; `began` seconds since the epoch."""
+
+    id: str
+    path: str
+    state: str
+    began: float
+    ended: float | None
+    policy: str
+    command: str
+    jobs: tuple[JobSummary, ...]
+
+
+def summary(run: Path) -> RunSummary:
+    """What the store says of a run; a run that is marked as running without a hub was interrupted."""
+    with RunReader(run / STORE) as reader:
+        meta = reader.meta()
+        running = alive(run)
+        state = meta.get("state", "running")
+        if state == "running" and not running:
+            state = "interrupted"
+        jobs = []
+        for row in reader.rows("jobs", order="position"):
+            job_state, reason = row["state"], row["reason"] or ""
+            if state == "interrupted" and job_state in ("waiting", "running", "stopping"):
+                job_state, reason = "interrupted", "the hub died; go on with: headgate resume " + run.name
+            jobs.append(
+                JobSummary(
+                    run=run.name,
+                    name=row["name"],
+                    state=job_state,
+                    reason=reason,
+                    exit_code=row["exit_code"],
+                    submitted=row["submitted"],
+                    started=row["started"],
+                    ended=row["ended"],
+                    attempt=row["attempt"] or 0,
+                )
+            )
+        ended = meta.get("ended")
+        return RunSummary(
+            id=run.name,
+            path=str(run),
+            state=state,
+            began=float(meta.get("began", 0.0)),
+            ended=float(ended) if ended is not None else None,
+            policy=meta.get("policy", ""),
+            command=meta.get("command", ""),
+            jobs=tuple(jobs),
+        )
+
+
+def remove(run: Path) -> None:
+    """Delete a run that has ended.
+
+    Raises:
+        UsageError: It is running.
+    """
+    if alive(run):
+        raise UsageError(f"run {run.name} is running; stop it first with: headgate stop --run {run.name}")
+    shutil.rmtree(run)
+
+
+def outdated(keep: int) -> Iterator[Path]:
+    """The oldest ended runs beyond the newest `keep`."""
+    every = listing()
+    yield from (path for path in every[: max(len(every) - keep, 0)] if not alive(path))

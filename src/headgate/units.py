@@ -1,0 +1,63 @@
+"""Seconds, bytes and rates as people write and read them."""
+
+from __future__ import annotations
+
+import re
+
+_NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
+_SECONDS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = {"": 1, "b": 1}
+_BYTES |= {f"{prefix}b": 1000 ** (i + 1) for i, prefix in enumerate("kmgt")}
+_BYTES |= {f"{prefix}ib": 1024 ** (i + 1) for i, prefix in enumerate("kmgt")}
+_BYTES |= {f"{prefix}": 1024 ** (i + 1) for i, prefix in enumerate("kmgt")}
+
+
+def _parse(text: str | float, units: dict[str, float] | dict[str, int], expected: str) -> float:
+    if isinstance(text, bool):
+        raise ValueError(f"expected {expected}")
+    if isinstance(text, int | float):
+        return float(text)
+    match = re.fullmatch(rf"\s*{_NUMBER}\s*([a-z]*)\s*", text.lower())
+    if match is None or match[2] not in units:
+        raise ValueError(f"expected {expected}")
+    return float(match[1]) * units[match[2]]
+
+
+def seconds(text: str | float) -> float:
+    """Seconds from `5`, `5s`, `200ms`, `2m`, `1.5h`, `1d`.
+
+    Raises:
+        ValueError: It is none of these.
+    """
+    return _parse(text, _SECONDS, "a time such as 30, 30s, 5m or 2h")
+
+
+def size(text: str | float) -> int:
+    """Bytes from `1048576`, `512MB` (10^6), `2GiB` (2^30), `2G` (2^30).
+
+    Raises:
+        ValueError: It is none of these.
+    """
+    return int(_parse(text, _BYTES, "a size such as 512MB or 2GiB"))
+
+
+def say_bytes(value: float) -> str:
+    """`2 GiB`, `1.50 MiB`, `12 B`: three digits that count, binary units."""
+    units = ["B", "KiB", "MiB", "GiB", "TiB"]
+    power = 0
+    while abs(value) >= 1024 and power < len(units) - 1:
+        value /= 1024
+        power += 1
+    digits = 0 if value == round(value) or value >= 100 else 1 if value >= 10 else 2
+    return f"{value:.{digits}f} {units[power]}"
+
+
+def say_seconds(value: float) -> str:
+    """`0.25 s`, `12.3 s`, `4 min 5 s`, `2 h 3 min`."""
+    if value < 60:
+        return f"{value:.3g} s"
+    minutes, rest = divmod(round(value), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min"

@@ -1,0 +1,413 @@
+"""Events in, exact actions out."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.cluster import Node
+from headgate.controller import CONNECTED_GRACE_SECONDS, GRACE_SECONDS, Controller, fill, reached
+from headgate.events import (
+    Action,
+    Checkpoint,
+    CheckpointDone,
+    Event,
+    Exit,
+    JobPlanned,
+    JobSubmitted,
+    MarkJob,
+    NodeJoined,
+    PlanJob,
+    Progress,
+    SetShare,
+    StartTask,
+    StopRequested,
+    StopTask,
+    TaskConnected,
+    TaskExited,
+    Usage,
+    Wake,
+    Warn,
+)
+from headgate.jobs import Job, Limits, ProgressRule
+from headgate.plans import Plan
+from headgate.policies import EqualPolicy, NoPolicy, Policy
+from headgate.policies.base import Arrived, Change, Decision, Left, Reported, Used
+from headgate.shares import Share
+
+PLAN = Plan(strategy="single", workers=1, batch_per_worker=None, worker_nodes=("here",))
+
+
+class Recording(Policy):
+    """Grants nothing, and keeps what it was told."""
+
+    name = "recording"
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[float, float, tuple[Change, ...]]] = []
+        self.answer = Decision()
+
+    def decide(self, now: float, cores: float, changes: object) -> Decision:
+        self.calls.append((now, cores, tuple(changes)))  # type: ignore[call-overload]
+        return self.answer
+
+
+class Driver:
+    """A controller with a node of two cores, and the jobs it was handed."""
+
+    def __init__(self, policy: Policy | None = None, cores: float = 2.0) -> None:
+        self.controller = Controller(policy or NoPolicy())
+        self.wake_at: float | None = None
+        self.step(0.0, NodeJoined(Node("here", cores=cores, memory_bytes=2**30)))
+
+    def step(self, now: float, event: Event) -> list[Action]:
+        actions, self.wake_at = self.controller.step(now, event)
+        return actions
+
+    def submit(self, now: float, spec: Job, resume: Checkpoint | None = None) -> list[Action]:
+        """Submit and plan; the actions that follow the plan."""
+        self.step(now, JobSubmitted(f"r/{spec.name}", spec, resume))
+        return self.step(now, JobPlanned(f"r/{spec.name}", 1, PLAN))
+
+
+def job(name: str = "a", **fields: object) -> Job:
+    return Job(name=name, run="true", **fields)  # type: ignore[arg-type]
+
+
+def start(spec: Job, share: Share, threads: int, entitled: float, reason: str, **fields: object) -> StartTask:
+    known = {"attempt": 1, "resume": None, **fields}
+    return StartTask(
+        task=f"r/{spec.name}/worker-0",
+        job=f"r/{spec.name}",
+        spec=spec,
+        plan=PLAN,
+        node="here",
+        share=share,
+        threads=threads,
+        entitled_cores=entitled,
+        reason=reason,
+        **known,  # type: ignore[arg-type]
+    )
+
+
+def running(driver: Driver, now: float, *specs: Job) -> None:
+    for spec in specs:
+        driver.step(now, JobSubmitted(f"r/{spec.name}", spec))
+    for spec in specs:
+        driver.step(now, JobPlanned(f"r/{spec.name}", 1, PLAN))
+
+
+def test_a_job_is_planned_first_and_then_started() -> None:
+    driver, spec = Driver(), job()
+    assert driver.step(1.0, JobSubmitted("r/a", spec)) == [
+        MarkJob("r/a", "waiting", "being planned"),
+        PlanJob("r/a", spec, 1),
+    ]
+    assert driver.step(1.1, JobPlanned("r/a", 1, PLAN)) == [
+        start(spec, Share(), 2, 2.0, "no policy"),
+        MarkJob("r/a", "running", "started"),
+    ]
+    assert driver.step(2.0, TaskExited("r/a/worker-0", Exit(code=0))) == [MarkJob("r/a", "done", "finished", 0)]
+    assert driver.wake_at is None
+
+
+def test_a_stale_plan_is_dropped() -> None:
+    driver = Driver()
+    driver.step(0.0, JobSubmitted("r/a", job()))
+    assert driver.step(0.1, JobPlanned("r/a", 7, PLAN)) == []
+    assert driver.step(0.1, JobPlanned("r/unknown", 1, PLAN)) == []
+
+
+def test_a_job_waits_for_its_time() -> None:
+    driver, spec = Driver(), job(at=5.0)
+    assert driver.submit(1.0, spec) == [MarkJob("r/a", "waiting", "starts in 5 s")]
+    assert driver.wake_at == 6.0
+    assert driver.step(5.9, Wake()) == []
+    assert driver.step(6.0, Wake()) == [
+        start(spec, Share(), 2, 2.0, "no policy"),
+        MarkJob("r/a", "running", "started"),
+    ]
+
+
+def test_a_job_waits_for_the_one_it_comes_after_and_then_for_its_delay() -> None:
+    driver, first, second = Driver(), job("a"), job("b", after="a", at=3.0)
+    driver.submit(0.0, first)
+    assert driver.submit(0.0, second) == [MarkJob("r/b", "waiting", "for a to finish")]
+    assert driver.wake_at is None
+    assert driver.step(10.0, TaskExited("r/a/worker-0", Exit(code=0))) == [
+        MarkJob("r/a", "done", "finished", 0),
+        MarkJob("r/b", "waiting", "starts in 3 s"),
+    ]
+    assert driver.wake_at == 13.0
+    assert driver.step(13.0, Wake())[-1] == MarkJob("r/b", "running", "started")
+
+
+def test_what_comes_after_a_failed_job_is_skipped_down_the_chain() -> None:
+    driver = Driver()
+    running(driver, 0.0, job("a"), job("c", after="b"), job("b", after="a"))
+    assert driver.step(1.0, TaskExited("r/a/worker-0", Exit(code=3))) == [
+        MarkJob("r/a", "failed", "exit code 3", 3),
+        MarkJob("r/b", "skipped", "a, which it comes after, ended as failed"),
+        MarkJob("r/c", "skipped", "b, which it comes after, ended as skipped"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("end", "reason", "code"),
+    [
+        (Exit(code=3), "exit code 3", 3),
+        (Exit(code=None, signal=11), "killed by SIGSEGV", 139),
+        (Exit(code=None, signal=9, over_memory=True, reason="killed: over its memory limit of 2 GiB"), None, 137),
+        (Exit(code=None, reason="could not be started: no program 'x'"), None, 127),
+    ],
+)
+def test_a_failure_says_what_happened(end: Exit, reason: str | None, code: int) -> None:
+    driver = Driver()
+    running(driver, 0.0, job())
+    assert driver.step(1.0, TaskExited("r/a/worker-0", end)) == [MarkJob("r/a", "failed", reason or end.reason or "", code)]
+
+
+def test_a_failed_attempt_is_tried_again_from_the_last_checkpoint() -> None:
+    driver, spec = Driver(), job(retries=2)
+    driver.submit(0.0, spec)
+    saved = Checkpoint("/c/step-40.pt", 40, 2, 8)
+    driver.step(5.0, CheckpointDone("r/a/worker-0", saved))
+    assert driver.step(6.0, TaskExited("r/a/worker-0", Exit(code=1))) == [
+        MarkJob("r/a", "waiting", "exit code 1; tried again in 1 s (2 retries left)", 1)
+    ]
+    assert driver.wake_at == 7.0
+    assert driver.step(7.0, Wake()) == [
+        start(spec, Share(), 2, 2.0, "no policy", attempt=2, resume=saved),
+        MarkJob("r/a", "running", "started (attempt 2, from step 40)"),
+    ]
+    driver.step(8.0, TaskExited("r/a/worker-0", Exit(code=1)))
+    assert driver.wake_at == 10.0
+    driver.step(10.0, Wake())
+    assert driver.step(11.0, TaskExited("r/a/worker-0", Exit(code=1))) == [MarkJob("r/a", "failed", "exit code 1", 1)]
+
+
+def test_what_could_not_be_started_is_not_tried_again() -> None:
+    driver = Driver()
+    running(driver, 0.0, job(retries=5))
+    [mark] = driver.step(0.1, TaskExited("r/a/worker-0", Exit(code=None, reason="could not be started: no x")))
+    assert mark == MarkJob("r/a", "failed", "could not be started: no x", 127)
+
+
+def test_a_resumed_job_goes_on_from_its_checkpoint() -> None:
+    driver, spec, saved = Driver(), job(), Checkpoint("/c/step-40.pt", 40, 2, 8)
+    assert driver.submit(0.0, spec, saved) == [
+        start(spec, Share(), 2, 2.0, "no policy", resume=saved),
+        MarkJob("r/a", "running", "going on from step 40"),
+    ]
+
+
+def test_stopping_gives_a_task_on_the_channel_time_to_save() -> None:
+    driver = Driver()
+    running(driver, 0.0, job("a"), job("b"))
+    driver.step(1.0, TaskConnected("r/a/worker-0", "torch"))
+    assert driver.step(2.0, StopRequested("r/a")) == [
+        MarkJob("r/a", "stopping", "stopped by its user"),
+        StopTask("r/a/worker-0", CONNECTED_GRACE_SECONDS, "stopped by its user"),
+    ]
+    assert driver.step(2.0, StopRequested("r/b"))[1] == StopTask("r/b/worker-0", GRACE_SECONDS, "stopped by its user")
+    assert driver.step(2.5, StopRequested("r/a")) == []
+    assert driver.step(3.0, StopRequested("r/a", kill=True)) == [
+        MarkJob("r/a", "stopping", "killed by its user"),
+        StopTask("r/a/worker-0", 0.0, "killed by its user"),
+    ]
+    assert driver.step(3.1, TaskExited("r/a/worker-0", Exit(code=None, signal=9))) == [
+        MarkJob("r/a", "killed", "killed by its user", 137)
+    ]
+    assert driver.step(3.2, TaskExited("r/b/worker-0", Exit(code=0))) == [
+        MarkJob("r/b", "stopped", "stopped by its user", 0)
+    ]
+    assert driver.step(4.0, StopRequested("r/b")) == []
+
+
+def test_a_waiting_job_is_stopped_at_once_and_a_stopped_one_is_not_tried_again() -> None:
+    driver = Driver()
+    running(driver, 0.0, job("a", at=60.0), job("b", retries=3))
+    assert driver.step(1.0, StopRequested("r/a")) == [MarkJob("r/a", "stopped", "stopped before it started")]
+    driver.step(1.0, StopRequested("r/b"))
+    assert driver.step(2.0, TaskExited("r/b/worker-0", Exit(code=None, signal=15))) == [
+        MarkJob("r/b", "stopped", "stopped by its user", 143)
+    ]
+    assert driver.wake_at is None
+
+
+def test_a_job_over_its_timeout_is_ended_as_failed() -> None:
+    driver = Driver()
+    running(driver, 0.0, job(timeout=90.0))
+    assert driver.wake_at == 90.0
+    assert driver.step(90.0, Wake()) == [
+        MarkJob("r/a", "stopping", "over its timeout of 1 min 30 s"),
+        StopTask("r/a/worker-0", GRACE_SECONDS, "over its timeout of 1 min 30 s"),
+    ]
+    assert driver.wake_at is None
+    assert driver.step(91.0, TaskExited("r/a/worker-0", Exit(code=0))) == [
+        MarkJob("r/a", "failed", "over its timeout of 1 min 30 s", 0)
+    ]
+
+
+def test_a_job_that_reaches_its_goal_is_done() -> None:
+    driver = Driver()
+    running(driver, 0.0, job(progress=ProgressRule("accuracy", None, 0.97)))
+    assert driver.step(1.0, Progress("r/a/worker-0", step=1, metrics={"accuracy": 0.96})) == []
+    reason = "reached its goal: accuracy 0.98, asked for 0.97"
+    assert driver.step(2.0, Progress("r/a/worker-0", step=2, metrics={"accuracy": 0.98})) == [
+        MarkJob("r/a", "stopping", reason),
+        StopTask("r/a/worker-0", GRACE_SECONDS, reason),
+    ]
+    assert driver.step(3.0, TaskExited("r/a/worker-0", Exit(code=0))) == [MarkJob("r/a", "done", reason, 0)]
+
+
+@pytest.mark.parametrize(
+    ("metric", "goal", "value", "as_good"),
+    [
+        ("loss", 0.5, 0.4, True),
+        ("loss", 0.5, 0.6, False),
+        ("val_perplexity", 20.0, 21.0, False),
+        ("accuracy", 0.9, 0.91, True),
+        ("accuracy", 0.9, math.nan, False),
+        ("loss", None, 0.0, False),
+    ],
+)
+def test_a_goal_is_reached_from_the_side_that_its_metric_has(
+    metric: str, goal: float | None, value: float, as_good: bool
+) -> None:
+    assert reached(ProgressRule(metric, None, goal), value) is as_good
+
+
+def test_under_equal_a_newcomer_takes_threads_from_those_that_run_and_gives_them_back() -> None:
+    driver, first, second = Driver(EqualPolicy()), job("a"), job("b")
+    assert driver.submit(0.0, first) == [
+        start(first, Share(cpu_weight=100.0), 2, 2.0, "equal share, priority 1"),
+        MarkJob("r/a", "running", "started"),
+    ]
+    assert driver.submit(1.0, second) == [
+        SetShare("r/a/worker-0", Share(), 1, 1.0, "what others leave"),
+        start(second, Share(cpu_weight=100.0), 1, 1.0, "equal share, priority 1"),
+        MarkJob("r/b", "running", "started"),
+    ]
+    assert driver.step(2.0, TaskExited("r/b/worker-0", Exit(code=0))) == [
+        MarkJob("r/b", "done", "finished", 0),
+        SetShare("r/a/worker-0", Share(), 2, 2.0, "what others leave"),
+    ]
+
+
+def test_priorities_and_limits_divide_the_cores() -> None:
+    driver = Driver(EqualPolicy(), cores=8.0)
+    high, low = job("high", priority=3.0), job("low")
+    capped = job("capped", limits=Limits(cores=1.0, memory_bytes=2**30))
+    running(driver, 0.0, high, low)
+    actions = driver.submit(1.0, capped)
+    assert [(a.task, a.entitled_cores, a.threads) for a in actions if isinstance(a, SetShare)] == [
+        ("r/high/worker-0", 5.25, 6),
+        ("r/low/worker-0", 1.75, 2),
+    ]
+    [started] = [a for a in actions if isinstance(a, StartTask)]
+    assert (started.share, started.entitled_cores, started.threads) == (
+        Share(cpu_weight=100.0, cpu_cap_cores=1.0, memory_bytes=2**30),
+        1.0,
+        1,
+    )
+
+
+def test_the_policy_is_told_what_changed_and_nothing_else() -> None:
+    policy = Recording()
+    driver = Driver(policy)
+    running(driver, 1.0, job("a", priority=2.0, limits=Limits(cores=1.5)))
+    driver.step(2.0, Progress("r/a/worker-0", step=10, epoch=1, epochs=5, loss=0.5, count=4))
+    driver.step(3.0, Usage("r/a/worker-0", 1.25, 1e6))
+    driver.step(4.0, Usage("r/gone/worker-0", 1.0, 1.0))
+    driver.step(5.0, TaskExited("r/a/worker-0", Exit(code=0)))
+    assert policy.calls == [
+        (1.0, 2.0, (Arrived("r/a", 2.0, 1.5),)),
+        (2.0, 2.0, (Reported("r/a", 0.5, 10, 1, 5, 4),)),
+        (3.0, 2.0, (Used("r/a", 1.25, 1e6),)),
+        (5.0, 2.0, (Left("r/a"),)),
+    ]
+
+
+def test_the_policy_is_woken_when_it_asked_to_be() -> None:
+    policy = Recording()
+    driver = Driver(policy)
+    policy.answer = Decision(wake_at=30.0)
+    running(driver, 0.0, job())
+    assert driver.wake_at == 30.0
+    policy.answer = Decision({"r/a": (Share(cpu_weight=50.0), "it learns no more"), "r/gone": (Share(), "")})
+    assert driver.step(30.0, Wake()) == [
+        SetShare("r/a/worker-0", Share(cpu_weight=50.0), 2, 2.0, "it learns no more")
+    ]
+    assert policy.calls[-1] == (30.0, 2.0, ())
+    assert driver.wake_at is None
+
+
+def test_a_policy_never_grants_more_than_the_user_allows() -> None:
+    policy = Recording()
+    driver = Driver(policy, cores=8.0)
+    running(driver, 0.0, job(limits=Limits(cores=2.0, memory_bytes=2**20)))
+    policy.answer = Decision({"r/a": (Share(cpu_cap_cores=6.0, memory_bytes=2**30), "more")})
+    assert driver.step(1.0, Usage("r/a/worker-0", 1.0, 1.0)) == [
+        SetShare("r/a/worker-0", Share(cpu_cap_cores=2.0), 2, 2.0, "more")
+    ]
+
+
+def test_a_policy_that_raises_is_reported_and_ends_no_job() -> None:
+    class Broken(Policy):
+        name = "broken"
+
+        def decide(self, now: float, cores: float, changes: object) -> Decision:
+            raise ZeroDivisionError("oh")
+
+    driver = Driver(Broken())
+    actions = driver.submit(0.0, job())
+    warning = "policy 'broken' failed, shares stay as they are: ZeroDivisionError('oh')"
+    assert actions == [
+        Warn(warning),
+        start(job(), Share(), 2, 2.0, "no policy"),
+        MarkJob("r/a", "running", "started"),
+    ]
+
+
+def test_what_concerns_unknown_tasks_is_ignored() -> None:
+    driver = Driver()
+    for event in (
+        TaskExited("r/x/worker-0", Exit(code=0)),
+        Progress("r/x/worker-0", step=1, loss=1.0),
+        TaskConnected("r/x/worker-0", "torch"),
+        CheckpointDone("r/x/worker-0", Checkpoint("/c", 1, 1, None)),
+        StopRequested("r/x"),
+        Wake(),
+    ):
+        assert driver.step(1.0, event) == []
+
+
+def test_a_forgotten_run_leaves_nothing() -> None:
+    driver = Driver()
+    running(driver, 0.0, job(timeout=5.0))
+    driver.step(1.0, TaskExited("r/a/worker-0", Exit(code=0)))
+    driver.controller.forget("r")
+    assert driver.step(9.0, StopRequested("r/a")) == []
+    assert driver.wake_at is None
+
+
+@given(
+    cores=st.floats(0.1, 64.0),
+    claims=st.dictionaries(
+        st.text("abcdef", min_size=1, max_size=3), st.tuples(st.floats(1.0, 1e4), st.floats(0.01, 64.0)), max_size=8
+    ),
+)
+def test_filling_is_max_min_fair(cores: float, claims: dict[str, tuple[float, float]]) -> None:
+    result = fill(cores, claims)
+    assert result.keys() == claims.keys()
+    total = sum(cap for _, cap in claims.values())
+    assert math.isclose(sum(result.values()), min(cores, total), rel_tol=1e-6) or not claims
+    rates = [result[name] / weight for name, (weight, cap) in claims.items() if result[name] < cap * (1 - 1e-9)]
+    for name, (weight, cap) in claims.items():
+        assert result[name] <= cap * (1 + 1e-9)
+        # Whoever got less than its cap got as much a unit of weight as anybody.
+        assert not rates or result[name] / weight <= min(rates) * (1 + 1e-6)
