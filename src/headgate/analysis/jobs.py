@@ -147,8 +147,8 @@ def phases(
     """The states that a job went through, up to `until` seconds.
 
     Args:
-        marks: Time, state and reason of each change that was recorded, in order; where there is none (a run whose events
-            were lost), the other arguments tell the little that they can.
+        marks: Time, state and reason of each change that was recorded, in order; where there is none, the other
+            arguments tell the little that they can.
     """
     known = [mark for mark in marks if mark[1] in STATES]
     if not known:
@@ -198,7 +198,7 @@ def figures(job: JobRecord) -> JobFigures:
         waited_seconds=max(waited_until - job.submitted, 0.0),
         run_seconds=sum(end - start for start, end in ran),
         attempts=job.attempts,
-        checkpoints=len(job.checkpoints),
+        checkpoints=sum(checkpoint["why"] != "resumed" for checkpoint in job.checkpoints),
         loss_first=float(losses[0]) if len(losses) else None,
         loss_final=float(losses[-1]) if len(losses) else None,
         loss_best=float(losses.min()) if len(losses) else None,
@@ -228,7 +228,7 @@ def figures(job: JobRecord) -> JobFigures:
 
 
 def _pace(progress: Progress, counter: Array, *, together: bool) -> float | None:
-    """Growth of a counter a second; of several tasks, the sum (samples) or the fastest (steps, which all of them take)."""
+    """Growth of a counter a second; of several tasks the sum (samples) or the fastest (steps, which all take)."""
     tasks = np.array(progress.task)
     paces = [rate(progress.t[tasks == task], counter[tasks == task]) for task in dict.fromkeys(progress.task)]
     known = [pace for pace in paces if pace is not None]

@@ -129,7 +129,7 @@ def readings(times: Array, values: Array) -> Signal:
 
 
 def settings(times: Array, values: Array, until: float) -> Signal:
-    """A quantity that was set at `times`, where each setting holds until the next one, the last until `until` seconds."""
+    """A quantity that was set at `times`: each setting holds until the next one, the last until `until` seconds."""
     if not len(times):
         return EMPTY
     ends = np.concatenate([times[1:], [max(until, times[-1])]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,14 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A plot; `x` is `time` (seconds of the run) or `cpu` (CPU seconds of a job); `top` the least upper end of its scale."""
+    """A plot.
+
+    Args:
+        x: `time`, seconds of the run; or `cpu`, CPU seconds of a job.
+        top: Least upper end of its scale.
+        options: What a reader may switch: `log`, `relative`.
+        chosen: Those that are on at first.
+    """
 
     key: str
     title: str
@@ -53,7 +60,8 @@ class Plot:
     note: str = ""
     x: str = "time"
     top: float | None = None
-    options: Sequence[str] = field(default=())
+    options: Sequence[str] = ()
+    chosen: Sequence[str] = ()
 
 
 def job_colour(index: int) -> tuple[str, int]:
@@ -70,39 +78,45 @@ def grid(seconds: float, finest: float) -> Array:
 def loss_plots(run: Recording) -> list[Plot]:
     """Loss over time and over CPU seconds, and any other metric over time."""
     edges = grid(run.seconds, run.seconds / BUCKETS if run.seconds else 1.0)
-    lines: list[Line] = []
-    over_cpu: list[tuple[int, Array]] = []
+    spent = {job.name: job.signal("cpu_cores").cumulative(job.progress.t) for job in run.jobs}
+    most = max((float(at[-1]) for at in spent.values() if len(at)), default=0.0)
+    cpu_edges = np.linspace(0.0, max(most, 1e-3), BUCKETS + 1)
+    over_time: list[Line] = []
+    over_cpu: list[Line] = []
     metrics: dict[str, list[Line]] = {}
     for index, job in enumerate(run.jobs):
         colour, dash = job_colour(index)
-        progress = job.progress
+        progress, cpu = job.progress, job.signal("cpu_cores")
         known = progress.loss[np.isfinite(progress.loss)]
         if len(known):
             said = (("final", float(known[-1])), ("best", float(known.min())))
             data = means(progress.t, progress.loss, progress.count, edges)
-            lines.append(Line(job.name, colour, data, said, dash))
-            if len(job.signal("cpu_cores")):
-                over_cpu.append((index, job.signal("cpu_cores").cumulative(progress.t)))
+            over_time.append(Line(job.name, colour, data, said, dash))
+        if len(known) and len(cpu):
+            data = means(spent[job.name], progress.loss, progress.count, cpu_edges)
+            over_cpu.append(Line(job.name, colour, data, (("CPU time", cpu.integral),), dash))
         for name, (times, values) in progress.metrics.items():
             data = means(times, values, np.ones_like(values), edges)
             line = Line(job.name, colour, data, (("final", float(values[-1])),), dash)
             metrics.setdefault(name, []).append(line)
-    plots = [Plot("loss", "Loss over time", "loss", edges, lines, options=("log", "relative"))]
-    if over_cpu:
-        longest = max(float(at[-1]) for _, at in over_cpu)
-        cpu_edges = np.linspace(0.0, max(longest, 1e-3), BUCKETS + 1)
-        cpu_lines = []
-        for index, at in over_cpu:
-            job, (colour, dash) = run.jobs[index], job_colour(index)
-            data = means(at, job.progress.loss, job.progress.count, cpu_edges)
-            cpu_lines.append(Line(job.name, colour, data, (("CPU s", job.signal("cpu_cores").integral),), dash))
-        note = "What each job learned for the CPU time that it got."
-        plots.append(
-            Plot("loss-cpu", "Loss over CPU time", "loss", cpu_edges, cpu_lines, note, "cpu", options=("log", "relative"))
-        )
-    shown = list(metrics.items())[:_METRICS]
-    plots += [Plot(f"metric-{i}", name, "", edges, found) for i, (name, found) in enumerate(shown)]
+    options = ("log", "relative")
+    chosen = ("relative",) if _apart(over_time) else ()
+    note = "What each job learned for the CPU time that it got."
+    plots = [
+        Plot("loss", "Loss over time", "loss", edges, over_time, options=options, chosen=chosen),
+        Plot(
+            "loss-cpu", "Loss over CPU time", "loss", cpu_edges, over_cpu, note, "cpu", options=options, chosen=chosen
+        ),
+        *(Plot(f"metric-{i}", name, "", edges, metrics[name]) for i, name in enumerate(list(metrics)[:_METRICS])),
+    ]
     return [plot for plot in plots if plot.lines]
+
+
+def _apart(lines: Sequence[Line]) -> bool:
+    """Whether some lines would lie flat at the bottom of the others' scale."""
+    spans = [float(np.nanmax(line.data.mean) - np.nanmin(line.data.mean)) for line in lines]
+    moving = [span for span in spans if span > 0]
+    return len(moving) > 1 and max(moving) > 8 * min(moving)
 
 
 def share_plots(run: Recording) -> list[Plot]:
@@ -125,28 +139,28 @@ def share_plots(run: Recording) -> list[Plot]:
 
 def job_plots(run: Recording) -> list[Plot]:
     """What the jobs used, one plot a resource."""
-    wanted: list[tuple[str, str, str, list[tuple[Column, str]], float | None]] = [
-        ("cpu", "CPU", "cores", [("cpu_cores", "")], None),
-        ("fullest", "Fullest core of each job", "%", [("cpu_fullest_core", "")], 1.0),
-        ("memory", "Memory, resident", "B", [("memory_bytes", "")], None),
-        ("disk", "Disk", "B/s", [("disk_read", "read"), ("disk_write", "write")], None),
-        ("net", "Network", "B/s", [("net_in", "in"), ("net_out", "out")], None),
-        ("gpu", "GPU busy", "%", [("gpu_busy", "")], 1.0),
-        ("gpu-memory", "GPU memory", "B", [("gpu_memory_bytes", "")], None),
-        ("psi-cpu", "Waiting for CPU (pressure)", "%", [("psi_cpu", "")], 1.0),
-        ("psi-memory", "Waiting for memory (pressure)", "%", [("psi_memory", "")], 1.0),
-        ("psi-io", "Waiting for disk (pressure)", "%", [("psi_io", "")], 1.0),
+    wanted: list[tuple[str, str, str, Column, float | None]] = [
+        ("cpu", "CPU", "cores", "cpu_cores", None),
+        ("fullest", "Fullest core of each job", "%", "cpu_fullest_core", 1.0),
+        ("memory", "Memory, resident", "B", "memory_bytes", None),
+        ("read", "Disk, read", "B/s", "disk_read", None),
+        ("written", "Disk, written", "B/s", "disk_write", None),
+        ("in", "Network, in", "B/s", "net_in", None),
+        ("out", "Network, out", "B/s", "net_out", None),
+        ("gpu", "GPU busy", "%", "gpu_busy", 1.0),
+        ("gpu-memory", "GPU memory", "B", "gpu_memory_bytes", None),
+        ("psi-cpu", "Waiting for CPU (pressure)", "%", "psi_cpu", 1.0),
+        ("psi-memory", "Waiting for memory (pressure)", "%", "psi_memory", 1.0),
+        ("psi-io", "Waiting for disk (pressure)", "%", "psi_io", 1.0),
     ]
     edges = _usage_grid(run)
     plots = []
-    for key, title, unit, columns, top in wanted:
+    for key, title, unit, column, top in wanted:
         lines = []
         for index, job in enumerate(run.jobs):
             colour, dash = job_colour(index)
-            for place, (column, suffix) in enumerate(columns):
-                if len(signal := job.signal(column)):
-                    label = f"{job.name} {suffix}".strip()
-                    lines.append(_line(label, colour, signal, edges, dash + place))
+            if len(signal := job.signal(column)):
+                lines.append(_line(job.name, colour, signal, edges, dash))
         plots.append(Plot(f"job-{key}", title, unit, edges, lines, top=top))
     return [plot for plot in plots if _told(plot)]
 
@@ -157,25 +171,45 @@ def node_plots(run: Recording, node: NodeRecord, index: int) -> list[Plot]:
     cpu = node.signal("cpu_cores")
     if node.cores:
         cpu = Signal(cpu.start, cpu.end, cpu.value / node.cores)
+    pressure = _named(node, ("psi_cpu", "for CPU"), ("psi_memory", "for memory"), ("psi_io", "for disk"))
     wanted: list[tuple[str, str, str, list[tuple[str, Signal]], float | None]] = [
-        ("cpu", "CPU", "%" if node.cores else "cores", [("all cores", cpu)], 1.0 if node.cores else None),
-        ("memory", "Memory", "B", _named(node, memory_bytes="resident", cache_bytes="page cache"), node.memory_bytes),
-        ("disk", "Disk", "B/s", _named(node, disk_read="read", disk_write="write"), None),
-        ("net", "Network", "B/s", _named(node, net_in="in", net_out="out"), None),
-        ("gpu", "GPU busy", "%", _named(node, gpu_busy="mean of its GPUs"), 1.0),
-        ("gpu-memory", "GPU memory", "B", _named(node, gpu_memory_bytes="used"), None),
-        ("psi", "Waiting (pressure)", "%", _named(node, psi_cpu="for CPU", psi_memory="for memory", psi_io="for disk"), 1.0),
+        (
+            "cpu",
+            "CPU",
+            "%" if node.cores else "cores",
+            [("all cores", cpu), *_named(node, ("cpu_fullest_core", "fullest core"))],
+            1.0 if node.cores else None,
+        ),
+        (
+            "memory",
+            "Memory",
+            "B",
+            _named(node, ("memory_bytes", "resident"), ("cache_bytes", "page cache")),
+            node.memory_bytes,
+        ),
+        ("disk", "Disk", "B/s", _named(node, ("disk_read", "read"), ("disk_write", "written")), None),
+        ("net", "Network", "B/s", _named(node, ("net_in", "in"), ("net_out", "out")), None),
+        ("gpu", "GPU busy", "%", _named(node, ("gpu_busy", "mean of its GPUs")), 1.0),
+        ("gpu-memory", "GPU memory", "B", _named(node, ("gpu_memory_bytes", "used")), None),
+        (
+            "psi",
+            "Waiting (pressure)",
+            "%",
+            pressure,
+            1.0,
+        ),
     ]
-    wanted[0][3].extend(_named(node, cpu_fullest_core="fullest core"))
     plots = []
     for key, title, unit, signals, top in wanted:
-        lines = [_line(label, f"role-{i}", signal, edges, 0) for i, (label, signal) in enumerate(signals) if len(signal)]
+        lines = [
+            _line(label, f"role-{i}", signal, edges, 0) for i, (label, signal) in enumerate(signals) if len(signal)
+        ]
         plots.append(Plot(f"node-{index}-{key}", title, unit, edges, lines, top=top))
     return [plot for plot in plots if _told(plot)]
 
 
-def _named(node: NodeRecord, **columns: str) -> list[tuple[str, Signal]]:
-    return [(label, node.usage[column]) for column, label in columns.items() if column in node.usage]  # type: ignore[index]
+def _named(node: NodeRecord, *columns: tuple[Column, str]) -> list[tuple[str, Signal]]:
+    return [(label, node.usage[column]) for column, label in columns if column in node.usage]
 
 
 def _line(label: str, colour: str, signal: Signal, edges: Array, dash: int) -> Line:
@@ -189,7 +223,7 @@ def _told(plot: Plot) -> bool:
 
 def _usage_grid(run: Recording) -> Array:
     """Buckets no shorter than a usual sampling interval: a finer one would only repeat each reading."""
-    signals = [record.signal("cpu_cores") for record in (*run.nodes, *run.jobs)]
+    signals = [node.signal("cpu_cores") for node in run.nodes] + [job.signal("cpu_cores") for job in run.jobs]
     intervals = [float(np.median(signal.end - signal.start)) for signal in signals if len(signal)]
     return grid(run.seconds, max(min(intervals, default=1.0), 1e-3))
 
@@ -243,7 +277,7 @@ def payload(plots: Iterable[Plot]) -> list[dict[str, Any]]:
 
 
 _OPTIONS = {
-    "log": ("log scale", "Logarithmic scale"),
+    "log": ("log scale", "A logarithmic scale; what is not positive has no place on it"),
     "relative": ("relative", "From 1, the first loss, to 0, the lowest"),
 }
 
@@ -257,7 +291,11 @@ def frame(plot: Plot) -> Markup:
             element(
                 "span",
                 f"{name} ",
-                element("b", say(value) if name == "CPU s" else told(value), data_value=None if value is None else repr(value)),
+                element(
+                    "b",
+                    say(value, "s") if name == "CPU time" else told(value),
+                    data_value=None if value is None else repr(value),
+                ),
                 class_="fact",
             )
             for name, value in line.summary
@@ -276,10 +314,15 @@ def frame(plot: Plot) -> Markup:
             )
         )
     options = [
-        element("label", element("input", type="checkbox", data_option=option), f" {_OPTIONS[option][0]}", title=_OPTIONS[option][1])
+        element(
+            "label",
+            element("input", type="checkbox", data_option=option, checked=option in plot.chosen),
+            f" {_OPTIONS[option][0]}",
+            title=_OPTIONS[option][1],
+        )
         for option in plot.options
     ]
-    unit = {"B": "", "B/s": "", "%": "", "loss": ""}.get(plot.unit, plot.unit)
+    unit = "CPU seconds" if plot.x == "cpu" else {"B": "", "B/s": "", "%": "", "loss": ""}.get(plot.unit, plot.unit)
     return element(
         "figure",
         element(

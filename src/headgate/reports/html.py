@@ -11,7 +11,7 @@ from pathlib import Path
 
 from headgate.analysis.jobs import figures
 from headgate.errors import StorageError
-from headgate.reports import sections
+from headgate.reports import overview, sections
 from headgate.reports.figures import Plot, frame, job_plots, loss_plots, node_plots, payload, share_plots
 from headgate.reports.markup import Markup, element, joined, script_json
 from headgate.reports.recording import Recording, read
@@ -52,11 +52,11 @@ def page(run: Recording) -> str:
     every = [*losses, *shares, *by_job, *(plot for _, plots in by_node for plot in plots)]
     nothing = "Nothing was recorded."
     body = [
-        sections.head(run, jobs),
-        _section("Summary", sections.summary(jobs)) if jobs else None,
+        overview.head(run, jobs),
+        _section("Summary", overview.summary(jobs)) if jobs else None,
         _section("Timeline", timeline(run)) if jobs else None,
         _section("Loss", _frames(losses) or _none("No job reported a loss.")),
-        _section("Share: granted against used", _frames(shares)) if shares else None,
+        _section("Share: granted against used", _frames(shares, "plots small")) if shares else None,
         _section("Use by job", _frames(by_job) or _none(nothing)),
         *(_section(f"Use of {node.name}", _frames(plots)) for node, plots in by_node if plots),
         _section("How a step divides", found) if (found := sections.steps(run.jobs)) else None,
@@ -76,8 +76,8 @@ def _none(text: str) -> Markup:
     return element("p", text, class_="none")
 
 
-def _frames(plots: Sequence[Plot]) -> Markup | None:
-    return element("div", [frame(plot) for plot in plots], class_="plots") if plots else None
+def _frames(plots: Sequence[Plot], kind: str = "plots") -> Markup | None:
+    return element("div", [frame(plot) for plot in plots], class_=kind) if plots else None
 
 
 def _asset(name: str) -> Markup:

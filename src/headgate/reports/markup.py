@@ -50,7 +50,9 @@ def joined(children: Iterable[object]) -> Markup:
     return Markup("".join(parts))
 
 
-def figure_of(value: float | None, unit: str = "", *, name: str = "span", text: str | None = None, key: str = "") -> Markup:
+def figure_of(
+    value: float | None, unit: str = "", *, name: str = "span", text: str | None = None, key: str = ""
+) -> Markup:
     """A number as people read it, with its raw value in `data-value` and what it is in `data-key`."""
     raw = None if value is None else repr(value)
     return element(name, say(value, unit) if text is None else text, data_value=raw, data_key=key or None)

@@ -52,6 +52,7 @@ class Recording:
         state: `running`, `done` or `interrupted`.
         began: Seconds since the epoch; None where it is not known.
         seconds: How long it took, or has taken so far.
+        tasks: Usage by task, as `JOB/ROLE-INDEX`.
         events: In the order in which they happened.
     """
 
@@ -62,14 +63,18 @@ class Recording:
     seconds: float
     jobs: tuple[JobRecord, ...]
     nodes: tuple[NodeRecord, ...]
+    tasks: Mapping[str, Usage]
     events: Sequence[Mapping[str, Any]]
 
     def job(self, name: str) -> JobRecord | None:
         return next((job for job in self.jobs if job.name == name), None)
 
 
-def read(store: Path) -> Recording:
+def read(store: Path, since: float | None = None) -> Recording:
     """Read a run's store, also one that is still written.
+
+    Args:
+        since: Divide steps only by those that were sampled in the last so many seconds.
 
     Raises:
         NotFoundError: There is no such file.
@@ -77,7 +82,7 @@ def read(store: Path) -> Recording:
     """
     with RunReader(store) as reader:
         meta = reader.meta()
-        events = [event for event in reader.rows("events", order="t, rowid")]
+        events = list(reader.rows("events", order="t, rowid"))
         usage, last_use = _usage(reader)
         rows = list(reader.rows("jobs", order="position, rowid"))
         tasks = list(reader.rows("tasks"))
@@ -86,7 +91,7 @@ def read(store: Path) -> Recording:
         times += [row[key] for row in [*rows, *tasks] for key in ("submitted", "started", "ended") if key in row]
         latest = max((float(time) for time in times if time is not None), default=0.0)
         began, ended = _number(meta.get("began")), _number(meta.get("ended"))
-        seconds = ended - began if began is not None and ended is not None else latest
+        seconds = max(ended or 0.0, latest)
         state = meta.get("state", "running")
         if state == "running" and not runs.alive(store.parent):
             state = "interrupted"
@@ -95,9 +100,10 @@ def read(store: Path) -> Recording:
             state=state,
             meta=meta,
             began=began,
-            seconds=max(seconds, latest),
-            jobs=tuple(_job(reader, row, tasks, events, usage, state, max(seconds, latest)) for row in rows),
+            seconds=seconds,
+            jobs=tuple(_job(reader, row, tasks, events, usage, state, seconds, since) for row in rows),
             nodes=_nodes(meta, usage),
+            tasks={target: signals for target, signals in usage.items() if not target.startswith(NODE)},
             events=events,
         )
 
@@ -167,6 +173,7 @@ def _job(
     usage: Mapping[str, Usage],
     run_state: str,
     until: float,
+    since: float | None,
 ) -> JobRecord:
     name = row["name"]
     tasks = {task["id"]: task for task in every_task if task["job"] == name}
@@ -183,8 +190,8 @@ def _job(
         state=state,
         until=row["ended"] if row["ended"] is not None else until,
     )
-    exits = [_object(task["exit"]) for task in tasks.values()]
-    peaks = [exit["memory_peak_bytes"] for exit in exits if exit.get("memory_peak_bytes")]
+    endings = [_object(task["exit"]) for task in tasks.values()]
+    peaks = [ending["memory_peak_bytes"] for ending in endings if ending.get("memory_peak_bytes")]
     return JobRecord(
         name=name,
         state=state,
@@ -199,7 +206,7 @@ def _job(
         progress=_progress(reader, list(tasks)),
         usage=_together([usage.get(task, {}) for task in tasks], course),
         entitled=_entitled(reader, tasks, course, until),
-        division=divide(_spans(reader, list(tasks))),
+        division=divide(_spans(reader, list(tasks), until - since if since is not None else 0.0)),
         profile=_object(row["profile"]) or None,
         plan=_object(row["plan"]) or None,
         memory_peak_bytes=max(peaks, default=None),
@@ -209,7 +216,7 @@ def _job(
 
 
 def _together(usages: Sequence[Usage], course: Sequence[Phase]) -> dict[Column, Signal]:
-    """The usage of a job from that of its tasks, while they ran: what was read after a pause does not reach back over it."""
+    """The usage of a job from that of its tasks, while they ran: no reading reaches back over a pause."""
     result: dict[Column, Signal] = {}
     for column in COLUMNS:
         signals = [usage[column] for usage in usages if column in usage]
@@ -240,15 +247,16 @@ def _of(reader: RunReader, table: str, tasks: Sequence[str]) -> list[dict[str, A
     return list(reader.rows(table, f"task IN ({_marks(tasks)})", tasks, "t")) if tasks else []
 
 
-def _spans(reader: RunReader, tasks: Sequence[str]) -> Iterable[tuple[object, str, float]]:
-    sql = f"SELECT task, t, step, name, seconds FROM spans WHERE task IN ({_marks(tasks)}) AND seconds IS NOT NULL"
-    return (((task, t, step), name, seconds) for task, t, step, name, seconds in reader.tuples(sql, tasks))
+def _spans(reader: RunReader, tasks: Sequence[str], after: float) -> Iterable[tuple[object, str, float]]:
+    where = f"task IN ({_marks(tasks)}) AND seconds IS NOT NULL AND t >= ?"
+    sql = f"SELECT task, t, step, name, seconds FROM spans WHERE {where}"
+    return (((task, t, step), name, seconds) for task, t, step, name, seconds in reader.tuples(sql, [*tasks, after]))
 
 
 def _progress(reader: RunReader, tasks: Sequence[str]) -> Progress:
     sql = (
-        "SELECT t, step, epoch, samples, loss, coalesce(count, 1), coalesce(nan, 0), epochs, task, metrics FROM progress"
-        f" WHERE task IN ({_marks(tasks)}) ORDER BY t, rowid"
+        "SELECT t, step, epoch, samples, loss, coalesce(count, 1), coalesce(nan, 0), epochs, task, metrics"
+        f" FROM progress WHERE task IN ({_marks(tasks)}) ORDER BY t, rowid"
     )
     found = reader.tuples(sql, tasks)
     table: Array = np.array([row[:8] for row in found], dtype=float).reshape(-1, 8)
@@ -269,5 +277,7 @@ def _progress(reader: RunReader, tasks: Sequence[str]) -> Progress:
         task=tuple(row[8] for row in found),
         not_numbers=int(table[:, 6].sum()),
         epochs=int(epochs[-1]) if len(epochs) else None,
-        metrics={name: (np.array([t for t, _ in pairs]), np.array([v for _, v in pairs])) for name, pairs in metrics.items()},
+        metrics={
+            name: (np.array([t for t, _ in pairs]), np.array([v for _, v in pairs])) for name, pairs in metrics.items()
+        },
     )

@@ -97,7 +97,14 @@ def _axis(end: float) -> Markup:
     ticks = [element("span", _clock(time, step), style=f"left:{_percent(time, end)}%") for time in times]
     # A tick at the very end would hang over the edge; the run's length is told at the top.
     shown = [tick for tick, time in zip(ticks, times) if time <= end * 0.96]
-    return element("div", element("span"), element("span", shown, class_="ticks"), element("span"), class_="row axis", aria_hidden="true")
+    return element(
+        "div",
+        element("span"),
+        element("span", shown, class_="ticks"),
+        element("span"),
+        class_="row axis",
+        aria_hidden="true",
+    )
 
 
 def _clock(time: float, step: float) -> str:

@@ -27,7 +27,7 @@ def say(value: float | None, unit: str = "") -> str:
         case "B/s":
             return f"{say_bytes(value)}/s"
         case "%":
-            return f"{value:.0%}" if value >= 0.1 or value == 0 else f"{value:.1%}"
+            return f"{value * 100:.0f} %" if value >= 0.1 or value < 0.0005 else f"{value * 100:.1f} %"
     digits = f"{value:,.0f}" if abs(value) >= 1000 or (value == int(value) and abs(value) < 1e15) else f"{value:.3g}"
     return f"{digits} {unit}".strip()
 
@@ -35,6 +35,11 @@ def say(value: float | None, unit: str = "") -> str:
 def say_loss(value: float | None) -> str:
     """A loss with four digits that count."""
     return MISSING if value is None else f"{value:.4g}"
+
+
+def say_milliseconds(seconds: float) -> str:
+    """Seconds as they are told of steps: milliseconds below one."""
+    return say_seconds(seconds) if seconds >= 1 else f"{seconds * 1000:.3g} ms"
 
 
 def counted(number: int, noun: str) -> str:
@@ -51,7 +56,7 @@ def listed(names: Sequence[str]) -> str:
 
 def what_happened(run: Recording, jobs: Sequence[JobFigures]) -> list[str]:
     """Two to five sentences, computed from the data."""
-    told = [_outcome(run, jobs), _held_back(jobs), _fullest(run), _faults(jobs), _learned(jobs)]
+    told = [_outcome(run, jobs), _held_back(jobs), _fullest(run), _faults(run, jobs), _learned(jobs)]
     return [sentence for sentence in told if sentence]
 
 
@@ -69,7 +74,8 @@ def _outcome(run: Recording, jobs: Sequence[JobFigures]) -> str:
     elif run.state == "interrupted":
         result = f"for {took}, then the run was interrupted: {counts}"
     elif set(ended) == {"done"}:
-        result = f"and finished after {took}" if len(jobs) == 1 else f"and all finished, the last after {took}"
+        last = say_seconds(max((job.ended for job in jobs if job.ended is not None), default=run.seconds))
+        result = f"and finished after {last}" if len(jobs) == 1 else f"and all finished, the last after {last}"
     else:
         result = f"for {took}: {counts}"
     verb = "was run" if len(jobs) == 1 else "were run"
@@ -115,19 +121,22 @@ def fullness(node: NodeRecord) -> dict[str, tuple[float, float]]:
 
 
 def _fullest(run: Recording) -> str:
-    found = [(use, name, node) for node in run.nodes for name, use in fullness(node).items()]
+    # What stayed below 1 % of its size says nothing of what was short.
+    found = [(use, name, node) for node in run.nodes for name, use in fullness(node).items() if use[1] >= 0.01]
     if not found:
         return ""
     (mean, most), name, node = max(found, key=lambda item: item[0][0])
     where = f" of {node.name}" if len(run.nodes) > 1 else ""
     core = node.signal("cpu_fullest_core").maximum
     single = f", its fullest core {say(core, '%')}" if name == "CPU" and core is not None else ""
-    others = [f"{other} at most {say(use[1], '%')}" for use, other, at in found if at is node and other != name]
-    rest = f"; {listed(others)}" if others else ""
-    return f"The fullest resource{where} was {name}: {say(mean, '%')} on the mean, {say(most, '%')} at most{single}{rest}."
+    others = [f"{say(use[1], '%')} of {other}" for use, other, at in found if at is node and other != name]
+    rest = f" Of the others, at most {listed(others)}." if others else ""
+    return (
+        f"The fullest resource{where} was {name}: {say(mean, '%')} on the mean, {say(most, '%')} at most{single}.{rest}"
+    )
 
 
-def _faults(jobs: Sequence[JobFigures]) -> str:
+def _faults(run: Recording, jobs: Sequence[JobFigures]) -> str:
     said = [f"{job.name} ended as {job.state} ({job.reason})" for job in jobs if job.state in FAULTS]
     said += [f"{job.name} took {job.attempts} attempts" for job in jobs if job.attempts > 1]
     said += [
@@ -135,7 +144,10 @@ def _faults(jobs: Sequence[JobFigures]) -> str:
         for job in jobs
         if job.losses_not_numbers
     ]
-    return f"{listed(said)}." if said else ""
+    warnings = sum(event["kind"] == "warning" for event in run.events)
+    parts = [f"{listed(said)}."] if said else []
+    parts += [f"{counted(warnings, 'warning')} under Events."] if warnings else []
+    return " ".join(parts)
 
 
 def _learned(jobs: Sequence[JobFigures]) -> str:

@@ -66,8 +66,11 @@
     const place = figure.querySelector(".canvas");
     const buttons = [...figure.querySelectorAll(".legend button")];
     const when = figure.querySelector(".when");
-    const chosen = { log: false, relative: false };
+    const boxes = [...figure.querySelectorAll("[data-option]")];
+    // A page that is loaded again may find its boxes as they were left.
+    const chosen = Object.fromEntries(boxes.map((box) => [box.dataset.option, box.checked]));
     const hidden = new Set();
+    const sparse = plot.unit === "loss" || plot.unit === "";  // single points, which have no natural zero
     const say = told(plot.unit);
     let u;
 
@@ -80,7 +83,7 @@
       const shown = plot.lines.map((line) => (chosen.relative ? relative(line) : line));
       shown.forEach((line, i) => {
         const stroke = () => colour(line.colour);
-        const common = { show: !hidden.has(i), spanGaps: plot.unit === "loss" || plot.key.startsWith("metric"), points: { show: line.mean.filter((v) => v !== null).length < 3, size: 5 } };
+        const common = { show: !hidden.has(i), spanGaps: sparse, points: { show: line.mean.filter((v) => v !== null).length < 3, size: 5 } };
         if (line.high) {
           const edge = { ...common, width: 0, points: { show: false }, stroke: "transparent" };
           series.push({ ...edge }, { ...edge });
@@ -96,7 +99,7 @@
       });
       const linear = (_, low, high) => {
         if (low === null) return [0, 1];
-        const bottom = plot.unit === "loss" || plot.key.startsWith("metric") ? low - (high - low) * 0.05 : 0;
+        const bottom = sparse ? low - (high - low) * 0.05 : 0;
         const upper = Math.max(plot.top || 0, high);
         // What is far below the whole is shown at its own size, not as a line along the bottom.
         const top = plot.top && high < plot.top / 4 && plot.unit !== "%" ? high : upper;
@@ -113,7 +116,7 @@
         },
         scales: { x: { time: false, range: (_, low, high) => (low === null ? [plot.from, plot.to] : [low, high]) }, y: chosen.log ? { distr: 3 } : { range: linear } },
         axes: [
-          { ...axis, size: 28, space: 70, incrs: timeSteps, values: (_, ticks) => ticks.map((t) => (plot.x === "time" ? clock(t) : clock(t).replace(" s", " CPU s"))) },
+          { ...axis, size: 28, space: 70, incrs: timeSteps, values: (_, ticks) => ticks.map(clock) },
           {
             ...axis, size: plot.unit[0] === "B" ? 74 : 56, space: 34, ...(plot.unit[0] === "B" ? { incrs: byteSteps } : {}),
             values: (_, ticks) => ticks.map((v) => (v === null ? "" : plot.unit === "cores" ? digits(v) : say(v))),
@@ -123,7 +126,7 @@
           setCursor: [(self) => {
             const i = self.cursor.idx;
             const t = i === null || i === undefined || self.cursor.left < 0 ? null : columns[0][i];
-            when.textContent = t === null ? "" : "at " + (plot.x === "time" ? clock(t) : digits(t) + " CPU s");
+            when.textContent = t === null ? "" : "at " + clock(t) + (plot.x === "cpu" ? " of CPU time" : "");
             if (plot.x === "time") markTimeline(t);
             buttons.forEach((button, n) => {
               const v = t === null ? null : nearest(columns[ofLine[n].mean], i);
@@ -149,7 +152,7 @@
       button.setAttribute("aria-pressed", String(!hidden.has(n)));
       for (const s of drawn[plot.key].ofLine[n].all) u.setSeries(s, { show: !hidden.has(n) });
     }));
-    for (const box of figure.querySelectorAll("[data-option]")) {
+    for (const box of boxes) {
       box.addEventListener("change", () => { chosen[box.dataset.option] = box.checked; build(); });
     }
     place.addEventListener("keydown", (event) => {

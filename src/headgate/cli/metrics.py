@@ -1,0 +1,47 @@
+"""`headgate metrics`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import click
+
+from headgate import runs, units
+from headgate.errors import UsageError
+
+
+@click.command("metrics")
+@click.argument("job", required=False)
+@click.option("--run", metavar="RUN", help="The beginning of a run's id; the latest run without it.")
+@click.option("--since", metavar="TIME", help="Look only at the last 30s, 5m, ... of the run.")
+@click.option("--spans", is_flag=True, help="Show how a step divides.")
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+def command(job: str | None, run: str | None, since: str | None, spans: bool, as_json: bool) -> None:
+    """Show what was measured of a run's jobs and nodes: latest, mean and highest.
+
+    CPU, memory, disk, network, GPU and pressure of each task; its loss and speed; how much of a step waits for input.
+
+    \b
+    Example: headgate metrics
+             headgate metrics cnn --since 30s
+             headgate metrics cnn --spans
+    """
+    from headgate.reports.measured import measured
+    from headgate.reports.recording import read
+
+    try:
+        last = units.seconds(since) if since is not None else None
+    except ValueError as error:
+        raise UsageError(f"--since is {since!r}; {error}") from error
+    folder = runs.find(run)
+    found = measured(read(folder / runs.STORE, last), job, last)
+    if as_json:
+        targets = [dataclasses.asdict(one) for one in found]
+        click.echo(json.dumps({"run": folder.name, "since": last, "targets": targets}, indent=2))
+        return
+    from rich.console import Console
+
+    from headgate.reports import terminal
+
+    terminal.metrics(found, Console(highlight=False), spans=spans)

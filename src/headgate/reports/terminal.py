@@ -1,0 +1,146 @@
+"""What a terminal shows of a run: its summary at the end, and what `headgate metrics` measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from headgate.analysis.jobs import FAULTS, JobFigures, figures
+from headgate.analysis.steps import Division
+from headgate.reports.measured import Learned, Measured
+from headgate.reports.recording import NODE, read
+from headgate.reports.words import MISSING, say, say_loss, say_milliseconds, what_happened
+from headgate.telemetry.columns import Column
+from headgate.units import say_seconds
+
+_BARS = "▁▂▃▄▅▆▇█"
+_NAMES: dict[Column, tuple[str, str]] = {
+    "cpu_cores": ("CPU", "cores"),
+    "cpu_fullest_core": ("fullest core", "%"),
+    "memory_bytes": ("memory", "B"),
+    "cache_bytes": ("page cache", "B"),
+    "disk_read": ("disk read", "B/s"),
+    "disk_write": ("disk written", "B/s"),
+    "net_in": ("network in", "B/s"),
+    "net_out": ("network out", "B/s"),
+    "gpu_busy": ("GPU busy", "%"),
+    "gpu_memory_bytes": ("GPU memory", "B"),
+    "psi_cpu": ("waiting for CPU", "%"),
+    "psi_memory": ("waiting for memory", "%"),
+    "psi_io": ("waiting for disk", "%"),
+}
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """A course as a line of bars, the lowest value the lowest bar; empty without values."""
+    if not values:
+        return ""
+    low, high = min(values), max(values)
+    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_BARS[round((value - low) * scale)] for value in values)
+
+
+def summary(store: Path, console: Console) -> None:
+    """Print how a run went: a table of its jobs, what happened in a few sentences, and where its report is.
+
+    Raises:
+        NotFoundError: There is no such store.
+        StorageError: It cannot be read.
+    """
+    run = read(store)
+    jobs = [figures(job) for job in run.jobs]
+    # What a job was called and why it ended is a user's text: never rich's markup.
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("Job", overflow="fold")
+    table.add_column("Ended as", overflow="fold")
+    for name in ("Ran", "Loss", "Steps", "CPU time", "Cores", "Memory", "Waits for input"):
+        table.add_column(name, justify="right")
+    for job in jobs:
+        table.add_row(*(Text(cell) for cell in _row(job)), style="red" if job.state in FAULTS else "")
+    if jobs:
+        console.print(table)
+    for sentence in what_happened(run, jobs):
+        console.print(Text(sentence), soft_wrap=not console.is_terminal)
+    page = store.parent / "report.html"
+    where = str(page) if page.exists() else f"none yet; write it with: headgate report {run.id}"
+    # A path that is broken over two lines cannot be clicked or copied.
+    console.print(Text(f"Report: {where}"), soft_wrap=True)
+
+
+def _row(job: JobFigures) -> list[str]:
+    cores = f"{say(job.cpu_mean_cores)} of {say(job.granted_cores)}" if job.granted_cores else say(job.cpu_mean_cores)
+    return [
+        job.name,
+        job.state,
+        say_seconds(job.run_seconds) if job.started is not None else MISSING,
+        say_loss(job.loss_final),
+        f"{job.steps:,}" if job.steps is not None else MISSING,
+        say(job.cpu_seconds, "s"),
+        cores,
+        say(job.memory_peak_bytes, "B"),
+        say(job.input_fraction, "%"),
+    ]
+
+
+def metrics(found: Sequence[Measured], console: Console, *, spans: bool) -> None:
+    """Print what was measured of each target; with `spans`, how a step divides too."""
+    for index, one in enumerate(found):
+        if index:
+            console.print()
+        target = f"node {one.target.removeprefix(NODE)}" if one.target.startswith(NODE) else one.target
+        console.print(Text(target, style="bold"))
+        if one.learned is not None:
+            console.print(Text(f"  {_told(one.learned)}"), soft_wrap=True)
+        if one.division is not None:
+            console.print(Text(f"  {_divided(one.division)}"), soft_wrap=True)
+        if one.usage:
+            console.print(_levels(one))
+        elif one.learned is None:
+            console.print(Text("  nothing was measured", style="dim"))
+        if spans and one.division is not None:
+            console.print(_spans(one.division))
+
+
+def _told(learned: Learned) -> str:
+    parts = []
+    if learned.loss is not None:
+        parts.append(f"loss {say_loss(learned.loss)} {sparkline(learned.losses)}")
+    if learned.step is not None:
+        parts.append(f"step {learned.step:,}")
+    if learned.steps_per_second is not None:
+        parts.append(f"{say(learned.steps_per_second)} steps/s")
+    if learned.samples_per_second is not None:
+        parts.append(f"{say(learned.samples_per_second)} samples/s")
+    return ", ".join(parts) or "no progress reported"
+
+
+def _divided(division: Division) -> str:
+    return (
+        f"waits for input {say(division.input_fraction, '%')} of a step of {say_milliseconds(division.step_seconds)}"
+        f" ({division.steps:,} sampled)"
+    )
+
+
+def _levels(one: Measured) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("")
+    for name in ("", "latest", "mean", "max"):
+        table.add_column(name, justify="left" if not name else "right")
+    for column, level in one.usage.items():
+        name, unit = _NAMES[column]
+        table.add_row("", name, *(say(value, unit) for value in (level.latest, level.mean, level.max)))
+    return table
+
+
+def _spans(division: Division) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("")
+    for name in ("span", "of a step", "mean"):
+        table.add_column(name, justify="left" if name == "span" else "right")
+    for span, seconds in division.seconds.items():
+        table.add_row("", Text(span), say(division.fraction(span), "%"), say_milliseconds(seconds))
+    return table
