@@ -1,0 +1,136 @@
+"""Three calls in a PyTorch script: `prepare`, `epochs`, `report`.
+
+Under an engine they tell it how the training goes, save and resume, and follow the CPU grant. Under plain `python` they
+pass everything through.
+
+    import headgate.torch as hg
+
+    model, optimizer, loader = hg.prepare(model, optimizer, loader)
+    for epoch in hg.epochs(5):
+        for features, labels in loader:
+            loss = loss_fn(model(features), labels)
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+            hg.report(loss=loss)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from headgate.task import Channel, Stop, TaskEnvironment
+
+if TYPE_CHECKING:
+    from headgate.torch.session import Session
+
+__all__ = ["Stop", "epochs", "keep", "prepare", "report"]
+
+_session: Session | None = None
+_joined = False
+
+
+def prepare(
+    model: torch.nn.Module,
+    optimizer: Any = None,
+    *loaders: Any,
+    scheduler: Any = None,
+    loss_reduction: str = "mean",
+) -> Any:
+    """Register what the script trains with; resume from a checkpoint where the engine says so.
+
+    Args:
+        model: The model, on its device and, if it is, compiled.
+        optimizer: Its optimizer; None where the script has none that `torch.optim` would know.
+        *loaders: Loaders of batches, that of the training data first.
+        scheduler: A learning-rate scheduler; it is registered, not returned.
+        loss_reduction: `mean` or `sum`: how the loss of a batch is made from those of its samples. A plan with several
+            workers needs it to keep the mathematics.
+
+    Returns:
+        The same objects: `model` alone if nothing else was given, otherwise `(model, optimizer, *loaders)`. A loader
+        whose type cannot be extended (a list) comes back in a thin wrapper.
+
+    Raises:
+        TypeError: An argument is in the wrong place.
+        ValueError: `loss_reduction` is neither `mean` nor `sum`.
+        headgate.torch.checkpoints.ResumeError: The checkpoint to resume from does not fit.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"prepare(model, ...): found a {type(model).__name__}; expected a torch.nn.Module")
+    if optimizer is not None and not callable(getattr(optimizer, "step", None)):
+        raise TypeError(
+            f"prepare(model, optimizer, ...): found a {type(optimizer).__name__}; "
+            "expected an optimizer, or None before the loaders"
+        )
+    for loader in loaders:
+        if not hasattr(loader, "__iter__"):
+            raise TypeError(f"prepare(..., *loaders): found a {type(loader).__name__}, which cannot be iterated over")
+    if loss_reduction not in ("mean", "sum"):
+        raise ValueError(f"prepare(loss_reduction={loss_reduction!r}): expected 'mean' or 'sum'")
+    session = _join()
+    prepared = list(loaders) if session is None else session.prepare(model, optimizer, loaders, scheduler)
+    return model if optimizer is None and not loaders else (model, optimizer, *prepared)
+
+
+def keep(**objects: Any) -> None:
+    """Save more with the checkpoints, and load it on a resume: an AMP `GradScaler`, a moving average of the weights.
+
+    Args:
+        **objects: Anything with `state_dict` and `load_state_dict`, by the name it is saved under.
+    """
+    for name, kept in objects.items():
+        if not (hasattr(kept, "state_dict") and hasattr(kept, "load_state_dict")):
+            raise TypeError(f"keep({name}=...): a {type(kept).__name__} has no state_dict and load_state_dict")
+    session = _join()
+    if session is not None:
+        session.keep(objects)
+
+
+def epochs(count: int) -> Epochs:
+    """The epochs from 0 to `count`; after a resume, from the one the checkpoint was taken in.
+
+    Between two of them a checkpoint is saved when one is asked for, or when saving takes less than 2 % of the time.
+    """
+    return Epochs(count)
+
+
+class Epochs:
+    """What `epochs` returns: iterable, and as long as all its epochs."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __iter__(self) -> Iterator[int]:
+        session = _join()
+        return iter(range(self._count)) if session is None else session.epochs(self._count)
+
+    def __len__(self) -> int:
+        return max(0, self._count)
+
+
+def report(loss: Any = None, step: int | None = None, **metrics: Any) -> None:
+    """Report how training goes; a few messages a second are sent, with the mean of the losses between them.
+
+    Args:
+        loss: Loss of the batch: a tensor (still on its device, still with its gradient) or a number.
+        step: Number of the step; by default the steps of the optimizer are counted.
+        **metrics: Numbers, for example `accuracy=0.97`.
+    """
+    session = _session if _joined else _join()
+    if session is not None:
+        session.report(loss, step, metrics)
+
+
+def _join() -> Session | None:
+    """The session with the engine that started this process; None under plain `python`."""
+    global _joined, _session
+    if not _joined:
+        environment = TaskEnvironment.claim()
+        if environment.channel is not None:
+            from headgate.torch.session import Session
+
+            _session = Session(environment, Channel.open(environment, "torch", torch.__version__))
+        _joined = True
+    return _session

@@ -1,0 +1,117 @@
+"""Checkpoint files: written whole or not at all, and readable with `torch.load(path, weights_only=True)`.
+
+`step-<n>.pt` holds a dict: `headgate` (version of the layout); `models`, `optimizers`, `schedulers` (lists of state
+dicts in the order of `prepare`, with the user's own keys); `kept` (state dicts by name); `step`, `samples`, `phase`,
+`epoch`, `position`, `loaders`, `rng`, `epoch_rng`.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections import Counter, OrderedDict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+LAYOUT = 1
+KEPT = 2
+"""Checkpoints of a job that stay on disk."""
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, Counter, torch.dtype, torch.device)
+
+
+class CheckpointError(Exception):
+    """A checkpoint could not be saved; training goes on."""
+
+
+class ResumeError(RuntimeError):
+    """A checkpoint does not fit the script that is to go on from it, or cannot be read."""
+
+
+def storable(value: Any, where: str) -> Any:
+    """`value` with NumPy scalars as numbers, checked to hold only what can be loaded without running code.
+
+    Raises:
+        CheckpointError: It holds something else; the message says where.
+    """
+    kind = type(value)
+    if kind.__module__ == "numpy" and getattr(value, "shape", None) == () and kind.__name__ != "ndarray":
+        return value.item()
+    if kind in _PLAIN or isinstance(value, torch.Tensor):
+        return value
+    if kind is OrderedDict:
+        checked = OrderedDict((key, storable(item, f"{where}[{key!r}]")) for key, item in value.items())
+        checked.__dict__.update(value.__dict__)  # a module's state dict carries its table of versions there
+        return checked
+    if isinstance(value, dict):
+        return {key: storable(item, f"{where}[{key!r}]") for key, item in value.items()}
+    if kind in (list, tuple, set, torch.Size):
+        return kind(storable(item, f"{where}[{index}]") for index, item in enumerate(value))
+    raise CheckpointError(
+        f"{where} is a {kind.__module__}.{kind.__qualname__}; expected tensors, numbers, strings and "
+        "containers of them, which can be loaded without running code"
+    )
+
+
+def write(folder: Path, step: int, payload: dict[str, Any]) -> tuple[Path, int]:
+    """Save `payload` as `step-<step>.pt` and remove all but the newest two.
+
+    Returns:
+        Its path and size in bytes.
+
+    Raises:
+        CheckpointError: It could not be written; what was there before is untouched.
+    """
+    payload = {name: storable(value, name) for name, value in payload.items()}
+    path = folder / f"step-{step}.pt"
+    partial = folder / f".step-{step}.{os.getpid()}.partial"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(partial, "wb") as file:
+            torch.save({"headgate": LAYOUT, **payload}, file)
+            file.flush()
+            os.fsync(file.fileno())
+            size = file.tell()
+        os.replace(partial, path)
+        _sync_folder(folder)
+        _prune(folder)
+    except (OSError, RuntimeError, pickle.PicklingError) as error:
+        # torch reports a full disk as a RuntimeError from its archive writer, with the system's error as context.
+        cause = error if isinstance(error, OSError) else error.__context__
+        partial.unlink(missing_ok=True)
+        raise CheckpointError(
+            f"{path} could not be written: {cause if isinstance(cause, OSError) else error}"
+        ) from error
+    return path, size
+
+
+def read(path: str) -> dict[str, Any]:
+    """What `write` saved, tensors on the CPU.
+
+    Raises:
+        ResumeError: There is no such file, or it is no checkpoint of this layout.
+    """
+    try:
+        payload = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        first = str(error).partition("\n")[0]
+        raise ResumeError(f"checkpoint {path} cannot be read: {first}; resume from another one") from error
+    if not isinstance(payload, dict) or payload.get("headgate") != LAYOUT:
+        raise ResumeError(f"{path} is not a checkpoint of this version of Headgate; resume from another one")
+    return payload
+
+
+def _prune(folder: Path) -> None:
+    saved = sorted(folder.glob("step-*.pt"), key=lambda path: path.stat().st_mtime_ns)
+    for old in saved[:-KEPT]:
+        old.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

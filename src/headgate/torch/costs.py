@@ -1,0 +1,216 @@
+"""What a job costs, as `headgate.Profile` has it: read off the model and its data, and collected over steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from headgate.task import fit_line
+from headgate.torch import batches
+from headgate.torch.meter import Step
+from headgate.torch.rng import cuda_in_use
+from headgate.torch.trained import Trained
+
+Timing = tuple[int, int, float]
+"""Threads, samples of the step, compute seconds."""
+
+
+def parameters(models: Iterable[nn.Module]) -> dict[str, Any]:
+    """Counts and bytes of trained parameters: dense, and sparse, whose gradient holds only the rows that were used.
+
+    A tensor that several layers or models share counts once; frozen ones do not count.
+    """
+    sparse: dict[int, torch.Tensor] = {}
+    dense: dict[int, torch.Tensor] = {}
+    for model in models:
+        for module in model.modules():
+            if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:
+                sparse[id(module.weight)] = module.weight
+        dense.update((id(p), p) for p in model.parameters())
+    trained = [p for key, p in dense.items() if p.requires_grad and key not in sparse]
+    rows = [p for p in sparse.values() if p.requires_grad]
+    return {
+        "parameters_dense": sum(p.numel() for p in trained),
+        "parameters_sparse": sum(p.numel() for p in rows),
+        "dense_bytes": sum(p.numel() * p.element_size() for p in trained),
+        "sparse_bytes": sum(p.numel() * p.element_size() for p in rows),
+    }
+
+
+def layers(models: Iterable[nn.Module]) -> dict[str, int]:
+    """How many leaf layers of each kind there are."""
+    return dict(Counter(type(m).__name__ for model in models for m in model.modules() if not any(m.children())))
+
+
+def state_bytes(optimizers: Iterable[Any]) -> int:
+    """Bytes of what optimizers keep for each parameter."""
+    return sum(
+        tensor.numel() * tensor.element_size()
+        for optimizer in optimizers
+        for state in optimizer.state.values()
+        for tensor in batches.tensors(state)
+    )
+
+
+def memory_peak_bytes() -> int | None:
+    """Most resident memory of this process so far; None where the kernel does not say."""
+    try:
+        with open("/proc/self/status") as status:
+            for line in status:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None
+
+
+def samples_in(loader: Any) -> int | None:
+    """Samples in a loader's data set; None for a stream."""
+    try:
+        return len(loader.dataset)
+    except (AttributeError, TypeError, NotImplementedError):
+        return None
+
+
+def device_name(models: Iterable[nn.Module]) -> str:
+    """`cpu`, or the name of the GPU that the first parameter is on."""
+    for model in models:
+        for parameter in model.parameters():
+            if parameter.device.type == "cuda":
+                return torch.cuda.get_device_name(parameter.device)
+            return parameter.device.type
+    return "cpu"
+
+
+class Costs:
+    """Collects what a profile needs, and writes it.
+
+    Args:
+        trained: What was prepared; may grow.
+        source: `run` or `profile`.
+
+    Attributes:
+        loader: The training loader: the first that was prepared.
+        batch: Samples of its first batch.
+        timings: What was timed.
+        notes: What a reader of the profile should know.
+    """
+
+    def __init__(self, trained: Trained, source: str) -> None:
+        self._models = trained.models
+        self._optimizers = trained.optimizers
+        self._source = source
+        self.loader: Any = None
+        self._sample_bytes: float | None = None
+        self._reads: list[float] = []
+        self._steps: list[Step] = []
+        self._flops: Step | None = None
+        self.batch: int | None = None
+        self.timings: list[Timing] = []
+        self.notes: list[str] = []
+
+    @property
+    def reads_here(self) -> bool:
+        """Whether the training process itself reads its data, and not workers beside it."""
+        return not (isinstance(self.loader, DataLoader) and self.loader.num_workers > 0)
+
+    def saw_batch(self, batch: Any) -> None:
+        """A whole batch of the training loader, the first: its size, and bytes as the model gets them."""
+        self.batch = batches.size(batch)
+        if self.batch:
+            self._sample_bytes = sum(t.numel() * t.element_size() for t in batches.tensors(batch)) / self.batch
+
+    def read(self, seconds: float, samples: int) -> None:
+        """A batch was read in the training process itself."""
+        self._reads.append(seconds / samples)
+
+    def stepped(self, step: Step) -> None:
+        """A step was measured, in whichever way."""
+        if step.flops is not None:
+            self._flops = step
+
+    def profile(self) -> dict[str, Any]:
+        """The fields of `headgate.Profile`."""
+        device = device_name(self._models)
+        step_times = self._step_times(device)
+        return {
+            "framework": "torch",
+            "framework_version": torch.__version__,
+            "source": self._source,
+            **parameters(self._models),
+            "layers": layers(self._models),
+            **self._flops_per_sample(),
+            "dataset": self._dataset(),
+            "optimizer": type(self._optimizers[0]).__name__ if self._optimizers else None,
+            "optimizer_state_bytes": state_bytes(self._optimizers) if self._optimizers else None,
+            "memory_peak_bytes": memory_peak_bytes(),
+            "gpu_memory_peak_bytes": torch.cuda.max_memory_allocated() if cuda_in_use() else None,
+            "batch": self.batch,
+            "step_times": step_times,
+            "fits": self._fits(step_times),
+            "notes": self._all_notes(),
+        }
+
+    def _flops_per_sample(self) -> dict[str, float | None]:
+        step = self._flops
+        if step is None or step.flops_forward is None or step.flops is None or not step.samples:
+            return {"flops_per_sample_forward": None, "flops_per_sample": None}
+        return {
+            "flops_per_sample_forward": step.flops_forward / step.samples,
+            "flops_per_sample": step.flops / step.samples,
+        }
+
+    def _dataset(self) -> dict[str, Any] | None:
+        if self.loader is None:
+            return None
+        return {
+            "samples": samples_in(self.loader),
+            "bytes_per_sample": self._sample_bytes,
+            "read_seconds_per_sample": median(self._reads) if self._reads else None,
+        }
+
+    def _step_times(self, device: str) -> list[dict[str, Any]]:
+        groups: dict[tuple[int, int], list[float]] = {}
+        for threads, samples, seconds in self.timings:
+            groups.setdefault((threads, samples), []).append(seconds)
+        return [
+            {"device": device, "threads": threads, "batch": samples, "seconds": median(found), "steps": len(found)}
+            for (threads, samples), found in sorted(groups.items())
+        ]
+
+    def _fits(self, step_times: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        fits = []
+        for threads in sorted({time["threads"] for time in step_times}):
+            times = [time for time in step_times if time["threads"] == threads]
+            # The odd last batch of an epoch comes too seldom for its time to say anything.
+            times = [time for time in times if time["steps"] >= 3]
+            if len(times) < 2:
+                continue
+            line = fit_line([time["batch"] for time in times], [time["seconds"] for time in times])
+            fits.append(
+                {
+                    "device": times[0]["device"],
+                    "threads": threads,
+                    "alpha_seconds": line.alpha,
+                    "beta_seconds_per_sample": line.beta,
+                    "relative_error": line.relative_error,
+                }
+            )
+        return fits
+
+    def _all_notes(self) -> list[str]:
+        notes = list(self.notes)
+        frozen = sum(p.numel() for model in self._models for p in model.parameters() if not p.requires_grad)
+        if frozen:
+            notes.append(f"{frozen} frozen parameters are not counted")
+        if not self.reads_here:
+            notes.append("the time to read a sample was not measured: the loader's workers read ahead")
+        if self._source == "run":
+            notes.append("one batch size: `headgate profile` measures how the time of a step grows with it")
+        return notes

@@ -1,0 +1,212 @@
+"""Times sampled steps: where their seconds went, and on one of them how many FLOPs they took.
+
+A step is sampled when it is one of the first twenty, or one of two in every fifty after. Only then is the model hooked
+and a GPU waited for; other steps cost a comparison a mark.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from headgate.task import StepSpans
+from headgate.torch.rng import cuda_in_use
+
+FIRST_STEPS = 20
+"""Steps at the start that are all sampled."""
+_FLOPS_STEP = 2
+_EVERY = 50
+_IN_A_ROW = 2
+
+
+@dataclass
+class Step:
+    """A measured step.
+
+    Args:
+        number: Counts the steps of this process, from 1.
+        samples: Samples that it took; None where batches do not tell.
+        spans: Seconds by span: `input`, `forward`, `backward`, `optimizer`, `other`.
+        flops_forward: FLOPs of the forward passes; None unless counted on this step.
+        flops: FLOPs of the whole step.
+    """
+
+    number: int
+    samples: int | None
+    spans: dict[str, float] = field(default_factory=dict)
+    flops_forward: int | None = None
+    flops: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.spans.values())
+
+    @property
+    def compute_seconds(self) -> float:
+        """Seconds without waiting for input."""
+        return self.seconds - self.spans.get("input", 0.0)
+
+
+class Meter:
+    """Marks of the running step.
+
+    Args:
+        models: The prepared models; may grow.
+        deliver: Takes each measured step.
+        every_step: Sample all steps.
+
+    Attributes:
+        open: Whether a step runs.
+        completed: Whether its optimizer step has been taken.
+        steps: Steps that ended so far.
+        samples: Samples of the running step, where known.
+        notes: What could not be measured.
+    """
+
+    def __init__(self, models: Sequence[nn.Module], deliver: Callable[[Step], None], every_step: bool = False) -> None:
+        self._models = models
+        self._deliver = deliver
+        self._every_step = every_step
+        self._spans = StepSpans(_clock)
+        self._sampled = False
+        self._depth = 0
+        self._handles: list[Any] = []
+        self._flops: _FlopPhases | None = None
+        self.completed = False
+        self.steps = 0
+        self.open = False
+        self.samples: int | None = None
+        self.notes: list[str] = []
+
+    def begin(self) -> None:
+        """A step begins."""
+        self.open = True
+        self.completed = False
+        self.samples = None
+        number = self.steps + 1
+        self._sampled = self._every_step or number <= FIRST_STEPS or number % _EVERY < _IN_A_ROW
+        if self._sampled:
+            self._depth = 0
+            self._hook(number == _FLOPS_STEP)
+            self._spans.begin("other")
+
+    def mark(self, name: str) -> None:
+        """The span `name` of the running step begins."""
+        if self._sampled:
+            self._spans.enter(name)
+
+    def complete(self) -> None:
+        """The optimizer has taken its step: what is marked from now on still belongs to it, until `end`."""
+        self.completed = True
+
+    def end(self) -> None:
+        """The running step is over; one without a step of the optimizer, as a validation pass, is dropped."""
+        if not self.open:
+            return
+        self.open = False
+        if self.completed:
+            self.steps += 1
+        if not self._sampled:
+            return
+        self._sampled = False
+        self.unhook()
+        spans = self._spans.end()
+        if self.completed:
+            step = Step(self.steps, self.samples, spans)
+            if self._flops is not None and self._flops.counter.complete and self._flops.forward:
+                step.flops_forward, step.flops = self._flops.forward, self._flops.counter.flops
+            self._flops = None
+            self._deliver(step)
+
+    def unhook(self) -> None:
+        """No more forward passes are expected in this step: leave the models as they were."""
+        global _active
+        if self._flops is not None:
+            self._flops.leave()
+        if self._handles:
+            for handle in self._handles:
+                handle.remove()
+            self._handles = []
+            _active = None
+
+    def forward_begins(self) -> None:
+        self._depth += 1
+        if self._depth == 1 and self._spans.inside != "optimizer":
+            if self._flops is not None:
+                self._flops.enter()
+            self._spans.enter("forward")
+
+    def forward_ends(self) -> None:
+        self._depth -= 1
+        if self._depth == 0 and self._spans.inside == "forward":
+            if self._flops is not None:
+                self._flops.forward_ends()
+            self._spans.enter("backward")
+
+    def _hook(self, count_flops: bool) -> None:
+        global _active
+        _active = self
+        for model in self._models:
+            self._handles.append(model.register_forward_pre_hook(_forward_begins))
+            self._handles.append(model.register_forward_hook(_forward_ends))
+        self._flops = None
+        if count_flops:
+            if any(_compiled(module) for model in self._models for module in model.modules()):
+                self.notes.append("FLOPs were not counted: torch.compile hides the operators from torch's counter")
+            else:
+                self._flops = _FlopPhases()
+
+
+class _FlopPhases:
+    """Counts from the first forward pass on, and keeps forward passes apart."""
+
+    def __init__(self) -> None:
+        from headgate.torch.flops import FlopCount  # costs an import that only one step of a run needs
+
+        self.counter = FlopCount()
+        self.forward = 0
+        self._entered = False
+        self._at_forward = 0
+
+    def enter(self) -> None:
+        if not self._entered:
+            self._entered = True
+            self.counter.__enter__()  # type: ignore[no-untyped-call]
+        self._at_forward = self.counter.flops
+
+    def forward_ends(self) -> None:
+        self.forward += self.counter.flops - self._at_forward
+
+    def leave(self) -> None:
+        if self._entered:
+            self._entered = False
+            self.counter.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+
+_active: Meter | None = None
+"""Whose marks the hooks set. The hooks are plain functions, so that a model can be copied or pickled while hooked."""
+
+
+def _forward_begins(module: nn.Module, args: Any) -> None:
+    if not torch.compiler.is_compiling() and _active is not None:
+        _active.forward_begins()
+
+
+def _forward_ends(module: nn.Module, args: Any, output: Any) -> None:
+    if not torch.compiler.is_compiling() and _active is not None:
+        _active.forward_ends()
+
+
+def _compiled(module: nn.Module) -> bool:
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+
+
+def _clock() -> float:
+    if cuda_in_use():
+        torch.cuda.synchronize()
+    return time.perf_counter()

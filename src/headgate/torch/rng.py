@@ -1,0 +1,54 @@
+"""The state of every random number generator that a training script draws from."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+RngState = dict[str, Any]
+"""Tensors, tuples and numbers only, so that a checkpoint of it can be read without running code."""
+
+
+def cuda_in_use() -> bool:
+    """Whether this process has used a GPU so far; asking does not make it use one."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def capture(generators: Iterable[torch.Generator], devices: bool = True) -> RngState:
+    """States of Python's, NumPy's (where imported) and torch's generators, and of `generators`.
+
+    Args:
+        generators: Generators that loaders were given.
+        devices: The GPUs' too; costs a wait for each.
+    """
+    state: RngState = {
+        "python": random.getstate(),
+        "torch": torch.get_rng_state(),
+        "generators": [generator.get_state() for generator in generators],
+    }
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        name, keys, *rest = numpy.random.get_state()
+        state["numpy"] = (name, torch.from_numpy(keys.astype("int64")), *rest)
+    if devices and cuda_in_use():
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def restore(state: RngState, generators: Sequence[torch.Generator]) -> None:
+    """Set what `capture` found; generators and GPUs that are more or fewer by now keep their state."""
+    random.setstate(state["python"])
+    torch.set_rng_state(state["torch"])
+    for generator, saved in zip(generators, state["generators"]):
+        generator.set_state(saved)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and "numpy" in state:
+        name, keys, *rest = state["numpy"]
+        numpy.random.set_state((name, keys.numpy().astype("uint32"), *rest))
+    for index, saved in enumerate(state.get("cuda", [])):
+        if index < torch.cuda.device_count():
+            torch.cuda.set_rng_state(saved, index)

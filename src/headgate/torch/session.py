@@ -1,0 +1,344 @@
+"""One training script under an engine: where its steps end, what is done there, and what is told to the engine.
+
+A step boundary is the next fetch from the loader that fed the last step of the optimizer: by then all that the script
+does in an iteration is done, and gradients that are still being accumulated are not cut. The end of an epoch is one
+too.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from headgate.task import Channel, Progress, Stop, TaskEnvironment
+from headgate.torch import batches, checkpoints
+from headgate.torch.costs import Costs
+from headgate.torch.loaders import Iteration, Loaders
+from headgate.torch.meter import FIRST_STEPS, Meter, Step
+from headgate.torch.saving import Saver
+from headgate.torch.sweep import Sweep
+from headgate.torch.trained import Trained
+
+PATIENCE_SECONDS = 3.0
+"""How long an order waits for a step boundary before any report or fetch has to do, at the cost of the position."""
+_FLUSH_SECONDS = 2.0
+_COMPUTE_SPANS = ("input", "forward", "backward", "optimizer", "other")
+
+
+class Session:
+    """The state of a script that runs under an engine."""
+
+    def __init__(self, environment: TaskEnvironment, channel: Channel) -> None:
+        self._channel = channel
+        self._profiling = environment.mode == "profile"
+        self._progress = Progress(lambda message: channel.send(message, can_be_missed=True), _numbers)
+        self._resume: dict[str, Any] | None = None
+        if environment.resume is not None and not self._profiling:
+            self._resume = checkpoints.read(environment.resume)
+            self._progress.samples = self._resume["samples"]
+        self._steps: int = self._resume["step"] if self._resume else 0
+        self._progress.step = self._steps
+        self._trained = Trained(self._resume)
+        self._saver = Saver(environment.checkpoints, self._trained, channel.send)
+        self._loaders = Loaders(self)
+        self._costs = Costs(self._trained, environment.mode)
+        self._profile_sent = False
+        self._sweep = Sweep(self._costs) if self._profiling else None
+        if self._sweep is not None:
+            self._loaders.source = self._sweep.source
+        self._meter = Meter(self._trained.models, self._measured, every_step=self._profiling)
+        self._stepped = False
+        self._hooked = False
+        self._fed: set[int] = set()
+        self._feeding: set[int] = set()
+        self._samples: dict[int, int] = {}
+        self._phase = -1
+        self._epoch: int | None = None
+        self._epoch_rng: dict[str, Any] | None = None
+        self._ended = False
+        self._noted: set[str] = set()
+        self._thread = threading.get_ident()
+        atexit.register(self.close)
+
+    # --- what the script calls ---------------------------------------------------------------------------------------
+
+    def prepare(self, model: nn.Module, optimizer: Any, loaders: Sequence[Any], scheduler: Any) -> list[Any]:
+        """Register what the script trains with and load a checkpoint into it; the loaders, prepared."""
+        self._trained.add(model, optimizer, scheduler)
+        if hasattr(optimizer, "register_step_post_hook"):
+            self._hooked = True
+            optimizer.register_step_pre_hook(self._optimizer_begins)
+            optimizer.register_step_post_hook(self._optimizer_ended)
+        known = len(self._loaders.states)
+        prepared = [self._loaders.prepare(loader) for loader in loaders]
+        if self._costs.loader is None and prepared:
+            self._costs.loader = prepared[0]
+        resume = self._resume
+        if resume is not None and resume["position"] is not None:
+            between = resume["position"] == 0
+            self._loaders.arm(resume["loaders"], None if between else resume["rng"], inside=False, start=known)
+        return prepared
+
+    def keep(self, objects: Mapping[str, Any]) -> None:
+        """Save and load these with the checkpoints as well."""
+        self._trained.keep(objects)
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """Epoch numbers, from the one to resume on; saves and obeys between them."""
+        self._phase += 1
+        self._progress.epochs = count
+        start, resume = 0, None
+        if self._resume is not None and self._resume["phase"] is not None:
+            if self._phase < self._resume["phase"]:
+                return
+            if self._phase == self._resume["phase"]:
+                start, resume = self._resume["epoch"], self._resume
+                if start >= count:
+                    self._note(f"the checkpoint is at the end of epoch {start} of {count}: nothing is left to train")
+        try:
+            for epoch in range(start, count):
+                self._epoch = self._progress.epoch = epoch
+                self._loaders.enter_epoch()
+                if resume is not None:
+                    self._rejoin_epoch(resume)
+                    resume = None
+                self._epoch_rng = self._loaders.capture_rng()
+                yield epoch
+                self._end_epoch(epoch)
+        finally:
+            self._epoch = None
+            self._loaders.disarm()
+
+    def report(self, loss: Any, step: int | None, metrics: Mapping[str, Any]) -> None:
+        if not self._hooked:
+            self._step()
+        self._progress.step = self._steps if step is None else step
+        if isinstance(loss, torch.Tensor):
+            loss = loss.detach() if loss.is_cuda else loss.item() if loss.numel() == 1 else loss.detach().mean()
+        self._progress.report(loss, metrics)
+        if not self._loaders.states and self._stepped:
+            self._begin_step()
+        if self._channel.pending and self._stepped and (not self._loaders.states or self._patience_ends()):
+            self._obey(None)
+
+    def close(self) -> None:
+        """Send what is left; called when the interpreter ends."""
+        self._meter.unhook()
+        self._progress.flush()
+        if self._profiling and not self._profile_sent:
+            self._costs.notes.append("the script ended before all sizes and thread counts were measured")
+        if self._meter.steps and not self._profile_sent:
+            self._send_profile()
+        self._channel.flush(_FLUSH_SECONDS)
+
+    # --- what the optimizer and the loaders tell ---------------------------------------------------------------------
+
+    def _optimizer_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if optimizer is self._trained.optimizers[-1]:
+            self._meter.unhook()
+        self._meter.mark("optimizer")
+
+    def _optimizer_ended(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._meter.mark("other")
+        if optimizer is self._trained.optimizers[0]:
+            self._step()
+            if not self._loaders.states:
+                self._begin_step()
+
+    def _step(self) -> None:
+        self._steps += 1
+        self._stepped = True
+        self._feeding, self._fed = self._fed, set()
+        if self._samples:
+            taken = self._samples[min(self._samples)]
+            self._progress.samples = (self._progress.samples or 0) + taken
+            self._meter.samples = taken
+            self._samples = {}
+        self._meter.complete()
+
+    def _begin_step(self) -> None:
+        self._meter.end()
+        if self._sweep is not None and self._sweep.done:
+            self._end()
+        self._meter.begin()
+
+    def fetching(self, iteration: Iteration) -> None:
+        if threading.get_ident() != self._thread:
+            self._note("batches are fetched by a thread: a resume starts the epoch again")
+            iteration.state.cannot_rejoin = "its batches are fetched by a thread"
+            return
+        boundary = self._stepped and iteration.number in self._feeding
+        if boundary or self._meter.completed or not self._meter.open:
+            self._begin_step()
+        if boundary:
+            if self._channel.pending:
+                self._obey(self._loaders.anchor(self._feeding))
+            self._stepped = False
+        elif self._channel.pending and self._patience_ends():
+            self._obey(None)
+        self._meter.mark("input")
+
+    def fetched(self, iteration: Iteration, batch: Any) -> Any:
+        self._meter.mark("other")
+        if self._costs.batch is None and iteration.state.index == 0:
+            self._costs.saw_batch(batch)
+        if self._sweep is not None:
+            batch = self._sweep.part(batch)
+        samples = batches.size(batch)
+        index = iteration.state.index
+        if samples is not None:
+            self._samples[index] = self._samples.get(index, 0) + samples
+        self._fed.add(iteration.number)
+        return batch
+
+    def exhausted(self, iteration: Iteration) -> None:
+        self._meter.end()
+        self._samples.pop(iteration.state.index, None)
+
+    # --- boundaries --------------------------------------------------------------------------------------------------
+
+    def _patience_ends(self) -> bool:
+        return time.monotonic() - self._channel.pending_since > PATIENCE_SECONDS
+
+    def _obey(self, anchor: Iteration | None) -> None:
+        """Do what the engine asked for, in the middle of an epoch.
+
+        Args:
+            anchor: The iteration whose position a checkpoint records; None where there is no exact one.
+        """
+        self._follow_threads()
+        stopping = self._channel.stopping
+        if stopping:
+            self._save_in_epoch(stopping, anchor)
+            self._end()
+        if anchor is None and self._epoch is not None and not self._loaders.states:
+            self._note("no loader was prepared: a checkpoint that is asked for is saved at the end of the epoch")
+            return
+        if self._channel.take_checkpoint():
+            self._save_in_epoch("request", anchor)
+
+    def _follow_threads(self) -> None:
+        threads = self._channel.take_threads()
+        if threads is not None and not self._profiling and threads != torch.get_num_threads():
+            torch.set_num_threads(threads)
+
+    def _end(self) -> None:
+        self._ended = True
+        self._progress.flush()
+        if self._profiling and not self._profile_sent:
+            self._send_profile()
+        self._channel.flush(_FLUSH_SECONDS)
+        raise Stop
+
+    def _rejoin_epoch(self, resume: dict[str, Any]) -> None:
+        position = resume["position"]
+        if position:
+            self._loaders.restore_rng(resume["epoch_rng"])
+            self._loaders.arm(resume["loaders"], resume["rng"], inside=True)
+        else:
+            self._loaders.restore_rng(resume["rng"])
+
+    def _end_epoch(self, epoch: int) -> None:
+        self._meter.end()
+        self._progress.flush()
+        self._loaders.disarm()
+        self._stepped = False
+        self._follow_threads()
+        why = self._channel.stopping or ("request" if self._channel.take_checkpoint() else "")
+        if why or self._saver.due():
+            self._save(why or "epoch", epoch + 1, 0, self._loaders.snapshot(None))
+        if self._channel.stopping:
+            self._end()
+
+    # --- checkpoints -------------------------------------------------------------------------------------------------
+
+    def _save_in_epoch(self, why: str, anchor: Iteration | None) -> None:
+        loaders = None
+        if self._epoch is None:
+            self._note("the script does not use headgate.torch.epochs: a resume starts its epochs again")
+        elif anchor is None:
+            self._note("no step boundary came in time: a resume starts the epoch again")
+        else:
+            loaders = self._loaders.snapshot(anchor)
+            if loaders is None:
+                reasons = "; ".join(state.cannot_rejoin for state in self._loaders.states if state.cannot_rejoin)
+                self._note(f"{reasons}: a resume starts the epoch again")
+        position = anchor.done if anchor is not None and loaders is not None else None
+        self._save(why, self._epoch, position, loaders)
+
+    def _save(self, why: str, epoch: int | None, position: int | None, loaders: list[dict[str, Any]] | None) -> None:
+        self._progress.flush()
+        if self._ended or self._profiling or not self._trained.models:
+            return
+        place = {
+            "samples": self._progress.samples,
+            "phase": self._phase if epoch is not None else None,
+            "epoch": epoch,
+            "position": position,
+            "loaders": loaders or [],
+            "rng": self._loaders.capture_rng(),
+            "epoch_rng": self._epoch_rng,
+        }
+        self._saver.save(why, self._steps, place)
+
+    # --- what is told ------------------------------------------------------------------------------------------------
+
+    def _measured(self, step: Step) -> None:
+        self._costs.stepped(step)
+        if self._sweep is not None:
+            self._sweep.stepped(step)
+            if not self._loaders.states and step.number == FIRST_STEPS:
+                self._costs.notes.append("no loader was prepared: the time of a step was not measured by batch size")
+                self._sweep.done = True
+            return
+        if step.number > 2 and step.number <= FIRST_STEPS and step.samples:  # past warming up and counting FLOPs
+            self._costs.timings.append((torch.get_num_threads(), step.samples, step.compute_seconds))
+            if self._costs.reads_here and self._loaders.states:
+                self._costs.read(step.spans.get("input", 0.0), step.samples)
+        if step.number == FIRST_STEPS:
+            self._send_profile()
+        if 3 <= step.number <= 7 or step.number > FIRST_STEPS:
+            spans = [
+                {"name": name, "seconds": step.spans[name], "bytes_in": 0, "bytes_out": 0}
+                for name in _COMPUTE_SPANS
+                if name in step.spans
+            ]
+            message = {"type": "spans", "step": self._steps, "seconds": step.seconds, "spans": spans}
+            self._channel.send({**message, "epoch": self._epoch}, can_be_missed=True)
+
+    def _send_profile(self) -> None:
+        self._profile_sent = True
+        self._costs.notes += self._meter.notes
+        try:
+            profile = self._costs.profile()
+        except Exception as error:  # noqa: BLE001 - a model or data set that cannot be described is no reason to end
+            self._note(f"the profile could not be taken: {error!r}")
+            return
+        self._channel.send({"type": "profile", "profile": profile})
+
+    def _note(self, text: str) -> None:
+        if text not in self._noted:
+            self._noted.add(text)
+            self._channel.send({"type": "note", "text": text})
+
+
+def _numbers(values: Sequence[Any]) -> list[float]:
+    """Values as floats; NaN for what is no number. Tensors on a GPU are fetched together."""
+    on_device = [v.detach().float().mean() for v in values if isinstance(v, torch.Tensor) and v.is_cuda]
+    fetched = iter(torch.stack(on_device).tolist() if on_device else [])
+    numbers = []
+    for value in values:
+        if isinstance(value, torch.Tensor) and value.is_cuda:
+            numbers.append(next(fetched))
+            continue
+        try:
+            numbers.append(float(value.detach().float().mean() if isinstance(value, torch.Tensor) else value))
+        except (TypeError, ValueError):
+            numbers.append(float("nan"))
+    return numbers

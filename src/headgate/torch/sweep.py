@@ -1,0 +1,135 @@
+"""Under `headgate profile`: the user's own loop runs its steps at several batch sizes and thread counts.
+
+The first prepared loader gives parts of real batches. Sizes and thread counts take turns in every round, so that a
+machine that slows down or speeds up meanwhile does not look like a property of one of them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import torch
+
+from headgate.torch import batches
+from headgate.torch.costs import Costs
+from headgate.torch.meter import Step
+from headgate.torch.rng import cuda_in_use
+from headgate.torch.watching import OpenIterator
+
+BUDGET_SECONDS = 20.0
+_ENOUGH_SECONDS = 5.0
+_FEWEST_ROUNDS = 3
+_ROUNDS = 5
+_MOST_ROUNDS = 40
+_POOL = 4
+"""Real batches that the steps are fed from, over and over."""
+
+
+class Sweep:
+    """Which part of which batch comes next, and on how many threads.
+
+    Attributes:
+        done: Everything was measured.
+    """
+
+    def __init__(self, costs: Costs) -> None:
+        self._costs = costs
+        self._whole = 0
+        self._samples = 0
+        self._threads = torch.get_num_threads()
+        self._timed = False
+        self._schedule: Generator[tuple[int, int, bool], None, None] | None = None
+        self.done = False
+
+    def source(self, open_iterator: OpenIterator) -> Iterator[Any]:
+        """Real batches of the training loader, without end."""
+        pool: list[Any] = []
+        inner = open_iterator()
+        while len(pool) < _POOL:
+            begun = time.perf_counter()
+            batch = next(inner, None)
+            if batch is None:
+                break
+            if not pool:
+                self._costs.saw_batch(batch)
+            pool.append(batch)
+            samples = batches.size(batch)
+            if samples and len(pool) > 1 and self._costs.reads_here:
+                self._costs.read(time.perf_counter() - begun, samples)
+        del inner
+        sizes = [batches.size(batch) or 0 for batch in pool]
+        if self._schedule is None:
+            self._whole = max(sizes, default=0)
+            self._schedule = self._turns(self._whole)
+            self._advance()
+        pool = [batch for batch, samples in zip(pool, sizes) if samples == self._whole]
+        while pool:
+            yield from pool
+
+    def part(self, batch: Any) -> Any:
+        """The part of a batch (of any loader) that the running turn asks for."""
+        samples = batches.size(batch)
+        if not samples or not self._whole or self._samples >= self._whole:
+            return batch
+        return batches.part(batch, max(1, samples * self._samples // self._whole), samples)
+
+    def stepped(self, step: Step) -> None:
+        """A step of the running turn was measured."""
+        if self._timed and step.samples:
+            self._costs.timings.append((self._threads, step.samples, step.compute_seconds))
+        self._advance()
+
+    def _advance(self) -> None:
+        if self._schedule is None:
+            return
+        turn = next(self._schedule, None)
+        if turn is None:
+            self.done = True
+            return
+        self._threads, self._samples, self._timed = turn
+        if torch.get_num_threads() != self._threads:
+            torch.set_num_threads(self._threads)
+
+    def _turns(self, whole: int) -> Generator[tuple[int, int, bool], None, None]:
+        """Threads, samples of a batch, and whether the step counts; the time between two is the step's."""
+        sizes = sorted({max(min(2, whole), whole // divisor) for divisor in (8, 4, 2, 1)})
+        started = time.perf_counter()
+        counts: list[int] = []
+        warm_up = 0.0
+        for threads in _thread_counts():
+            begun = time.perf_counter()
+            for samples in reversed(sizes):
+                yield threads, samples, False
+            counts.append(threads)
+            block = time.perf_counter() - begun
+            warm_up += block
+            # Half the threads take at most twice as long.
+            if threads > 1 and (warm_up + 2 * block) * (_FEWEST_ROUNDS + 1) > BUDGET_SECONDS:
+                self._costs.notes.append(f"fewer than {threads} threads were left out, to be done in time")
+                break
+        rounds = 0
+        while True:
+            for threads in counts:
+                if len(counts) > 1:
+                    yield threads, sizes[0], False  # the first step after a change wakes the threads up
+                for samples in sizes:
+                    yield threads, samples, True
+            rounds += 1
+            elapsed = time.perf_counter() - started
+            if (
+                rounds >= _MOST_ROUNDS
+                or (rounds >= _ROUNDS and elapsed > _ENOUGH_SECONDS)
+                or (rounds >= _FEWEST_ROUNDS and elapsed > BUDGET_SECONDS)
+            ):
+                return
+
+
+def _thread_counts() -> list[int]:
+    """All cores that this process may use, and the powers of two below, largest first."""
+    if cuda_in_use():
+        return [torch.get_num_threads()]
+    cores = len(os.sched_getaffinity(0))
+    return sorted({cores, *(1 << n for n in range(cores.bit_length()) if 1 << n <= cores)}, reverse=True)
