@@ -46,7 +46,6 @@ LINES: list[tuple[str, dict[str, object]]] = [
         "Epoch: [0][  10/5005]\tTime  0.500 ( 0.600)\tLoss 6.9e+00 (7.0e+00)\tAcc@1   0.00 (  0.10)",
         {"loss": 6.9, "epoch": 0, "step": 10},
     ),
-    ("\x1b[1m 12/938\x1b[0m \x1b[32m━\x1b[0m 5s 6ms/step - loss: 2.1", {"loss": 2.1, "step": 12}),
     ("epoch 1 loss_D: 0.7 loss_G: 1.9", {"loss": 0.7, "epoch": 1, "metrics": {"loss_g": 1.9}}),
     ("step 5 policy_loss=0.2 loss=0.9", {"loss": 0.9, "step": 5, "metrics": {"policy_loss": 0.2}}),
     # Keras

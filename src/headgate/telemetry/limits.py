@@ -1,0 +1,138 @@
+"""What this process may use of the machine: CPUs, CPU time and memory, by affinity and by the cgroups that it is in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+CgroupVersion = Literal["v1", "hybrid", "v2", "none"]
+
+_UNLIMITED_V1 = 1 << 60
+"""Without a limit, cgroup v1 shows the largest number that it can count, rounded to pages."""
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupTree:
+    """The cgroup file systems that are mounted: where, by controller (`unified` for cgroup2), and where we are in each.
+
+    `folders` are ours, below the mount point of the same controller in `mounts`.
+    """
+
+    version: CgroupVersion
+    mounts: Mapping[str, Path]
+    folders: Mapping[str, Path]
+
+
+def cgroups(root: Path = Path("/")) -> CgroupTree:
+    """Where cgroups are mounted, and our own in each, as seen from our cgroup namespace."""
+    ours = dict(_membership(root))
+    mounts: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
+    kinds = set()
+    for line in _text(root / "proc/self/mountinfo").splitlines():
+        words, _, rest = line.partition(" - ")
+        fields, tail = words.split(), rest.split()
+        if len(fields) < 5 or len(tail) < 3 or tail[0] not in ("cgroup", "cgroup2"):
+            continue
+        top, point = fields[3], root / fields[4].lstrip("/")
+        names = ["unified"] if tail[0] == "cgroup2" else tail[2].split(",")
+        for name in names:
+            if name in ours and name not in mounts:
+                kinds.add(tail[0])
+                mounts[name] = point
+                folders[name] = point / _below(ours[name], top)
+    version: CgroupVersion = "none"
+    if kinds == {"cgroup", "cgroup2"}:
+        version = "hybrid"
+    elif kinds:
+        version = "v1" if "cgroup" in kinds else "v2"
+    return CgroupTree(version, mounts, folders)
+
+
+def allowed_cpus(root: Path = Path("/")) -> frozenset[int]:
+    """CPUs that this process may run on: its affinity, which a cpuset narrows too."""
+    for line in _text(root / "proc/self/status").splitlines():
+        if line.startswith("Cpus_allowed_list:"):
+            return parse_list(line.partition(":")[2])
+    return parse_list(_text(root / "sys/devices/system/cpu/online"))
+
+
+def quota_cores(tree: CgroupTree) -> float | None:
+    """Cores' worth of CPU time that our cgroup and those above it allow; None without a limit."""
+    limits = []
+    for folder in _upwards(tree, "unified"):
+        words = _text(folder / "cpu.max").split()
+        if len(words) == 2 and words[0].isdigit() and int(words[1]) > 0:
+            limits.append(int(words[0]) / int(words[1]))
+    for folder in _upwards(tree, "cpu"):
+        quota, period = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
+        if quota is not None and period and quota > 0:
+            limits.append(quota / period)
+    return min(limits, default=None)
+
+
+def memory_limit(tree: CgroupTree) -> int | None:
+    """Bytes that our cgroup and those above it allow; None without a limit."""
+    limits = [
+        limit
+        for controller, name in (("unified", "memory.max"), ("memory", "memory.limit_in_bytes"))
+        for folder in _upwards(tree, controller)
+        if (limit := _number(folder / name)) is not None and 0 < limit < _UNLIMITED_V1
+    ]
+    return min(limits, default=None)
+
+
+def parse_list(text: str) -> frozenset[int]:
+    """A list as the kernel writes them: `0-3,8`."""
+    found: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if first.strip().isdigit():
+            found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
+def _membership(root: Path) -> Iterator[tuple[str, str]]:
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            yield "unified", path
+        else:
+            for controller in controllers.split(","):
+                yield controller, path
+
+
+def _below(path: str, top: str) -> str:
+    """`path` seen from a mount that shows the tree from `top` on."""
+    if top != "/" and (path == top or path.startswith(f"{top}/")):
+        path = path[len(top) :]
+    # A path that leads out of our cgroup namespace is of no use here.
+    return "" if path.startswith("/..") else path.lstrip("/")
+
+
+def _upwards(tree: CgroupTree, controller: str) -> Iterator[Path]:
+    """Our cgroup, then those above it up to the mount point."""
+    if controller not in tree.folders:
+        return
+    folder, top = tree.folders[controller], tree.mounts[controller]
+    yield folder
+    while folder != top and folder != folder.parent:
+        folder = folder.parent
+        yield folder
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(_text(path))
+    except ValueError:
+        return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

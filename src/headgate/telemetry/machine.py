@@ -1,0 +1,210 @@
+"""This machine: what it has, what of it may be used, and what others use already."""
+
+from __future__ import annotations
+
+import platform
+import socket
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from headgate.cluster import Disk, Nic, Node
+from headgate.telemetry import limits
+from headgate.telemetry.base import Target
+from headgate.telemetry.blocks import whole_disks
+from headgate.telemetry.columns import Column
+from headgate.telemetry.cpu import CpuSampler
+from headgate.telemetry.gpu import GpuSampler, gpus, open_nvml
+from headgate.telemetry.memory import MemorySampler
+from headgate.telemetry.nics import counted, default_routes, interfaces, outward
+from headgate.telemetry.round import Round
+from headgate.telemetry.speed import core_gflops
+
+_LOOK_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The CPUs that may be used, without limits on their time.
+
+    Args:
+        model: Name of the CPU model.
+        online: CPUs of the machine.
+        allowed: CPUs that we may run on.
+        physical: Cores that those belong to, SMT siblings counted once.
+        numa_nodes: NUMA nodes that those belong to.
+    """
+
+    model: str
+    online: int
+    allowed: int
+    physical: int
+    numa_nodes: int
+
+    @property
+    def smt(self) -> bool:
+        """Whether some of the CPUs share a core."""
+        return self.physical < self.allowed
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What `doctor` shows of the machine besides its Node.
+
+    Args:
+        node: The machine as a node.
+        topology: Its CPUs.
+        kernel: Release of the kernel.
+        cgroups: Version, mount points and our own folders.
+        quota_cores: Cores' worth of CPU time that our cgroup allows; None without a limit.
+        memory_limit_bytes: Memory that our cgroup allows; None without a limit.
+        machine_memory_bytes: Memory of the machine.
+        pressure: Whether the kernel gives pressure stall information.
+        default_route: Interface that a default route leaves by; None without one.
+        other_interfaces: Interfaces whose bytes are not counted: bonds, bridges, tunnels and the like.
+        used_cores: Cores in use by everyone on the machine, over a quarter of a second; None where that cannot be read.
+        used_memory_bytes: Memory in use by everyone, page cache not counted.
+        gpu_busy: Mean over the GPUs, 0 to 1; None without a GPU.
+        gpu_memory_bytes: GPU memory in use by everyone; None without a GPU.
+    """
+
+    node: Node
+    topology: Topology
+    kernel: str
+    cgroups: limits.CgroupTree
+    quota_cores: float | None
+    memory_limit_bytes: int | None
+    machine_memory_bytes: int
+    pressure: bool
+    default_route: str | None
+    other_interfaces: tuple[str, ...]
+    used_cores: float | None
+    used_memory_bytes: float | None
+    gpu_busy: float | None
+    gpu_memory_bytes: float | None
+
+
+def detect(cache: Path | None = None) -> Node:
+    """This machine as a node. Measures the speed of a core, in half a second, unless `cache`, a JSON file, has it."""
+    node = describe()
+    speed = core_gflops(cache, node.cpu_model, node.cores)
+    return replace(node, core_gflops=speed, address=_address(), gpus=gpus(open_nvml()))
+
+
+def survey(cache: Path | None = None) -> Survey:
+    """This machine with all that is worth showing of it; looks for a quarter of a second at what is in use."""
+    node = detect(cache)
+    tree = limits.cgroups()
+    routes = default_routes()
+    carrying = {nic.name for nic in counted()}
+    used = _used()
+    return Survey(
+        node=node,
+        topology=topology(),
+        kernel=platform.release(),
+        cgroups=tree,
+        quota_cores=limits.quota_cores(tree),
+        memory_limit_bytes=limits.memory_limit(tree),
+        machine_memory_bytes=machine_memory(),
+        pressure=Path("/proc/pressure/cpu").exists(),
+        default_route=routes[0] if routes else None,
+        other_interfaces=tuple(nic.name for nic in interfaces() if nic.name not in carrying),
+        used_cores=used.get("cpu_cores"),
+        used_memory_bytes=used.get("memory_bytes"),
+        gpu_busy=used.get("gpu_busy"),
+        gpu_memory_bytes=used.get("gpu_memory_bytes"),
+    )
+
+
+def describe(root: Path = Path("/")) -> Node:
+    """What files say of a machine: all of its Node but GPUs, address and measured speed.
+
+    Args:
+        root: Where /proc and /sys are found.
+    """
+    tree = limits.cgroups(root)
+    cpus = topology(root)
+    memory = machine_memory(root)
+    quota, limit = limits.quota_cores(tree), limits.memory_limit(tree)
+    outer = outward(root)
+    return Node(
+        name=socket.gethostname(),
+        cores=float(cpus.allowed) if quota is None else min(float(cpus.allowed), quota),
+        memory_bytes=memory if limit is None else min(memory, limit),
+        nic_bytes_per_second=outer.bytes_per_second if outer is not None else None,
+        nics=tuple(Nic(nic.name, nic.bytes_per_second, virtual=not nic.physical) for nic in counted(root)),
+        disks=tuple(Disk(disk.name, disk.bytes, disk.rotational) for disk in whole_disks(root)),
+        cpu_model=cpus.model,
+        physical_cores=cpus.physical,
+        numa_nodes=cpus.numa_nodes,
+    )
+
+
+def topology(root: Path = Path("/")) -> Topology:
+    """The CPUs that may be used, from /proc and /sys below `root`."""
+    allowed = limits.allowed_cpus(root)
+    folder = root / "sys/devices/system/cpu"
+    online = limits.parse_list(_text(folder / "online")) or allowed
+    cores = set()
+    for cpu in allowed:
+        # Without topology files (some containers and ARM boards) each CPU stands for a core.
+        siblings = limits.parse_list(_text(folder / f"cpu{cpu}/topology/thread_siblings_list"))
+        cores.add(min(siblings, default=cpu))
+    nodes = 0
+    for path in sorted((root / "sys/devices/system/node").glob("node[0-9]*")):
+        if limits.parse_list(_text(path / "cpulist")) & allowed:  # a node may have memory only
+            nodes += 1
+    return Topology(
+        model=_cpu_model(root),
+        online=len(online),
+        allowed=len(allowed),
+        physical=len(cores),
+        numa_nodes=max(1, nodes),
+    )
+
+
+def machine_memory(root: Path = Path("/")) -> int:
+    """Bytes of memory of the whole machine."""
+    for line in _text(root / "proc/meminfo").splitlines():
+        if line.startswith("MemTotal:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _cpu_model(root: Path) -> str:
+    for line in _text(root / "proc/cpuinfo").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("model name", "cpu model", "Model"):
+            return value.strip()
+    # An ARM kernel names no model; its board may.
+    return _text(root / "proc/device-tree/model").strip("\0") or platform.machine()
+
+
+def _address() -> str:
+    """Our address on the way out. Connecting a UDP socket looks up the route and sends nothing."""
+    for family, far in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((far, 9))
+                return str(probe.getsockname()[0])
+        except OSError:
+            continue
+    return "127.0.0.1"
+
+
+def _used() -> dict[Column, float]:
+    """What everyone uses now; what cannot be read is left out."""
+    node = (Target("node", None),)
+    everything = Round((CpuSampler(), MemorySampler(), GpuSampler()), lambda _text: None)
+    everything.read(time.monotonic(), node)
+    time.sleep(_LOOK_SECONDS)
+    readings = everything.read(time.monotonic(), node).get("node", {})
+    everything.read(time.monotonic(), ())  # closes what was opened
+    return readings
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

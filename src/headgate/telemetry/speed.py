@@ -1,0 +1,95 @@
+"""The measured speed of one core, kept from run to run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+_SECONDS = 0.35
+"""CPU seconds of measuring; with the start of an interpreter and numpy about half a second in all."""
+
+_PATIENCE_SECONDS = 30.0
+
+# CPU time, not wall time, so that whoever else is on the core does not count.
+_PROGRAM = f"""
+import time
+import numpy
+
+size = 512
+left = numpy.random.default_rng(0).random((size, size), numpy.float32)
+right = left.T.copy()
+out = left @ right
+samples = []
+end = time.process_time() + {_SECONDS}
+while len(samples) < 3 or time.process_time() < end:
+    begin = time.process_time()
+    numpy.matmul(left, right, out=out)
+    samples.append(time.process_time() - begin)
+print(2 * size**3 / sorted(samples)[len(samples) // 2] / 1e9)
+"""
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1")
+
+
+def measure() -> float | None:
+    """GFLOP/s of one core: the median of several float32 products of 512 x 512 matrices, in a process with one thread.
+    None where it cannot be measured."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", _PROGRAM],
+            env=os.environ | _ONE_THREAD,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE_SECONDS,
+            check=True,
+        )
+        return float(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+
+
+def core_gflops(
+    cache: Path | None, cpu_model: str, cores: float, measure: Callable[[], float | None] = measure
+) -> float | None:
+    """The speed from the cache, or measured now and written to it.
+
+    Args:
+        cache: A JSON file; None to measure without one. One that cannot be read is replaced; one that cannot be written
+            is done without.
+        cpu_model: A cached speed of another model is not used.
+        cores: Nor one of another number of usable cores, for the machine was changed.
+        measure: What measures.
+    """
+    machine = {"cpu_model": cpu_model, "cores": cores}
+    known = _read(cache) if cache is not None else {}
+    speed = known.get("core_gflops")
+    if isinstance(speed, float) and speed > 0 and machine == {name: known.get(name) for name in machine}:
+        return speed
+    speed = measure()
+    if speed is not None and cache is not None:
+        _write(cache, machine | {"core_gflops": speed})
+    return speed
+
+
+def _read(cache: Path) -> dict[str, object]:
+    try:
+        found = json.loads(cache.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write(cache: Path, content: dict[str, object]) -> None:
+    beside = cache.with_name(f"{cache.name}.{os.getpid()}")
+    try:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(json.dumps(content, indent=2) + "\n")
+        beside.replace(cache)
+    except OSError:
+        with suppress(OSError):
+            beside.unlink()
