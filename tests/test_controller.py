@@ -114,6 +114,19 @@ def test_a_job_is_planned_first_and_then_started() -> None:
     assert driver.wake_at is None
 
 
+def test_jobs_handed_in_together_start_with_shares_that_know_of_each_other() -> None:
+    driver, first, second = Driver(EqualPolicy()), job("a"), job("b")
+    driver.step(0.0, JobSubmitted("r/a", first))
+    driver.step(0.0, JobSubmitted("r/b", second))
+    assert driver.step(0.1, JobPlanned("r/a", 1, PLAN)) == []
+    assert driver.step(0.2, JobPlanned("r/b", 1, PLAN)) == [
+        start(first, Share(cpu_weight=100.0), 1, 1.0, "equal share, priority 1"),
+        start(second, Share(cpu_weight=100.0), 1, 1.0, "equal share, priority 1"),
+        MarkJob("r/a", "running", "started"),
+        MarkJob("r/b", "running", "started"),
+    ]
+
+
 def test_a_stale_plan_is_dropped() -> None:
     driver = Driver()
     driver.step(0.0, JobSubmitted("r/a", job()))
@@ -167,7 +180,9 @@ def test_what_comes_after_a_failed_job_is_skipped_down_the_chain() -> None:
 def test_a_failure_says_what_happened(end: Exit, reason: str | None, code: int) -> None:
     driver = Driver()
     running(driver, 0.0, job())
-    assert driver.step(1.0, TaskExited("r/a/worker-0", end)) == [MarkJob("r/a", "failed", reason or end.reason or "", code)]
+    assert driver.step(1.0, TaskExited("r/a/worker-0", end)) == [
+        MarkJob("r/a", "failed", reason or end.reason or "", code)
+    ]
 
 
 def test_a_failed_attempt_is_tried_again_from_the_last_checkpoint() -> None:
@@ -181,7 +196,7 @@ def test_a_failed_attempt_is_tried_again_from_the_last_checkpoint() -> None:
     assert driver.wake_at == 7.0
     assert driver.step(7.0, Wake()) == [
         start(spec, Share(), 2, 2.0, "no policy", attempt=2, resume=saved),
-        MarkJob("r/a", "running", "started (attempt 2, from step 40)"),
+        MarkJob("r/a", "running", "going on from step 40 (attempt 2)"),
     ]
     driver.step(8.0, TaskExited("r/a/worker-0", Exit(code=1)))
     assert driver.wake_at == 10.0
@@ -339,9 +354,7 @@ def test_the_policy_is_woken_when_it_asked_to_be() -> None:
     running(driver, 0.0, job())
     assert driver.wake_at == 30.0
     policy.answer = Decision({"r/a": (Share(cpu_weight=50.0), "it learns no more"), "r/gone": (Share(), "")})
-    assert driver.step(30.0, Wake()) == [
-        SetShare("r/a/worker-0", Share(cpu_weight=50.0), 2, 2.0, "it learns no more")
-    ]
+    assert driver.step(30.0, Wake()) == [SetShare("r/a/worker-0", Share(cpu_weight=50.0), 2, 2.0, "it learns no more")]
     assert policy.calls[-1] == (30.0, 2.0, ())
     assert driver.wake_at is None
 

@@ -60,7 +60,7 @@ class _Task:
     connected: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Job:
     id: JobId
     spec: Job
@@ -237,11 +237,14 @@ class Controller:
 
     def _start_due(self, now: float, changes: list[Change]) -> list[Action]:
         actions: list[Action] = []
-        progressed = True
-        while progressed:  # a skipped job may be what another one waits for
-            progressed = False
+        # Jobs that were handed in together start with shares that know of each other.
+        unplanned = {job.run for job in self._jobs.values() if job.state == "waiting" and job.plan is None}
+        due: list[_Job] = []
+        skipped = True
+        while skipped:  # a skipped job may be what another one waits for
+            skipped = False
             for job in self._jobs.values():
-                if job.state != "waiting" or job.plan is None:
+                if job.state != "waiting" or job.plan is None or job.run in unplanned or job in due:
                     continue
                 if job.not_before is None and job.spec.after is not None:
                     other = self._jobs.get(f"{job.run}/{job.spec.after}")
@@ -251,12 +254,12 @@ class Controller:
                     elif other.state in ENDED:
                         why = f"{other.spec.name}, which it comes after, ended as {other.state}"
                         actions.append(self._mark(job, "skipped", why))
-                        progressed = True
+                        skipped = True
                         continue
                 when = self._start_time(job)
                 if when is not None and now >= when:
-                    actions += self._start(now, job, job.plan, changes)
-        return actions
+                    due.append(job)
+        return actions + self._start(now, due, changes)
 
     def _say_waiting(self, now: float, job: _Job) -> list[Action]:
         if job.not_before is None and job.spec.after is not None:
@@ -266,33 +269,40 @@ class Controller:
             return []
         return [self._mark(job, "waiting", f"starts in {say_seconds(when - now)}")]
 
-    def _start(self, now: float, job: _Job, plan: Plan, changes: list[Change]) -> list[Action]:
+    def _start(self, now: float, jobs: Sequence[_Job], changes: list[Change]) -> list[Action]:
+        if not jobs:
+            return []
+        for job in jobs:
+            self._place(now, job)
+        # Newcomers' shares are settled with everybody else's before they start, so that they start with them.
+        arrived = [Arrived(job.id, job.spec.priority, job.spec.limits.cores) for job in jobs]
+        actions = self._share(now, [*changes, *arrived], starting=jobs)
+        changes.clear()
+        for job in jobs:
+            text = f"going on from step {job.resume.step}" if job.resume is not None else "started"
+            again = f" (attempt {job.attempt})" if job.attempt > 1 else ""
+            actions.append(self._mark(job, "running", text + again))
+        return actions
+
+    def _place(self, now: float, job: _Job) -> None:
+        """Make the tasks of a job's next attempt."""
+        plan, limits = job.plan, job.spec.limits
+        if plan is None:
+            raise ValueError(f"{job.id} has no plan")
         job.attempt += 1
         job.ends_as = None
         job.deadline = now + job.spec.timeout if job.spec.timeout is not None else None
-        roles = [("worker", i, node) for i, node in enumerate(plan.worker_nodes)]
-        roles += [("server", i, node) for i, node in enumerate(plan.server_nodes)]
-        limits = job.spec.limits
-        share = Share(
-            cpu_cap_cores=limits.cores / len(roles) if limits.cores is not None else None,
-            memory_bytes=limits.memory_bytes,
-        )
-        for role, index, node in roles:
-            id = f"{job.id}/{role}-{index}"
-            job.tasks[id] = _Task(id, node, share, threads=0, entitled=0.0)
-        # The newcomer's share is settled with everybody else's before it starts, so that it starts with it.
-        before = [Arrived(job.id, job.spec.priority, limits.cores)]
-        shared = self._share(now, [*changes, *before], starting=job)
-        changes.clear()
-        again = (
-            f" (attempt {job.attempt}{', from ' + _point(job.resume) if job.resume else ''})" if job.attempt > 1 else ""
-        )
-        first = f"going on from {_point(job.resume)}" if job.attempt == 1 and job.resume else "started"
-        return [*shared, self._mark(job, "running", f"{first}{again}")]
+        nodes = [(f"worker-{i}", node) for i, node in enumerate(plan.worker_nodes)]
+        nodes += [(f"server-{i}", node) for i, node in enumerate(plan.server_nodes)]
+        cap = limits.cores / len(nodes) if limits.cores is not None else None
+        share = Share(cpu_cap_cores=cap, memory_bytes=limits.memory_bytes)
+        for name, node in nodes:
+            task = f"{job.id}/{name}"
+            job.tasks[task] = _Task(task, node, share, threads=0, entitled=0.0)
 
     # --- sharing ----------------------------------------------------------------------------------------------------
 
-    def _share(self, now: float, changes: Sequence[Change], starting: _Job | None = None) -> list[Action]:
+    def _share(self, now: float, changes: Sequence[Change], starting: Sequence[_Job] = ()) -> list[Action]:
         """Ask the policy, and bring every task to what follows from its answer; tasks of `starting` are started with
         it."""
         actions: list[Action] = []
@@ -321,7 +331,7 @@ class Controller:
                 task.entitled, before = entitled[task.id], (task.entitled, task.threads)
                 task.threads = max(1, math.ceil(task.entitled - 1e-9))
                 reason = reasons.get(job.id, "what others leave" if task.share.cpu_weight is not None else "no policy")
-                if job is starting and job.plan is not None:
+                if job in starting and job.plan is not None:
                     actions.append(
                         StartTask(
                             task=task.id,
@@ -442,7 +452,3 @@ def _within(share: Share, job: _Job, tasks: int) -> Share:
         disk_bytes_per_second=share.disk_bytes_per_second,
         gpu_fraction=share.gpu_fraction,
     )
-
-
-def _point(checkpoint: Checkpoint | None) -> str:
-    return f"step {checkpoint.step}" if checkpoint is not None else "the beginning"

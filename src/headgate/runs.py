@@ -225,6 +225,19 @@ def remove(run: Path) -> None:
     shutil.rmtree(run)
 
 
+def retain() -> None:
+    """Delete the oldest ended runs beyond the newest `HEADGATE_KEEP_RUNS` (200).
+
+    Raises:
+        UsageError: The variable is not a number.
+    """
+    text = os.environ.get("HEADGATE_KEEP_RUNS", "200")
+    if not text.isdigit():
+        raise UsageError(f"found HEADGATE_KEEP_RUNS={text!r}; expected a number of runs")
+    for run in list(outdated(int(text))):
+        shutil.rmtree(run, ignore_errors=True)
+
+
 def outdated(keep: int) -> Iterator[Path]:
     """The oldest ended runs beyond the newest `keep`."""
     every = listing()

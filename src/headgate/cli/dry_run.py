@@ -14,7 +14,7 @@ import click
 from headgate import events, isolation, policies, runs
 from headgate.cluster import Cluster
 from headgate.controller import Controller
-from headgate.engines.launch import launch
+from headgate.engines.launch import inject, launch
 from headgate.hub.run import Submission
 from headgate.planning import candidates
 from headgate.telemetry import machine
@@ -62,7 +62,7 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
             start.spec,
             environment=submission.environment,
             threads=start.threads,
-            injected=home / "inject",
+            injected=inject(home / "inject"),
             checkpoints=Path("RUN") / "jobs" / start.spec.name / "checkpoints",
             resume=start.resume,
         )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -69,17 +69,11 @@ def follow(hub: Hub, run: str, as_json: bool) -> int:
 def conclude(folder: Path, report: str | None, as_json: bool) -> None:
     """Print what a run that has ended came to."""
     if as_json:
-        click.echo(json.dumps({**_plain(runs.summary(folder)), "report": report}, indent=2))
+        click.echo(json.dumps({**asdict(runs.summary(folder)), "report": report}, indent=2))
         return
     from headgate.reports.terminal import summary
 
     summary(folder / runs.STORE, Console())
-
-
-def _plain(summary: runs.RunSummary) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(summary)
 
 
 class _Interrupts:
@@ -230,6 +224,14 @@ def sparkline(values: list[float], width: int = 24) -> str:
     return "".join(_BARS[int((value - low) / (high - low) * 7)] if high > low else _BARS[0] for value in means)
 
 
+def print_table(table: Table) -> None:
+    """Print a table; where nobody looks at a terminal, nothing of it is folded or cut."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = 10_000
+    console.print(table)
+
+
 def attach(hub: Hub, run: str, as_json: bool) -> int:
     """Attach to a run that is going on and follow it.
 
@@ -239,8 +241,3 @@ def attach(hub: Hub, run: str, as_json: bool) -> int:
     if hub.ask("attach", run=run)["type"] != "attached":
         raise HubError(f"the hub did not let us attach to {run}")
     return follow(hub, run, as_json)
-
-
-def interactive() -> bool:
-    """Whether a person sits at both ends."""
-    return sys.stdin.isatty() and sys.stdout.isatty()

@@ -8,10 +8,10 @@ from collections import Counter
 from dataclasses import asdict
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from headgate import runs
+from headgate.cli.following import print_table
 from headgate.errors import HeadgateError
 from headgate.hub.client import clean
 from headgate.units import say_seconds
@@ -53,4 +53,4 @@ def command(every: bool, as_json: bool) -> None:
             ", ".join(f"{count} {state}" for state, count in counts.items()),
             run.command.replace("[", r"\["),
         )
-    Console(soft_wrap=True).print(table)
+    print_table(table)

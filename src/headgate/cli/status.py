@@ -7,11 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from headgate import runs
-from headgate.cli.following import position
+from headgate.cli.following import position, print_table
 from headgate.telemetry.store import RunReader
 from headgate.units import say_bytes, say_seconds
 
@@ -48,7 +47,7 @@ def command(run: str | None, as_json: bool) -> None:
             say_bytes(job["memory_bytes"]) if running and job["memory_bytes"] is not None else "",
             job["reason"].replace("[", r"\["),
         )
-    Console(soft_wrap=True).print(table)
+    print_table(table)
 
 
 def latest(reader: RunReader, job: str) -> dict[str, Any]:

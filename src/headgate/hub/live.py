@@ -59,7 +59,7 @@ class LiveHub(Listener):
         self._shares: dict[TaskId, Share] = {}
         self._wake: asyncio.TimerHandle | None = None
         self._sampler: asyncio.TimerHandle | None = None
-        self._shower: asyncio.TimerHandle | None = None
+        self._shower: asyncio.Handle | None = None
         self._background: set[asyncio.Task[Any]] = set()
         engine.open(self)
         self._step(events.NodeJoined(node))
@@ -112,6 +112,7 @@ class LiveHub(Listener):
                 live.profile = profiles.dump(known)
             self._step(events.JobSubmitted(f"{run.id}/{name}", live.spec, live.checkpoint))
         self._in_background(asyncio.to_thread(run.note_packages))
+        self._in_background(asyncio.to_thread(runs.retain))
         if self._sampler is None:
             self._sample()
         return run
@@ -146,7 +147,8 @@ class LiveHub(Listener):
         watchers = self._watchers.setdefault(run, set())
         watchers.add(watcher)
         if self._shower is None:
-            self._show()
+            # Not at once: the answer to the request comes first.
+            self._shower = self._loop.call_soon(self._show)
         return lambda: watchers.discard(watcher)
 
     async def close(self) -> None:

@@ -289,7 +289,9 @@ class LiveRun:
 
     def record_usage(self, target: str, reading: Mapping[Column, float]) -> None:
         """Write what a target used."""
-        self.recorder.add("usage", t=self.clock(), target=target, **reading)
+        self.recorder.add(
+            "usage", t=self.clock(), target=target, **{str(column): value for column, value in reading.items()}
+        )
 
     def event(self, t: float, kind: str, text: str, job: str | None = None, task: str | None = None) -> None:
         """Write what happened."""

@@ -45,7 +45,7 @@ class Server:
         self.stopping = asyncio.Event()
 
     async def serve(self, path: Path) -> None:
-        """Answer until there has been nothing to do for a while, or `stopping` is set."""
+        """Answer until there has been nothing to do for a while, or `stopping` is set; set again, it kills."""
         path.unlink(missing_ok=True)
         server = await asyncio.start_unix_server(self._client, path, limit=_LINE_BYTES)
         os.chmod(path, 0o600)
@@ -60,6 +60,16 @@ class Server:
                     await asyncio.wait_for(self.stopping.wait(), min(left, 1.0))
             # Whoever comes from here on finds no socket, and waits for the lock to start another hub.
             path.unlink(missing_ok=True)
+            await self._stop_jobs()
+
+    async def _stop_jobs(self) -> None:
+        """Stop what still runs, each job with its checkpoint; the engine kills a task when its grace is over."""
+        self.stopping.clear()
+        for run in list(self._hub.runs):
+            self._hub.stop(run, None, kill=False)
+        while self._hub.runs and not self.stopping.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.stopping.wait(), 0.05)
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._clients += 1

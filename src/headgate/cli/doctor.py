@@ -1,0 +1,98 @@
+"""`headgate doctor`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from headgate import isolation, registry, runs
+from headgate.errors import HubError
+from headgate.hub.client import clean, connect
+from headgate.telemetry import machine
+from headgate.telemetry.machine import Survey
+from headgate.units import say_bytes
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def command(as_json: bool) -> None:
+    """Show this machine as Headgate sees it, what others use of it, and what each missing permission costs.
+
+    \b
+    Example: headgate doctor
+    """
+    clean()
+    survey = machine.survey(runs.home() / "node.json")
+    lost = isolation.make(isolation.DEFAULT, "doctor").lost()
+    plugins = [warning for group in registry.GROUPS for warning in registry.load(group).warnings]
+    hub = _hub()
+    if as_json:
+        found = {"survey": asdict(survey), "lost": lost, "plugins": plugins, "hub": hub, "home": str(runs.home())}
+        click.echo(json.dumps(found, indent=2, default=str))
+        return
+    for name, text in _machine(survey):
+        click.echo(f"{name:12}  {text}")
+    click.echo(f"{'runs':12}  {len(runs.listing())} in {runs.home()}")
+    click.echo(f"{'hub':12}  {hub}")
+    for line in lost or ("nothing: weight, cap, memory, CPU set and disk rate of each task can be controlled",):
+        click.echo(f"{'lost':12}  {line}")
+    for line in plugins:
+        click.echo(f"{'plug-in':12}  {line}")
+
+
+def _hub() -> str:
+    try:
+        hub = connect()
+    except HubError as error:
+        return str(error)
+    if hub is None:
+        return "not running; it starts with the first job"
+    with hub:
+        going = hub.ask("runs")
+    return f"running, policy {going['policy']}, {len(going['runs'])} runs going on"
+
+
+def _machine(survey: Survey) -> Iterator[tuple[str, str]]:
+    node, topology = survey.node, survey.topology
+    yield "machine", f"{node.name}, {node.address}, Linux {survey.kernel}"
+    cores = f"{node.cores:g} of {topology.online} cores may be used ({topology.model or 'model not known'})"
+    if survey.quota_cores is not None:
+        cores += f", CPU time limited to {survey.quota_cores:g} cores"
+    yield "cores", cores
+    smt = "SMT siblings share them" if topology.smt else "no SMT"
+    yield "", f"{topology.physical} physical, {smt}, {topology.numa_nodes} NUMA nodes"
+    if node.core_gflops is not None:
+        yield "core speed", f"{node.core_gflops:.1f} GFLOP/s (float32 matrix product, one thread)"
+    memory = f"{say_bytes(node.memory_bytes)} of {say_bytes(survey.machine_memory_bytes)} may be used"
+    yield "memory", memory
+    yield "GPUs", _listed([f"{gpu.name}, {say_bytes(gpu.memory_bytes)}" for gpu in node.gpus])
+    rates = [(nic.name, nic.bytes_per_second) for nic in node.nics]
+    yield "NICs", _listed([f"{name} {_rate(rate)}" for name, rate in rates])
+    yield "disks", _listed([f"{disk.name} {say_bytes(disk.bytes)}" for disk in node.disks])
+    tree = survey.cgroups
+    pressure = "with" if survey.pressure else "without"
+    yield "cgroups", f"{tree.version}, {pressure} pressure stall information"
+    yield "in use", ", ".join(_used(survey)) or "cannot be read"
+
+
+def _used(survey: Survey) -> Iterator[str]:
+    if survey.used_cores is not None:
+        yield f"{survey.used_cores:.2f} cores"
+    if survey.used_memory_bytes is not None:
+        yield f"{say_bytes(survey.used_memory_bytes)} of memory"
+    if survey.gpu_busy is not None:
+        yield f"{survey.gpu_busy:.0%} of the GPUs"
+    if survey.gpu_memory_bytes is not None:
+        yield f"{say_bytes(survey.gpu_memory_bytes)} of GPU memory"
+
+
+def _listed(items: list[Any]) -> str:
+    return "; ".join(items) or "none"
+
+
+def _rate(bytes_per_second: float | None) -> str:
+    return f"{bytes_per_second * 8 / 1e6:,.0f} Mbit/s" if bytes_per_second is not None else "(rate not known)"
