@@ -1,0 +1,163 @@
+"""Every code block of the README and of docs/ does what it says."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from headgate import jobfile
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+# Scripts that the pages speak of. None imports a framework, so that a page takes seconds.
+TRAINS = """
+import time
+for epoch in range(1, {epochs} + 1):
+    print(f"epoch {{epoch}}/{epochs} loss {{1 / epoch:.4f}}", flush=True)
+    time.sleep({pause})
+"""
+SCRIPTS = {
+    "train.py": TRAINS.format(epochs=3, pause=0.05),
+    "a.py": TRAINS.format(epochs=3, pause=0.05),
+    "b.py": TRAINS.format(epochs=3, pause=0.05),
+    "sweep.py": TRAINS.format(epochs=10_000, pause=0.05),
+    "broken.py": "raise SystemExit(3)\n",
+}
+MODEL = """
+import torch
+import headgate.torch as hg
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(256, 8), torch.randn(256, 1)), 16)
+model = torch.nn.Linear(8, 1)
+model, optimizer, loader = hg.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), loader)
+for epoch in hg.epochs(1000):
+    for x, y in loader:
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        hg.report(loss=loss)
+"""
+
+
+@dataclass(frozen=True)
+class Block:
+    page: Path
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text()
+    return [
+        Block(page, text.count("\n", 0, match.start()) + 1, match[1], match[2])
+        for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    ]
+
+
+def every(*languages: str) -> list[Block]:
+    return [block for page in PAGES for block in blocks(page) if block.language in languages]
+
+
+def commands(page: Path) -> list[tuple[str, int]]:
+    """Command lines of a page's console blocks, and the exit code that each is said to have."""
+    found = []
+    for block in blocks(page):
+        if block.language == "console":
+            for line in block.text.splitlines():
+                assert line.startswith("$ "), f"{block}: {line!r} is no command; put output into a block of `text`"
+                code = re.search(r"# exit code (\d+)", line)
+                found.append((line[2:], int(code[1]) if code else 0))
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a reader of the pages stands: the scripts that they speak of, and `headgate` on the PATH."""
+    place = tmp_path / "project"
+    place.mkdir()
+    for name, text in SCRIPTS.items():
+        (place / name).write_text(text)
+    (place / "model.py").write_text(MODEL)
+    bin = tmp_path / "bin"
+    bin.mkdir()
+    (bin / "headgate").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m headgate "$@"\n')
+    (bin / "headgate").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{bin}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    monkeypatch.chdir(place)
+    return place
+
+
+def run(command: list[str], folder: Path, code: int = 0) -> None:
+    done = subprocess.run(
+        command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == code, f"{shlex.join(command)} gave {done.returncode}:\n{done.stdout}{done.stderr}"
+    assert "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_blocks_are_of_a_language_that_is_checked(page: Path) -> None:
+    assert {block.language for block in blocks(page)} <= {"console", "python", "yaml", "toml", "json", "text"}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
+def test_command_lines_of_a_page_work_one_after_the_other(page: Path, folder: Path) -> None:
+    for block in blocks(page):
+        if block.language == "yaml":
+            (folder / "jobs.yaml").write_text(block.text)
+            break
+    for line, code in commands(page):
+        words = shlex.split(line, comments=True)
+        match words:
+            case ["headgate" | "python", *_]:
+                run(words, folder, code)
+            case ["make", target, *_]:
+                assert re.search(rf"^{re.escape(target)}:", (ROOT / "Makefile").read_text(), re.MULTILINE), line
+            case ["pip", "install", what]:
+                name, _, extras = what.rstrip("]").partition("[")
+                assert name == PROJECT["name"]
+                assert set(filter(None, extras.split(","))) <= PROJECT["optional-dependencies"].keys(), line
+            case _:
+                pytest.fail(f"{page.name}: nobody checks {line!r}")
+
+
+@pytest.mark.parametrize("block", every("python"), ids=str)
+def test_python_blocks_run(block: Block, folder: Path) -> None:
+    ast.parse(block.text)
+    (folder / "block.py").write_text(block.text)
+    run(["python", "block.py"], folder)
+
+
+@pytest.mark.parametrize("block", every("yaml"), ids=str)
+def test_yaml_blocks_are_job_files(block: Block, folder: Path) -> None:
+    (folder / "block.yaml").write_text(block.text)
+    assert jobfile.load(str(folder / "block.yaml"))
+
+
+@pytest.mark.parametrize("block", every("toml", "json"), ids=str)
+def test_toml_and_json_blocks_parse(block: Block) -> None:
+    assert (tomllib.loads if block.language == "toml" else json.loads)(block.text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
