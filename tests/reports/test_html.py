@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.errors import NotFoundError, StorageError
+from headgate.reports import html
+from headgate.telemetry.columns import COLUMNS
+from headgate.telemetry.store import TABLES, Recorder
+
+
+def data_of(page: Path) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page.read_text(), re.DOTALL)
+    assert found is not None
+    data: dict[str, Any] = json.loads(found[1])
+    return data
+
+
+def insert(path: Path, table: str, rows: Sequence[tuple[object, ...]]) -> None:
+    with sqlite3.connect(path) as db:
+        db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(TABLES[table]))})", rows)
+    db.close()
+
+
+def test_a_day_of_ten_tasks_stays_under_five_megabytes(tmp_path: Path) -> None:
+    path, seconds = tmp_path / "run.sqlite", 24 * 3600
+    recorder = Recorder(path)
+    recorder.add("meta", key="ended", value=str(float(seconds)))
+    recorder.add("meta", key="state", value="done")
+    for i in range(10):
+        recorder.add(
+            "jobs", name=f"job-{i}", position=i, state="done", submitted=0, started=0, ended=seconds, attempt=1
+        )
+        recorder.add("tasks", id=f"job-{i}/worker-0", job=f"job-{i}", started=0)
+    recorder.close()
+    columns = len(COLUMNS) - 5  # no GPU and no pressure, as on most machines
+    for target in [*(f"job-{i}/worker-0" for i in range(10)), "node:nimbus"]:
+        filler = (None,) * 5
+        rows = [(float(t), target, *[(t * 7919 % 1009) * 1.37 + 0.123] * columns, *filler) for t in range(seconds)]
+        insert(path, "usage", rows)
+        if not target.startswith("node:"):
+            reports = [
+                (float(t), target, t, 0, 1, t * 64, 1 / (1 + t) + t % 7, 0, 1, None) for t in range(0, seconds, 2)
+            ]
+            insert(path, "progress", reports)
+            insert(path, "events", [(float(t), target.split("/")[0], target, "note", "x" * 80) for t in range(500)])
+            insert(
+                path, "checkpoints", [(float(t), target, "x", t, 0, 0, 1, 0.1, "epoch") for t in range(0, seconds, 60)]
+            )
+    page = html.write(path, tmp_path / "report.html")
+    assert 500_000 < page.stat().st_size < 5_000_000
+    assert all(plot["count"] <= 600 for plot in data_of(page)["plots"])
+
+
+def test_a_page_asks_nobody_for_anything(store: Path, tmp_path: Path) -> None:
+    text = html.write(store, tmp_path / "report.html").read_text()
+    assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)=", text)
+    assert "default-src &#x27;none&#x27;" in text
+    assert "Copyright (c) 2022 Leon Sorokin" in text
+
+
+@pytest.mark.parametrize("jobs", [0, 1])
+def test_a_run_of_which_nothing_is_known_has_a_page(tmp_path: Path, jobs: int) -> None:
+    recorder = Recorder(tmp_path / "run.sqlite")
+    if jobs:
+        recorder.add("jobs", name="a", position=0)
+    recorder.close()
+    text = html.write(tmp_path / "run.sqlite", tmp_path / "report.html").read_text()
+    assert ("No job was recorded." in text) == (not jobs)
+    assert "interrupted" in text
+
+
+def test_a_damaged_value_does_not_cost_the_page(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run.sqlite")
+    for key in ("began", "ended", "node", "packages"):
+        recorder.add("meta", key=key, value="{not json")
+    recorder.add("jobs", name="a", position=0, spec="{", profile="[1]", plan="nothing", state="failed", attempt=1)
+    recorder.add("tasks", id="a/worker-0", job="a", exit="}")
+    recorder.add("progress", t=1.0, task="a/worker-0", metrics="x")
+    recorder.close()
+    assert html.write(tmp_path / "run.sqlite", tmp_path / "report.html").stat().st_size > 50_000
+
+
+def test_a_report_that_cannot_be_written_says_so_and_leaves_nothing(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError):
+        html.write(tmp_path / "none.sqlite", tmp_path / "report.html")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StorageError, match="--output"):
+        html.write(store, tmp_path / "folder")
+    with pytest.raises(StorageError, match="--output"):
+        html.write(store, tmp_path / "missing" / "report.html")
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]

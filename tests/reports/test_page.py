@@ -1,0 +1,211 @@
+"""The page in a real browser: the numbers on it are the store's, the plots are drawn, nothing is fetched or run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.analysis.jobs import figures
+from headgate.reports import html
+from headgate.reports.recording import read
+from headgate.telemetry.store import RunReader
+from headgate.testing.wait import until
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver")
+
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --window-size=1280,1400"
+)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in FLAGS.split():
+        options.add_argument(flag)
+    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('chromium')}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def page(browser: Any, store: Path, tmp_path: Path) -> Any:
+    """The browser with the report of `store` open, drawn."""
+    browser.get_log("performance")
+    browser.get(html.write(store, tmp_path / "report.html").as_uri())
+    until(lambda: browser.execute_script("return window.headgate !== undefined"), what="the plots")
+    return browser
+
+
+def figure(page: Any, job: str, key: str) -> float:
+    """The raw value behind a number of the summary table."""
+    found = page.execute_script(
+        "const [job, key] = arguments;"
+        "return document.querySelector(`#summary [data-job='${job}'] [data-key='${key}']`).dataset.value",
+        job,
+        key,
+    )
+    return float(found)
+
+
+def line(page: Any, plot: str, label: str) -> list[float | None]:
+    """What uPlot itself was given to draw for the mean of a line."""
+    found: list[float | None] = page.execute_script(
+        "const {u, plot, ofLine} = headgate.drawn[arguments[0]];"
+        "return Array.from(u.data[ofLine[plot.lines.findIndex((l) => l.label === arguments[1])].mean]);",
+        plot,
+        label,
+    )
+    return found
+
+
+def test_the_summary_table_has_the_numbers_of_the_store(page: Any, store: Path) -> None:
+    for job in map(figures, read(store).jobs):
+        for key in (
+            *("started", "ended", "run_seconds", "attempts", "loss_final", "loss_best", "steps", "steps_per_second"),
+            *("samples_per_second", "cpu_seconds", "cpu_mean_cores", "cpu_max_cores", "memory_peak_bytes"),
+            *("granted_cores", "used_of_granted", "input_fraction", "sampled_steps"),
+        ):
+            assert figure(page, job.name, key) == getattr(job, key), (job.name, key)
+    with RunReader(store) as reader:
+        cores = reader.query(
+            "SELECT sum(cpu_cores) AS total, max(cpu_cores) AS most FROM usage WHERE target = 'a/worker-0'"
+        )
+        loss = reader.query("SELECT loss FROM progress WHERE task = 'b/worker-0' ORDER BY t DESC LIMIT 1")
+    assert (figure(page, "a", "cpu_seconds"), figure(page, "a", "cpu_max_cores")) == (
+        cores[0]["total"],
+        cores[0]["most"],
+    )
+    assert figure(page, "b", "loss_final") == loss[0]["loss"]
+
+
+def test_the_plots_have_the_data_of_the_store(page: Any, store: Path) -> None:
+    with RunReader(store) as reader:
+        cores = [row["cpu_cores"] for row in reader.rows("usage", "target = 'node:nimbus' AND t > 0", order="t")]
+        memory = [row["memory_bytes"] for row in reader.rows("usage", "target = 'a/worker-0'", order="t")]
+        losses = [row["loss"] for row in reader.rows("progress", "task = 'a/worker-0'", order="t")]
+    assert line(page, "node-0-cpu", "all cores") == pytest.approx([used / 2 for used in cores], rel=1e-5)
+    drawn = line(page, "job-memory", "a")
+    assert drawn[:20] == pytest.approx(memory[1:], rel=1e-5)
+    assert drawn[20:] == [None] * 20
+    assert [v for v in line(page, "loss", "a") if v is not None] != []
+    raw = page.execute_script("return headgate.data.plots.find((p) => p.key === 'loss').lines[0].mean")
+    assert [v for v in raw if v is not None] == pytest.approx(losses, rel=1e-5)
+    assert line(page, "share-0", "granted")[:20] == pytest.approx([2.0] * 10 + [1.0] * 10)
+    assert sum(v for v in line(page, "share-0", "used") if v is not None) == pytest.approx(15.0)
+
+
+def test_every_plot_is_drawn(page: Any) -> None:
+    blank = page.execute_script(
+        "return Object.entries(headgate.drawn).filter(([, {u}]) => {"
+        "  const area = u.bbox, image = u.ctx.getImageData(area.left, area.top, area.width, area.height).data;"
+        "  const colours = new Set();"
+        "  for (let i = 0; i < image.length; i += 4)"
+        "    if (image[i + 3] > 60) colours.add(image[i] << 16 | image[i + 1] << 8 | image[i + 2]);"
+        "  return colours.size < 3;"
+        "}).map(([key]) => key)"
+    )
+    assert blank == []
+    keys = set(page.execute_script("return Object.keys(headgate.drawn)"))
+    wanted = {
+        "loss",
+        "loss-cpu",
+        "metric-0",
+        "share-0",
+        "share-1",
+        "job-cpu",
+        "job-memory",
+        "job-written",
+        "job-psi-cpu",
+    }
+    assert wanted | {"node-0-cpu", "node-0-memory", "node-0-net"} <= keys
+    # Nobody ever read from a disk or touched a GPU.
+    assert not {"job-read", "job-gpu", "node-0-gpu", "node-0-disk"} & keys
+
+
+def test_what_users_wrote_stays_text_and_nothing_is_fetched(page: Any) -> None:
+    assert page.execute_script("return window.stolen === undefined && document.images.length === 0")
+    assert "<img src=x" in page.execute_script("return document.getElementById('events').textContent")
+    assert [entry for entry in page.get_log("browser") if entry["level"] == "SEVERE"] == []
+    messages = [json.loads(entry["message"])["message"] for entry in page.get_log("performance")]
+    asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    assert [url for url in asked if not url.startswith(("file:", "data:", "chrome:"))] == []
+    assert len([url for url in asked if url.startswith("file:")]) == 1
+
+
+def test_the_timeline_has_attempts_checkpoints_and_the_fault(page: Any) -> None:
+    bars = page.execute_script(
+        "return [...document.querySelectorAll('.gantt .row')].slice(0, 2)"
+        ".map((row) => [...row.querySelectorAll('.bar')]"
+        ".map((bar) => [bar.className, Number(bar.dataset.start), Number(bar.dataset.stop)]))"
+    )
+    assert bars == [
+        [["bar running", 0, 20]],
+        [["bar waiting", 0, 10], ["bar running", 10, 20], ["bar waiting", 20, 22], ["bar running", 22, 40]],
+    ]
+    assert page.execute_script("return document.querySelectorAll('.gantt i.checkpoint').length") == 2
+    assert page.execute_script("return document.querySelectorAll('.gantt i.fault').length") == 1
+    # Bars lie where their times say, within a pixel.
+    off = page.execute_script(
+        "return [...document.querySelectorAll('.gantt .bar')].map((bar) => {"
+        "  const b = bar.getBoundingClientRect(), t = bar.parentElement.getBoundingClientRect();"
+        "  return Math.abs((b.left - t.left) / t.width * 40 - Number(bar.dataset.start)) / 40 * t.width;"
+        "})"
+    )
+    assert max(off) < 1
+
+
+def test_a_cursor_moves_in_all_time_plots_and_by_keyboard(page: Any) -> None:
+    canvas = page.find_element("css selector", "figure[data-plot='job-cpu'] .canvas")
+    page.execute_script("arguments[0].focus()", canvas)
+    for _ in range(5):
+        canvas.send_keys("\ue014")  # arrow right
+    at = page.execute_script("return ['job-cpu', 'node-0-cpu'].map((key) => headgate.drawn[key].u.cursor.idx)")
+    assert at == [4, 4]
+    told = page.execute_script(
+        "return document.querySelector(\"figure[data-plot='node-0-cpu'] .legend .at\").textContent"
+    )
+    assert told == "90 %"
+    canvas.send_keys("\ue00c")  # escape
+    assert page.execute_script("return document.querySelector('.gantt .now').hidden")
+
+
+def test_lines_and_scales_are_switched(page: Any) -> None:
+    button = page.find_element("css selector", "figure[data-plot='job-cpu'] .legend button")
+    page.execute_script("arguments[0].click()", button)
+    assert button.get_attribute("aria-pressed") == "false"
+    assert page.execute_script("return headgate.drawn['job-cpu'].u.series.filter((s) => s.show === false).length") >= 1
+    # The losses of the two jobs are far apart, so that the page opens with each from 1 to 0.
+    relative = page.find_element("css selector", "figure[data-plot='loss'] [data-option='relative']")
+    assert relative.is_selected()
+    assert max(v for v in line(page, "loss", "b") if v is not None) == 1
+    page.execute_script("arguments[0].click()", relative)
+    assert max(v for v in line(page, "loss", "b") if v is not None) == pytest.approx(1000 / 11, rel=1e-4)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light")])
+def test_it_fits_narrow_and_dark(page: Any, width: int, scheme: str) -> None:
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    try:
+        until(lambda: page.execute_script("return headgate.drawn.loss.u.width") <= width, what="plots to fit")
+        assert page.execute_script("return document.documentElement.scrollWidth") <= width
+        paper = page.execute_script("return getComputedStyle(document.body).backgroundColor")
+        assert (paper == "rgb(20, 23, 26)") == (scheme == "dark")
+    finally:
+        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headgate import runs
+from headgate.analysis.jobs import figures
+from headgate.reports.recording import read
+from headgate.telemetry.store import Recorder, RunReader
+
+
+def test_figures_are_those_of_the_store(store: Path) -> None:
+    run = read(store)
+    first, second = (figures(job) for job in run.jobs)
+    assert (run.seconds, run.state, [node.name for node in run.nodes]) == (40.0, "done", ["nimbus"])
+    assert (first.cpu_seconds, first.cpu_mean_cores, first.cpu_max_cores) == (15.0, 0.75, 1.0)
+    assert (first.loss_first, first.loss_final, first.loss_best) == (1.0, 1 / 21, 1 / 21)
+    assert first.steps == 200
+    assert first.steps_per_second == pytest.approx(200 / 20, rel=0.05)
+    assert first.granted_cores == pytest.approx(1.5)
+    assert first.used_of_granted == pytest.approx(0.5)
+    assert first.memory_peak_bytes == 300 * 2**20
+    assert first.input_fraction == pytest.approx(0.007 / 0.019)
+    assert (first.waited_seconds, second.waited_seconds) == (0.0, 10.0)
+    assert (second.run_seconds, second.attempts, second.losses_not_numbers) == (28.0, 2, 1)
+
+
+def test_the_first_reading_after_a_pause_does_not_reach_back_over_it(store: Path) -> None:
+    run = read(store)
+    job = run.job("b")
+    assert job is not None
+    # Readings at 10 and 23 s have no rates; those at 11 to 20 s and 24 to 40 s stand for a second each.
+    assert job.signal("cpu_cores").seconds == 27.0
+    assert job.signal("memory_bytes").within(20, 22).seconds == 0.0
+
+
+def test_every_number_of_the_store_goes_into_the_totals(store: Path) -> None:
+    with RunReader(store) as reader:
+        cores = reader.query("SELECT sum(cpu_cores) AS s FROM usage WHERE target = 'b/worker-0'")[0]["s"]
+        lowest = reader.query("SELECT min(loss) AS m FROM progress WHERE task = 'b/worker-0'")[0]["m"]
+    second = figures(read(store).jobs[1])
+    assert second.cpu_seconds == pytest.approx(cores)
+    assert second.loss_best == lowest
+
+
+def test_a_run_without_an_end_was_interrupted_unless_its_hub_lives(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run.sqlite")
+    recorder.add("meta", key="began", value="1000.0")
+    recorder.add("meta", key="state", value="running")
+    recorder.add("jobs", name="a", position=0, state="running", reason="started", submitted=0.0, started=0.5, attempt=1)
+    recorder.add("tasks", id="a/worker-0", job="a", started=0.5)
+    recorder.add("progress", t=9.0, task="a/worker-0", step=3, loss=1.0, count=1)
+    recorder.flush()
+    lock = runs.lock(tmp_path)
+    try:
+        assert [read(tmp_path / "run.sqlite").state, read(tmp_path / "run.sqlite").jobs[0].state] == ["running"] * 2
+    finally:
+        os.close(lock)
+    recorder.close()
+    run = read(tmp_path / "run.sqlite")
+    assert (run.state, run.jobs[0].state, run.seconds) == ("interrupted", "interrupted", 9.0)
+    assert figures(run.jobs[0]).run_seconds == 8.5
+
+
+def test_tasks_of_a_job_are_told_together(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run.sqlite")
+    recorder.add("jobs", name="a", position=0, state="done", submitted=0.0, started=0.0, ended=10.0, attempt=1)
+    for index in range(2):
+        task = f"a/worker-{index}"
+        recorder.add("tasks", id=task, job="a", started=0.0)
+        recorder.add("shares", t=0.0, task=task, entitled_cores=1.0)
+        for t in range(11):
+            cores, core = (0.5, 0.3 + 0.1 * index) if t else (None, None)
+            recorder.add("usage", t=float(t), target=task, cpu_cores=cores, cpu_fullest_core=core, memory_bytes=100.0)
+            recorder.add("progress", t=float(t), task=task, step=t, samples=t * 8, loss=1.0 + index, count=1)
+    recorder.close()
+    job = read(tmp_path / "run.sqlite").jobs[0]
+    told = figures(job)
+    assert (told.cpu_seconds, told.cpu_mean_cores, told.granted_cores) == (10.0, 1.0, 2.0)
+    assert told.fullest_core_max == pytest.approx(0.4)
+    assert told.memory_peak_bytes == 200.0
+    assert (told.samples_per_second, told.steps_per_second) == (16.0, 1.0)
+    assert np.isclose(job.entitled.integral, 20.0)

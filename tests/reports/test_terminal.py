@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from headgate.reports import html, terminal
+from headgate.reports.measured import measured
+from headgate.reports.recording import read
+from headgate.telemetry.store import Recorder
+
+
+def printed(store: Path) -> str:
+    out = io.StringIO()
+    terminal.summary(store, Console(file=out, width=140))
+    return out.getvalue()
+
+
+def test_the_summary_has_a_line_a_job_what_happened_and_the_report_last(store: Path, tmp_path: Path) -> None:
+    page = html.write(store, tmp_path / "report.html")
+    lines = printed(store).splitlines()
+    assert lines[0].split()[:3] == ["Job", "Ended", "as"]
+    assert lines[1].split()[:5] == ["a", "done", "20", "s", "0.04762"]
+    assert "37 %" in lines[1]
+    assert lines[-1] == f"Report: {page}"
+    assert lines[3].startswith(
+        "2 jobs were run on nimbus (2 cores) under policy equal and all finished, the last after 40 s"
+    )
+
+
+def test_what_a_user_wrote_is_no_markup(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run.sqlite")
+    recorder.add(
+        "jobs", name="a", position=0, state="failed", reason="ended with [bold]x[/nothing]", attempt=1, started=0.0
+    )
+    recorder.close()
+    assert "a ended as failed (ended with [bold]x[/nothing])." in printed(tmp_path / "run.sqlite")
+    assert "headgate report" in printed(tmp_path / "run.sqlite").splitlines()[-1]
+
+
+def test_an_empty_run_is_told_as_such(tmp_path: Path) -> None:
+    Recorder(tmp_path / "run.sqlite").close()
+    assert printed(tmp_path / "run.sqlite").startswith("No job was recorded.")
+
+
+def test_a_sparkline_goes_from_lowest_to_highest() -> None:
+    assert terminal.sparkline([0.0, 3.5, 7.0]) == "▁▅█"
+    assert terminal.sparkline([2.0, 2.0]) == "▁▁"
+    assert terminal.sparkline([]) == ""
+
+
+def test_metrics_of_a_target_without_data_say_so(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run.sqlite")
+    recorder.add("jobs", name="a", position=0, state="waiting")
+    recorder.close()
+    out = io.StringIO()
+    terminal.metrics(measured(read(tmp_path / "run.sqlite")), Console(file=out), spans=True)
+    assert out.getvalue().split("\n")[:2] == ["a/worker-0", "  nothing was measured"]
