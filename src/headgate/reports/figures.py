@@ -1,18 +1,15 @@
-"""The plots: what each one shows, as buckets of time, and the frame and legend that it is drawn into."""
+"""The plots: what each one shows, as buckets of time."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from headgate.analysis.usage import Array, Buckets, Signal, means
-from headgate.reports.markup import Markup, element
 from headgate.reports.recording import NodeRecord, Recording
-from headgate.reports.words import say, say_loss
 from headgate.telemetry.columns import Column
 
 BUCKETS = 600
@@ -29,6 +26,7 @@ class Line:
         colour: A custom property of the style sheet, without its dashes.
         dash: 0 solid, 1 dashed, 2 dotted.
         summary: What the legend says of it.
+        unit: Unit of its summary, where that is not the plot's.
         stepped: It is a setting, which jumps from one value to the next.
     """
 
@@ -39,6 +37,7 @@ class Line:
     dash: int = 0
     stepped: bool = False
     band: bool = True
+    unit: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ def loss_plots(run: Recording) -> list[Plot]:
             over_time.append(Line(job.name, colour, data, said, dash))
         if len(known) and len(cpu):
             data = means(spent[job.name], progress.loss, progress.count, cpu_edges)
-            over_cpu.append(Line(job.name, colour, data, (("CPU time", cpu.integral),), dash))
+            over_cpu.append(Line(job.name, colour, data, (("CPU time", cpu.integral),), dash, unit="s"))
         for name, (times, values) in progress.metrics.items():
             data = means(times, values, np.ones_like(values), edges)
             line = Line(job.name, colour, data, (("final", float(values[-1])),), dash)
@@ -162,7 +161,7 @@ def job_plots(run: Recording) -> list[Plot]:
             if len(signal := job.signal(column)):
                 lines.append(_line(job.name, colour, signal, edges, dash))
         plots.append(Plot(f"job-{key}", title, unit, edges, lines, top=top))
-    return [plot for plot in plots if _told(plot)]
+    return [plot for plot in plots if _says_anything(plot)]
 
 
 def node_plots(run: Recording, node: NodeRecord, index: int) -> list[Plot]:
@@ -205,7 +204,7 @@ def node_plots(run: Recording, node: NodeRecord, index: int) -> list[Plot]:
             _line(label, f"role-{i}", signal, edges, 0) for i, (label, signal) in enumerate(signals) if len(signal)
         ]
         plots.append(Plot(f"node-{index}-{key}", title, unit, edges, lines, top=top))
-    return [plot for plot in plots if _told(plot)]
+    return [plot for plot in plots if _says_anything(plot)]
 
 
 def _named(node: NodeRecord, *columns: tuple[Column, str]) -> list[tuple[str, Signal]]:
@@ -216,7 +215,7 @@ def _line(label: str, colour: str, signal: Signal, edges: Array, dash: int) -> L
     return Line(label, colour, signal.buckets(edges), (("mean", signal.mean), ("max", signal.maximum)), dash)
 
 
-def _told(plot: Plot) -> bool:
+def _says_anything(plot: Plot) -> bool:
     """Whether it says anything: a resource that nobody ever touched does not need a plot."""
     return any(np.nanmax(line.data.high, initial=0.0) > 0 for line in plot.lines)
 
@@ -226,119 +225,3 @@ def _usage_grid(run: Recording) -> Array:
     signals = [node.signal("cpu_cores") for node in run.nodes] + [job.signal("cpu_cores") for job in run.jobs]
     intervals = [float(np.median(signal.end - signal.start)) for signal in signals if len(signal)]
     return grid(run.seconds, max(min(intervals, default=1.0), 1e-3))
-
-
-# --- into the page --------------------------------------------------------------------------------------------------
-
-
-def _rounded(values: Array) -> list[float | None]:
-    """Six digits that count: no plot shows more, and a day of samples stays small."""
-    return [None if math.isnan(value) else _shortest(value) for value in values.tolist()]
-
-
-def _shortest(value: float) -> float | int:
-    short = float(f"{value:.6g}")
-    return int(short) if short == int(short) else short
-
-
-def payload(plots: Iterable[Plot]) -> list[dict[str, Any]]:
-    """What the page's script draws from; `x` is the middle of each bucket."""
-    result = []
-    for plot in plots:
-        lines = []
-        for line in plot.lines:
-            entry: dict[str, Any] = {
-                "label": line.label,
-                "colour": line.colour,
-                "dash": line.dash,
-                "mean": _rounded(line.data.mean),
-            }
-            if line.stepped:
-                entry["stepped"] = True
-            if line.band and not np.array_equal(line.data.low, line.data.high, equal_nan=True):
-                entry["low"], entry["high"] = _rounded(line.data.low), _rounded(line.data.high)
-            lines.append(entry)
-        middles = (plot.edges[:-1] + plot.edges[1:]) / 2
-        result.append(
-            {
-                "key": plot.key,
-                "unit": plot.unit,
-                "x": plot.x,
-                "from": 0,
-                "to": float(plot.edges[-1]),
-                "first": float(middles[0]),
-                "width": float(plot.edges[1] - plot.edges[0]),
-                "count": len(middles),
-                "top": plot.top,
-                "lines": lines,
-            }
-        )
-    return result
-
-
-_OPTIONS = {
-    "log": ("log scale", "A logarithmic scale; what is not positive has no place on it"),
-    "relative": ("relative", "From 1, the first loss, to 0, the lowest"),
-}
-
-
-def frame(plot: Plot) -> Markup:
-    """Title, legend and the place to draw in; each legend entry shows and hides its line."""
-    told: Callable[[float | None], str] = say_loss if plot.unit in ("loss", "") else lambda value: say(value, plot.unit)
-    entries = []
-    for index, line in enumerate(plot.lines):
-        facts = [
-            element(
-                "span",
-                f"{name} ",
-                element(
-                    "b",
-                    say(value, "s") if name == "CPU time" else told(value),
-                    data_value=None if value is None else repr(value),
-                ),
-                class_="fact",
-            )
-            for name, value in line.summary
-        ]
-        entries.append(
-            element(
-                "button",
-                element("span", class_=f"swatch dash-{line.dash % 3}", style=f"--c:var(--{line.colour})"),
-                element("span", line.label, class_="name"),
-                facts,
-                element("output", class_="at"),
-                type="button",
-                aria_pressed="true",
-                data_line=index,
-                title="Show or hide",
-            )
-        )
-    options = [
-        element(
-            "label",
-            element("input", type="checkbox", data_option=option, checked=option in plot.chosen),
-            f" {_OPTIONS[option][0]}",
-            title=_OPTIONS[option][1],
-        )
-        for option in plot.options
-    ]
-    unit = "CPU seconds" if plot.x == "cpu" else {"B": "", "B/s": "", "%": "", "loss": ""}.get(plot.unit, plot.unit)
-    return element(
-        "figure",
-        element(
-            "figcaption",
-            element("h3", plot.title, element("small", f" {unit}") if unit else None),
-            element("output", class_="when"),
-            element("span", options, class_="options") if options else None,
-        ),
-        element(
-            "div",
-            class_="canvas",
-            tabindex=0,
-            role="img",
-            aria_label=f"Plot: {plot.title}. Arrow keys move the cursor, Escape shows all.",
-        ),
-        element("div", entries, class_="legend"),
-        element("p", plot.note, class_="note") if plot.note else None,
-        data_plot=plot.key,
-    )

@@ -12,7 +12,8 @@ from pathlib import Path
 from headgate.analysis.jobs import figures
 from headgate.errors import StorageError
 from headgate.reports import overview, sections
-from headgate.reports.figures import Plot, frame, job_plots, loss_plots, node_plots, payload, share_plots
+from headgate.reports.figures import Plot, job_plots, loss_plots, node_plots, share_plots
+from headgate.reports.frames import frame, payload
 from headgate.reports.markup import Markup, element, joined, script_json
 from headgate.reports.recording import Recording, read
 from headgate.reports.timeline import timeline

@@ -9,7 +9,7 @@ from headgate.analysis.jobs import FAULTS, JobRecord
 from headgate.reports.figures import job_colour
 from headgate.reports.markup import Markup, element, figure_of
 from headgate.reports.recording import Recording, loads
-from headgate.reports.words import MISSING, counted, say, say_milliseconds
+from headgate.reports.words import MISSING, counted, say, say_step_time
 from headgate.units import say_bytes
 
 _EVENTS = 500
@@ -28,7 +28,7 @@ def steps(jobs: Sequence[JobRecord]) -> Markup | None:
         for span, seconds in division.seconds.items():
             seen[span] = None
             part = division.fraction(span)
-            said = f"{span}: {say(part, '%')} of a step, {say_milliseconds(seconds)}"
+            said = f"{span}: {say(part, '%')} of a step, {say_step_time(seconds)}"
             parts.append(
                 element(
                     "span",
@@ -52,7 +52,7 @@ def steps(jobs: Sequence[JobRecord]) -> Markup | None:
                 ),
                 element("span", parts, class_="spans"),
                 element(
-                    "small", f"{say_milliseconds(division.step_seconds)} a step, {division.steps:,} sampled · ", waits
+                    "small", f"{say_step_time(division.step_seconds)} a step, {division.steps:,} sampled · ", waits
                 ),
                 class_="step",
                 data_job=job.name,
@@ -92,7 +92,7 @@ def _profile(job: JobRecord, index: int) -> Markup:
         ("A sample", say_bytes(data["bytes_per_sample"]) if data.get("bytes_per_sample") else None),
         (
             "Reading one",
-            say_milliseconds(data["read_seconds_per_sample"]) if data.get("read_seconds_per_sample") else None,
+            say_step_time(data["read_seconds_per_sample"]) if data.get("read_seconds_per_sample") else None,
         ),
         ("Optimizer", profile.get("optimizer")),
         ("Its state", say_bytes(profile["optimizer_state_bytes"]) if profile.get("optimizer_state_bytes") else None),
@@ -123,9 +123,8 @@ def _fit(fit: Mapping[str, Any]) -> str:
     error = fit.get("relative_error")
     threads = counted(int(fit.get("threads") or 1), "thread")
     sure = f", ±{say(error, '%')}" if error is not None else ""
-    alpha, beta = say_milliseconds(fit["alpha_seconds"]), fit["beta_seconds_per_sample"]
-    slope = f"{beta * 1e6:.3g} µs" if beta < 1e-3 else say_milliseconds(beta)
-    return f"{alpha} + {slope} · b on {fit.get('device', 'cpu')} with {threads}{sure}"
+    alpha, beta = say_step_time(fit["alpha_seconds"]), say_step_time(fit["beta_seconds_per_sample"])
+    return f"{alpha} + {beta} · b on {fit.get('device', 'cpu')} with {threads}{sure}"
 
 
 def events(run: Recording) -> Markup:

@@ -13,7 +13,7 @@ from headgate.analysis.jobs import FAULTS, JobFigures, figures
 from headgate.analysis.steps import Division
 from headgate.reports.measured import Learned, Measured
 from headgate.reports.recording import NODE, read
-from headgate.reports.words import MISSING, say, say_loss, say_milliseconds, what_happened
+from headgate.reports.words import MISSING, say, say_loss, say_step_time, what_happened
 from headgate.telemetry.columns import Column
 from headgate.units import say_seconds
 
@@ -120,7 +120,7 @@ def _told(learned: Learned) -> str:
 
 def _divided(division: Division) -> str:
     return (
-        f"waits for input {say(division.input_fraction, '%')} of a step of {say_milliseconds(division.step_seconds)}"
+        f"waits for input {say(division.input_fraction, '%')} of a step of {say_step_time(division.step_seconds)}"
         f" ({division.steps:,} sampled)"
     )
 
@@ -142,5 +142,5 @@ def _spans(division: Division) -> Table:
     for name in ("span", "of a step", "mean"):
         table.add_column(name, justify="left" if name == "span" else "right")
     for span, seconds in division.seconds.items():
-        table.add_row("", Text(span), say(division.fraction(span), "%"), say_milliseconds(seconds))
+        table.add_row("", Text(span), say(division.fraction(span), "%"), say_step_time(seconds))
     return table

@@ -37,9 +37,11 @@ def say_loss(value: float | None) -> str:
     return MISSING if value is None else f"{value:.4g}"
 
 
-def say_milliseconds(seconds: float) -> str:
-    """Seconds as they are told of steps: milliseconds below one."""
-    return say_seconds(seconds) if seconds >= 1 else f"{seconds * 1000:.3g} ms"
+def say_step_time(seconds: float) -> str:
+    """Seconds as they are told of steps: in milliseconds or microseconds below one."""
+    if seconds >= 1:
+        return say_seconds(seconds)
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 or not seconds else f"{seconds * 1e6:.3g} µs"
 
 
 def counted(number: int, noun: str) -> str:

@@ -24,7 +24,6 @@
     "%": (v) => digits(v * 100) + " %",
     "B": bytes,
     "B/s": (v) => bytes(v) + "/s",
-    "cores": (v) => digits(v) + " cores",
   };
   const told = (unit) => say[unit] || digits;
   const two = (n) => String(Math.floor(n)).padStart(2, "0");
@@ -119,7 +118,7 @@
           { ...axis, size: 28, space: 70, incrs: timeSteps, values: (_, ticks) => ticks.map(clock) },
           {
             ...axis, size: plot.unit[0] === "B" ? 74 : 56, space: 34, ...(plot.unit[0] === "B" ? { incrs: byteSteps } : {}),
-            values: (_, ticks) => ticks.map((v) => (v === null ? "" : plot.unit === "cores" ? digits(v) : say(v))),
+            values: (_, ticks) => ticks.map((v) => (v === null ? "" : say(v))),
           },
         ],
         hooks: {

@@ -1,0 +1,125 @@
+"""How a plot comes into the page: its frame and legend, and the numbers that the page's script draws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from headgate.analysis.usage import Array
+from headgate.reports.figures import Plot
+from headgate.reports.markup import Markup, element, figure_of
+from headgate.reports.words import say, say_loss
+
+
+def _rounded(values: Array) -> list[float | None]:
+    """Six digits that count: no plot shows more, and a day of samples stays small."""
+    return [None if math.isnan(value) else _shortest(value) for value in values.tolist()]
+
+
+def _shortest(value: float) -> float | int:
+    short = float(f"{value:.6g}")
+    return int(short) if short == int(short) else short
+
+
+def payload(plots: Iterable[Plot]) -> list[dict[str, Any]]:
+    """What the page's script draws from; `x` is the middle of each bucket."""
+    result = []
+    for plot in plots:
+        lines = []
+        for line in plot.lines:
+            entry: dict[str, Any] = {
+                "label": line.label,
+                "colour": line.colour,
+                "dash": line.dash,
+                "mean": _rounded(line.data.mean),
+            }
+            if line.stepped:
+                entry["stepped"] = True
+            if line.band and not np.array_equal(line.data.low, line.data.high, equal_nan=True):
+                entry["low"], entry["high"] = _rounded(line.data.low), _rounded(line.data.high)
+            lines.append(entry)
+        middles = (plot.edges[:-1] + plot.edges[1:]) / 2
+        result.append(
+            {
+                "key": plot.key,
+                "unit": plot.unit,
+                "x": plot.x,
+                "from": 0,
+                "to": float(plot.edges[-1]),
+                "first": float(middles[0]),
+                "width": float(plot.edges[1] - plot.edges[0]),
+                "count": len(middles),
+                "top": plot.top,
+                "lines": lines,
+            }
+        )
+    return result
+
+
+_OPTIONS = {
+    "log": ("log scale", "A logarithmic scale; what is not positive has no place on it"),
+    "relative": ("relative", "From 1, the first loss, to 0, the lowest"),
+}
+
+
+def _told_in(value: float | None, unit: str) -> str:
+    if unit in ("loss", ""):
+        return say_loss(value)
+    # A plot of cores has their unit in its title.
+    return say(value, "" if unit == "cores" else unit)
+
+
+def frame(plot: Plot) -> Markup:
+    """Title, legend and the place to draw in; each legend entry shows and hides its line."""
+    entries = []
+    for index, line in enumerate(plot.lines):
+        unit = line.unit or plot.unit
+        facts = [
+            element("span", f"{name} ", figure_of(value, text=_told_in(value, unit), name="b"), class_="fact")
+            for name, value in line.summary
+        ]
+        entries.append(
+            element(
+                "button",
+                element("span", class_=f"swatch dash-{line.dash % 3}", style=f"--c:var(--{line.colour})"),
+                element("span", line.label, class_="name"),
+                facts,
+                element("output", class_="at"),
+                type="button",
+                aria_pressed="true",
+                data_line=index,
+                title="Show or hide",
+            )
+        )
+    options = [
+        element(
+            "label",
+            element("input", type="checkbox", data_option=option, checked=option in plot.chosen),
+            f" {_OPTIONS[option][0]}",
+            title=_OPTIONS[option][1],
+        )
+        for option in plot.options
+    ]
+    unit = "CPU seconds" if plot.x == "cpu" else {"B": "", "B/s": "", "%": "", "loss": ""}.get(plot.unit, plot.unit)
+    return element(
+        "figure",
+        element(
+            "figcaption",
+            element("h3", plot.title, element("small", f" {unit}") if unit else None),
+            element("output", class_="when"),
+            element("span", options, class_="options") if options else None,
+        ),
+        element(
+            "div",
+            class_="canvas",
+            tabindex=0,
+            role="img",
+            aria_label=f"Plot: {plot.title}. Arrow keys move the cursor, Escape shows all.",
+        ),
+        element("div", entries, class_="legend"),
+        element("p", plot.note, class_="note") if plot.note else None,
+        data_plot=plot.key,
+    )
