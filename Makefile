@@ -23,7 +23,7 @@ help:
 
 demo: $(VENV)/demo.stamp
 	@PATH="$(CURDIR)/$(BIN):$$PATH" headgate run examples/jobs.yaml
-	@echo "The report: $$($(BIN)/headgate report --path)"
+	@echo "Open the report in a browser; \`$(BIN)/headgate metrics\` shows the figures here."
 
 test: $(VENV)/dev.stamp
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest $(TESTS)
