@@ -17,8 +17,8 @@ _HOMES = {
     "Share": "headgate.shares",
     "UNLIMITED": "headgate.shares",
     "HeadgateError": "headgate.errors",
-    "run": "headgate.hub.client",
-    "profile": "headgate.hub.client",
+    "run": "headgate.hub.api",
+    "profile": "headgate.hub.api",
 }
 
 __all__ = ["__version__", *_HOMES]

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from dataclasses import asdict
 from typing import Any
 
 import click
 
-from headgate import runs
 from headgate.cli.run import WithRest, read
-from headgate.errors import HeadgateError, UsageError
-from headgate.hub.client import clean, connect_or_start
-from headgate.hub.run import Submission
-from headgate.hub.server import SUBMISSION
+from headgate.hub import api
 from headgate.profiles import Profile
-from headgate.profiling import store
-from headgate.telemetry import machine
-from headgate.telemetry.store import RunReader
 from headgate.units import say_bytes, say_seconds
 
 
@@ -39,50 +31,19 @@ def command(ctx: click.Context, script: str, again: bool, as_json: bool) -> None
              headgate profile train.py --again -- --width 512
     """
     [job] = read((script,), ctx.meta.get("rest", ()), None, None, None)
-    if job.script is None:
-        raise UsageError(f"{script}: expected a Python script that uses headgate.torch")
-    node = machine.detect(runs.home() / "node.json")
-    profile = store.load(runs.home() / "profiles", store.key(job, node))
-    if again or profile is None or profile.source != "profile":
-        submission = Submission((job,), dict(os.environ), os.getcwd(), ("headgate", *sys.argv[1:]), mode="profile")
-        profile = _measure(submission)
+    profile = api.profile(job, again=again, watcher=_show)
     click.echo(json.dumps(asdict(profile), indent=2) if as_json else describe(profile))
 
 
-def _measure(submission: Submission) -> Profile:
-    """Run a script for its profile.
-
-    Raises:
-        HeadgateError: It ended without one.
-    """
-    clean()
-    with connect_or_start() as hub:
-        data = SUBMISSION.dump_python(submission, mode="json")
-        answer = hub.ask("submit", submission=data, policy=None, attach=True)
-        click.echo(f"run {answer['run']}: measuring {submission.jobs[0].script}", err=True)
-        try:
-            for message in hub.follow(1.0):
-                if message is not None and message["type"] == "snapshot":
-                    [job] = message["jobs"]
-                    click.echo(f"\r{message['t']:5.0f} s, step {job['step'] or 0}", err=True, nl=False)
-                if message is not None and message["type"] == "end":
-                    break
-        except KeyboardInterrupt:
-            hub.send("stop", run=answer["run"], kill=True)
-            raise
-        finally:
-            click.echo(err=True)
-    folder = runs.home() / "runs" / answer["run"]
-    with RunReader(folder / runs.STORE) as reader:
-        [row] = reader.rows("jobs")
-    profile = store.parse(json.loads(row["profile"])) if row["profile"] else None
-    if profile is None or profile.source != "profile":
-        why = "" if row["state"] == "done" else f" ({row['reason']})"
-        raise HeadgateError(
-            f"the script ended without a profile{why}; it has to call headgate.torch.prepare and to train on a loader "
-            f"that it prepared. Its output: headgate logs {folder.name}/{row['name']}"
-        )
-    return profile
+def _show(message: dict[str, Any]) -> None:
+    """Progress on standard error."""
+    if not sys.stderr.isatty():
+        return
+    if message.get("type") == "snapshot":
+        [job] = message["jobs"]
+        click.echo(f"\rmeasuring: {message['t']:.0f} s, step {job['step'] or 0} ", err=True, nl=False)
+    elif message.get("type") == "end":
+        click.echo(err=True)
 
 
 def describe(profile: Profile) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
 import click
@@ -12,6 +10,7 @@ from headgate import runs
 from headgate.cli.run import submit
 from headgate.errors import UsageError
 from headgate.events import Checkpoint
+from headgate.hub import api
 from headgate.hub.run import JOB, Submission
 from headgate.telemetry.store import RunReader
 
@@ -51,5 +50,4 @@ def unfinished(folder: Path) -> Submission:
             job = row["task"].split("/")[0]
             if job in left and Path(row["path"]).is_file():
                 resume[job] = Checkpoint(row["path"], row["step"], row["epoch"], row["position"])
-    command = ("headgate", *sys.argv[1:])
-    return Submission(tuple(specs), dict(os.environ), os.getcwd(), command, resume=resume, resumed_from=folder.name)
+    return api.submission(specs, resume=resume, resumed_from=folder.name)

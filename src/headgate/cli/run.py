@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import click
@@ -12,6 +11,7 @@ import click
 from headgate import jobfile
 from headgate.cli.following import follow
 from headgate.errors import UsageError
+from headgate.hub import api
 from headgate.hub.client import clean, connect_or_start
 from headgate.hub.run import Submission
 from headgate.hub.server import SUBMISSION
@@ -64,7 +64,7 @@ def command(
     Exit codes: 0 every job is done, 1 one is not, 2 bad input, 4 no place to write, 6 no hub, 130 interrupted.
     """
     jobs = read(targets, ctx.meta.get("rest", ()), name, cores, memory)
-    submission = Submission(tuple(jobs), dict(os.environ), os.getcwd(), ("headgate", *sys.argv[1:]))
+    submission = api.submission(jobs)
     if dry_run:
         from headgate.cli.dry_run import show
 

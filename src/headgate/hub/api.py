@@ -1,0 +1,124 @@
+"""Running and measuring jobs from Python: `headgate.run` and `headgate.profile`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from headgate import runs
+from headgate.errors import HeadgateError, UsageError
+from headgate.hub.client import clean, connect_or_start
+from headgate.hub.run import Submission
+from headgate.hub.server import SUBMISSION
+from headgate.jobs import Job
+from headgate.profiles import Profile
+from headgate.profiling import store
+from headgate.telemetry import machine
+from headgate.telemetry.store import RunReader
+
+Watcher = Callable[[dict[str, Any]], None]
+
+
+def submission(jobs: Sequence[Job], **more: Any) -> Submission:
+    """Jobs as handed in by this process: its environment, folder and command line; relative paths are made absolute.
+
+    Raises:
+        UsageError: There is no job, two have one name, or a script does not exist.
+    """
+    if not jobs:
+        raise UsageError("found no job; expected at least one")
+    names = [job.name for job in jobs]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"found {names.count(name)} jobs named {name!r}; give each a name of its own")
+    program = Path(sys.argv[0]).name
+    command = ("headgate" if program == "__main__.py" else program, *sys.argv[1:])
+    return Submission(tuple(map(_absolute, jobs)), dict(os.environ), os.getcwd(), command, **more)
+
+
+def _absolute(job: Job) -> Job:
+    workdir = Path(job.workdir).absolute()
+    if job.script is None:
+        return replace(job, workdir=str(workdir))
+    script = workdir / job.script
+    if not script.is_file():
+        raise UsageError(f"job {job.name!r}: found no file {job.script!r} in {workdir}; expected a script")
+    return replace(job, workdir=str(workdir), script=str(script))
+
+
+def run(*jobs: Job, policy: str | None = None) -> runs.RunSummary:
+    """Run jobs side by side on this machine, and wait until they have ended.
+
+    Args:
+        jobs: What to run.
+        policy: What moves shares between them; None: what the hub uses already, `equal` at first.
+
+    Returns:
+        How the run and each of its jobs ended; `path` is the run's folder, with its logs and `report.html`.
+
+    Raises:
+        UsageError: Bad input.
+        HubError: No hub could be started, or it died.
+
+    Example:
+        >>> import headgate
+        >>> headgate.run(headgate.Job(name="a", script="a.py"), headgate.Job(name="b", run="make b"))
+    """
+    clean()
+    with connect_or_start() as hub:
+        data = SUBMISSION.dump_python(submission(jobs), mode="json")
+        answer = hub.ask("submit", submission=data, policy=policy, attach=True)
+        try:
+            for _ in hub.follow(60.0):
+                pass
+        except KeyboardInterrupt:
+            hub.send("stop", run=answer["run"], kill=False)
+            raise
+    return runs.summary(Path(answer["path"]))
+
+
+def profile(job: Job, *, again: bool = False, watcher: Watcher = lambda _: None) -> Profile:
+    """Measure what a job's model costs, in a short run of its own; or read it from the last time.
+
+    Args:
+        job: A script that uses `headgate.torch`.
+        again: Measure, though there is a stored profile.
+        watcher: Called with what the hub says of the run meanwhile.
+
+    Raises:
+        UsageError: Bad input.
+        HeadgateError: The script ended without a profile; the message says where its output is.
+    """
+    if job.script is None:
+        raise UsageError(f"job {job.name!r} is no script; a profile needs one that uses headgate.torch")
+    handed_in = submission([job], mode="profile")
+    node = machine.detect(runs.home() / "node.json")
+    stored = store.load(runs.home() / "profiles", store.key(handed_in.jobs[0], node))
+    if stored is not None and stored.source == "profile" and not again:
+        return stored
+    clean()
+    with connect_or_start() as hub:
+        data = SUBMISSION.dump_python(handed_in, mode="json")
+        answer = hub.ask("submit", submission=data, policy=None, attach=True)
+        try:
+            for message in hub.follow(60.0):
+                watcher(message or {})
+        except KeyboardInterrupt:
+            hub.send("stop", run=answer["run"], kill=True)
+            raise
+    folder = Path(answer["path"])
+    with RunReader(folder / runs.STORE) as reader:
+        [row] = reader.rows("jobs")
+    found = store.parse(json.loads(row["profile"])) if row["profile"] else None
+    if found is None or found.source != "profile":
+        why = "" if row["state"] == "done" else f" ({row['reason']})"
+        raise HeadgateError(
+            f"the script ended without a profile{why}; it has to call headgate.torch.prepare and to train on a loader "
+            f"that it prepared. Its output: headgate logs {folder.name}/{row['name']}"
+        )
+    return found
