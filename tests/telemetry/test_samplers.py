@@ -1,0 +1,421 @@
+"""The built-in samplers: each keeps the contract on real tasks, with cgroups and without; what they read is right."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from tests.telemetry.trees import BONDED_NICS, STACKED_DISKS, net_dev, plant
+
+from headgate.cluster import Gpu
+from headgate.isolation.base import Launch
+from headgate.isolation.process import ProcessIsolation
+from headgate.shares import Share
+from headgate.telemetry.base import Sampler, Target
+from headgate.telemetry.columns import Column
+from headgate.telemetry.cpu import CpuSampler
+from headgate.telemetry.disk import DiskSampler
+from headgate.telemetry.gpu import GpuSampler, gpus, open_nvml
+from headgate.telemetry.memory import MemorySampler
+from headgate.telemetry.network import NetworkSampler
+from headgate.telemetry.pressure import PressureSampler
+from headgate.testing import programs
+from headgate.testing.memory_sampler import InMemoryBox
+from headgate.testing.sampler import SamplerContract
+
+MIB = 1 << 20
+NODE = Target("node", None)
+
+
+class FakeNvml:
+    """Two GPUs: the first half busy with the task of process 1, the second a MIG device that does not say."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self) -> None:
+        self.asked_since: list[int] = []
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        return index
+
+    def nvmlDeviceGetName(self, handle: int) -> bytes:  # noqa: N802
+        return b"H200"
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:  # noqa: N802
+        if handle == 1:
+            raise self.NVMLError("not supported")
+        return SimpleNamespace(gpu=50, memory=10)
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:  # noqa: N802
+        return SimpleNamespace(total=1000, used=300 if handle == 0 else 7)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:  # noqa: N802
+        return [SimpleNamespace(pid=1, usedGpuMemory=200), SimpleNamespace(pid=9, usedGpuMemory=None)][: 2 - handle * 2]
+
+    def nvmlDeviceGetProcessUtilization(self, handle: int, since: int) -> list[Any]:  # noqa: N802
+        if handle == 1:
+            raise self.NVMLError("not found")
+        self.asked_since.append(since)
+        return [SimpleNamespace(pid=1, timeStamp=since + 5, smUtil=40), SimpleNamespace(pid=9, timeStamp=1, smUtil=10)]
+
+
+SAMPLERS = (CpuSampler, MemorySampler, DiskSampler, NetworkSampler, PressureSampler, lambda: GpuSampler(FakeNvml()))
+NAMES = ("cpu", "memory", "disk", "network", "pressure", "gpu")
+
+
+class TestWithCgroups(SamplerContract):
+    @pytest.fixture(params=SAMPLERS, ids=NAMES)
+    def sampler(self, request: pytest.FixtureRequest) -> Sampler:
+        made = request.param()
+        assert isinstance(made, Sampler)
+        return made
+
+
+class TestWithoutCgroups(SamplerContract):
+    boxed = "none"
+
+    @pytest.fixture(params=SAMPLERS[:3], ids=NAMES[:3])
+    def sampler(self, request: pytest.FixtureRequest) -> Sampler:
+        made = request.param()
+        assert isinstance(made, Sampler)
+        return made
+
+
+# --- real tasks, which do what a test tells them to
+
+WORKER = """
+import os, sys, time
+def burn(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end: pass
+def burn_in_child(seconds):
+    child = os.fork()
+    if child == 0: burn(seconds); os._exit(0)
+    os.waitpid(child, 0)
+def hold(count):
+    global held; held = bytearray(b"x") * count
+def write(path, count):
+    with open(path, "wb") as file:
+        file.write(bytes(count)); file.flush(); os.fsync(file.fileno())
+def send(count):
+    import socket
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
+        for _ in range(count): out.sendto(bytes(1000), ("10.99.9.2", 9))
+for line in sys.stdin:
+    exec(line)
+    print("done", flush=True)
+"""
+
+
+class Task:
+    """A process, in the groups of a box or in none, that does what it is told to."""
+
+    def __init__(self, cgroups: Mapping[str, Path], prefix: tuple[str, ...] = ()) -> None:
+        self.cgroups = cgroups
+        self._process = subprocess.Popen(
+            [*prefix, sys.executable, "-c", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        for folder in set(cgroups.values()):
+            (folder / "cgroup.procs").write_text(str(self._process.pid))
+        self.do("pass")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def pids(self) -> list[int]:
+        if self._process.poll() is not None:
+            return []
+        return [self.pid, *(child.pid for child in psutil.Process(self.pid).children(recursive=True))]
+
+    def do(self, line: str) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{line}\n")
+        assert self._process.stdout.readline() == "done\n"
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._process.wait(10)
+
+
+@pytest.fixture(params=["cgroups", "processes"])
+def task(request: pytest.FixtureRequest) -> Iterator[Task]:
+    """A task in the cgroups that this machine gives it, and one in none."""
+    isolation = ProcessIsolation(f"telemetry-{os.getpid()}", mode="auto" if request.param == "cgroups" else "none")
+    launch = Launch("telemetry/keeper/worker-0", programs.argv("rest"), dict(os.environ), os.getcwd(), 1)
+    with open(os.devnull, "w") as nowhere:
+        keeper = isolation.start(launch, Share(), nowhere.fileno())
+    try:
+        if request.param == "cgroups" and not keeper.cgroups:
+            pytest.skip(f"cgroups cannot be written here: {isolation.lost()[0]}")
+        running = Task(keeper.cgroups)
+        try:
+            yield running
+        finally:
+            running.close()
+    finally:
+        keeper.close()
+
+
+def test_the_cpu_time_of_a_task_is_what_it_used(task: Task) -> None:
+    sampler, target = CpuSampler(), Target("a", task)
+    sampler.read(0.0, [target])
+    task.do("burn(0.3)")
+    assert sampler.read(1.0, [target])["a"]["cpu_cores"] == pytest.approx(0.3, abs=0.03)
+    sampler.read(2.0, [])
+
+
+def test_a_child_that_was_born_and_ended_between_two_readings_counts(task: Task) -> None:
+    sampler, target = CpuSampler(), Target("a", task)
+    sampler.read(0.0, [target])
+    task.do("burn_in_child(0.3)")
+    assert sampler.read(1.0, [target])["a"]["cpu_cores"] == pytest.approx(0.3, abs=0.03)
+    task.do("pass")
+    assert sampler.read(2.0, [target])["a"]["cpu_cores"] == pytest.approx(0.0, abs=0.03)
+    sampler.read(3.0, [])
+
+
+def test_one_busy_thread_makes_one_full_core_where_the_kernel_counts_them_apart(task: Task) -> None:
+    sampler, target = CpuSampler(), Target("a", task)
+    os.sched_setaffinity(task.pid, {min(os.sched_getaffinity(0))})
+    sampler.read(0.0, [target])
+    task.do("burn(0.3)")
+    values = sampler.read(0.6, [target])["a"]
+    assert values["cpu_cores"] == pytest.approx(0.5, abs=0.06)
+    if "cpuacct" in task.cgroups:
+        assert values["cpu_fullest_core"] == pytest.approx(values["cpu_cores"], abs=0.06)
+    else:
+        assert "cpu_fullest_core" not in values
+    sampler.read(1.0, [])
+
+
+def test_the_memory_of_a_task_is_what_it_holds(task: Task) -> None:
+    sampler, target = MemorySampler(), Target("a", task)
+    before = sampler.read(0.0, [target])["a"]["memory_bytes"]
+    task.do(f"hold({64 * MIB})")
+    after = sampler.read(1.0, [target])["a"]["memory_bytes"]
+    assert 64 * MIB <= after - before <= 66 * MIB
+    sampler.read(2.0, [])
+
+
+def test_what_a_task_wrote_is_page_cache_and_not_its_memory(task: Task, tmp_path: Path) -> None:
+    sampler, target = MemorySampler(), Target("a", task)
+    before = sampler.read(0.0, [target])["a"]
+    task.do(f"write({str(tmp_path / 'file')!r}, {32 * MIB})")
+    after = sampler.read(1.0, [target])["a"]
+    assert after["memory_bytes"] - before["memory_bytes"] < 2 * MIB
+    if "cache_bytes" in after:
+        assert after["cache_bytes"] - before["cache_bytes"] == pytest.approx(32 * MIB, rel=0.1)
+    sampler.read(2.0, [])
+
+
+def test_the_disk_rate_of_a_task_is_what_it_wrote(task: Task, tmp_path: Path) -> None:
+    sampler, target = DiskSampler(), Target("a", task)
+    sampler.read(0.0, [target])
+    task.do(f"write({str(tmp_path / 'file')!r}, {8 * MIB})")
+    assert sampler.read(2.0, [target])["a"]["disk_write"] == pytest.approx(4 * MIB, rel=0.1)
+    sampler.read(3.0, [])
+
+
+def test_a_task_without_a_network_of_its_own_has_no_network_rates(task: Task) -> None:
+    sampler, target = NetworkSampler(), Target("a", task)
+    sampler.read(0.0, [target])
+    assert sampler.read(1.0, [target]) == {}
+
+
+@pytest.fixture
+def apart() -> Iterator[Task]:
+    """A task in a network namespace with a pair of interfaces, of which a default route leaves by one."""
+    if os.geteuid() != 0:
+        pytest.skip("a network namespace needs root")
+    running = Task({}, prefix=("unshare", "--net"))
+    inside = ("nsenter", f"--net=/proc/{running.pid}/ns/net", "ip")
+    try:
+        for command in (
+            "link add d0 type veth peer name d1",
+            "addr add 10.99.9.1/24 dev d0",
+            "link set d0 up",
+            "link set d1 up",
+            "neigh add 10.99.9.2 lladdr 02:00:00:00:00:01 dev d0",
+            "route add default via 10.99.9.2",
+        ):
+            subprocess.run([*inside, *command.split()], check=True)
+        yield running
+    finally:
+        running.close()
+
+
+def test_the_network_rate_of_a_task_with_a_network_of_its_own(apart: Task) -> None:
+    sampler, target = NetworkSampler(), Target("a", apart)
+    sampler.read(0.0, [target])
+    apart.do("send(100)")
+    values = sampler.read(2.0, [target])["a"]
+    assert values["net_out"] == pytest.approx(100 * (1000 + 42) / 2, rel=0.05)
+    assert values["net_in"] < 0.1 * values["net_out"]
+
+
+def test_what_two_tasks_in_one_namespace_send_is_neither_s(apart: Task) -> None:
+    other = Task({}, prefix=("nsenter", f"--net=/proc/{apart.pid}/ns/net"))
+    try:
+        sampler, targets = NetworkSampler(), [Target("a", apart), Target("b", other)]
+        sampler.read(0.0, targets)
+        assert sampler.read(1.0, targets) == {}
+    finally:
+        other.close()
+
+
+# --- exact numbers, from files
+
+
+class FileBox(InMemoryBox):
+    """A box whose cgroup2 folder is plain files."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    @property
+    def cgroups(self) -> Mapping[str, object]:
+        return {"unified": self.folder}
+
+
+def rates(sampler: Sampler, target: Target, root: Path, first: Mapping[str, str], then: Mapping[str, str]) -> Any:
+    """Readings two seconds after the first, between which files changed."""
+    plant(root, first)
+    sampler.read(0.0, [target])
+    plant(root, then)
+    return sampler.read(2.0, [target]).get(target.id, {})
+
+
+def test_the_node_s_cores_are_all_but_idle_and_stolen_time(tmp_path: Path) -> None:
+    first = "cpu  0\ncpu0 100 0 0 900 50 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\nintr 1\n"
+    then = "cpu  0\ncpu0 150 10 20 999 99 10 10 77 50 0\ncpu1 50 0 0 9 0 0 0 0 0 0\nintr 2\n"
+    values = rates(CpuSampler(tmp_path), NODE, tmp_path, {"proc/stat": first}, {"proc/stat": then})
+    assert values == {"cpu_cores": pytest.approx(0.75), "cpu_fullest_core": pytest.approx(0.5)}
+
+
+def test_a_core_that_goes_offline_costs_one_reading(tmp_path: Path) -> None:
+    two, one = "cpu 0\ncpu0 9 0 0 0 0 0 0\ncpu1 9 0 0 0 0 0 0\n", "cpu 0\ncpu1 9 0 0 0 0 0 0\n"
+    assert rates(CpuSampler(tmp_path), NODE, tmp_path, {"proc/stat": two}, {"proc/stat": one}) == {}
+
+
+def test_the_node_s_memory_is_what_the_kernel_cannot_drop(tmp_path: Path) -> None:
+    meminfo = "MemTotal: 1000 kB\nMemFree: 300 kB\nBuffers: 50 kB\nCached: 250 kB\nSReclaimable: 100 kB\nShmem: 40 kB\n"
+    plant(tmp_path, {"proc/meminfo": meminfo})
+    values = MemorySampler(tmp_path).read(0.0, [NODE])["node"]
+    assert values == {"memory_bytes": 340 * 1024, "cache_bytes": 360 * 1024}
+
+
+def test_the_node_s_disk_rate_counts_each_byte_once(tmp_path: Path) -> None:
+    plant(tmp_path, STACKED_DISKS)
+
+    def stat(sectors: int) -> Mapping[str, str]:
+        names = ("sda", "sda1", "nvme0n1", "nvme0n1p1", "md0", "dm-0", "loop0", "zram0")
+        rows = [f"8 {n} {name} 1 0 {sectors} 0 1 0 {2 * sectors} 0 0 0 0\n" for n, name in enumerate(names)]
+        return {"proc/diskstats": "".join(rows)}
+
+    values = rates(DiskSampler(tmp_path), NODE, tmp_path, stat(100), stat(300))
+    assert values == {"disk_read": 2 * 200 * 512 / 2, "disk_write": 2 * 400 * 512 / 2}
+
+
+def test_the_node_s_network_rate_counts_each_byte_once(tmp_path: Path) -> None:
+    plant(tmp_path, BONDED_NICS)
+
+    def dev(count: int) -> Mapping[str, str]:
+        names = ("lo", "bond0", "eno1", "eno2", "br0", "br0.7", "veth12")
+        return {"proc/self/net/dev": net_dev(dict.fromkeys(names, (count, 2 * count)))}
+
+    values = rates(NetworkSampler(tmp_path), NODE, tmp_path, dev(1000), dev(3000))
+    assert values == {"net_in": 2000.0, "net_out": 4000.0}
+
+
+def test_a_task_under_cgroup_v2_is_read_from_its_folder(tmp_path: Path) -> None:
+    plant(tmp_path, STACKED_DISKS)
+    target = Target("a", FileBox(tmp_path))
+    io = "8:0 rbytes={0} wbytes=0 rios=1\n253:0 rbytes={0} wbytes=9\n7:0 rbytes=5 wbytes=5\n"
+    usage = "usage_usec {0}\nuser_usec 1\n"
+    assert rates(
+        DiskSampler(tmp_path), target, tmp_path, {"io.stat": io.format(1000)}, {"io.stat": io.format(5000)}
+    ) == {"disk_read": 2000.0, "disk_write": 0.0}
+    assert rates(
+        CpuSampler(tmp_path), target, tmp_path, {"cpu.stat": usage.format(0)}, {"cpu.stat": usage.format(3_000_000)}
+    ) == {"cpu_cores": 1.5}
+    plant(tmp_path, {"memory.stat": "anon 1000\nfile 700\nshmem 200\n"})
+    assert MemorySampler(tmp_path).read(0.0, [target]) == {"a": {"memory_bytes": 1200.0, "cache_bytes": 500.0}}
+
+
+def test_pressure_is_the_part_of_the_time_that_some_task_waited(tmp_path: Path) -> None:
+    text = "some avg10=9.00 avg60=0.00 avg300=0.00 total={0}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=77\n"
+
+    def files(total: int) -> Mapping[str, str]:
+        return {"proc/pressure/cpu": text.format(total), "proc/pressure/io": text.format(2 * total)}
+
+    values = rates(PressureSampler(tmp_path), NODE, tmp_path, files(0), files(500_000))
+    assert values == {"psi_cpu": 0.25, "psi_io": 0.5}
+
+
+def test_a_kernel_without_pressure_gives_none(tmp_path: Path) -> None:
+    assert PressureSampler(tmp_path).read(0.0, [NODE]) == {}
+
+
+@pytest.mark.parametrize("make", [CpuSampler, MemorySampler, DiskSampler, NetworkSampler])
+def test_a_node_that_cannot_be_read_is_an_error(make: type[CpuSampler], tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        make(tmp_path).read(0.0, [NODE])
+
+
+# --- GPUs
+
+
+def test_a_gpu_that_does_not_say_how_busy_it_is_is_left_out_of_the_mean() -> None:
+    sampler = GpuSampler(FakeNvml())
+    assert sampler.read(0.0, [NODE]) == {"node": {"gpu_busy": 0.5, "gpu_memory_bytes": 307.0}}
+
+
+def test_a_task_has_the_part_of_a_gpu_that_its_processes_use() -> None:
+    nvml = FakeNvml()
+    sampler, target = GpuSampler(nvml), Target("a", InMemoryBox())
+    expected: Mapping[Column, float] = {"gpu_busy": 0.4, "gpu_memory_bytes": 200.0}
+    assert sampler.read(0.0, [target]) == {"a": expected}
+    assert sampler.read(1.0, [target]) == {"a": expected}
+    assert nvml.asked_since == [0, 5]
+
+
+def test_a_task_that_is_on_no_gpu_has_no_gpu_readings() -> None:
+    box = InMemoryBox()
+    box.living = False
+    assert GpuSampler(FakeNvml()).read(0.0, [Target("a", box)]) == {}
+
+
+def test_without_the_library_there_are_no_gpu_readings_and_that_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert GpuSampler().read(0.0, [NODE]) == {}
+    assert gpus(None) == ()
+
+
+def test_gpus_are_described() -> None:
+    assert gpus(FakeNvml()) == (Gpu(0, "H200", 1000), Gpu(1, "H200", 1000))
+
+
+@pytest.mark.hardware
+def test_the_gpus_of_this_machine_are_read() -> None:
+    nvml = open_nvml()
+    if nvml is None:
+        pytest.skip("needs a GPU and nvidia-ml-py")
+    values = GpuSampler(nvml).read(0.0, [NODE])["node"]
+    assert 0 <= values["gpu_memory_bytes"] <= sum(gpu.memory_bytes for gpu in gpus(nvml))
