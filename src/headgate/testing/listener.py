@@ -27,6 +27,7 @@ class ChannelListener:
         self.messages: list[dict[str, Any]] = []
         self._welcome = welcome
         self._connection: socket.socket | None = None
+        self._closing = False
         self._changed = threading.Condition()
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._server.bind(str(self.path))
@@ -78,8 +79,13 @@ class ChannelListener:
         if self._connection is not None:
             self._connection.shutdown(socket.SHUT_RDWR)
 
+    def finish(self, seconds: float = 10.0) -> None:
+        """Wait until the task has hung up and everything it sent was read."""
+        self._thread.join(seconds)
+
     def close(self) -> None:
         """Hang up and stop listening."""
+        self._closing = True
         try:
             self._server.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -97,6 +103,8 @@ class ChannelListener:
         try:
             self._connection, _ = self._server.accept()
         except OSError:
+            return
+        if self._closing:
             return
         with self._connection.makefile("rb") as lines:
             try:

@@ -104,13 +104,7 @@ class Loaders:
             positions.append(
                 {
                     "ended": ended,
-                    "running": running
-                    and {
-                        "done": running.done,
-                        "created": running.created,
-                        "first": running.first,
-                        "inside": anchor is not None and running.epoch == self.epoch,
-                    },
+                    "running": None if running is None else running.position(anchor is not None),
                 }
             )
         return positions
@@ -161,6 +155,7 @@ class LoaderState:
     def __init__(self, loaders: Loaders, index: int, loader: Any) -> None:
         self.loaders = loaders
         self.index = index
+        self._loader = loader
         self.ended = 0
         self.running: weakref.ref[Iteration] | None = None
         self.cannot_rejoin = cannot_rejoin(loader)
@@ -173,6 +168,10 @@ class LoaderState:
         """The latest iteration, if the script still holds on to it and it is not exhausted."""
         iteration = self.running() if self.running is not None else None
         return None if iteration is None or iteration.exhausted else iteration
+
+    def keeps_iterator(self) -> bool:
+        """Whether the loader has an iterator whose workers live on from pass to pass."""
+        return getattr(self._loader, "_iterator", None) is not None
 
     def sampler_for(self, sampler: Any) -> Any:
         return sampler if self.skip is None else self.skip.around(sampler)
@@ -195,6 +194,8 @@ class Iteration:
 
     Attributes:
         done: Batches that it gave, those before a resume included.
+        reopened: Whether the loader's iterator, with its workers, is one from an earlier pass: that draws fewer random
+            numbers than a new one.
         created: Random states when it was created.
         first: Random states before its first batch; None until then.
         before: How often each loader had been gone through in this epoch when it was created.
@@ -214,11 +215,13 @@ class Iteration:
         self._inner: Iterator[Any] | None = None
         if position is None:
             self.done = 0
+            self.reopened = state.keeps_iterator()
             self.first: rng.RngState | None = None
             self.created = loaders.capture_rng(devices=False)
             self._inner = open_inner()
         else:
             self.done = position["done"]
+            self.reopened = position["reopened"]
             self.first = position["first"]
             self.created = position["created"]
 
@@ -241,6 +244,16 @@ class Iteration:
         self.done += 1
         return self._watcher.fetched(self, batch)
 
+    def position(self, within_epoch: bool) -> dict[str, Any]:
+        """What it takes to rejoin; `inside` says whether it was created in the epoch that is to be resumed."""
+        return {
+            "done": self.done,
+            "reopened": self.reopened,
+            "created": self.created,
+            "first": self.first,
+            "inside": within_epoch and self.epoch == self.state.loaders.epoch,
+        }
+
     def __len__(self) -> int:
         return len(self._inner)  # type: ignore[arg-type]
 
@@ -257,17 +270,19 @@ class Iteration:
         """The inner iterator as it was after `done` batches, with the random states of that moment."""
         state, loaders = self.state, self.state.loaders
         now = loaders.capture_rng()
+        skip = state.skip = SkippingSampler()
+        if self.reopened:
+            self._open()
         loaders.restore_rng(self.created)
-        if state.by_index:
-            state.skip = SkippingSampler(self.done)
-        inner: Iterator[Any] = self._open()
-        skip, state.skip = state.skip, None
+        skip.count = self.done if state.by_index else 0
+        inner = self._open()
         if self.first is not None:
             loaders.restore_rng(self.first)
-        if skip is None:
+        if state.by_index:
+            skip.advance()
+        else:
             for _ in range(self.done):
                 next(inner, None)
-        else:
-            skip.advance()
+        state.skip = None
         loaders.restore_rng(loaders.take_resume_rng() or now)
         return inner

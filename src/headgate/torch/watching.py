@@ -69,10 +69,14 @@ class WatchedIterable:
 
 
 class SkippingSampler:
-    """Stands in for a loader's sampler while an iterator is made that begins `count` batches in."""
+    """Stands in for a loader's sampler: the next pass begins `count` batches in.
 
-    def __init__(self, count: int) -> None:
-        self._count = count
+    Attributes:
+        count: Batches that passes begun from now on skip.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
         self._sampler: Any = None
         self._latest: _SkippedIterator | None = None
 
@@ -82,7 +86,7 @@ class SkippingSampler:
 
     def __iter__(self) -> Iterator[Any]:
         # A loader with workers asks twice while its iterator is made. Asked later, the pass begins at the front again.
-        self._latest = _SkippedIterator(iter(self._sampler), self._count)
+        self._latest = _SkippedIterator(iter(self._sampler), self.count)
         return self._latest
 
     def __len__(self) -> int:
@@ -90,7 +94,7 @@ class SkippingSampler:
 
     def advance(self) -> None:
         """Skip now what was not skipped yet; later passes skip nothing."""
-        self._count = 0
+        self.count = 0
         if self._latest is not None:
             self._latest.advance()
 

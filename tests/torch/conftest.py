@@ -1,0 +1,199 @@
+"""Real training scripts in processes of their own, on a real channel."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import headgate.torch as hg
+from headgate.testing import wait
+from headgate.testing.listener import ChannelListener
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+PREAMBLE = """
+import random, sys, time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+import headgate.torch as hg
+
+torch.manual_seed(0)
+random.seed(0)
+torch.set_num_threads(1)
+
+def data(samples=96, features=8, classes=3):
+    return TensorDataset(torch.randn(samples, features), torch.randint(0, classes, (samples,)))
+
+def network(features=8, classes=3):
+    return nn.Sequential(nn.Linear(features, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, classes))
+
+def fingerprint(model):
+    print("weights", *(f"{p.double().sum().item():.17g}" for p in model.parameters()))
+
+def await_order():
+    # Tell the test that an order may come now, and go on once it did, so that it lands at a known step.
+    hg._session._channel.send({"type": "waiting"})
+    deadline = time.monotonic() + 20
+    while not hg._session._channel.pending:
+        if time.monotonic() > deadline:
+            raise TimeoutError("no order came")
+        time.sleep(0.001)
+"""
+
+
+class Script:
+    """A running script and the listener it talks to."""
+
+    def __init__(self, process: subprocess.Popen[str], listener: ChannelListener) -> None:
+        self.process = process
+        self.listener = listener
+
+    def finish(self, seconds: float = 60.0) -> str:
+        """Its output, once it ended well."""
+        output, _ = self.process.communicate(timeout=seconds)
+        assert self.process.returncode == 0, output
+        return output
+
+    def profile(self) -> dict[str, Any]:
+        """The profile that it sent."""
+        found: dict[str, Any] = self.listener.wait_for("profile")[0]["profile"]
+        return found
+
+
+Start = Callable[..., Script]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a script (its body; what is in PREAMBLE comes first) under a listener of its own."""
+    running: list[Script] = []
+
+    def starting(body: str, *arguments: str, mode: str = "run", resume: str = "", **more: str) -> Script:
+        folder = tmp_path / str(len(running))
+        folder.mkdir()
+        listener = ChannelListener(folder, welcome={"role": "worker", "index": 0, "plan": {}, "threads": None})
+        variables = {"HEADGATE_MODE": mode, **({"HEADGATE_RESUME": resume} if resume else {}), **more}
+        process = run(body, *arguments, environment=listener.environment(**variables), folder=folder)
+        running.append(Script(process, listener))
+        return running[-1]
+
+    yield starting
+    for script in running:
+        if script.process.poll() is None:
+            script.process.kill()
+        script.process.communicate()
+        script.listener.close()
+
+
+def run(body: str, *arguments: str, environment: Mapping[str, str], folder: Path) -> subprocess.Popen[str]:
+    path = folder / "script.py"
+    path.write_text(PREAMBLE + textwrap.dedent(body))
+    return subprocess.Popen(
+        [sys.executable, "-W", "error::UserWarning", str(path), *arguments],
+        env={**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=folder,
+    )
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Callable[..., str]:
+    """Runs a script under plain python and returns its output."""
+
+    def running(body: str, *arguments: str) -> str:
+        folder = tmp_path / "plain"
+        folder.mkdir()
+        process = run(body, *arguments, environment={}, folder=folder)
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, output
+        return output
+
+    return running
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Models this small only wait for each other's threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class Attempt:
+    """What came of a training that ran in this process: its result (None where it was stopped) and its messages."""
+
+    def __init__(self, result: Any, messages: list[dict[str, Any]]) -> None:
+        self.result = result
+        self.messages = messages
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [message for message in self.messages if message["type"] == kind]
+
+    @property
+    def checkpoint(self) -> dict[str, Any]:
+        return self.of("checkpoint")[-1]
+
+
+Training = Callable[[Callable[[int], None]], Any]
+Attempting = Callable[..., Attempt]
+
+
+@pytest.fixture
+def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempting:
+    """Runs a training function in this process as a task of its own.
+
+    The function is given a callable that it calls with the number of each step; at `order_at`, `order` is sent there and
+    has arrived when the call returns.
+    """
+
+    def attempting(
+        training: Training, order: str = "stop", order_at: int | None = None, resume: str = "", **more: str
+    ) -> Attempt:
+        folder = tmp_path / f"attempt-{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        with ChannelListener(folder) as listener:
+            variables = listener.environment(**({"HEADGATE_RESUME": resume} if resume else {}), **more)
+            for name, value in variables.items():
+                monkeypatch.setenv(name, value)
+            monkeypatch.setattr(hg, "_session", None)
+            monkeypatch.setattr(hg, "_joined", False)
+
+            def at_step(step: int) -> None:
+                if step == order_at:
+                    assert hg._session is not None
+                    channel = hg._session._channel
+                    if order == "hang up":
+                        listener.wait_for("hello")
+                        listener.hang_up()
+                    else:
+                        listener.wait_for("hello")
+                        listener.send({"type": order})
+                    wait.until(lambda: channel.pending)
+
+            try:
+                result = training(at_step)
+            except hg.Stop:
+                result = None
+            finally:
+                session = hg._session
+                if session is not None:
+                    atexit.unregister(session.close)
+                    session.close()
+                    session._channel.close()
+                    listener.finish()
+        return Attempt(result, listener.messages)
+
+    return attempting
