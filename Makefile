@@ -41,7 +41,7 @@ docs: $(VENV)/dev.stamp
 
 bench: $(VENV)/dev.stamp
 	@mkdir -p build/bench
-	@set -e; for script in benchmarks/*.py; do \
+	@set -e; for script in benchmarks/[!_]*.py; do \
 	  echo "== $$script"; \
 	  PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python $$script --json build/bench/$$(basename $$script .py).json; \
 	done

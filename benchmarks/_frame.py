@@ -1,0 +1,60 @@
+"""What all benchmarks share: the command line, what they were run on, the JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from headgate import __version__
+from headgate.telemetry.machine import topology
+
+
+def parser(description: str, repetitions: int) -> argparse.ArgumentParser:
+    """A command line with `--repetitions` and `--json`."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument(
+        "--repetitions", type=int, default=repetitions, help=f"of which the median is given (default: {repetitions})"
+    )
+    made.add_argument("--json", type=Path, help="write the result to this file")
+    return made
+
+
+def machine() -> str:
+    """The machine in a line."""
+    cpus = topology()
+    return f"{cpus.model}, {cpus.allowed} CPUs, Linux {platform.release()}"
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Versions of Headgate, Python and the packages that are installed."""
+    found = {"headgate": __version__, "python": platform.python_version()}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def heading(repetitions: int, *packages: str) -> None:
+    """Print what the figures below were measured on."""
+    print(f"{machine()}; {', '.join(f'{name} {text}' for name, text in versions(*packages).items())}")
+    print(f"medians of {repetitions} repetitions, taken in turn\n")
+
+
+def spread(values: Sequence[float]) -> str:
+    """Median, and the least and the most in brackets."""
+    return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
+
+
+def write(path: Path | None, benchmark: str, content: dict[str, object], *packages: str) -> None:
+    """Write the JSON, where one is asked for."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        head = {"benchmark": benchmark, "machine": machine(), "versions": versions(*packages)}
+        path.write_text(json.dumps({**head, **content}, indent=2) + "\n")
