@@ -20,11 +20,24 @@ def printed(store: Path) -> str:
 def test_the_summary_has_a_line_a_job_what_happened_and_the_report_last(store: Path, tmp_path: Path) -> None:
     page = html.write(store, tmp_path / "report.html")
     lines = printed(store).splitlines()
-    assert lines[0].split()[:3] == ["Job", "Ended", "as"]
-    assert lines[1].split()[:5] == ["a", "done", "20", "s", "0.04762"]
-    assert "37 %" in lines[1]
+    assert lines[1].split()[:2] == ["Job", "as"]
+    assert lines[2].split() == [
+        "a",
+        "done",
+        "20",
+        "s",
+        "0.0476",
+        "200",
+        "15",
+        "s",
+        "0.75/1.50",
+        "300",
+        "MiB",
+        "37",
+        "%",
+    ]
     assert lines[-1] == f"Report: {page}"
-    assert lines[3].startswith(
+    assert lines[4].startswith(
         "2 jobs were run on nimbus (2 cores) under policy equal and all finished, the last after 40 s"
     )
 

@@ -56,9 +56,9 @@ def summary(store: Path, console: Console) -> None:
     # What a job was called and why it ended is a user's text: never rich's markup.
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("Job", overflow="fold")
-    table.add_column("Ended as", overflow="fold")
-    for name in ("Ran", "Loss", "Steps", "CPU time", "Cores", "Memory", "Waits for input"):
-        table.add_column(name, justify="right")
+    table.add_column("Ended\nas")
+    for name in ("Ran", "Loss", "Steps", "CPU\ntime", "Cores of\ngranted", "Memory", "Input\nwait"):
+        table.add_column(name, justify="right", no_wrap=True)
     for job in jobs:
         table.add_row(*(Text(cell) for cell in _row(job)), style="red" if job.state in FAULTS else "")
     if jobs:
@@ -72,18 +72,26 @@ def summary(store: Path, console: Console) -> None:
 
 
 def _row(job: JobFigures) -> list[str]:
-    cores = f"{say(job.cpu_mean_cores)} of {say(job.granted_cores)}" if job.granted_cores else say(job.cpu_mean_cores)
+    used, granted = (MISSING if cores is None else f"{cores:.2f}" for cores in (job.cpu_mean_cores, job.granted_cores))
     return [
         job.name,
         job.state,
-        say_seconds(job.run_seconds) if job.started is not None else MISSING,
-        say_loss(job.loss_final),
+        _clock(job.run_seconds) if job.started is not None else MISSING,
+        MISSING if job.loss_final is None else f"{job.loss_final:.3g}",
         f"{job.steps:,}" if job.steps is not None else MISSING,
-        say(job.cpu_seconds, "s"),
-        cores,
+        MISSING if job.cpu_seconds is None else _clock(job.cpu_seconds),
+        f"{used}/{granted}",
         say(job.memory_peak_bytes, "B"),
         say(job.input_fraction, "%"),
     ]
+
+
+def _clock(seconds: float) -> str:
+    """Short enough for a column: `12.3 s`, `4:05 min`, `2:03 h`."""
+    if seconds < 60:
+        return say_seconds(seconds)
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d} h"
 
 
 def metrics(found: Sequence[Measured], console: Console, *, spans: bool) -> None:

@@ -11,7 +11,7 @@ from headgate.reports.recording import Recording
 from headgate.units import say_seconds
 
 _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
-_CLOSEST = 0.4
+_CLOSEST = 1.4
 """Percent of the width below which two marks would cover each other."""
 
 
@@ -108,6 +108,8 @@ def _axis(end: float) -> Markup:
 
 
 def _clock(time: float, step: float) -> str:
+    if time == 0:
+        return "0"
     if step < 60 and time < 60:
         return f"{time:g} s"
     minutes, seconds = divmod(round(time), 60)

@@ -28,6 +28,7 @@
   const told = (unit) => say[unit] || digits;
   const two = (n) => String(Math.floor(n)).padStart(2, "0");
   const clock = (t) => {
+    if (t === 0) return "0";
     if (t < 60) return digits(t) + " s";
     return t < 3600 ? Math.floor(t / 60) + ":" + two(t % 60) + " min" : Math.floor(t / 3600) + ":" + two(t / 60 % 60) + " h";
   };
