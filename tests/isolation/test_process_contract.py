@@ -22,6 +22,8 @@ class TestWithCgroups(IsolationContract):
     @pytest.fixture
     def isolation(self) -> Isolation:
         isolation = ProcessIsolation(GROUP)
+        expected = os.environ.get("HEADGATE_TEST_MODE", isolation.mode)
+        assert isolation.mode == expected, isolation.lost()
         if isolation.mode == "none" or any("controller" in line for line in isolation.lost()):
             pytest.skip(f"cgroups cannot be written here: {isolation.lost()[0]}")
         return isolation

@@ -66,20 +66,26 @@ class CgroupsV1(Cgroups):
         return [Write(folder / "cpuset.cpus", text)]
 
     def kill_once(self) -> None:
-        unified, freezer = self.folders.get("unified"), self.folders.get("freezer")
+        unified = self.folders.get("unified")
         if unified is not None and (unified / "cgroup.kill").exists():
             (unified / "cgroup.kill").write_text("1")
-        elif freezer is not None:
-            state = freezer / "freezer.state"
-            state.write_text("FROZEN")
-            deadline = time.monotonic() + FREEZE_SECONDS
-            while state.read_text().strip() == "FREEZING" and time.monotonic() < deadline:
-                time.sleep(0.0005)
-                state.write_text("FROZEN")  # a fork that raced with the first is frozen by the next
-            kill_processes(self.pids())
-            state.write_text("THAWED")
         else:
+            self.kill_frozen()
+
+    def kill_frozen(self) -> None:
+        """Where no cgroup2 tree is mounted beside v1: what is frozen cannot fork."""
+        freezer = self.folders.get("freezer")
+        if freezer is None:
             kill_processes(self.pids())
+            return
+        state = freezer / "freezer.state"
+        state.write_text("FROZEN")
+        deadline = time.monotonic() + FREEZE_SECONDS
+        while state.read_text().strip() == "FREEZING" and time.monotonic() < deadline:
+            time.sleep(0.0005)
+            state.write_text("FROZEN")  # a fork that raced with the first is frozen by the next
+        kill_processes(self.pids())
+        state.write_text("THAWED")
 
     def memory(self) -> MemoryRecord:
         folder = self.folders.get("memory")

@@ -91,14 +91,22 @@ class CgroupsV2(Cgroups):
                 return None
 
     def pin_writes(self, cpus: frozenset[int] | None) -> Sequence[Write] | None:
-        return self._write("cpuset", "cpuset.cpus", "\n" if cpus is None else cpu_list(cpus))
+        if cpus is None and "cpuset" in self.folders:
+            # Empty would mean the same, but is refused while processes are in it.
+            return self._write(
+                "cpuset", "cpuset.cpus", (self.folders["cpuset"].parent / "cpuset.cpus.effective").read_text().strip()
+            )
+        return self._write("cpuset", "cpuset.cpus", cpu_list(cpus or frozenset()))
 
     def kill_once(self) -> None:
+        if (self.folders["unified"] / "cgroup.kill").exists():
+            (self.folders["unified"] / "cgroup.kill").write_text("1")
+        else:
+            self.kill_frozen()
+
+    def kill_frozen(self) -> None:
+        """Before Linux 5.14: what is frozen cannot fork."""
         folder = self.folders["unified"]
-        if (folder / "cgroup.kill").exists():
-            (folder / "cgroup.kill").write_text("1")
-            return
-        # Before Linux 5.14: what is frozen cannot fork.
         (folder / "cgroup.freeze").write_text("1")
         deadline = time.monotonic() + FREEZE_SECONDS
         while not read_counters(folder / "cgroup.events").get("frozen") and time.monotonic() < deadline:

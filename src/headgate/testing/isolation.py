@@ -9,6 +9,7 @@ class TestMine(IsolationContract):
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import signal
@@ -29,7 +30,6 @@ from headgate.testing import programs
 from headgate.testing.wait import until
 
 MIB = 1 << 20
-TOLERANCE = 0.05
 
 
 class Running:
@@ -108,8 +108,7 @@ class IsolationContract:
 
     def elapse(self, seconds: float) -> None:
         """Let time pass."""
-        end = time.monotonic() + seconds
-        until(lambda: time.monotonic() >= end, seconds + 10, "the end of a measurement")
+        select.select([], [], [], seconds)
 
     def alive(self, pid: int) -> bool:
         return processes.look(pid) is not None
@@ -191,14 +190,22 @@ class IsolationContract:
         after, end = [self.cpu_seconds(box) for box in boxes], self.now()
         return [(y - x) / (end - begin) for x, y in zip(before, after, strict=True)]
 
-    def settles(self, measure: Callable[[], float], expected: float, what: str) -> None:
-        """Whether one of a few measurements is within 5 % of what is expected: others use the machine, too."""
+    def settles(self, measure: Callable[[], float], low: float, high: float, what: str) -> None:
+        """Hold one of a few measurements to be from `low` to `high`: others use the machine, too."""
         seen = []
         for _ in range(8):
             seen.append(measure())
-            if abs(seen[-1] - expected) <= TOLERANCE * expected:
+            if low <= seen[-1] <= high:
                 return
-        raise AssertionError(f"{what}: expected {expected:g} within 5 %, measured {[round(x, 3) for x in seen]}")
+        raise AssertionError(f"{what}: expected {low:.4g} to {high:.4g}, measured {[round(x, 3) for x in seen]}")
+
+    def capped(self, box: Box, cap: float) -> None:
+        """Hold what a task that could use two cores uses to its cap, within 5 %.
+
+        Of whole cores others may take a part, of a small fraction hardly: there, it is to be had in full.
+        """
+        low, high = (0.95 * cap, 1.05 * cap) if self.caps_fractions else (0.2, 1.05 * math.ceil(cap))
+        self.settles(lambda: self.cores([box])[0], low, high, f"cores in use under a cap of {cap:g}")
 
     # --- the behaviours
 
@@ -225,30 +232,30 @@ class IsolationContract:
             heavy, light = self.cores(boxes)
             return heavy / (heavy + light)
 
-        self.settles(heavy_part, 0.75, "the part of a core that a weight of 90 has against 30")
+        self.settles(heavy_part, 0.95 * 0.75, 1.05 * 0.75, "the part of a core that a weight of 90 has against 30")
 
     def test_03_a_cap_holds(self) -> None:
-        cap = 0.5 if self.caps_fractions else 1.0
-        running = self.run(self.launch("spin"), Share(cpu_cap_cores=cap, cpu_weight=10_000))
+        running = self.run(self.launch("spin", 2), Share(cpu_cap_cores=0.5, cpu_weight=10_000))
         running.said("ready")
-        self.settles(lambda: self.cores([running.box])[0], cap, "cores in use")
+        self.capped(running.box, 0.5)
 
     def test_04_shares_change_while_a_task_runs(self) -> None:
-        running = self.run(self.launch("spin"), Share(cpu_weight=10_000))
+        running = self.run(self.launch("spin", 2), Share(cpu_weight=10_000))
         running.said("ready")
-        for cap in (0.3, 0.05, 0.6, UNLIMITED):
-            lines = running.box.apply(Share(cpu_cap_cores=cap))
-            assert bool(lines) == (cap is not UNLIMITED and not self.caps_fractions)
+        for cap in (0.3, 0.05, 0.6):
+            assert bool(running.box.apply(Share(cpu_cap_cores=cap))) != self.caps_fractions
             self.elapse(0.5)
-            expected = 1.0 if cap is UNLIMITED or not self.caps_fractions else cap
-            self.settles(lambda: self.cores([running.box])[0], expected, f"cores in use under a cap of {cap}")
+            self.capped(running.box, cap)
+        if self.caps_fractions:
+            assert running.box.apply(Share(cpu_cap_cores=UNLIMITED)) == ()
+            self.elapse(0.5)
+            self.settles(lambda: self.cores([running.box])[0], 1.1 * cap, 2.1, "cores in use once the cap is lifted")
 
     def test_05_fields_that_are_none_stay(self) -> None:
-        cap = 0.4 if self.caps_fractions else 1.0
-        running = self.run(self.launch("spin"), Share(cpu_cap_cores=cap, cpu_weight=10_000))
+        running = self.run(self.launch("spin", 2), Share(cpu_cap_cores=0.4, cpu_weight=10_000))
         running.said("ready")
         running.box.apply(Share(memory_bytes=512 * MIB))
-        self.settles(lambda: self.cores([running.box])[0], cap, "cores in use")
+        self.capped(running.box, 0.4)
 
     def test_06_a_task_is_pinned_to_cores(self) -> None:
         running = self.run(self.launch("spin"))
@@ -260,10 +267,12 @@ class IsolationContract:
         def together() -> float:
             return sum(self.cores([running.box, other.box]))
 
-        self.settles(together, 1.0, "cores in use by two tasks on one core")
+        self.settles(together, 0.2, 1.05, "cores in use by two tasks on one core")
         with pytest.raises(IsolationError):
             running.box.pin(frozenset({100_000}))
+        other.box.kill()
         running.box.pin(None)
+        running.box.pin(frozenset({self.a_core()}))
 
     def test_07_a_task_over_its_memory_limit_is_killed_and_it_is_said(self) -> None:
         end = self.run(self.launch("hold", 256 * MIB), Share(memory_bytes=64 * MIB)).ended()

@@ -144,7 +144,8 @@ class MemoryBox(Box):
             case "leave":
                 self.finish(Exit(code=int(arguments[0])))
             case "spin":
-                first.spins = True
+                for row in (first, *(self._fork() for _ in range(int((*arguments, "1")[0]) - 1))):
+                    row.spins = True
                 self._say("ready")
             case "hold":
                 self._hold(first, int(arguments[0]))

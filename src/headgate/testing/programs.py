@@ -5,9 +5,11 @@ The file runs by itself, with any Python and nothing of Headgate.
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 
 BREED_MOST = 200
@@ -51,9 +53,13 @@ def leave(code: str) -> None:
     sys.exit(int(code))
 
 
-def spin() -> None:
-    """Use one core in full."""
-    say("ready")
+def spin(count: str = "1") -> None:
+    """Use so many cores in full, each by a process."""
+    for _ in range(int(count) - 1):
+        if os.fork() == 0:
+            break
+    else:
+        say("ready")
     while True:
         pass
 
@@ -107,8 +113,18 @@ def stubborn() -> None:
     rest()
 
 
+def read(path: str) -> None:
+    """Read a file past the page cache; say how many seconds that took."""
+    file = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    page = mmap.mmap(-1, 1 << 16)  # O_DIRECT wants an aligned buffer
+    began = time.monotonic()
+    while os.readv(file, [page]) > 0:
+        pass
+    say(f"seconds {time.monotonic() - began}")
+
+
 PROGRAMS: dict[str, Callable[..., None]] = {
-    program.__name__: program for program in (rest, where, leave, spin, hold, nurse, daemon, breed, stubborn)
+    program.__name__: program for program in (rest, where, leave, spin, hold, nurse, daemon, breed, stubborn, read)
 }
 
 if __name__ == "__main__":

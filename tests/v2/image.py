@@ -1,0 +1,86 @@
+"""The disk of the emulated machine: this Python, pytest, the package and its tests, and nothing else."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+GUEST = "headgate"
+"""Folder in the guest that holds the packages and the tests."""
+UNUSED = ("test", "tests", "idlelib", "tkinter", "turtledemo", "lib2to3", "ensurepip", "site-packages", "dist-packages")
+SPARE_MIB = 256
+
+
+def make_disk(folder: Path) -> Path:
+    """Make an ext4 image in `folder`; returns its path."""
+    root = folder / "root"
+    for name in ("proc", "sys", "dev", "run", "tmp", "etc", GUEST):
+        (root / name).mkdir(parents=True)
+    (root / "etc/passwd").write_text("root:x:0:0::/:/bin/sh\nuser:x:1000:1000::/tmp:/bin/sh\n")
+    python = _copy_python(root)
+    _copy_distributions(["pytest"], root / GUEST / "site")
+    for name in ("src", "tests/isolation", "tests/v2"):
+        shutil.copytree(
+            REPOSITORY / name, root / GUEST / name, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True
+        )
+    init = root / "init"
+    init.write_text(f"#!{python} -IS\n" + (Path(__file__).parent / "init.py").read_text())
+    init.chmod(0o755)
+    disk = folder / "disk.ext4"
+    used = int(subprocess.run(["du", "-sm", root], capture_output=True, text=True, check=True).stdout.split()[0])
+    options = ["-q", "-F", "-O", "^has_journal", "-E", "root_owner=0:0"]
+    subprocess.run(["mke2fs", "-t", "ext4", *options, "-d", root, disk, f"{used + SPARE_MIB}M"], check=True)
+    return disk
+
+
+def _copy_python(root: Path) -> str:
+    """The interpreter with its standard library and the shared libraries of both; returns its path in the guest."""
+    python = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
+    libraries = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
+    libraries = {library for library in libraries if library.is_relative_to(sys.base_prefix)}
+    for library in libraries:
+        ignore = shutil.ignore_patterns(*UNUSED, "__pycache__", "config-*", "*.a")
+        shutil.copytree(library, _inside(root, library), ignore=ignore, dirs_exist_ok=True)
+    binaries = [python, Path("/bin/sh"), *(file for library in libraries for file in library.rglob("lib-dynload/*.so"))]
+    for file in {*binaries, *_shared_libraries(binaries)}:
+        target = _inside(root, file)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(file, target)
+    return str(python)
+
+
+def _shared_libraries(binaries: Iterable[Path]) -> set[Path]:
+    listed = subprocess.run(["ldd", *binaries], capture_output=True, text=True, check=False).stdout
+    return {Path(path) for path in re.findall(r"(?:=> |^\s+)(/\S+)", listed, flags=re.MULTILINE)}
+
+
+def _copy_distributions(names: list[str], target: Path) -> None:
+    """Installed distributions and all that they require."""
+    done: set[str] = set()
+    while names:
+        name = names.pop()
+        if name in done:
+            continue
+        done.add(name)
+        try:
+            distribution = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # required for another system or Python
+        for file in distribution.files or ():
+            source = Path(str(distribution.locate_file(file)))
+            if ".." not in file.parts and file.suffix != ".pyc" and source.exists():
+                (target / file.parent).mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, target / file)
+        required = (line for line in distribution.requires or () if "extra ==" not in line)
+        names += (re.split(r"[^A-Za-z0-9._-]", line)[0] for line in required)
+
+
+def _inside(root: Path, path: Path) -> Path:
+    return root / path.relative_to("/")

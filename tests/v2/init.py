@@ -1,0 +1,91 @@
+"""The first process of the emulated machine: mounts cgroup v2, runs the tests as three kinds of user, switches off."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+USER = 1000
+GUEST = Path("/headgate")
+CGROUPS = Path("/sys/fs/cgroup")
+SCOPE = CGROUPS / "user.slice/session.scope"
+POWER_OFF = 0x4321FEDC
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def mount(kind: str, target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    if libc.mount(kind.encode(), str(target).encode(), kind.encode(), 0, None) != 0:
+        raise OSError(ctypes.get_errno(), f"cannot mount {kind} on {target}")
+
+
+def delegate(folder: Path) -> None:
+    """Hand a cgroup to the user, as systemd does for `Delegate=yes`."""
+    folder.mkdir(parents=True)
+    for above in (CGROUPS, *reversed(folder.relative_to(CGROUPS).parents[:-1])):
+        (CGROUPS / above / "cgroup.subtree_control").write_text("+cpu +memory +cpuset +io")
+    for path in (folder, *(folder / name for name in ("cgroup.procs", "cgroup.subtree_control", "cgroup.threads"))):
+        os.chown(path, USER, USER)
+    os.setxattr(folder, "trusted.delegate", b"1")
+    os.setxattr(folder, "user.delegate", b"1")
+
+
+def run_tests(title: str, arguments: list[str], *, user: int = 0, cgroup: Path = CGROUPS, must: str) -> int:
+    """Run pytest in a cgroup as a user, to whom the mode `must` is open; returns 1 when it failed, else 0."""
+    began = time.monotonic()
+    print(f"\n=== {title}", flush=True)
+    code = (
+        "import os, sys\n"
+        f"open({str(cgroup / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))\n"
+        f"os.setgroups([]); os.setgid({user}); os.setuid({user})\n"
+        "os.execv(sys.executable, [sys.executable, '-m', 'pytest', *sys.argv[1:]])\n"
+    )
+    options = [
+        "-c",
+        "/dev/null",
+        "--import-mode=importlib",
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        "-ra",
+        "--tb=short",
+        "--color=no",
+    ]
+    environment = {
+        "PATH": os.defpath,
+        "HOME": "/tmp",
+        "PYTHONPATH": f"{GUEST / 'src'}:{GUEST / 'site'}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HEADGATE_TEST_MODE": must,
+    }
+    command = [sys.executable, "-c", code, *options, *arguments]
+    status = subprocess.run(command, env=environment, cwd=GUEST / "tests", check=False).returncode
+    print(f"=== {title}: status {status}, {time.monotonic() - began:.0f} s", flush=True)
+    return int(status != 0)
+
+
+def main() -> None:
+    mount("proc", Path("/proc"))
+    mount("sysfs", Path("/sys"))
+    mount("devtmpfs", Path("/dev"))
+    mount("cgroup2", CGROUPS)
+    os.chmod("/tmp", 0o1777)
+    delegate(SCOPE)
+    bystander = CGROUPS / "system.slice"
+    bystander.mkdir()
+    contract = "isolation/test_process_contract.py::TestWith"
+    failed = run_tests("root", [f"{contract}Cgroups", "v2"], must="v2")
+    failed += run_tests("a user in a delegated scope", [f"{contract}Cgroups"], user=USER, cgroup=SCOPE, must="v2")
+    failed += run_tests("a user without cgroups", [f"{contract}outCgroups"], user=USER, cgroup=bystander, must="none")
+    print(f"\nguest: {failed} of 3 runs failed", flush=True)
+
+
+try:
+    main()
+finally:
+    os.sync()
+    libc.reboot(POWER_OFF)

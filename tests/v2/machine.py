@@ -1,0 +1,65 @@
+"""Boots the emulated machine, shows its console, and ends with the status of the tests in it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from image import make_disk
+from kernel import cache, kernel
+
+LIMIT_SECONDS = 1500
+MEMORY = "1536M"
+COMMAND_LINE = "console=ttyS0 root=/dev/nvme0n1 rw init=/init quiet panic=-1 cgroup_no_v1=all mitigations=off"
+NEEDED = {"qemu-system-x86_64": "qemu-system-x86", "mke2fs": "e2fsprogs", "dpkg": "dpkg", "ldd": "libc-bin"}
+
+
+def main() -> int:
+    for program, package in NEEDED.items():
+        if shutil.which(program) is None:
+            raise SystemExit(f"{program} is not installed; try: apt-get install {package}")
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(dir=cache()) as folder:
+        disk = make_disk(Path(folder))
+        print(f"disk ready after {time.monotonic() - began:.0f} s", flush=True)
+        status = boot(kernel(), disk)
+    print(f"{time.monotonic() - began:.0f} s in all", flush=True)
+    return status
+
+
+def boot(image: Path, disk: Path) -> int:
+    """Run the machine to its end; returns 0 when every test in it passed."""
+    command = ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", MEMORY]
+    command += ["-display", "none", "-no-reboot", "-nic", "none", "-monitor", "none", "-serial", "stdio"]
+    command += ["-drive", f"file={disk},if=none,format=raw,cache=unsafe,id=disk", "-device", "nvme,serial=1,drive=disk"]
+    command += ["-kernel", str(image), "-append", COMMAND_LINE]
+    verdict = None
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors="replace"
+    ) as qemu:
+        watchdog = threading.Timer(LIMIT_SECONDS, qemu.kill)
+        watchdog.start()
+        try:
+            assert qemu.stdout is not None
+            for line in qemu.stdout:
+                print(line, end="", flush=True)
+                verdict = re.match(r"guest: (\d+) of 3 runs failed", line) or verdict
+        finally:
+            watchdog.cancel()
+            qemu.kill()
+    if verdict is None:
+        print("the machine ended before its tests did", file=sys.stderr)
+        return 1
+    return min(int(verdict[1]), 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
