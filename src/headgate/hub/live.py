@@ -111,7 +111,7 @@ class LiveHub(Listener):
             if known is not None:
                 live.profile = profiles.dump(known)
             self._step(events.JobSubmitted(f"{run.id}/{name}", live.spec, live.checkpoint))
-        self._in_background(asyncio.to_thread(run.note_packages))
+        self._in_background(asyncio.to_thread(run.note_origin))
         self._in_background(asyncio.to_thread(runs.retain))
         if self._sampler is None:
             self._sample()

@@ -8,7 +8,6 @@ import os
 import shlex
 import subprocess
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -29,7 +28,7 @@ from headgate.telemetry.patterns import ProgressReader
 from headgate.telemetry.store import Recorder
 
 JOB = TypeAdapter(Job)
-_LOSSES = 240
+_LOSSES = 128
 
 
 @dataclass(slots=True)
@@ -52,7 +51,9 @@ class LiveJob:
     epoch: int | None = None
     epochs: int | None = None
     loss: float | None = None
-    losses: deque[float] = field(default_factory=lambda: deque(maxlen=_LOSSES))
+    losses: list[float] = field(default_factory=list)
+    losses_each: int = 1  # losses that one entry of `losses` is the mean of
+    losses_open: list[float] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     reports_itself: bool = False
     threads: int = 0
@@ -78,8 +79,21 @@ class LiveJob:
                 setattr(self, name, value)
         if progress.loss is not None:
             self.loss = progress.loss
-            self.losses.append(progress.loss)
+            self._keep(progress.loss)
         self.metrics |= progress.metrics
+
+    def _keep(self, loss: float) -> None:
+        """Keep a loss for the sparkline: the whole course in at most `_LOSSES` means of ever more losses each."""
+        if not math.isfinite(loss):
+            return
+        self.losses_open.append(loss)
+        if len(self.losses_open) < self.losses_each:
+            return
+        self.losses.append(sum(self.losses_open) / len(self.losses_open))
+        self.losses_open.clear()
+        if len(self.losses) == _LOSSES:
+            self.losses = [(a + b) / 2 for a, b in zip(self.losses[::2], self.losses[1::2], strict=True)]
+            self.losses_each *= 2
 
     def snapshot(self, name: str) -> dict[str, Any]:
         """What a live view shows of it."""
@@ -95,7 +109,7 @@ class LiveJob:
             "epoch": self.epoch,
             "epochs": self.epochs,
             "loss": None if self.loss is None or not math.isfinite(self.loss) else self.loss,
-            "losses": [x for x in self.losses if math.isfinite(x)],
+            "losses": self.losses,
             "metrics": self.metrics,
             "threads": self.threads,
             "entitled_cores": self.entitled_cores,
@@ -156,7 +170,6 @@ class LiveRun:
             "command": shlex.join(submission.command),
             "cwd": submission.cwd,
             "node": json.dumps(asdict(node)),
-            "git_commit": _commit(submission.cwd),
         }
         if submission.resumed_from is not None:
             meta["resumed_from"] = submission.resumed_from
@@ -297,9 +310,10 @@ class LiveRun:
         """Write what happened."""
         self.recorder.add("events", t=t, job=job, task=task, kind=kind, text=text)
 
-    def note_packages(self) -> None:
-        """Record what is installed for each interpreter that the run's scripts use; takes a second of a process of
-        its own."""
+    def note_origin(self) -> None:
+        """Record the git commit that the run was started at, and what is installed for each interpreter that its
+        scripts use. Takes a second, in processes of its own."""
+        self.recorder.add("meta", key="git_commit", value=_commit(self.submission.cwd))
         code = (
             "import importlib.metadata as m\n"
             "print('\\n'.join(sorted({d.name + '==' + d.version for d in m.distributions()})))"

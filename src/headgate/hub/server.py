@@ -28,6 +28,7 @@ from headgate.telemetry import machine
 PROTOCOL = 1
 SUBMISSION = TypeAdapter(Submission)
 _LINE_BYTES = 64 * 2**20
+_UNREAD_BYTES = 2**20
 
 
 def idle_seconds() -> float:
@@ -102,10 +103,10 @@ class Server:
                     self._hub.set_policy(policies.make(request["policy"]))
                 submitted = self._hub.submit(SUBMISSION.validate_python(request["submission"]))
                 if request.get("attach"):
-                    closers.append(self._hub.watch(submitted.id, lambda message: _write(writer, message)))
+                    closers.append(self._hub.watch(submitted.id, lambda message: _show(writer, message)))
                 return {"type": "submitted", "run": submitted.id, "path": str(submitted.folder)}
             case "attach" if run in self._hub.runs:
-                closers.append(self._hub.watch(run, lambda message: _write(writer, message)))
+                closers.append(self._hub.watch(run, lambda message: _show(writer, message)))
                 return {"type": "attached", "run": run}
             case "stop" if run in self._hub.runs:
                 return {"type": "stopping", "jobs": self._hub.stop(run, request.get("jobs"), bool(request.get("kill")))}
@@ -122,6 +123,12 @@ class Server:
 def _write(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
     if not writer.is_closing():
         writer.write(json.dumps(message).encode() + b"\n")
+
+
+def _show(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
+    """Write a message about a run; a snapshot is left out for a client that does not read, such as a stopped one."""
+    if message["type"] != "snapshot" or writer.transport.get_write_buffer_size() < _UNREAD_BYTES:
+        _write(writer, message)
 
 
 async def _serve(home: Path, lock: int) -> None:
