@@ -55,7 +55,7 @@ def test_side_by_side_each_learns(tmp_path: Path) -> None:
     headgate("run", str(tmp_path / "jobs.yaml"))
     assert float(last(r"test accuracy ([\d.]+)%", "cnn")) >= 97
     assert float(last(r"test loss ([\d.]+) nats", "vae")) < 26
-    assert float(last(r"test loss ([\d.]+) \(", "charlm")) < 3.2
+    assert float(last(r"test loss ([\d.]+) \(", "charlm")) < 3.5
     assert float(last(r"Test accuracy: ([\d.]+)%", "plain")) > 75
     for job in json.loads(headgate("status", "--json"))["jobs"]:
         assert (job["state"], job["loss"] is not None, job["epoch"] is not None) == ("done", True, True), job
