@@ -9,8 +9,8 @@ from headgate.analysis.jobs import JobFigures
 from headgate.reports.figures import job_colour
 from headgate.reports.markup import Markup, element, figure_of
 from headgate.reports.recording import Recording
-from headgate.reports.words import counted, say, say_loss, what_happened
-from headgate.units import say_bytes, say_seconds
+from headgate.reports.words import counted, say, say_loss, say_moment, what_happened
+from headgate.units import say_bytes
 
 _COLUMNS = (
     ("Job", "text", ""),
@@ -89,9 +89,9 @@ def _row(job: JobFigures, index: int) -> Markup:
             class_="text reason",
         ),
         _cell(
-            figure_of(job.started, "s", key="started"),
-            _small(job.ended, f"to {say_seconds(job.ended or 0.0)}", "ended"),
-            element("small", f"waited {say_seconds(job.waited_seconds)}") if job.waited_seconds >= 0.5 else None,
+            figure_of(job.started, text=say_moment(job.started), key="started"),
+            _small(job.ended, f"to {say_moment(job.ended)}", "ended"),
+            element("small", f"waited {say_moment(job.waited_seconds)}") if job.waited_seconds >= 0.5 else None,
         ),
         _cell(
             figure_of(ran, "s", key="run_seconds"),

@@ -9,7 +9,7 @@ from headgate.analysis.jobs import FAULTS, JobRecord
 from headgate.reports.figures import job_colour
 from headgate.reports.markup import Markup, element, figure_of
 from headgate.reports.recording import Recording, loads
-from headgate.reports.words import MISSING, counted, say, say_step_time
+from headgate.reports.words import MISSING, counted, say, say_moment, say_step_time
 from headgate.units import say_bytes
 
 _EVENTS = 500
@@ -84,7 +84,7 @@ def _profile(job: JobRecord, index: int) -> Markup:
         ("Framework", f"{profile.get('framework') or 'none'} {profile.get('framework_version') or ''}".strip()),
         ("Parameters", _count(profile.get("parameters_dense"), "parameters_dense")),
         ("… sparse", _count(sparse, "parameters_sparse") if sparse else None),
-        ("Layers", ", ".join(f"{count} {kind}" for kind, count in layers.items()) or None),
+        ("Layers", ", ".join(f"{count}\u00a0{kind}" for kind, count in layers.items()) or None),
         ("FLOPs a sample", _count(profile.get("flops_per_sample"), "flops_per_sample")),
         ("… forward", _count(profile.get("flops_per_sample_forward"), "flops_per_sample_forward")),
         ("Batch", _count(profile.get("batch"), "batch")),
@@ -136,7 +136,7 @@ def events(run: Recording) -> Markup:
     rows = [
         element(
             "tr",
-            element("td", figure_of(event["t"], "s"), class_="when"),
+            element("td", figure_of(event["t"], text=say_moment(event["t"])), class_="when"),
             element(
                 "td",
                 element("span", class_="swatch", style=f"--c:var(--{colours[event['job']]})")

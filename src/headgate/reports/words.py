@@ -44,6 +44,11 @@ def say_step_time(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 or not seconds else f"{seconds * 1e6:.3g} µs"
 
 
+def say_moment(seconds: float | None) -> str:
+    """A time of the run: tenths of a second are as fine as anything in it is read."""
+    return MISSING if seconds is None else say_seconds(round(seconds, 1))
+
+
 def counted(number: int, noun: str) -> str:
     """`1 job`, `3 jobs`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
@@ -134,9 +139,23 @@ def _fullest(run: Recording) -> str:
     single = f", its fullest core {say(core, '%')}" if name == "CPU" and core is not None else ""
     others = [f"{say(use[1], '%')} of {other}" for use, other, at in found if at is node and other != name]
     rest = f" Of the others, at most {listed(others)}." if others else ""
-    return (
-        f"The fullest resource{where} was {name}: {say(mean, '%')} on the mean, {say(most, '%')} at most{single}.{rest}"
-    )
+    use = f"{say(mean, '%')} on the mean, {say(most, '%')} at most{single}"
+    return f"The fullest resource{where} was {name}: {use}.{rest}{_strangers(run)}"
+
+
+def _strangers(run: Recording) -> str:
+    """What others than the jobs of the run used of the CPU, where that was a tenth of it or more."""
+    if len(run.nodes) != 1:
+        return ""
+    (node,) = run.nodes
+    cpu = node.signal("cpu_cores")
+    if not node.cores or not len(cpu):
+        return ""
+    ours = sum(job.signal("cpu_cores").integral for job in run.jobs)
+    others = (cpu.integral - ours) / cpu.seconds
+    if others < 0.1 * node.cores:
+        return ""
+    return f" Programs outside this run used {say(others, 'cores')} of {node.name} on the mean."
 
 
 def _faults(run: Recording, jobs: Sequence[JobFigures]) -> str:
