@@ -12,7 +12,7 @@ import pytest
 from headgate import registry
 from headgate.telemetry.base import Sampler, Target
 from headgate.telemetry.columns import Column
-from headgate.telemetry.round import RETRY_SECONDS, Round, samplers
+from headgate.telemetry.round import LIST_EVERY, RETRY_SECONDS, Round, samplers
 from headgate.testing.memory_sampler import InMemoryBox, InMemorySampler
 
 NODE = Target("node", None)
@@ -86,7 +86,7 @@ def test_of_two_samplers_with_one_column_the_earlier_counts() -> None:
     assert round_.read(0.0, [NODE]) == {"node": {"memory_bytes": 1.0}}
 
 
-def test_the_processes_of_a_task_are_listed_once_a_round() -> None:
+def test_the_processes_of_a_task_are_listed_once_a_round_and_rarely_where_that_is_dear() -> None:
     class Counting(InMemoryBox):
         listed = 0
 
@@ -94,11 +94,17 @@ def test_the_processes_of_a_task_are_listed_once_a_round() -> None:
             self.listed += 1
             return super().pids()
 
-    box = Counting()
+    class Grouped(Counting):
+        @property
+        def cgroups(self) -> Mapping[str, object]:
+            return {"unified": "/nowhere"}
+
+    loose, grouped = Counting(), Grouped()
     round_ = Round([InMemorySampler(), InMemorySampler()], lambda _: None)
-    for now in (0.0, 1.0):
-        round_.read(now, [Target("a", box)])
-    assert box.listed == 2
+    for now in range(2 * LIST_EVERY):
+        round_.read(float(now), [Target("a", loose), Target("b", grouped)])
+    assert grouped.listed == 2 * LIST_EVERY
+    assert loose.listed == 2
 
 
 def test_the_built_in_samplers_read_this_machine() -> None:

@@ -18,6 +18,9 @@ from headgate.telemetry.pressure import PressureSampler
 RETRY_SECONDS = 60.0
 """A sampler that failed is left alone for so long."""
 
+LIST_EVERY = 5
+"""Rounds after which the processes of a task that has no cgroup are listed again."""
+
 Report = Callable[[str], None]
 
 _KNOWN = frozenset(COLUMNS)
@@ -51,10 +54,15 @@ def samplers(report: Report) -> list[Sampler]:
 
 
 class _Snapshot:
-    """A box whose processes are listed at most once a round, however many samplers ask."""
+    """A box whose processes are listed at most once a round, however many samplers ask.
 
-    def __init__(self, box: Boxed) -> None:
+    Without a cgroup to list them, all processes of the machine have to be looked through for each task. That is done
+    only every `LIST_EVERY` rounds: a new process is seen that much later, and what it used until then is counted then.
+    """
+
+    def __init__(self, box: Boxed, turn: int) -> None:
         self.box = box
+        self._turn = turn
         self._pids: list[int] | None = None
 
     @property
@@ -66,8 +74,9 @@ class _Snapshot:
             self._pids = self.box.pids()
         return self._pids
 
-    def renew(self) -> None:
-        self._pids = None
+    def renew(self, turn: int) -> None:
+        if self.box.cgroups or (turn - self._turn) % LIST_EVERY == 0:
+            self._pids = None
 
 
 class Round:
@@ -88,6 +97,7 @@ class Round:
         self._reported: set[tuple[int, str]] = set()
         self._rest_until: dict[int, float] = {}
         self._snapshots: dict[str, _Snapshot] = {}
+        self._turn = 0
 
     def read(self, now: float, targets: Sequence[Target]) -> dict[str, dict[Column, float]]:
         """Readings by target id; a target of which nothing could be read is left out.
@@ -110,6 +120,7 @@ class Round:
         return {target: values for target, values in merged.items() if values}
 
     def _renewed(self, targets: Sequence[Target]) -> list[Target]:
+        self._turn += 1
         kept: dict[str, _Snapshot] = {}
         answer = []
         for target in targets:
@@ -118,8 +129,8 @@ class Round:
                 continue
             snapshot = self._snapshots.get(target.id)
             if snapshot is None or snapshot.box is not target.box:
-                snapshot = _Snapshot(target.box)
-            snapshot.renew()
+                snapshot = _Snapshot(target.box, self._turn + len(kept))  # so that they take turns
+            snapshot.renew(self._turn)
             kept[target.id] = snapshot
             answer.append(Target(target.id, snapshot))
         self._snapshots = kept
