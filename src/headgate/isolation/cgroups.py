@@ -99,8 +99,7 @@ class Cgroups(Enclosure):
                 for write in self.setup(folder):
                     write.path.write_text(write.text)
         except OSError as error:
-            for folder in reversed(made):
-                _remove_tree(folder)
+            self._remove(made)
             raise IsolationError(f"the box cannot be made: {_text(error)}") from error
 
     def _make(self, folder: Path) -> None:
@@ -185,12 +184,15 @@ class Cgroups(Enclosure):
 
     def remove(self) -> None:
         self.standins.forget()
-        for folder in self.unique_folders:
+        self._remove(self.unique_folders)
+
+    def _remove(self, folders: Sequence[Path]) -> None:
+        for folder in folders:
             _remove_tree(folder)
-        for folder in self.unique_folders:
+        for group in {folder.parent for folder in self.unique_folders}:
             try:
-                folder.parent.rmdir()
-            except OSError:  # another box is in it
+                group.rmdir()
+            except OSError:  # another box is in it, or it was not made
                 continue
 
 

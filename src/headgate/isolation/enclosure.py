@@ -45,7 +45,7 @@ class Enclosure(ABC):
         """Make it, empty.
 
         Raises:
-            IsolationError: It cannot be made; nothing of it is left.
+            IsolationError: It cannot be made, or is there already with processes in it; nothing was changed.
         """
 
     @abstractmethod

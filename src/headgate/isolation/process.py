@@ -29,6 +29,8 @@ PREFIX = "headgate-"
 """Every folder that holds the boxes of a group begins so; nothing outside such a folder is ever removed."""
 GROUP_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
+STUCK_SECONDS = 5.0
+"""How long a killed process is waited for that is stuck in the kernel."""
 LOSSES = {
     "cpu": "CPU weight and cap: nice and whole cores stand in",
     "memory": "memory limit: it holds for each process, whose allocations then fail",
@@ -86,21 +88,24 @@ class ProcessIsolation(Isolation):
         floor = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         try:
             enclosure.create()
+        except IsolationError as error:
+            raise IsolationError(f"{launch.task}: {error}") from error
+        try:
             child = Spawned(launch, output_fd)
             try:
                 enclosure.admit(child.pid)
                 enclosure.apply(share)
-                leader = processes.look(child.pid)
+                box = ProcessBox(launch.task, child, enclosure, share, self.mode, floor)
                 child.release(program)
             except BaseException:
                 child.abort()
                 raise
-            return ProcessBox(launch.task, child.pid, leader, enclosure, share, self.mode, floor)
         except BaseException as error:
             enclosure.remove()
             if isinstance(error, IsolationError) and launch.task not in str(error):
                 raise IsolationError(f"{launch.task}: {error}") from error
             raise
+        return box
 
     def describe(self, launch: Launch, share: Share) -> Sequence[str]:
         return [*self._enclosure(launch).plan(share), f"cd {launch.cwd}", f"exec {shlex.join(launch.argv)}"]
@@ -157,21 +162,29 @@ class ProcessBox(Box):
     def __init__(
         self,
         task: TaskId,
-        pid: int,
-        leader: processes.Process | None,
+        child: Spawned,
         enclosure: Enclosure,
         share: Share,
         mode: layout.Mode,
         floor_kib: int,
     ) -> None:
+        """
+        Args:
+            task: Id of the task.
+            child: Its first process, which is in the enclosure.
+            enclosure: What holds it.
+            share: What was applied.
+            mode: What kind of enclosure it is.
+            floor_kib: Most memory that the process which started it held until then.
+        """
         self.task = task
-        self.pid = pid
-        self._leader = leader
+        self.pid = child.pid
+        self._leader = processes.look(child.pid)
         self._enclosure = enclosure
         self._share = share
         self._mode = mode
         self._floor_kib = floor_kib
-        self._exit_fd = os.pidfd_open(pid)
+        self._exit_fd = child.exit_fd
         self._lock = threading.Lock()
         self._reaped = False
         self._closed = False
@@ -224,7 +237,7 @@ class ProcessBox(Box):
             if self._closed:
                 return
             self._enclosure.kill()
-            if not self._reaped:
+            if not self._reaped and select.select([self._exit_fd], [], [], STUCK_SECONDS)[0]:
                 self.reap()
             self._enclosure.remove()
             self._closed = True

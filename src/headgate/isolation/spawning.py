@@ -43,7 +43,10 @@ def find_program(launch: Launch) -> str:
 
 
 class Spawned:
-    """A process that waits to become a task. It leads a session of its own and has only its three streams open."""
+    """A process that waits to become a task. It leads a session of its own and has only its three streams open.
+
+    `exit_fd` turns readable when it ends; who releases it owns that descriptor.
+    """
 
     def __init__(self, launch: Launch, output_fd: int) -> None:
         """Start the process.
@@ -70,6 +73,11 @@ class Spawned:
             self._channel.close()
             raise IsolationError(f"{launch.task}: no process can be started: {error}") from error
         self.pid = self._process.pid
+        try:
+            self.exit_fd = os.pidfd_open(self.pid)
+        except OSError as error:
+            self._end()
+            raise IsolationError(f"{launch.task}: its end cannot be waited for: {error}") from error
 
     def release(self, program: str) -> None:
         """Let it become the task; returns when it has.
@@ -80,7 +88,7 @@ class Spawned:
         launch = self._launch
         with self._channel as channel:
             try:
-                channel.sendall(marshal.dumps((program, launch.argv, dict(launch.env))))
+                channel.sendall(marshal.dumps(_order(program, launch)))
                 channel.shutdown(socket.SHUT_WR)
                 answer = b""
                 while part := channel.recv(64):
@@ -98,11 +106,21 @@ class Spawned:
         raise IsolationError(f"{launch.task}: {_why_not(program, int(answer[1:]))}")
 
     def abort(self) -> None:
-        """End the process that waits; does nothing when it is gone."""
+        """End the process that waits, where it is not gone; it will not become a task."""
+        self._end()
+        os.close(self.exit_fd)
+
+    def _end(self) -> None:
         self._channel.close()
         if self._process.returncode is None:
             self._process.kill()
             self._process.wait()
+
+
+def _order(program: str, launch: Launch) -> tuple[bytes, list[bytes], dict[bytes, bytes]]:
+    """As bytes: the launcher may be in another locale, and so see other bytes in the same text."""
+    env = {os.fsencode(name): os.fsencode(value) for name, value in launch.env.items()}
+    return os.fsencode(program), [os.fsencode(word) for word in launch.argv], env
 
 
 def _why_not(program: str, number: int) -> str:

@@ -1,0 +1,140 @@
+"""How a task's first process comes to be: what it is given, and what is said when it cannot be."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headgate.errors import IsolationError
+from headgate.isolation import launcher
+from headgate.isolation.base import Launch
+from headgate.isolation.process import ProcessIsolation
+from headgate.shares import Share
+
+ISOLATION = ProcessIsolation(f"start-{os.getpid()}")
+
+
+def output_of(launch: Launch) -> str:
+    reading, writing = os.pipe()
+    try:
+        box = ISOLATION.start(launch, Share(), writing)
+    except BaseException:
+        os.close(reading)
+        raise
+    finally:
+        os.close(writing)
+    with open(reading, errors="surrogateescape") as pipe:
+        text = pipe.read()
+    box.close()
+    return text
+
+
+def launch(*argv: str, cwd: str | Path = "/", **env: str) -> Launch:
+    return Launch("run/job/worker-0", argv, env, str(cwd), 1)
+
+
+def script(path: Path, first_line: str, mode: int = 0o755) -> Path:
+    path.write_text(f"{first_line}\necho from the script\n")
+    path.chmod(mode)
+    return path
+
+
+def test_the_environment_is_exactly_what_was_asked_for() -> None:
+    given = output_of(launch("/usr/bin/env", GREETING="a=b", ODD="\udcff"))
+    assert sorted(given.splitlines()) == ["GREETING=a=b", "HEADGATE_TASK=run/job/worker-0", "ODD=\udcff"]
+
+
+def test_signals_are_as_a_program_expects_them() -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        status = output_of(launch("/bin/cat", "/proc/self/status"))
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.signal(signal.SIGTERM, before)
+    masks = {
+        line.split()[0]: int(line.split()[1], 16)
+        for line in status.splitlines()
+        if line.startswith(("SigBlk", "SigIgn"))
+    }
+    assert masks["SigBlk:"] == 0
+    assert masks["SigIgn:"] == 0
+
+
+def test_programs_are_looked_for_in_the_folder_and_on_the_path_of_the_task(tmp_path: Path) -> None:
+    script(tmp_path / "train", "#!/bin/sh")
+    assert output_of(launch("./train", cwd=tmp_path)) == "from the script\n"
+    assert output_of(launch("train", PATH=f"/nowhere:{tmp_path}")) == "from the script\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ((), "no program was named"),
+        (("missing",), "no program 'missing' on its PATH"),
+        (("./missing",), "missing does not exist"),
+        (("./folder",), "folder is a folder"),
+        (("./plain",), "plain may not be executed; try: chmod \\+x"),
+        (("./orphan",), "orphan cannot be executed: the interpreter named in its first line does not exist"),
+        (
+            ("./strange",),
+            "strange cannot be executed: it is neither a program of this machine nor begins with a #! line",
+        ),
+    ],
+)
+def test_what_cannot_be_started_is_said(tmp_path: Path, argv: tuple[str, ...], message: str) -> None:
+    (tmp_path / "folder").mkdir()
+    script(tmp_path / "plain", "#!/bin/sh", mode=0o644)
+    script(tmp_path / "orphan", "#!/no/such/interpreter")
+    script(tmp_path / "strange", "no first line")
+    with pytest.raises(IsolationError, match=f"run/job/worker-0: .*{message}"):
+        output_of(launch(*argv, cwd=tmp_path, PATH="/usr/bin"))
+
+
+def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(IsolationError, match=r"'.*/gone' does not exist"):
+        output_of(launch("/bin/true", cwd=tmp_path / "gone"))
+
+
+def test_a_process_whose_starter_died_does_not_become_the_task() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        waiting = subprocess.Popen(
+            [sys.executable, "-I", "-S", launcher.__file__, str(theirs.fileno())], pass_fds=(theirs.fileno(),)
+        )
+    ours.close()
+    assert waiting.wait(timeout=10) == 125
+
+
+@pytest.mark.parametrize("group", ["", "../up", "a/b", ".hidden", "x" * 65])
+def test_a_group_that_cannot_name_a_folder_is_refused(group: str) -> None:
+    with pytest.raises(ValueError, match="isolation group"):
+        ProcessIsolation(group)
+
+
+def test_a_cgroup_version_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(IsolationError, match="cgroup v1 cannot be used here"):
+        ProcessIsolation("group", mode="v1", root=tmp_path)
+    with pytest.raises(IsolationError, match="cgroup v2 cannot be used here"):
+        ProcessIsolation("group", mode="v2", root=tmp_path)
+    assert ProcessIsolation("group", root=tmp_path).mode == "none"
+
+
+@pytest.mark.parametrize("record", [{}, {"task": 3, "folders": {}}, {"task": "a", "folders": "b"}])
+def test_what_is_no_record_is_not_swept(record: dict[str, object]) -> None:
+    with pytest.raises(IsolationError, match="no record of a box"):
+        ISOLATION.sweep(record)
+
+
+def test_only_the_folders_of_boxes_are_swept(tmp_path: Path) -> None:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    record = {"task": "a/b/c", "mode": "v1", "boot": boot, "folders": {"cpu": str(tmp_path)}}
+    with pytest.raises(IsolationError, match="not the cgroup of a box"):
+        ISOLATION.sweep(record)
+    assert tmp_path.is_dir()

@@ -1,0 +1,101 @@
+"""Without a cgroup: who belongs to a task, and what stands in for its limits."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from headgate.isolation import processes
+from headgate.isolation.base import Launch
+from headgate.isolation.process import ProcessIsolation
+from headgate.isolation.standins import Cores
+from headgate.shares import UNLIMITED, Share
+from headgate.testing import programs
+from headgate.testing.wait import until
+
+TASK = f"run-{os.getpid()}/job/worker-0"
+MIB = 1 << 20
+
+
+@pytest.fixture
+def isolation() -> ProcessIsolation:
+    return ProcessIsolation("unboxed", mode="none")
+
+
+@pytest.fixture
+def leader() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that starts one with a scrubbed environment in the same session, and waits."""
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'], env={})"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, start_new_session=True, env={processes.TAG: TASK}
+    ) as process:
+        yield process
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_child_with_a_scrubbed_environment_is_found_by_its_parent(leader: subprocess.Popen[bytes]) -> None:
+    until(lambda: len(processes.members(TASK, None)) == 2, what="the child")
+
+
+def test_one_whose_parent_has_ended_is_found_by_its_session(leader: subprocess.Popen[bytes]) -> None:
+    until(lambda: len(processes.members(TASK, None)) == 2, what="the child")
+    first = processes.look(leader.pid)
+    assert first is not None
+    os.kill(leader.pid, signal.SIGKILL)
+    until(lambda: processes.look(leader.pid) is None, what="the end of the leader")
+    left = processes.members(TASK, first)
+    assert len(left) == 1
+    stranger = processes.Process(first.pid, first.parent, first.session, first.started - 1)
+    assert processes.members(TASK, stranger) == [], "the session of a recycled process id"
+
+
+def test_a_signal_does_not_reach_a_recycled_process_id() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stranger:
+        seen = processes.look(stranger.pid)
+        assert seen is not None
+        processes.send([processes.Process(seen.pid, seen.parent, seen.session, seen.started - 1)], signal.SIGKILL)
+        stranger.communicate(b"\n")
+    assert stranger.returncode == 0
+
+
+def test_what_stands_in(isolation: ProcessIsolation) -> None:
+    launch = Launch(TASK, programs.argv("rest"), {}, "/", 1)
+    with open(os.devnull, "w") as nowhere:
+        box = isolation.start(launch, Share(), nowhere.fileno())
+    try:
+        lines = box.apply(Share(cpu_weight=30, cpu_cap_cores=0.5, memory_bytes=256 * MIB, disk_bytes_per_second=1e6))
+        assert [line.split(":")[0] for line in lines] == [
+            "CPU weight 30",
+            "CPU cap 0.5",
+            "memory limit 256 MiB",
+            "disk rate 976.56 KiB/s",
+        ]
+        assert os.getpriority(os.PRIO_PROCESS, box.pid) == os.getpriority(os.PRIO_PROCESS, 0) + 5
+        assert len(os.sched_getaffinity(box.pid)) == 1
+        assert resource.prlimit(box.pid, resource.RLIMIT_DATA)[0] == 256 * MIB
+        assert box.apply(Share(cpu_cap_cores=UNLIMITED, memory_bytes=UNLIMITED)) == ()
+        assert os.sched_getaffinity(box.pid) == os.sched_getaffinity(0)
+        assert resource.prlimit(box.pid, resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY
+    finally:
+        box.close()
+
+
+def test_tasks_are_pinned_where_the_fewest_others_are() -> None:
+    cores, among = Cores(), frozenset({0, 1, 2})
+    taken = [cores.take(owner, 1, among) for owner in ("a", "b", "c")]
+    assert frozenset().union(*taken) == among
+    cores.release("b")
+    assert cores.take("d", 1, among) == taken[1]
+    assert cores.take("e", 5, among) == among
+
+
+def test_every_loss_names_its_cause_and_its_cure(isolation: ProcessIsolation) -> None:
+    for line in isolation.lost():
+        assert "no cgroup (" in line
+        assert line.endswith("systemd-run --user --scope -p Delegate=yes headgate ...")
