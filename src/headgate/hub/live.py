@@ -32,6 +32,8 @@ from headgate.telemetry.round import Round, samplers
 
 SAMPLE_SECONDS = 1.0
 SHOW_SECONDS = 0.5
+ORIGIN_SECONDS = 5.0
+"""Longest that the end of a short run waits for what its scripts run with to be listed."""
 
 Watcher = Callable[[dict[str, Any]], None]
 
@@ -61,6 +63,7 @@ class LiveHub(Listener):
         self._sampler: asyncio.TimerHandle | None = None
         self._shower: asyncio.Handle | None = None
         self._background: set[asyncio.Task[Any]] = set()
+        self._origins: dict[str, asyncio.Task[Any]] = {}
         engine.open(self)
         self._step(events.NodeJoined(node))
 
@@ -111,7 +114,7 @@ class LiveHub(Listener):
             if known is not None:
                 live.profile = profiles.dump(known)
             self._step(events.JobSubmitted(f"{run.id}/{name}", live.spec, live.checkpoint))
-        self._in_background(asyncio.to_thread(run.note_origin))
+        self._origins[run.id] = self._in_background(asyncio.to_thread(run.note_origin))
         self._in_background(asyncio.to_thread(runs.retain))
         if self._sampler is None:
             self._sample()
@@ -255,6 +258,7 @@ class LiveHub(Listener):
         self._in_background(self._wind_up(run, last))
 
     async def _wind_up(self, run: LiveRun, last: dict[str, Any]) -> None:
+        await asyncio.wait([self._origins.pop(run.id)], timeout=ORIGIN_SECONDS)
         await asyncio.to_thread(run.close)
         self._tell(run.id, last)
         # In a process of its own: drawing up a page must not hold up the jobs of other runs.
@@ -291,18 +295,7 @@ class LiveHub(Listener):
         run, live = self._find(task)
         for reading in live.reader.feed(lines):
             if not live.reports_itself:
-                self._progress(
-                    run,
-                    live,
-                    events.Progress(
-                        task,
-                        step=reading.step,
-                        epoch=reading.epoch,
-                        epochs=reading.epochs,
-                        loss=reading.loss,
-                        metrics=reading.metrics,
-                    ),
-                )
+                self._progress(run, live, messages.read(task, reading, live.spec.progress.metric))
 
     def _message(self, task: TaskId, message: Mapping[str, Any]) -> None:
         run, live = self._find(task)
@@ -417,7 +410,8 @@ class LiveHub(Listener):
         run, name, *_ = id.split("/")
         return self._runs[run], self._runs[run].jobs[name]
 
-    def _in_background(self, work: Coroutine[Any, Any, Any]) -> None:
+    def _in_background(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = self._loop.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+        return task

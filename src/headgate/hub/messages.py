@@ -1,4 +1,4 @@
-"""What goes over the task channel, as the hub's own types (docs/channel.md)."""
+"""What tasks say, over the task channel (docs/channel.md) or in their output, as the hub's own types."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headgate.events import Checkpoint, Progress, TaskId
+from headgate.telemetry.patterns import Reading
 
 
 def welcome(task: TaskId, plan: Mapping[str, Any], threads: int) -> dict[str, object]:
@@ -31,6 +32,17 @@ def progress(task: TaskId, message: Mapping[str, Any]) -> Progress:
         count=int(message.get("count", 1)),
         metrics={str(name): float(value) for name, value in dict(message.get("metrics") or {}).items()},
     )
+
+
+def read(task: TaskId, reading: Reading, metric: str) -> Progress:
+    """What was read from a task's output, as if the task had reported it: `metric`, which the job names and the reading
+    has in the place of the loss, becomes one of the metrics unless it is the loss."""
+    loss, metrics = reading.loss, dict(reading.metrics)
+    if metric != "loss":
+        if loss is not None:
+            metrics[metric] = loss
+        loss = metrics.pop("loss", None)
+    return Progress(task, step=reading.step, epoch=reading.epoch, epochs=reading.epochs, loss=loss, metrics=metrics)
 
 
 def checkpoint(message: Mapping[str, Any]) -> Checkpoint:

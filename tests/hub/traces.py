@@ -1,0 +1,93 @@
+"""What Headgate has on this machine at a moment: processes, cgroups and sockets of one `HEADGATE_HOME`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+from pathlib import Path
+
+from headgate.isolation import layout
+
+HUB, GUARD = "headgate.hub.server", "headgate.hub.guard"
+
+
+def variables(pid: int) -> dict[str, str]:
+    """Environment of a living process; empty when it is gone or may not be looked at."""
+    try:
+        text = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return {}
+    pairs = (os.fsdecode(entry).partition("=") for entry in text.split(b"\0") if entry)
+    return {name: value for name, _, value in pairs}
+
+
+def command(pid: int) -> list[str]:
+    """Command line of a process; empty when it is gone, or only waits to be waited for."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+    except OSError:
+        return []
+
+
+class Traces:
+    """Tells what belongs to one `HEADGATE_HOME` from what belongs to others."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._before = set(_groups())
+
+    def processes(self, word: str = "") -> dict[int, list[str]]:
+        """Command lines of the living processes, by number; only those that have `word` in theirs."""
+        found = {}
+        for entry in os.listdir("/proc"):
+            if entry.isdigit() and variables(int(entry)).get("HEADGATE_HOME") == str(self._home):
+                words = command(int(entry))
+                if words and word in words:
+                    found[int(entry)] = words
+                elif words and not word:
+                    found[int(entry)] = words
+        return found
+
+    def tasks(self) -> dict[int, list[str]]:
+        """The processes that are part of a task."""
+        return {pid: words for pid, words in self.processes().items() if "HEADGATE_TASK" in variables(pid)}
+
+    def hub(self) -> int | None:
+        """Process id of the hub."""
+        return next(iter(self.processes(HUB)), None)
+
+    def guard(self) -> int | None:
+        """Process id of the guard."""
+        return next(iter(self.processes(GUARD)), None)
+
+    def cgroups(self) -> list[Path]:
+        """The groups of boxes, but for those of the living hubs of other homes."""
+        return [path for path in _groups() if path not in self._before and not self._of_another(path)]
+
+    def _of_another(self, path: Path) -> bool:
+        home = variables(int(path.name.rsplit("-", 1)[1])).get("HEADGATE_HOME")
+        return home is not None and home != str(self._home)
+
+    def sockets(self) -> list[Path]:
+        """The hub's sockets, wherever they are."""
+        folder = self._home / "hub"
+        digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+        spare = Path(tempfile.gettempdir()) / f"headgate-{os.geteuid()}-{digest}"
+        return [*folder.glob("*.sock"), *([spare] if spare.exists() else [])]
+
+    def all(self) -> list[str]:
+        """Everything there is, in words."""
+        return [
+            *(f"process {pid}: {' '.join(words)}" for pid, words in self.processes().items()),
+            *(f"cgroup {path}" for path in self.cgroups()),
+            *(f"socket {path}" for path in self.sockets()),
+            *(f"record {path}" for path in self._home.glob("hub/boxes/*")),
+        ]
+
+
+def _groups() -> list[Path]:
+    found = layout.find_layout(Path("/sys/fs/cgroup"))
+    named = re.compile(rf"headgate-{os.geteuid()}-\d+")
+    return [path for base in set(found.bases.values()) for path in base.glob("headgate-*") if named.fullmatch(path.name)]

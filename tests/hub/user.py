@@ -1,0 +1,243 @@
+"""A person at a terminal: types `headgate`, looks at what comes of it, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.hub.traces import Traces
+
+from headgate.telemetry import machine
+from headgate.testing import wait
+
+SOURCE = Path(__file__).parents[2] / "src"
+SECONDS = 60.0
+"""Longest that anything is waited for; a busy machine takes its time."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command that has ended said."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def message(self) -> str:
+        """The one message of a command that could not do what it was asked."""
+        assert "Traceback" not in self.stderr, self.stderr
+        assert self.stderr.startswith("headgate: "), self.stderr
+        return self.stderr.removeprefix("headgate: ").strip()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.stdout)
+
+
+class User:
+    """Types commands in a folder of their own, under a `HEADGATE_HOME` of their own."""
+
+    def __init__(self, folder: Path, home: Path, speed: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        shutil.copy(speed, home / "node.json")
+        self.folder = folder
+        self.home = home
+        self.traces = Traces(home)
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+        self.variables = {**inherited, "HEADGATE_HOME": str(home), "PYTHONPATH": str(SOURCE), "PATH": path}
+        self._started: list[subprocess.Popen[str]] = []
+
+    # --- what they have ---------------------------------------------------------------------------------------------
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file, a script or a job file, into the folder."""
+        path = self.folder / name
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    def touch(self, name: str) -> None:
+        """Make an empty file: what a script under test waits for."""
+        (self.folder / name).touch()
+
+    def sees(self, name: str, seconds: float = SECONDS) -> str:
+        """The text of a file that a script under test writes, once it is there and not empty."""
+        path = self.folder / name
+        return wait.until(lambda: path.exists() and path.read_text(), seconds, f"{name} is written") or ""
+
+    # --- what they type ---------------------------------------------------------------------------------------------
+
+    def command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "headgate", *words]
+
+    def types(self, *words: str, code: int = 0, **variables: str) -> Done:
+        """Type a command and wait until it ends, which it must with `code`."""
+        ended = subprocess.run(
+            self.command(*words),
+            cwd=self.folder,
+            env=self.variables | variables,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert ended.returncode == code, f"{words} gave {ended.returncode}:\n{ended.stdout}{ended.stderr}"
+        assert "Traceback" not in ended.stderr, ended.stderr
+        return Done(ended.returncode, ended.stdout, ended.stderr)
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        """What a command answers with --json."""
+        return self.types(*words, "--json", code=code).json
+
+    def starts(self, *words: str) -> subprocess.Popen[str]:
+        """Type a command and go on while it runs; its output is piped."""
+        process = subprocess.Popen(
+            self.command(*words),
+            cwd=self.folder,
+            env=self.variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._started.append(process)
+        return process
+
+    def detaches(self, *words: str) -> str:
+        """Start a run and leave it; its id."""
+        return str(self.json("run", "--detach", *words)["run"])
+
+    # --- what they look at ------------------------------------------------------------------------------------------
+
+    def jobs(self, run: str | None = None) -> dict[str, dict[str, Any]]:
+        """How the jobs of a run stand, by name."""
+        told = self.json("status", *([run] if run else []))
+        return {job["name"]: job for job in told["jobs"]}
+
+    def sees_state(self, job: str, *states: str, run: str | None = None) -> dict[str, Any]:
+        """How a job stands, once it is in one of these states."""
+        found = wait.until(
+            lambda: (entry := self.jobs(run)[job])["state"] in states and entry, SECONDS, f"{job} is {states}"
+        )
+        assert isinstance(found, dict)
+        return found
+
+    def log(self, job: str) -> str:
+        return self.types("logs", job).stdout
+
+    # --- how they leave ---------------------------------------------------------------------------------------------
+
+    def kills(self, pid: int | None) -> None:
+        """kill -9."""
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+
+    def leaves(self) -> None:
+        """End the hub, as a logout does; what is left then is a fault."""
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+        if (hub := self.traces.hub()) is not None:
+            with suppress(ProcessLookupError):
+                os.kill(hub, signal.SIGTERM)
+        self.finds_nothing_left()
+
+    def finds_nothing_left(self) -> None:
+        """No process, cgroup or socket of this home is there, at the latest after a while."""
+        with suppress(TimeoutError):
+            wait.until(lambda: not self.traces.all(), 40, "nothing is left")
+        left = self.traces.all()
+        for pid in self.traces.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        assert not left, "\n".join(left)
+
+
+class Terminal:
+    """A terminal with a command in it, as its user sees it."""
+
+    def __init__(self, user: User, *words: str) -> None:
+        self._master, slave = os.openpty()
+        self.process = subprocess.Popen(
+            ["setsid", "--ctty", *user.command(*words)],
+            cwd=user.folder,
+            env=user.variables | {"TERM": "xterm-256color", "COLUMNS": "150", "LINES": "40"},
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+        )
+        os.close(slave)
+        self._seen = b""
+        self._closing, self._close = os.pipe()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        with suppress(OSError):  # the command has ended, and nobody else has the terminal open
+            while self._closing not in select.select([self._master, self._closing], [], [])[0]:
+                self._seen += os.read(self._master, 1 << 16)
+        os.close(self._master)
+
+    @property
+    def text(self) -> str:
+        """All that was ever shown, without colours and cursor movements."""
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self._seen.decode(errors="replace")).replace("\r", "")
+
+    def shows(self, pattern: str) -> str:
+        """What fits a regular expression, once it was shown."""
+        with suppress(TimeoutError):
+            wait.until(lambda: re.search(pattern, self.text), SECONDS)
+        found = re.search(pattern, self.text)
+        assert found is not None, f"no {pattern!r} in:\n{self.text}"
+        return found[0]
+
+    def press(self, keys: bytes) -> None:
+        os.write(self._master, keys)
+
+    def ends(self) -> int:
+        """The exit code, once the command has ended."""
+        code = self.process.wait(SECONDS)
+        self._reader.join(SECONDS)
+        return code
+
+    def close(self) -> int:
+        """Close the window, whereupon the command in it gets a hang-up; its exit code."""
+        os.close(self._close)
+        self._reader.join(SECONDS)
+        os.close(self._closing)
+        return self.process.wait(SECONDS)
+
+
+@pytest.fixture(scope="session")
+def speed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The measured speed of a core, so that not every hub measures it again."""
+    path = tmp_path_factory.mktemp("speed") / "node.json"
+    machine.detect(path)
+    return path
+
+
+@pytest.fixture
+def user(tmp_path: Path, home: Path, speed: Path) -> Iterator[User]:
+    """Somebody whose hub is gone when the test ends, with everything that it started."""
+    somebody = User(tmp_path / "work", home, speed)
+    yield somebody
+    somebody.leaves()
