@@ -9,10 +9,7 @@ the watching process by the kernel's own account, so that other load on the mach
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import resource
 import shutil
 import statistics
@@ -21,16 +18,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
-from pathlib import Path
 from typing import Literal
 
-from headgate import __version__
+import _frame
+
 from headgate.isolation.base import Box, Launch
 from headgate.isolation.process import ProcessIsolation
 from headgate.shares import Share
 from headgate.telemetry.base import Target
-from headgate.telemetry.machine import topology
 from headgate.telemetry.round import Round, samplers
 
 TASKS = 10
@@ -93,10 +88,8 @@ def dstat(seconds: int) -> float | None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Share of one core that watching ten tasks at 1 Hz takes.")
+    parser = _frame.parser("Share of one core that watching ten tasks at 1 Hz takes.", 3)
     parser.add_argument("--seconds", type=int, default=20, help="rounds of a repetition (default: 20)")
-    parser.add_argument("--repetitions", type=int, default=3, help="of which the median is given (default: 3)")
-    parser.add_argument("--json", type=Path, help="write the result to this file")
     options = parser.parse_args()
     if options.seconds < 2 or options.repetitions < 1:
         parser.error("expected at least 2 seconds and 1 repetition")
@@ -122,27 +115,14 @@ def main() -> None:
     if others:
         rows.append({"what": "dstat, the node alone", "share_of_one_core": statistics.median(others), "all": others})
 
-    cpus = topology()
-    machine = f"{cpus.model}, {cpus.allowed} CPUs, Linux {platform.release()}"
-    versions = {"headgate": __version__, "python": platform.python_version(), "psutil": version("psutil")}
-    print(f"{machine}; {', '.join(f'{name} {text}' for name, text in versions.items())}")
-    print(f"median of {options.repetitions} repetitions of {options.seconds} rounds, one a second\n")
+    _frame.heading(options.repetitions, "psutil")
     print(f"{'':58}{'of a core':>10}{'aim':>7}{'a round':>12}")
     for row in rows:
         aim = f"{row['aim']:.0%}" if "aim" in row else ""
         each = f"{row['milliseconds_a_round']:.2f} ms" if "milliseconds_a_round" in row else ""
         print(f"{row['what']:58}{row['share_of_one_core']:>10.2%}{aim:>7}{each:>12}")
-    if options.json is not None:
-        content = {
-            "benchmark": "watching",
-            "machine": machine,
-            "versions": versions,
-            "tasks": TASKS,
-            "seconds": options.seconds,
-            "repetitions": options.repetitions,
-            "rows": rows,
-        }
-        options.json.write_text(json.dumps(content, indent=2) + "\n")
+    content = {"tasks": TASKS, "seconds": options.seconds, "repetitions": options.repetitions, "rows": rows}
+    _frame.write(options.json, "watching", content, "psutil")
 
 
 if __name__ == "__main__":

@@ -41,13 +41,6 @@ def _name(value: str) -> str:
     return value
 
 
-def _pattern(value: str | None) -> str | None:
-    reason = check_pattern(value) if value is not None else None
-    if reason is not None:
-        raise ValueError(reason)
-    return value
-
-
 def _schema(kind: str | list[str], example: str) -> WithJsonSchema:
     return WithJsonSchema({"type": kind, "examples": [example]})
 
@@ -76,7 +69,7 @@ class ProgressEntry(_Entry):
     """How the job's progress is read from its output."""
 
     metric: str = "loss"
-    pattern: Annotated[str | None, AfterValidator(_pattern)] = None
+    pattern: str | None = None
     goal: float | None = None
 
 
@@ -248,6 +241,12 @@ def _jobs(entries: Sequence[JobEntry], folder: Path, lines: _Lines) -> tuple[lis
             problem("name", f"found {name!r}, as on line {first}", "give each job a `name` of its own")
             continue
         names[name] = i
+        rule = entry.progress
+        if rule.pattern is not None and (reason := check_pattern(rule.pattern, rule.metric)) is not None:
+            found = f"found {rule.pattern!r}"
+            problems.append(
+                Problem(f"jobs[{i}].progress.pattern", lines.of(("jobs", i, "progress", "pattern")), found, reason)
+            )
         if entry.python is not None and shutil.which(entry.python, path=None) is None:
             problem(
                 "python", f"found {entry.python!r}, which is not a program", "give the path of a Python interpreter"

@@ -293,7 +293,11 @@ class LiveHub(Listener):
 
     def _output(self, task: TaskId, lines: Sequence[str]) -> None:
         run, live = self._find(task)
-        for reading in live.reader.feed(lines):
+        readings = live.reader.feed(lines)
+        if live.reader.problem is not None and not live.reader_failed:
+            live.reader_failed = True
+            self._event(run, "warning", live.reader.problem, live.spec.name, task)
+        for reading in readings:
             if not live.reports_itself:
                 self._progress(run, live, messages.read(task, reading, live.spec.progress.metric))
 

@@ -42,7 +42,15 @@ def read(task: TaskId, reading: Reading, metric: str) -> Progress:
         if loss is not None:
             metrics[metric] = loss
         loss = metrics.pop("loss", None)
-    return Progress(task, step=reading.step, epoch=reading.epoch, epochs=reading.epochs, loss=loss, metrics=metrics)
+    return Progress(
+        task,
+        step=reading.step,
+        epoch=reading.epoch,
+        epochs=reading.epochs,
+        samples=reading.samples,
+        loss=loss,
+        metrics=metrics,
+    )
 
 
 def checkpoint(message: Mapping[str, Any]) -> Checkpoint:

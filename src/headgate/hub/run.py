@@ -39,6 +39,7 @@ class LiveJob:
     position: int
     submitted: float
     reader: ProgressReader
+    reader_failed: bool = False
     state: JobState = "waiting"
     reason: str = ""
     exit_code: int | None = None
