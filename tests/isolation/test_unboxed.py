@@ -13,6 +13,7 @@ import pytest
 
 from headgate.isolation import processes
 from headgate.isolation.base import Launch
+from headgate.isolation.census import TAG, Census
 from headgate.isolation.process import ProcessIsolation
 from headgate.isolation.standins import Cores
 from headgate.shares import UNLIMITED, Share
@@ -33,26 +34,26 @@ def leader() -> Iterator[subprocess.Popen[bytes]]:
     """A process that starts one with a scrubbed environment in the same session, and waits."""
     code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'], env={})"
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, start_new_session=True, env={processes.TAG: TASK}
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, start_new_session=True, env={TAG: TASK}
     ) as process:
         yield process
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_a_child_with_a_scrubbed_environment_is_found_by_its_parent(leader: subprocess.Popen[bytes]) -> None:
-    until(lambda: len(processes.members(TASK, None)) == 2, what="the child")
+    until(lambda: len(Census().members(TASK, None)) == 2, what="the child")
 
 
 def test_one_whose_parent_has_ended_is_found_by_its_session(leader: subprocess.Popen[bytes]) -> None:
-    until(lambda: len(processes.members(TASK, None)) == 2, what="the child")
+    until(lambda: len(Census().members(TASK, None)) == 2, what="the child")
     first = processes.look(leader.pid)
     assert first is not None
     os.kill(leader.pid, signal.SIGKILL)
     until(lambda: processes.look(leader.pid) is None, what="the end of the leader")
-    left = processes.members(TASK, first)
+    left = Census().members(TASK, first)
     assert len(left) == 1
     stranger = processes.Process(first.pid, first.parent, first.session, first.started - 1)
-    assert processes.members(TASK, stranger) == [], "the session of a recycled process id"
+    assert Census().members(TASK, stranger) == [], "the session of a recycled process id"
 
 
 def test_a_signal_does_not_reach_a_recycled_process_id() -> None:

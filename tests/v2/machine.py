@@ -18,7 +18,9 @@ from kernel import cache, kernel
 
 LIMIT_SECONDS = 1500
 MEMORY = "1536M"
-COMMAND_LINE = "console=ttyS0 root=/dev/nvme0n1 rw init=/init quiet panic=-1 cgroup_no_v1=all mitigations=off"
+COMMAND_LINE = (
+    "console=ttyS0 root=/dev/nvme0n1 rw init=/init quiet loglevel=1 panic=-1 cgroup_no_v1=all mitigations=off"
+)
 NEEDED = {"qemu-system-x86_64": "qemu-system-x86", "mke2fs": "e2fsprogs", "dpkg": "dpkg", "ldd": "libc-bin"}
 
 

@@ -23,7 +23,7 @@ from headgate.isolation.cgroups import (
 from headgate.isolation.enclosure import Field, MemoryRecord, cpu_list
 from headgate.isolation.layout import V2_CONTROLLERS
 from headgate.isolation.standins import StandIns
-from headgate.shares import WEIGHT_DEFAULT, Unlimited
+from headgate.shares import WEIGHT_DEFAULT, Share, Unlimited
 
 FREEZE_SECONDS = 1.0
 LEAF = "headgate-hub"
@@ -43,6 +43,14 @@ class CgroupsV2(Cgroups):
         """
         super().__init__(folders, standins, disk)
         self._vacate = vacate
+
+    def plan(self, share: Share) -> Sequence[str]:
+        group = self.folders["unified"].parent
+        lines = [f"move the processes of {group.parent} to {group.parent / LEAF}"] if self._vacate else []
+        text = " ".join(f"+{name}" for name in V2_CONTROLLERS if name in self.folders)
+        if text:
+            lines += [str(Write(folder / "cgroup.subtree_control", text)) for folder in (group.parent, group)]
+        return [*lines, *super().plan(share)]
 
     def make_group(self, folder: Path) -> None:
         base = folder.parent

@@ -78,7 +78,7 @@ class Cgroups(Enclosure):
         """End the processes that are in it now."""
 
     def plan(self, share: Share) -> Sequence[str]:
-        lines = []
+        lines = [f"mkdir {group}" for group in dict.fromkeys(folder.parent for folder in self.unique_folders)]
         for folder in self.unique_folders:
             lines.append(f"mkdir {folder}")
             lines += map(str, self.setup(folder))

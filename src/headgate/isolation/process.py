@@ -17,6 +17,7 @@ from headgate.errors import IsolationError
 from headgate.events import Exit, TaskId
 from headgate.isolation import layout, processes
 from headgate.isolation.base import Box, Isolation, Launch
+from headgate.isolation.census import TAG, Census
 from headgate.isolation.cgroup_v1 import CgroupsV1
 from headgate.isolation.cgroup_v2 import CgroupsV2
 from headgate.isolation.enclosure import Enclosure, bytes_text
@@ -75,6 +76,7 @@ class ProcessIsolation(Isolation):
         self._group = PREFIX + group
         self._layout = _layout(mode, root)
         self._cores = Cores()
+        self._census = Census()
 
     @property
     def mode(self) -> layout.Mode:
@@ -132,23 +134,21 @@ class ProcessIsolation(Isolation):
             return  # nothing outlives a boot
         enclosure: Enclosure
         if mode == "none":
-            enclosure = Unboxed(task, StandIns(self._cores), _recorded_leader(record))
+            enclosure = Unboxed(task, StandIns(self._cores), self._census, _recorded_leader(record))
         else:
             paths = {str(name): Path(str(path)) for name, path in folders.items()}
             for path in paths.values():
                 if not path.parent.name.startswith(PREFIX) or ".." in path.parts:
                     raise IsolationError(f"{path} is not the cgroup of a box; expected it below a folder {PREFIX}...")
             made = {name: path for name, path in paths.items() if path.is_dir()}
-            if not made:
-                return
-            enclosure = (CgroupsV1 if mode == "v1" else CgroupsV2)(made, StandIns(self._cores))
+            enclosure = (CgroupsV1 if mode == "v1" else CgroupsV2)(made or paths, StandIns(self._cores))
         enclosure.kill()
         enclosure.remove()
 
     def _enclosure(self, launch: Launch) -> Enclosure:
         found, standins = self._layout, StandIns(self._cores)
         if found.mode == "none":
-            return Unboxed(launch.task, standins)
+            return Unboxed(launch.task, standins, self._census)
         name = launch.task.replace("/", ":")
         folders = {controller: base / self._group / name for controller, base in found.bases.items()}
         if found.mode == "v1":
@@ -306,7 +306,7 @@ def _layout(mode: Literal["auto", "v1", "v2", "none"], root: Path) -> layout.Lay
 
 def _tagged(launch: Launch) -> Launch:
     """With the id of the task in its environment, by which its processes are told where no cgroup holds them."""
-    return replace(launch, env={**launch.env, processes.TAG: launch.task})
+    return replace(launch, env={**launch.env, TAG: launch.task})
 
 
 def _disk_of(folder: str) -> str | None:

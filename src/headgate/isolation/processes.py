@@ -1,4 +1,4 @@
-"""Telling processes apart: /proc, start times, and who belongs to a task that no cgroup holds together."""
+"""Telling processes apart: /proc, start times, and signals that reach no stranger."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
-TAG = "HEADGATE_TASK"
-"""Environment variable that every process of a task inherits; its value is the task's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,29 +48,6 @@ def boot_id() -> str:
     return (PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
-def members(task: str, leader: Process | None) -> list[Process]:
-    """Every living process of a task, found without a cgroup: those that carry its id in their environment, those of
-    the leader's session, and their descendants.
-
-    A daemon that scrubbed its environment, left the session and whose parent ended is not found.
-
-    Args:
-        task: Id of the task.
-        leader: Its first process, ended or not; None where that is not known.
-    """
-    everyone = [process for entry in os.listdir(PROC) if entry.isdigit() and (process := look(int(entry)))]
-    everyone = [process for process in everyone if process.pid != os.getpid()]
-    # As long as the leader is not waited for, its number, and with it that of its session, cannot be another's.
-    session = leader.pid if leader is not None and still(leader) else None
-    found = {process.pid: process for process in everyone if process.session == session or _carries(process.pid, task)}
-    grown = True
-    while grown:
-        more = [process for process in everyone if process.pid not in found and process.parent in found]
-        found.update((process.pid, process) for process in more)
-        grown = bool(more)
-    return list(found.values())
-
-
 def send(processes: Iterable[Process], number: signal.Signals) -> None:
     """Signal processes that are still the ones that were looked at; those that are not are left alone."""
     for process in processes:
@@ -87,11 +62,3 @@ def send(processes: Iterable[Process], number: signal.Signals) -> None:
             pass  # ended meanwhile, or no longer ours (set-user-id)
         finally:
             os.close(fd)
-
-
-def _carries(pid: int, task: str) -> bool:
-    try:
-        environment = (PROC / str(pid) / "environ").read_bytes()
-    except OSError:
-        return False
-    return os.fsencode(f"{TAG}={task}") in environment.split(b"\0")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from headgate.errors import IsolationError
 from headgate.isolation import processes
+from headgate.isolation.census import Census
 from headgate.isolation.enclosure import FIELDS, Enclosure, MemoryRecord
 from headgate.isolation.standins import StandIns
 from headgate.shares import Share
@@ -21,15 +22,17 @@ class Unboxed(Enclosure):
 
     folders: Mapping[str, Path] = {}
 
-    def __init__(self, task: str, standins: StandIns, leader: processes.Process | None = None) -> None:
+    def __init__(self, task: str, standins: StandIns, census: Census, leader: processes.Process | None = None) -> None:
         """
         Args:
             task: Id of the task; its processes carry it in their environment.
             standins: What limits them.
+            census: What finds them.
             leader: Its first process, where it is known already.
         """
         self._task = task
         self._standins = standins
+        self._census = census
         self._leader = leader
 
     def plan(self, share: Share) -> Sequence[str]:
@@ -45,16 +48,16 @@ class Unboxed(Enclosure):
             raise IsolationError(f"process {pid} ended before the program began")
 
     def apply(self, share: Share) -> tuple[str, ...]:
-        pids = self.pids()
+        pids = [process.pid for process in self._members()]
         given = [(field, getattr(share, field)) for field in FIELDS]
         lines = [self._standins.apply(field, value, pids) for field, value in given if value is not None]
         return tuple(filter(None, lines))
 
     def pin(self, cpus: frozenset[int] | None) -> tuple[str, ...]:
-        return self._standins.pin(cpus, self.pids())
+        return self._standins.pin(cpus, [process.pid for process in self._members()])
 
     def pids(self) -> list[int]:
-        return [process.pid for process in self._members()]
+        return [process.pid for process in self._census.members(self._task, self._leader, recent=True)]
 
     def terminate(self) -> None:
         processes.send(self._members(), signal.SIGTERM)
@@ -80,4 +83,4 @@ class Unboxed(Enclosure):
         self._standins.forget()
 
     def _members(self) -> list[processes.Process]:
-        return processes.members(self._task, self._leader)
+        return self._census.members(self._task, self._leader)

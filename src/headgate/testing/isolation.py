@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from headgate.errors import IsolationError
 from headgate.events import Exit
 from headgate.isolation import processes
 from headgate.isolation.base import Box, Isolation, Launch
+from headgate.isolation.census import TAG
 from headgate.shares import UNLIMITED, Share
 from headgate.testing import programs
 from headgate.testing.wait import until
@@ -134,7 +136,11 @@ class IsolationContract:
     def orphan(self, launch: Launch) -> dict[str, object]:
         """Start a task from a process that is then killed; returns the record of its box."""
         reading, writing = os.pipe()
-        child = os.fork()
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # of threads: the child takes no lock that one could hold
+            child = os.fork()
         if child == 0:
             try:
                 with open(os.devnull, "w") as nowhere:
@@ -167,7 +173,7 @@ class IsolationContract:
         assert self.traces() == []
 
     def launch(self, name: str, *arguments: object, task: str = "run/job/worker-0") -> Launch:
-        env = {"PATH": os.environ.get("PATH", os.defpath), processes.TAG: task}
+        env = {"PATH": os.environ.get("PATH", os.defpath), TAG: task}
         return Launch(task=task, argv=programs.argv(name, *arguments), env=env, cwd=os.getcwd(), threads=1)
 
     def run(self, launch: Launch, share: Share = Share()) -> Running:  # noqa: B008 — it is frozen
