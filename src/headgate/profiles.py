@@ -62,6 +62,7 @@ class Profile:
         flops_per_sample: FLOPs of forward and backward of one sample.
         optimizer_state_bytes: Bytes of optimizer state after the first step.
         memory_peak_bytes: Most resident memory of a worker while measured.
+        gpu_memory_peak_bytes: Most memory it held on its GPU; None without one.
         batch: Samples of a step as the script asks for them.
         step_times: What was timed.
         fits: α + β·b for each device and thread count timed.
@@ -82,6 +83,7 @@ class Profile:
     optimizer: str | None = None
     optimizer_state_bytes: int | None = None
     memory_peak_bytes: int | None = None
+    gpu_memory_peak_bytes: int | None = None
     batch: int | None = None
     step_times: tuple[StepTime, ...] = ()
     fits: tuple[TimeFit, ...] = ()

@@ -45,7 +45,7 @@ def test_says_hello_first_and_takes_the_welcome(listener: ChannelListener) -> No
 
 def test_orders_are_taken_once_and_a_stop_stays(listener: ChannelListener) -> None:
     channel = opened(listener)
-    wait.until(lambda: channel.take_threads())
+    wait.until(channel.take_threads)
     listener.send({"type": "of the future", "v": 9})
     listener.send({"type": "checkpoint"})
     wait.until(lambda: channel.pending)

@@ -70,7 +70,7 @@ def test_reports_are_folded_into_their_mean() -> None:
 
 
 def test_a_nan_is_kept_and_metrics_alone_are_sent_without_a_loss() -> None:
-    progress, sent, clock = folding()
+    progress, sent, _ = folding()
     progress.report(None, {"accuracy": 0.97})
     assert sent[0] == {"type": "progress", "step": 0, "count": 0, "metrics": {"accuracy": 0.97}}
     progress.report(1.0, {})

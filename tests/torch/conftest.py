@@ -155,12 +155,12 @@ Attempting = Callable[..., Attempt]
 def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempting:
     """Runs a training function in this process as a task of its own.
 
-    The function is given a callable that it calls with the number of each step; at `order_at`, `order` is sent there and
-    has arrived when the call returns.
+    The function is given a callable that it calls with the number of each step; at `order_at`, `order` is sent there
+    and has arrived when the call returns.
     """
 
     def attempting(
-        training: Training, order: str = "stop", order_at: int | None = None, resume: str = "", **more: str
+        training: Training, order: str | Mapping[str, Any] = "stop", order_at: int | None = None, resume: str = "", **more: str
     ) -> Attempt:
         folder = tmp_path / f"attempt-{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
@@ -175,12 +175,11 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempting:
                 if step == order_at:
                     assert hg._session is not None
                     channel = hg._session._channel
+                    listener.wait_for("hello")
                     if order == "hang up":
-                        listener.wait_for("hello")
                         listener.hang_up()
                     else:
-                        listener.wait_for("hello")
-                        listener.send({"type": order})
+                        listener.send({"type": order} if isinstance(order, str) else order)
                     wait.until(lambda: channel.pending)
 
             try:

@@ -47,8 +47,7 @@ class Learner:
         self.batches = 0
 
     def prepare(self, *loaders: Any) -> list[Any]:
-        _, _, *prepared = hg.prepare(self.model, self.optimizer, *loaders, scheduler=self.scheduler)
-        return prepared
+        return list(hg.prepare(self.model, self.optimizer, *loaders, scheduler=self.scheduler)[2:])
 
     def learn(self, features: torch.Tensor, labels: torch.Tensor) -> None:
         noise = torch.randn_like(features) * random.random() * float(np.random.rand())
@@ -193,7 +192,7 @@ def several_passes(at_step: Step) -> list[torch.Tensor]:
             for features, labels in passes:
                 learner.learn(features, labels)
         learner.scheduler.step()
-        assert len([batch for batch in validation]) == 3
+        assert len(list(validation)) == 3
     return learner.weights()
 
 
@@ -332,7 +331,7 @@ def test_a_checkpoint_that_cannot_be_read_gives_one_clear_error(
 class Mover:
     """A loader of someone's own."""
 
-    def __init__(self, dataset: Dataset[Batch]) -> None:
+    def __init__(self, dataset: Dataset[Any]) -> None:
         self.loader = DataLoader(dataset, batch_size=8, shuffle=True)
         self.purpose = "kept"
 

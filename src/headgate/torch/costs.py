@@ -96,7 +96,7 @@ class Costs:
         source: `run` or `profile`.
 
     Attributes:
-        loader: The training loader: the first that was prepared.
+        reads_here: Whether the training process itself reads its data, and not workers beside it.
         batch: Samples of its first batch.
         timings: What was timed.
         notes: What a reader of the profile should know.
@@ -106,19 +106,23 @@ class Costs:
         self._models = trained.models
         self._optimizers = trained.optimizers
         self._source = source
-        self.loader: Any = None
+        self._has_loader = False
+        self._dataset_samples: int | None = None
         self._sample_bytes: float | None = None
         self._reads: list[float] = []
         self._steps: list[Step] = []
         self._flops: Step | None = None
+        self.reads_here = True
         self.batch: int | None = None
         self.timings: list[Timing] = []
         self.notes: list[str] = []
 
-    @property
-    def reads_here(self) -> bool:
-        """Whether the training process itself reads its data, and not workers beside it."""
-        return not (isinstance(self.loader, DataLoader) and self.loader.num_workers > 0)
+    def trains_on(self, loader: Any) -> None:
+        """The training loader: the first that is prepared; later ones are ignored."""
+        if not self._has_loader:
+            self._has_loader = True
+            self._dataset_samples = samples_in(loader)
+            self.reads_here = not (isinstance(loader, DataLoader) and loader.num_workers > 0)
 
     def saw_batch(self, batch: Any) -> None:
         """A whole batch of the training loader, the first: its size, and bytes as the model gets them."""
@@ -167,10 +171,10 @@ class Costs:
         }
 
     def _dataset(self) -> dict[str, Any] | None:
-        if self.loader is None:
+        if not self._has_loader:
             return None
         return {
-            "samples": samples_in(self.loader),
+            "samples": self._dataset_samples,
             "bytes_per_sample": self._sample_bytes,
             "read_seconds_per_sample": median(self._reads) if self._reads else None,
         }

@@ -155,7 +155,8 @@ class LoaderState:
     def __init__(self, loaders: Loaders, index: int, loader: Any) -> None:
         self.loaders = loaders
         self.index = index
-        self._loader = loader
+        # Weak: a loader that the script drops has to end its workers at once, not when garbage is collected.
+        self._loader = weakref.ref(loader) if isinstance(loader, DataLoader) else None
         self.ended = 0
         self.running: weakref.ref[Iteration] | None = None
         self.cannot_rejoin = cannot_rejoin(loader)
@@ -171,7 +172,8 @@ class LoaderState:
 
     def keeps_iterator(self) -> bool:
         """Whether the loader has an iterator whose workers live on from pass to pass."""
-        return getattr(self._loader, "_iterator", None) is not None
+        loader = self._loader() if self._loader is not None else None
+        return getattr(loader, "_iterator", None) is not None
 
     def sampler_for(self, sampler: Any) -> Any:
         return sampler if self.skip is None else self.skip.around(sampler)

@@ -77,8 +77,8 @@ class Session:
             optimizer.register_step_post_hook(self._optimizer_ended)
         known = len(self._loaders.states)
         prepared = [self._loaders.prepare(loader) for loader in loaders]
-        if self._costs.loader is None and prepared:
-            self._costs.loader = prepared[0]
+        for loader in prepared[:1]:
+            self._costs.trains_on(loader)
         resume = self._resume
         if resume is not None and resume["position"] is not None:
             between = resume["position"] == 0
