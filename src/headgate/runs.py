@@ -6,6 +6,7 @@ files.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -49,7 +50,7 @@ def home() -> Path:
 
 def sockets() -> Path:
     """The folder of the hub's sockets: `hub/` in Headgate's folder or, where that path is too long for a socket, one
-    below /tmp that is named after it.
+    below /tmp that is named after it, which is there only as long as a hub is (`make_sockets`, `remove_sockets`).
 
     Raises:
         StorageError: Somebody else made it.
@@ -60,10 +61,32 @@ def sockets() -> Path:
     folder = (
         Path(tempfile.gettempdir()) / f"headgate-{os.geteuid()}-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}"
     )
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.geteuid() or folder.is_symlink():
+    if folder.is_symlink() or (folder.exists() and folder.stat().st_uid != os.geteuid()):
         raise StorageError(f"{folder} was made by somebody else; remove it, or set HEADGATE_HOME to a shorter path")
     return folder
+
+
+def make_sockets() -> Path:
+    """The folder of the hub's sockets, made where it is not there; only for a process that holds the hub's lock.
+
+    Raises:
+        StorageError: It cannot be made, or somebody else made it.
+    """
+    try:
+        sockets().mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot make {error.filename}: {error.strerror}") from error
+    return sockets()  # looked at again: whoever made it meanwhile
+
+
+def remove_sockets() -> None:
+    """Remove the sockets of a hub that has ended; only for a process that holds the hub's lock."""
+    folder = sockets()
+    for name in ("hub.sock", "channel.sock"):
+        (folder / name).unlink(missing_ok=True)
+    if folder != home() / "hub":
+        with contextlib.suppress(OSError):  # it is not there, or holds what is not ours
+            folder.rmdir()
 
 
 def create() -> Path:

@@ -93,7 +93,10 @@ def assert_same_environment(user: User, found: object, planned: dict[str, str], 
 
 
 def test_every_field_of_a_job_file_acts(user: User) -> None:
-    user.write("flaky.py", "import os\nfound = os.path.exists('x')\nopen('x', 'w').close()\nraise SystemExit(0 if found else 3)\n")
+    user.write(
+        "flaky.py",
+        "import os\nfound = os.path.exists('x')\nopen('x', 'w').close()\nraise SystemExit(0 if found else 3)\n",
+    )
     user.write("learns.py", LEARNS)
     user.write("hangs.py", "import signal; signal.pause()\n")
     user.write(
@@ -132,10 +135,13 @@ def test_every_field_of_a_job_file_acts(user: User) -> None:
 
 
 def test_a_program_and_limits_on_the_command_line(user: User) -> None:
-    program = user.write("train", f"""\
+    program = user.write(
+        "train",
+        f"""\
         #!/bin/sh
         echo "$@" in $PWD
-        """)
+        """,
+    )
     program.chmod(0o755)
     planned = user.json("run", "train", "--name", "first", "--cores", "0.5", "--memory", "256MiB", "--dry-run")
     assert planned[0]["entitled_cores"] == 0.5

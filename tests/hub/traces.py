@@ -90,4 +90,6 @@ class Traces:
 def _groups() -> list[Path]:
     found = layout.find_layout(Path("/sys/fs/cgroup"))
     named = re.compile(rf"headgate-{os.geteuid()}-\d+")
-    return [path for base in set(found.bases.values()) for path in base.glob("headgate-*") if named.fullmatch(path.name)]
+    return [
+        path for base in set(found.bases.values()) for path in base.glob("headgate-*") if named.fullmatch(path.name)
+    ]

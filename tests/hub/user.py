@@ -135,7 +135,9 @@ class User:
     def sees_state(self, job: str, *states: str, run: str | None = None) -> dict[str, Any]:
         """How a job stands, once it is in one of these states."""
         found = wait.until(
-            lambda: (entry := self.jobs(run)[job])["state"] in states and entry, SECONDS, f"{job} is {states}"
+            lambda: (entry := self.jobs(run).get(job)) and entry["state"] in states and entry,
+            SECONDS,
+            f"{job} {states}",
         )
         assert isinstance(found, dict)
         return found

@@ -132,8 +132,7 @@ def clean() -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         leftovers(folder)
-        for name in ("hub.sock", "channel.sock"):
-            (runs.sockets() / name).unlink(missing_ok=True)
+        runs.remove_sockets()
     except BlockingIOError:
         pass  # there is a hub or a guard, and it will
     finally:

@@ -177,8 +177,7 @@ class _Guard:
                 while _copy(task.output, task.log):
                     pass
             _box_file(self._folder / "boxes", id).unlink(missing_ok=True)
-        for name in ("hub.sock", "channel.sock"):
-            (runs.sockets() / name).unlink(missing_ok=True)
+        runs.remove_sockets()
 
     def _drop(self, task: _Task) -> None:
         for fd in (task.pidfd, task.output):

@@ -81,6 +81,8 @@ class Server:
                     answer = self._answer(json.loads(line), writer, closers)
                 except HeadgateError as error:
                     answer = {"error": str(error), "exit_code": error.exit_code}
+                except ValueError as error:
+                    answer = {"error": f"this request makes no sense: {error}", "exit_code": HubError.exit_code}
                 _write(writer, answer)
                 await writer.drain()
         except (ConnectionError, ValueError):
@@ -92,8 +94,10 @@ class Server:
             writer.close()
 
     def _answer(
-        self, request: dict[str, Any], writer: asyncio.StreamWriter, closers: list[Callable[[], None]]
+        self, request: object, writer: asyncio.StreamWriter, closers: list[Callable[[], None]]
     ) -> dict[str, Any]:
+        if not isinstance(request, dict):
+            raise ValueError(f"found {request!r}; expected an object")
         run = str(request.get("run"))
         match request.get("op"):
             case "hello":
@@ -101,7 +105,7 @@ class Server:
             case "submit":
                 if request.get("policy") is not None:
                     self._hub.set_policy(policies.make(request["policy"]))
-                submitted = self._hub.submit(SUBMISSION.validate_python(request["submission"]))
+                submitted = self._hub.submit(SUBMISSION.validate_python(request.get("submission")))
                 if request.get("attach"):
                     closers.append(self._hub.watch(submitted.id, lambda message: _show(writer, message)))
                 return {"type": "submitted", "run": submitted.id, "path": str(submitted.folder)}
@@ -132,7 +136,7 @@ def _show(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
 
 
 async def _serve(home: Path, lock: int) -> None:
-    folder, sockets = home / "hub", runs.sockets()
+    folder, sockets = home / "hub", runs.make_sockets()
     leftovers(folder)
     # Named after this hub alone, so that what a dead one left is never taken for this one's.
     boxes = isolation.make(isolation.DEFAULT, f"{os.geteuid()}-{os.getpid()}")
@@ -149,6 +153,7 @@ async def _serve(home: Path, lock: int) -> None:
     await hub.close()
     loop.remove_reader(guard.pidfd)
     guard.close()
+    runs.remove_sockets()
 
 
 def _guard_died(loop: asyncio.AbstractEventLoop, guard: Guarded) -> None:

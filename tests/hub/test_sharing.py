@@ -1,0 +1,165 @@
+"""One hub for all terminals: who starts it, who joins it, what they share, and when it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+from pathlib import Path
+
+from tests.hub.user import User
+
+from headgate.testing import wait
+
+WAITS = """
+    import os, time
+    print("epoch 1 loss 0.5", flush=True)
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+"""
+
+
+def test_two_terminals_share_one_hub_and_what_there_is(user: User) -> None:
+    user.write("a.py", WAITS)
+    user.write("b.py", WAITS)
+    first = user.starts("run", "a.py")
+    wait.until(lambda: user.traces.tasks(), what="a is started")
+    hub = user.traces.hub()
+    user.sees_state("a", "running")
+    [alone] = user.jobs().values()
+    assert alone["entitled_cores"] == os.cpu_count()
+    run = user.json("ps")[0]["id"]
+
+    second = user.starts("run", "b.py")
+    user.sees_state("b", "running")
+    assert len(user.traces.processes("headgate.hub.server")) == 1
+    assert user.traces.hub() == hub
+    assert user.jobs()["b"]["entitled_cores"] == alone["entitled_cores"] / 2
+    assert user.jobs(run)["a"]["entitled_cores"] == alone["entitled_cores"] / 2
+    assert "policy equal, 2 runs going on" in user.types("doctor").stdout
+    refused = user.types("run", "a.py", "--policy", "none", code=2).message
+    assert refused.startswith("jobs run under policy 'equal'; wait for them")
+
+    assert user.types("stop", "b").stdout.endswith("/b: stopped\n")
+    wait.until(lambda: user.jobs(run)["a"]["entitled_cores"] == alone["entitled_cores"], what="a has all again")
+    user.touch("go")
+    out, _ = first.communicate(timeout=60)
+    assert first.returncode == 0
+    assert "a: done, finished" in out
+    out, _ = second.communicate(timeout=60)
+    assert second.returncode == 1
+    assert "b: stopped, stopped by its user" in out
+
+
+def test_whoever_starts_first_at_the_same_moment_one_hub_serves_all(user: User) -> None:
+    user.write("a.py", WAITS)
+    started = [user.starts("run", "--detach", "--json", "a.py") for _ in range(3)]
+    for process in started:
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    assert len(user.traces.processes("headgate.hub.server")) == 1
+    assert len(user.json("ps")) == 3
+    assert set(user.json("stop", "--all", "--kill")) == {run["id"] for run in user.json("ps")}
+    assert {job["state"] for run in user.json("ps") for job in run["jobs"]} == {"killed"}
+
+
+def test_detached_it_is_followed_and_attached_to_from_elsewhere(user: User) -> None:
+    user.write("a.py", WAITS)
+    run = user.detaches("a.py")
+    user.sees_state("a", "running")
+    watching = user.starts("attach")
+    following = user.starts("logs", "a", "-f")
+    assert following.stdout is not None
+    assert following.stdout.readline() == "epoch 1 loss 0.5\n"
+    assert watching.stdout is not None
+    assert "a: epoch 1, loss 0.5" in watching.stdout.readline()
+    assert user.json("metrics", "a")["targets"][0]["learned"]["loss"] == 0.5
+    refused = user.types("resume", run, code=2).message
+    assert refused == f"run {run} is running; watch it with: headgate attach {run}"
+    user.touch("go")
+    out, _ = watching.communicate(timeout=60)
+    assert watching.returncode == 0
+    assert "a: done, finished" in out
+    assert following.wait(60) == 0
+
+
+def test_a_hub_ends_when_there_is_nothing_to_do(user: User) -> None:
+    user.variables["HEADGATE_IDLE_SECONDS"] = "0.2"
+    user.write("a.py", WAITS)
+    run = user.detaches("a.py")
+    user.sees_state("a", "running")
+    hub = user.traces.hub()
+    assert hub is not None
+    ends = os.pidfd_open(hub)
+    try:
+        # A job that runs is something to do, whatever time it takes.
+        user.sees_state("a", "running")
+        assert user.traces.hub() == hub
+        user.touch("go")
+        user.finds_nothing_left()
+    finally:
+        os.close(ends)
+    assert user.jobs(run)["a"]["state"] == "done"
+    assert user.types("doctor").stdout.find("not running; it starts with the first job") > 0
+
+
+def test_asked_to_end_a_hub_stops_its_jobs_first(user: User) -> None:
+    user.write("a.py", WAITS)
+    user.write("late.py", WAITS)
+    user.write("jobs.yaml", "jobs: [{script: a.py}, {script: late.py, at: 1h}]")
+    user.detaches("jobs.yaml")
+    user.sees_state("a", "running")
+    hub = user.traces.hub()
+    assert hub is not None
+    os.kill(hub, signal.SIGTERM)
+    user.finds_nothing_left()
+    jobs = user.jobs()
+    assert (jobs["a"]["state"], jobs["late"]["state"]) == ("stopped", "stopped")
+    assert user.json("ps")[0]["state"] == "done"
+    assert (user.home / "runs" / user.json("ps")[0]["id"] / "report.html").exists()
+
+
+def test_only_its_user_can_reach_a_hub(user: User) -> None:
+    user.write("a.py", WAITS)
+    user.detaches("a.py")
+    assert stat.S_IMODE(user.home.stat().st_mode) == 0o700
+    for path in user.traces.sockets():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert len(user.traces.sockets()) == 2
+
+
+def test_a_home_with_a_long_path_has_its_sockets_elsewhere(user: User) -> None:
+    user.home = user.home / ("x" * 60) / ("y" * 60)
+    user.home.mkdir(parents=True, mode=0o700)
+    user.variables["HEADGATE_HOME"] = str(user.home)
+    user.traces = type(user.traces)(user.home)
+    user.write("a.py", WAITS)
+    user.detaches("a.py")
+    user.sees_state("a", "running")
+    [folder] = user.traces.sockets()
+    assert folder.parent == Path("/tmp")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {path.name for path in folder.iterdir()} == {"hub.sock", "channel.sock"}
+
+
+def test_what_no_hub_understands_is_answered_and_what_is_no_request_ends_only_its_connection(user: User) -> None:
+    user.write("a.py", WAITS)
+    user.detaches("a.py")
+    for nonsense in (
+        b"\xff\xfe\n",
+        b"[]\n",
+        b'"text"\n',
+        b'{"op": "submit", "submission": {}}\n',
+        b'{"op": "submit"}\n',
+        b'{"op": "dance"}\n',
+    ):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(60)
+            connection.connect(str(user.home / "hub" / "hub.sock"))
+            connection.sendall(nonsense)
+            answer = connection.recv(1 << 16)
+            assert answer == b"" or b'"error"' in answer, (nonsense, answer)
+    user.sees_state("a", "running")
+    log = (user.home / "hub" / "hub.log").read_text()
+    assert log == ""
