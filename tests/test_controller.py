@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.cluster import Node
+from headgate.cluster import Gpu, Node
 from headgate.controller import CONNECTED_GRACE_SECONDS, GRACE_SECONDS, Controller, fill, reached
 from headgate.events import (
     Action,
@@ -50,8 +51,8 @@ class Recording(Policy):
         self.calls: list[tuple[float, float, tuple[Change, ...]]] = []
         self.answer = Decision()
 
-    def decide(self, now: float, cores: float, changes: object) -> Decision:
-        self.calls.append((now, cores, tuple(changes)))  # type: ignore[call-overload]
+    def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:
+        self.calls.append((now, cores, tuple(changes)))
         return self.answer
 
 
@@ -313,6 +314,17 @@ def test_under_equal_a_newcomer_takes_threads_from_those_that_run_and_gives_them
     ]
 
 
+def test_jobs_with_a_limit_of_gpus_see_the_least_used_ones() -> None:
+    driver = Driver()
+    gpus = tuple(Gpu(index, "H200", 2**37) for index in range(3))
+    driver.step(0.0, NodeJoined(Node("here", cores=8.0, memory_bytes=2**30, gpus=gpus)))
+    seen = []
+    for name, count in (("a", 2), ("b", 1), ("c", 1), ("d", 0), ("e", None)):
+        actions = driver.submit(1.0, job(name, limits=Limits(gpus=count)))
+        seen += [action.gpus for action in actions if isinstance(action, StartTask)]
+    assert seen == [(0, 1), (2,), (0,), (), None]
+
+
 def test_priorities_and_limits_divide_the_cores() -> None:
     driver = Driver(EqualPolicy(), cores=8.0)
     high, low = job("high", priority=3.0), job("low")
@@ -373,7 +385,7 @@ def test_a_policy_that_raises_is_reported_and_ends_no_job() -> None:
     class Broken(Policy):
         name = "broken"
 
-        def decide(self, now: float, cores: float, changes: object) -> Decision:
+        def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:
             raise ZeroDivisionError("oh")
 
     driver = Driver(Broken())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -57,6 +58,7 @@ class _Task:
     share: Share
     threads: int
     entitled: float
+    gpus: tuple[int, ...] | None
     connected: bool = False
 
 
@@ -99,6 +101,7 @@ class Controller:
         self.policy = policy
         self._jobs: dict[JobId, _Job] = {}
         self._cores: dict[str, float] = {}
+        self._gpus: dict[str, tuple[int, ...]] = {}
         self._policy_wake: float | None = None
 
     def step(self, now: float, event: Event) -> tuple[list[Action], float | None]:
@@ -116,6 +119,7 @@ class Controller:
         match event:
             case NodeJoined(node):
                 self._cores[node.name] = node.cores
+                self._gpus[node.name] = tuple(gpu.index for gpu in node.gpus)
             case JobSubmitted(job, spec, resume):
                 entry = self._jobs[job] = _Job(job, spec, now, resume)
                 entry.revision = 1
@@ -298,7 +302,16 @@ class Controller:
         share = Share(cpu_cap_cores=cap, memory_bytes=limits.memory_bytes)
         for name, node in nodes:
             task = f"{job.id}/{name}"
-            job.tasks[task] = _Task(task, node, share, threads=0, entitled=0.0)
+            job.tasks[task] = _Task(task, node, share, 0, 0.0, self._least_used(node, limits.gpus))
+
+    def _least_used(self, node: str, count: int | None) -> tuple[int, ...] | None:
+        """The GPUs of a node that the fewest tasks use, so many of them; None where a job may use all."""
+        if count is None:
+            return None
+        used = Counter(
+            gpu for job in self._jobs.values() for t in job.tasks.values() if t.node == node for gpu in t.gpus or ()
+        )
+        return tuple(sorted(sorted(self._gpus[node], key=lambda gpu: (used[gpu], gpu))[:count]))
 
     # --- sharing ----------------------------------------------------------------------------------------------------
 
@@ -344,6 +357,7 @@ class Controller:
                             threads=task.threads,
                             entitled_cores=task.entitled,
                             reason=reason,
+                            gpus=task.gpus,
                             resume=job.resume,
                         )
                     )

@@ -184,6 +184,7 @@ class StartTask:
     threads: int
     entitled_cores: float
     reason: str
+    gpus: tuple[int, ...] | None = None  # of its node; None: all of them
     resume: Checkpoint | None = None
 
 

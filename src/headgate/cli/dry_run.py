@@ -65,6 +65,7 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
             injected=inject(home / "inject"),
             checkpoints=Path("RUN") / "jobs" / start.spec.name / "checkpoints",
             resume=start.resume,
+            gpus=start.gpus,
         )
         added = {key: value for key, value in sorted(prepared.env.items()) if os.environ.get(key) != value}
         entries.append(

@@ -67,6 +67,7 @@ def launch(
     injected: Path,
     checkpoints: Path,
     resume: Checkpoint | None,
+    gpus: tuple[int, ...] | None = None,
     mode: str = "run",
 ) -> Launch:
     """What is started for a task; its engine adds where it finds the task channel.
@@ -77,6 +78,7 @@ def launch(
         injected: Folder from `inject`.
         checkpoints: Folder of the job's checkpoints.
         resume: Where to go on from.
+        gpus: Numbers of the GPUs that it may see; None: all.
         mode: `run` or `profile`.
     """
     env = dict(environment)
@@ -90,6 +92,8 @@ def launch(
     env["HEADGATE_TASK"] = task
     env["HEADGATE_CHECKPOINTS"] = str(checkpoints)
     env["HEADGATE_MODE"] = mode
+    if gpus is not None:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
     env.pop("HEADGATE_RESUME", None)
     if resume is not None:
         env["HEADGATE_RESUME"] = resume.path

@@ -16,13 +16,11 @@ from headgate import events, runs
 from headgate.cluster import Node
 from headgate.controller import Controller
 from headgate.engines.base import Engine, Listener
-from headgate.engines.launch import inject, launch
+from headgate.engines.launch import command, inject, launch
 from headgate.errors import UsageError
-from headgate.events import ENDED, Action, Checkpoint, Event, Exit, TaskId
+from headgate.events import ENDED, Action, Event, Exit, TaskId
 from headgate.hub import messages
 from headgate.hub.run import LiveJob, LiveRun, Submission
-from headgate.isolation.base import Launch
-from headgate.jobs import Job
 from headgate.planning import candidates
 from headgate.policies import Policy
 from headgate.profiling import store as profiles
@@ -106,7 +104,8 @@ class LiveHub(Listener):
         cluster = self._engine.cluster()
         for job in submission.jobs:  # so that what can be known now is one message now, and not a failed job later
             candidates(cluster, job)
-            self._launch("-", job, submission, threads=1, checkpoints=Path("-"), resume=None)
+            command(job, {**submission.environment, **job.env}.get("PATH"))
+        inject(self._home / "inject")
         run = LiveRun(submission, self._node, self.policy, time.monotonic(), self._trouble)
         self._runs[run.id] = run
         for name, live in run.jobs.items():
@@ -205,36 +204,18 @@ class LiveHub(Listener):
         live.attempt, live.reports_itself = action.attempt, False
         run.record_task(action.task, node=action.node, attempt=action.attempt, started=run.clock())
         self._granted(action.task, action.share, action.threads, action.entitled_cores, action.reason)
-        prepared = self._launch(
+        prepared = launch(
             action.task,
             action.spec,
-            run.submission,
+            environment=run.submission.environment,
             threads=action.threads,
+            injected=inject(self._home / "inject"),
             checkpoints=run.checkpoints(name),
             resume=action.resume,
+            gpus=action.gpus,
+            mode=run.submission.mode,
         )
         self._engine.start(prepared, action.share, run.log(action.task))
-
-    def _launch(
-        self,
-        task: TaskId,
-        job: Job,
-        submission: Submission,
-        *,
-        threads: int,
-        checkpoints: Path,
-        resume: Checkpoint | None,
-    ) -> Launch:
-        return launch(
-            task,
-            job,
-            environment=submission.environment,
-            threads=threads,
-            injected=inject(self._home / "inject"),
-            checkpoints=checkpoints,
-            resume=resume,
-            mode=submission.mode,
-        )
 
     def _granted(self, task: TaskId, change: Share, threads: int, entitled: float, reason: str) -> None:
         share = self._shares[task] = self._shares.get(task, Share()).merged(change)
