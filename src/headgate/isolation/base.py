@@ -45,8 +45,8 @@ class Box(ABC):
     @property
     @abstractmethod
     def cgroups(self) -> Mapping[str, Path]:
-        """Folder of the task's cgroup by controller (`cpu`, `cpuacct`, `memory`, `blkio`, ..., `unified` for a cgroup2 folder);
-        empty where there is none. Samplers read them."""
+        """Folder of the task's cgroup by controller (`cpu`, `cpuacct`, `memory`, `blkio`, ..., `unified` for a
+        cgroup2 folder); empty where there is none. Samplers read them."""
 
     @abstractmethod
     def pids(self) -> list[int]:
@@ -54,7 +54,8 @@ class Box(ABC):
 
     @abstractmethod
     def apply(self, share: Share) -> tuple[str, ...]:
-        """Change the limits while the task runs; fields that are None stay as they are. Takes effect within half a second.
+        """Change the limits while the task runs; fields that are None stay as they are. Takes effect within half a
+        second.
 
         Returns:
             One line for each field that cannot be had here, and what stands in for it; empty when all was applied.
@@ -66,7 +67,8 @@ class Box(ABC):
 
     @abstractmethod
     def pin(self, cpus: frozenset[int] | None) -> tuple[str, ...]:
-        """Let the task run on these cores only (numbers as the kernel counts them), None for all; at once and while it runs.
+        """Let the task run on these cores only (numbers as the kernel counts them), None for all; at once and while
+        it runs.
 
         Returns:
             As `apply`.
@@ -81,7 +83,8 @@ class Box(ABC):
 
     @abstractmethod
     def kill(self) -> None:
-        """End every process, those forked meanwhile too. None is left when it returns, except one stuck in the kernel."""
+        """End every process, those forked meanwhile too. None is left when it returns, except one stuck in the
+        kernel."""
 
     @abstractmethod
     def reap(self) -> Exit:
@@ -101,8 +104,10 @@ class Isolation(ABC):
 
     An implementation must, in this order:
 
-    1. `start`: create the box with the share's limits, then start the task inside it, so that no instruction of the task runs
-       outside; both output streams go to `output_fd`; the task leads a session of its own and inherits no other descriptor.
+    1. `start`: create the box with the share's limits, then start the task inside it, so that no instruction of the
+    task runs
+       outside; both output streams go to `output_fd`; the task leads a session of its own and inherits no other
+       descriptor.
     2. On a failure to start, leave nothing behind and raise.
     3. Keep each box apart: closing or killing one does not touch another.
     """
@@ -114,7 +119,8 @@ class Isolation(ABC):
         """Start a task in a new box.
 
         Raises:
-            IsolationError: The program does not exist or cannot be executed, or the box cannot be made. The message says which.
+            IsolationError: The program does not exist or cannot be executed, or the box cannot be made. The message
+                says which.
         """
 
     @abstractmethod
@@ -127,5 +133,5 @@ class Isolation(ABC):
 
     @abstractmethod
     def sweep(self, record: Mapping[str, object]) -> None:
-        """Kill and remove a box of a process that is gone, from its `Box.record`. Does nothing when there is nothing left,
-        and never touches a process that merely has a recycled process id."""
+        """Kill and remove a box of a process that is gone, from its `Box.record`. Does nothing when there is nothing
+        left, and never touches a process that merely has a recycled process id."""
