@@ -51,7 +51,12 @@ def test_a_dry_run_prints_what_is_then_started(user: User) -> None:
         """
         jobs:
           - {name: a, script: a.py, workdir: below, args: [1, "x y"], env: {SEED: 7}, priority: 3, limits: {cores: 0.5}}
-          - {name: b, run: "exec \\"$(command -v python)\\" below/a.py", args: ["p q"], after: a, at: 100ms, limits: {memory: 512MiB}}
+          - name: b
+            run: exec "$(command -v python)" below/a.py
+            args: [p q]
+            after: a
+            at: 100ms
+            limits: {memory: 512MiB}
         """,
     )
     plain = user.types("run", "jobs.yaml", "--dry-run").stdout
@@ -137,7 +142,7 @@ def test_every_field_of_a_job_file_acts(user: User) -> None:
 def test_a_program_and_limits_on_the_command_line(user: User) -> None:
     program = user.write(
         "train",
-        f"""\
+        """\
         #!/bin/sh
         echo "$@" in $PWD
         """,

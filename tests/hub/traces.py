@@ -44,9 +44,7 @@ class Traces:
         for entry in os.listdir("/proc"):
             if entry.isdigit() and variables(int(entry)).get("HEADGATE_HOME") == str(self._home):
                 words = command(int(entry))
-                if words and word in words:
-                    found[int(entry)] = words
-                elif words and not word:
+                if words and (not word or word in words):
                     found[int(entry)] = words
         return found
 

@@ -63,6 +63,7 @@ class User:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
         self.variables = {**inherited, "HEADGATE_HOME": str(home), "PYTHONPATH": str(SOURCE), "PATH": path}
         self._started: list[subprocess.Popen[str]] = []
+        self._terminals: list[Terminal] = []
 
     # --- what they have ---------------------------------------------------------------------------------------------
 
@@ -121,6 +122,11 @@ class User:
         self._started.append(process)
         return process
 
+    def opens(self, *words: str) -> Terminal:
+        """Type a command on a terminal."""
+        self._terminals.append(Terminal(self, *words))
+        return self._terminals[-1]
+
     def detaches(self, *words: str) -> str:
         """Start a run and leave it; its id."""
         return str(self.json("run", "--detach", *words)["run"])
@@ -158,6 +164,8 @@ class User:
             if process.poll() is None:
                 process.kill()
             process.communicate()
+        for terminal in self._terminals:
+            terminal.close()
         if (hub := self.traces.hub()) is not None:
             with suppress(ProcessLookupError):
                 os.kill(hub, signal.SIGTERM)
@@ -209,7 +217,7 @@ class Terminal:
         with suppress(TimeoutError):
             wait.until(lambda: re.search(pattern, self.text), SECONDS)
         found = re.search(pattern, self.text)
-        assert found is not None, f"no {pattern!r} in:\n{self.text}"
+        assert found is not None, f"no {pattern!r} in:\n{self.text[-3000:]}"
         return found[0]
 
     def press(self, keys: bytes) -> None:
@@ -222,10 +230,12 @@ class Terminal:
         return code
 
     def close(self) -> int:
-        """Close the window, whereupon the command in it gets a hang-up; its exit code."""
-        os.close(self._close)
-        self._reader.join(SECONDS)
-        os.close(self._closing)
+        """Close the window, whereupon the command in it gets a hang-up; its exit code. May be called twice."""
+        if self._close >= 0:
+            os.close(self._close)
+            self._reader.join(SECONDS)
+            os.close(self._closing)
+            self._close = -1
         return self.process.wait(SECONDS)
 
 

@@ -1,0 +1,139 @@
+"""Ctrl-C, a closed terminal, `stop`, `checkpoint` and `resume`, as somebody at a terminal sees them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.hub.learning import LEARNS, STEPS
+from tests.hub.user import SECONDS, User
+
+from headgate.telemetry.store import RunReader
+from headgate.testing import wait
+
+STUBBORN = """
+    import signal
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("epoch 1 loss 0.5", flush=True)
+    while True:
+        signal.pause()
+"""
+PRINTS = """
+    import os, time
+    for epoch in range(10**6):
+        print(f"epoch {epoch} loss {1 / (epoch + 1)}", flush=True)
+        time.sleep(0.02)
+        if os.path.exists("go"):
+            break
+"""
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory, speed: Path) -> str:
+    """What the script learns under plain python."""
+    folder = tmp_path_factory.mktemp("plain")
+    user = User(folder / "work", folder / "home", speed)
+    script = user.write("learns.py", LEARNS)
+    user.touch("go")
+    done = subprocess.run(
+        [sys.executable, script], cwd=user.folder, env=user.variables, stdout=subprocess.PIPE, text=True, check=True
+    )
+    return done.stdout
+
+
+def test_ctrl_c_saves_a_checkpoint_and_resume_goes_on_to_the_same_result(user: User, learned: str) -> None:
+    user.write("learns.py", LEARNS)
+    user.write("prints.py", PRINTS)
+    terminal = user.opens("run", "learns.py", "prints.py")
+    terminal.shows(r"learns +│ running +│ epoch 0/5 step \d")
+    first = user.json("ps")[0]["id"]
+    assert user.types("checkpoint", "learns").stdout.endswith(
+        "/learns: will save a checkpoint at the end of its step\n"
+    )
+    assert "none of these jobs uses headgate.torch" in user.types("checkpoint", "prints", code=1).message
+    saved = user.home / "runs" / first / "jobs" / "learns" / "checkpoints"
+    wait.until(lambda: list(saved.glob("step-*.pt")), SECONDS, "a checkpoint is saved")
+    assert user.jobs()["learns"]["state"] == "running"
+    terminal.press(b"\x03")
+    terminal.shows("stopping at the end of a step, with a checkpoint; Ctrl-C again kills at once")
+    assert terminal.ends() == 130
+    jobs = user.jobs()
+    assert {job["state"] for job in jobs.values()} == {"stopped"}
+    assert {job["reason"] for job in jobs.values()} == {"stopped by its user"}
+    with RunReader(user.home / "runs" / first / "run.sqlite") as reader:
+        requested, stopped = reader.rows("checkpoints")
+    assert (requested["why"], stopped["why"]) == ("request", "stop")
+    assert requested["step"] < stopped["step"] < STEPS
+    assert stopped["position"] is not None
+
+    user.touch("go")
+    done = user.types("resume")
+    assert f"learns: running, going on from step {stopped['step']}" in done.stdout
+    assert user.log("learns") == learned
+    assert user.jobs()["learns"]["step"] == STEPS
+    assert user.jobs()["prints"]["state"] == "done"
+    second = user.json("ps")[-1]["id"]
+    with RunReader(user.home / "runs" / second / "run.sqlite") as reader:
+        assert reader.meta()["resumed_from"] == first
+
+
+def test_a_second_ctrl_c_kills(user: User) -> None:
+    user.write("stubborn.py", STUBBORN)
+    terminal = user.opens("run", "stubborn.py")
+    terminal.shows(r"stubborn +│ running +│ epoch 1 +│ +0\.5")
+    terminal.press(b"\x03")
+    terminal.shows("Ctrl-C again kills at once")
+    user.sees_state("stubborn", "stopping")
+    terminal.press(b"\x03")
+    assert terminal.ends() == 130
+    assert user.jobs()["stubborn"]["state"] == "killed"
+    assert user.jobs()["stubborn"]["exit_code"] == 137
+    assert not user.traces.tasks()
+
+
+def test_ctrl_c_in_one_terminal_leaves_the_jobs_of_another(user: User) -> None:
+    user.write("prints.py", PRINTS)
+    user.write("other.py", PRINTS)
+    other = user.detaches("other.py")
+    terminal = user.opens("run", "prints.py")
+    terminal.shows(r"prints +│ running")
+    terminal.press(b"\x03")
+    assert terminal.ends() == 130
+    assert user.jobs(other)["other"]["state"] == "running"
+
+
+def test_a_closed_terminal_detaches(user: User) -> None:
+    user.write("prints.py", PRINTS)
+    terminal = user.opens("run", "prints.py")
+    terminal.shows(r"prints +│ running")
+    terminal.close()
+    step = user.jobs()["prints"]["epoch"] or 0
+    wait.until(lambda: (user.jobs()["prints"]["epoch"] or 0) > step + 10, SECONDS, "it goes on")
+    again = user.opens("attach")
+    again.shows(r"prints +│ running +│ epoch \d+")
+    user.touch("go")
+    assert again.ends() == 0
+    assert "Report: " in again.text
+
+
+def test_a_live_view_has_share_use_and_sparkline(user: User) -> None:
+    user.write("prints.py", PRINTS)
+    terminal = user.opens("run", "prints.py")
+    terminal.shows(r"prints +│ running +│ epoch \d+ +│ █[▁▂▃▄▅▆▇█]+ [\d.e-]+ +│ [\d.]+ cores +│ \d\.\d\d +│ [\d.]+ MiB")
+    user.touch("go")
+    assert terminal.ends() == 0
+    assert terminal.shows(r"prints +done")
+
+
+def test_stop_ends_one_job_and_leaves_the_other(user: User) -> None:
+    user.write("prints.py", PRINTS)
+    user.write("stubborn.py", STUBBORN)
+    run = user.detaches("prints.py", "stubborn.py")
+    user.sees_state("stubborn", "running")
+    assert "no running job 'nobody'" in user.types("stop", "nobody", code=5).message
+    assert user.json("stop", "prints") == {run: {"prints": "stopped"}}
+    assert user.jobs()["stubborn"]["state"] == "running"
+    assert user.json("stop", "--run", run, "--kill") == {run: {"stubborn": "killed"}}
+    wait.until(lambda: user.json("ps")[0]["state"] == "done", SECONDS, "the run has ended")
