@@ -30,6 +30,7 @@ def make_disk(folder: Path) -> Path:
         shutil.copytree(
             REPOSITORY / name, root / GUEST / name, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True
         )
+    (root / GUEST / "pytest.ini").write_text("[pytest]\nmarkers = hardware\n")
     init = root / "init"
     init.write_text(f"#!{python} -IS\n" + (Path(__file__).parent / "init.py").read_text())
     init.chmod(0o755)

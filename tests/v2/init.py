@@ -46,7 +46,7 @@ def run_tests(title: str, arguments: list[str], *, user: int = 0, cgroup: Path =
     )
     options = [
         "-c",
-        "/dev/null",
+        str(GUEST / "pytest.ini"),
         "--import-mode=importlib",
         "-p",
         "no:cacheprovider",

@@ -23,6 +23,8 @@ from headgate.shares import WEIGHT_DEFAULT, Unlimited
 
 SHARES_DEFAULT = 1024
 FREEZE_SECONDS = 1.0
+UNLIMITED_BYTES = 1 << 60
+"""The kernel says the largest multiple of a page where there is no limit."""
 LIMIT_SLACK_BYTES = 1 << 20
 """A task that was refused memory came this near to its limit; memory.failcnt stays 0 on recent kernels."""
 
@@ -93,12 +95,14 @@ class CgroupsV1(Cgroups):
             return MemoryRecord()
         peak = read_number(folder / "memory.max_usage_in_bytes")
         cache = read_counters(folder / "memory.stat").get("cache", 0)
-        limit = read_number(folder / "memory.limit_in_bytes") or 0
+        limit = read_number(folder / "memory.limit_in_bytes")
+        limit = None if limit is None or limit > UNLIMITED_BYTES else limit
         return MemoryRecord(
             # The kernel's peak counts page cache; what is left of that now was in all likelihood in the peak.
             peak_bytes=None if peak is None else max(0, peak - cache),
             kills=read_counters(folder / "memory.oom_control").get("oom_kill", 0),
-            at_limit=peak is not None and peak >= limit - LIMIT_SLACK_BYTES,
+            limit_bytes=limit,
+            at_limit=peak is not None and limit is not None and peak >= limit - LIMIT_SLACK_BYTES,
         )
 
     def memory_now(self) -> int | None:

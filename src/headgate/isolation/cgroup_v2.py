@@ -133,6 +133,7 @@ class CgroupsV2(Cgroups):
             # The kernel's peak counts page cache; what is left of that now was in all likelihood in the peak.
             peak_bytes=None if peak is None else max(0, peak - cache),
             kills=events.get("oom_kill", 0),
+            limit_bytes=read_number(folder / "memory.max"),
             at_limit=events.get("max", 0) > 0,
         )
 

@@ -22,11 +22,13 @@ class MemoryRecord:
     Args:
         peak_bytes: Most memory it held, page cache left out as far as that can be told; None where nobody counted.
         kills: Processes of it that the kernel killed for want of memory.
+        limit_bytes: Its limit now; None where it has none.
         at_limit: Whether it ever ran into a limit of its own.
     """
 
     peak_bytes: int | None = None
     kills: int = 0
+    limit_bytes: int | None = None
     at_limit: bool = False
 
 

@@ -1,0 +1,151 @@
+"""A task that the isolation `process` started."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from headgate.errors import IsolationError
+from headgate.events import Exit, TaskId
+from headgate.isolation import processes
+from headgate.isolation.base import Box
+from headgate.isolation.enclosure import Enclosure, MemoryRecord, bytes_text
+from headgate.isolation.layout import Mode
+from headgate.isolation.spawning import Spawned
+from headgate.shares import Share
+
+STUCK_SECONDS = 5.0
+"""How long a killed process is waited for that is stuck in the kernel."""
+
+
+class ProcessBox(Box):
+    """A task that `ProcessIsolation` started."""
+
+    def __init__(
+        self,
+        task: TaskId,
+        child: Spawned,
+        enclosure: Enclosure,
+        mode: Mode,
+        floor_kib: int,
+    ) -> None:
+        """
+        Args:
+            task: Id of the task.
+            child: Its first process, which is in the enclosure.
+            enclosure: What holds it.
+            mode: What kind of enclosure it is.
+            floor_kib: Most memory that the process which started it held until then.
+        """
+        self.task = task
+        self.pid = child.pid
+        self._leader = processes.look(child.pid)
+        self._enclosure = enclosure
+        self._mode = mode
+        self._floor_kib = floor_kib
+        self._exit_fd = child.exit_fd
+        self._lock = threading.Lock()
+        self._reaped = False
+        self._closed = False
+
+    @property
+    def exit_fd(self) -> int:
+        return self._exit_fd
+
+    @property
+    def cgroups(self) -> Mapping[str, Path]:
+        return self._enclosure.folders
+
+    def pids(self) -> list[int]:
+        return [] if self._closed else self._enclosure.pids()
+
+    def apply(self, share: Share) -> tuple[str, ...]:
+        with self._lock:
+            if self._closed:
+                return ()
+            return self._while_it_lives(lambda: self._enclosure.apply(share))
+
+    def pin(self, cpus: frozenset[int] | None) -> tuple[str, ...]:
+        if cpus is not None and not cpus:
+            raise IsolationError(f"{self.task}: it cannot be pinned to no core at all; None lets it run on every core")
+        with self._lock:
+            return () if self._closed else self._while_it_lives(lambda: self._enclosure.pin(cpus))
+
+    def terminate(self) -> None:
+        if not self._closed:
+            self._enclosure.terminate()
+
+    def kill(self) -> None:
+        if not self._closed:
+            self._enclosure.kill()
+
+    def reap(self) -> Exit:
+        try:
+            _, status, usage = os.wait4(self.pid, 0)
+        except ChildProcessError:
+            self._reaped = True
+            return Exit(code=None, reason="how it ended is not known: another part of this process waited for it")
+        self._reaped = True
+        # A new process starts with the peak of the one that started it: only what lies above that is its own.
+        largest = usage.ru_maxrss * 1024 if usage.ru_maxrss > self._floor_kib else None
+        return _exit(os.waitstatus_to_exitcode(status), largest, self._enclosure.memory())
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._enclosure.kill()
+            if not self._reaped and select.select([self._exit_fd], [], [], STUCK_SECONDS)[0]:
+                self.reap()
+            self._enclosure.remove()
+            self._closed = True
+            os.close(self._exit_fd)
+
+    def record(self) -> dict[str, object]:
+        return {
+            "task": self.task,
+            "mode": self._mode,
+            "boot": processes.boot_id(),
+            "pid": self.pid,
+            "started": self._leader.started if self._leader is not None else None,
+            "folders": {name: str(path) for name, path in self.cgroups.items()},
+        }
+
+    def _while_it_lives(self, change: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
+        try:
+            return change()
+        except (IsolationError, OSError) as error:
+            if self._reaped or select.select([self._exit_fd], [], [], 0)[0]:
+                return ()
+            raise IsolationError(f"{self.task}: {error}") from error
+
+
+def _exit(status: int, largest_bytes: int | None, memory: MemoryRecord) -> Exit:
+    """How a task ended.
+
+    Args:
+        status: Its exit status; negative: a signal.
+        largest_bytes: Most that its largest process held; None where that cannot be told.
+        memory: What was counted of it as a whole.
+    """
+    told = [peak for peak in (memory.peak_bytes, largest_bytes) if peak is not None]
+    peak = max(told) if told else None
+    limit = memory.limit_bytes
+    over, reason = False, None
+    if status != 0 and memory.kills:
+        over = limit is not None and memory.at_limit
+        cause = "over its memory limit" if over else "this machine ran out of memory"
+        if limit is not None and over:
+            cause += f" of {bytes_text(limit)}"
+            peak = None if peak is None else min(peak, limit)  # files that it mapped are not counted in the limit
+        reason = f"killed: {cause}" + (f" (peak {bytes_text(peak)})" if peak is not None else "")
+    return Exit(
+        code=status if status >= 0 else None,
+        signal=-status if status < 0 else None,
+        memory_peak_bytes=peak,
+        over_memory=over,
+        reason=reason,
+    )
