@@ -38,17 +38,23 @@ class Connection:
         self._peer = peer
         self._key_of = key_of
         self._buffer = b""
+        self._unsent = b""
         self.task: TaskId | None = None
 
     def fileno(self) -> int:
         return self._peer.fileno()
 
     def receive(self) -> list[dict[str, Any]] | None:
-        """Messages that have arrived, hello first; None once the connection is over or was refused."""
+        """Messages that have become whole with what is read now, hello first; None once the connection is over or was
+        refused.
+
+        Raises:
+            BlockingIOError: Nothing has arrived.
+        """
         try:
             data = self._peer.recv(1 << 16)
         except BlockingIOError:
-            return []
+            raise
         except OSError:
             return None
         if not data:
@@ -60,7 +66,7 @@ class Connection:
         for line in lines:
             try:
                 message = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if not isinstance(message, dict):
                 continue
@@ -72,18 +78,29 @@ class Connection:
     def _admit(self, hello: Mapping[str, Any]) -> bool:
         task = hello.get("task")
         key = self._key_of(task) if isinstance(task, str) and hello.get("type") == "hello" else None
-        if key is None or not hmac.compare_digest(key.encode(), str(hello.get("key")).encode()):
+        if key is None or not hmac.compare_digest(key.encode(), _bytes(hello.get("key"))):
             return False
         self.task = task
         return True
 
     def send(self, message: Mapping[str, object]) -> bool:
         """Send a message; False when the task does not read or is gone."""
+        data = json.dumps(message).encode() + b"\n"
         try:
-            data = json.dumps(message).encode() + b"\n"
-            return self._peer.send(data) == len(data)
+            if self._unsent:
+                self._unsent = self._unsent[self._peer.send(self._unsent) :]
+            if self._unsent:
+                return False
+            # A message that was begun is ended before the next one, so that a slow reader never sees a torn line.
+            self._unsent = data[self._peer.send(data) :]
         except OSError:
             return False
+        return not self._unsent
 
     def close(self) -> None:
         self._peer.close()
+
+
+def _bytes(key: object) -> bytes:
+    # JSON can spell half of a surrogate pair, which UTF-8 cannot.
+    return str(key).encode("utf-8", "surrogatepass")

@@ -69,10 +69,8 @@ class LocalEngine(Engine):
         self._keeper = keeper
         self._commands: deque[Callable[[], None]] = deque()
         self._tasks: dict[TaskId, _Task] = {}
-        self._starting: dict[TaskId, str] = {}
         self._closing = False
-        self._selector = selectors.DefaultSelector()
-        self._wake_out, self._wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._open = False
         self._thread = threading.Thread(target=self._watch, name="engine", daemon=True)
 
     # --- the contract, called from any thread -----------------------------------------------------------------------
@@ -80,9 +78,12 @@ class LocalEngine(Engine):
     def open(self, listener: Listener) -> None:
         self._listener = listener
         self._server = listen(self._channel)
+        self._selector = selectors.DefaultSelector()
+        self._wake_out, self._wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(self._wake_out, selectors.EVENT_READ, self._woken)
         self._selector.register(self._server, selectors.EVENT_READ, self._accept)
         self._thread.start()
+        self._open = True
 
     def cluster(self) -> Cluster:
         return Cluster((self._node,))
@@ -103,34 +104,46 @@ class LocalEngine(Engine):
         return {id: task.box for id, task in list(self._tasks.items())}
 
     def close(self) -> None:
-        if self._thread.is_alive():
-
-            def closing() -> None:
-                self._closing = True
-                for task in list(self._tasks.values()):
-                    task.box.kill()
-
-            self._do(closing)
-            self._thread.join()
-            self._server.close()
-            self._channel.unlink(missing_ok=True)
-            self._selector.close()
-            os.close(self._wake_in)
-            os.close(self._wake_out)
+        if not self._open:
+            return
+        self._do(self._kill_all)
+        self._thread.join()
+        self._open = False
+        self._obey()  # what came while the thread ended is refused, not forgotten
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.fileobj, Connection):
+                key.fileobj.close()
+        self._server.close()
+        self._channel.unlink(missing_ok=True)
+        self._selector.close()
+        os.close(self._wake_in)
+        os.close(self._wake_out)
 
     # --- the thread -------------------------------------------------------------------------------------------------
 
     def _do(self, command: Callable[[], None]) -> None:
+        if not self._open:
+            return
         self._commands.append(command)
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake_in, b"!")
 
+    def _obey(self) -> None:
+        while self._commands:
+            self._commands.popleft()()
+
+    def _kill_all(self) -> None:
+        self._closing = True
+        for task in self._tasks.values():
+            task.box.kill()
+
     def _watch(self) -> None:
         while not (self._closing and not self._tasks):
             for key, _ in self._selector.select(self._next_time()):
-                key.data()
-            while self._commands:
-                self._commands.popleft()()
+                # What came before it may have closed it: a task's end closes its output and its connection.
+                if self._selector.get_map().get(key.fd) is key:
+                    key.data()
+            self._obey()
             now = time.monotonic()
             for task in list(self._tasks.values()):
                 if task.kill_at is not None and now >= task.kill_at:
@@ -150,24 +163,34 @@ class LocalEngine(Engine):
     def _start(self, launch: Launch, share: Share, log: str) -> None:
         key = secrets.token_hex(16)
         added = {"HEADGATE_CHANNEL": f"unix:{self._channel}", "HEADGATE_KEY": key}
-        read_end, write_end = os.pipe2(os.O_CLOEXEC)
         try:
-            self._starting[launch.task] = key
-            box = self._isolation.start(replace(launch, env={**launch.env, **added}), share, write_end)
+            if self._closing:
+                raise HeadgateError("this engine is closing")
+            if launch.task in self._tasks:
+                raise HeadgateError(f"{launch.task} runs already")
+            box, read_end = self._box(replace(launch, env={**launch.env, **added}), share)
         except (HeadgateError, OSError) as error:
-            os.close(read_end)
             self._listener.exited(launch.task, Exit(code=None, reason=f"could not be started: {error}"))
             return
-        finally:
-            os.close(write_end)
-            del self._starting[launch.task]
-        os.set_blocking(read_end, False)
         task = self._tasks[launch.task] = _Task(launch.task, box, key, read_end, TaskLog(log))
         if self._keeper is not None:
             self._keeper.add(task.id, {"isolation": self._isolation.name, **box.record()}, read_end, log)
         self._selector.register(read_end, selectors.EVENT_READ, lambda: self._readable(task))
         self._selector.register(box.exit_fd, selectors.EVENT_READ, lambda: self._ended(task))
         self._listener.started(task.id, box.pid)
+
+    def _box(self, launch: Launch, share: Share) -> tuple[Box, int]:
+        """Start a task; its box, and the descriptor that its output is read from."""
+        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        try:
+            box = self._isolation.start(launch, share, write_end)
+        except BaseException:
+            os.close(read_end)
+            raise
+        finally:
+            os.close(write_end)
+        os.set_blocking(read_end, False)
+        return box, read_end
 
     def _apply(self, id: TaskId, share: Share) -> None:
         if (task := self._tasks.get(id)) is None:
@@ -227,7 +250,7 @@ class LocalEngine(Engine):
 
     def _key_of(self, id: TaskId) -> str | None:
         task = self._tasks.get(id)
-        return task.key if task is not None else self._starting.get(id)
+        return task.key if task is not None else None
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -240,14 +263,17 @@ class LocalEngine(Engine):
     def _receive(self, connection: Connection) -> bool:
         """Take in what has arrived; False when that was nothing, or the end."""
         known = connection.task
-        messages = connection.receive()
+        try:
+            messages = connection.receive()
+        except BlockingIOError:
+            return False
         task = self._tasks.get(connection.task or "")
         if messages is None or (task is None and connection.task is not None):
             self._disconnect(connection)
             return False
         if task is None:
-            return False
-        if known is None:
+            return True  # it has not said hello yet
+        if known is None and task.connection is None:  # a task has one connection; the first stays
             task.connection = connection
             if self._keeper is not None:
                 self._keeper.connected(task.id)
@@ -255,7 +281,7 @@ class LocalEngine(Engine):
                 connection.send({"type": "stop"})
         for message in messages:
             self._listener.message(task.id, message)
-        return bool(messages)
+        return True
 
     def _disconnect(self, connection: Connection) -> None:
         self._selector.unregister(connection)

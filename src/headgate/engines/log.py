@@ -70,7 +70,10 @@ class TaskLog:
                 self._path.replace(f"{self._path}.1")
                 self._append(data)
                 return
-            self._size += os.write(self._fd, data)
+            while data:  # a disk that fills up takes a part, and says so only when asked to take the rest
+                written = os.write(self._fd, data)
+                self._size += written
+                data = data[written:]
         except OSError as error:
             self.trouble = f"cannot write {self._path}: {error.strerror}; output is lost until it can be written"
         else:

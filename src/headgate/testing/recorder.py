@@ -1,0 +1,106 @@
+"""Whom an engine tells, in tests: keeps what it is told, and what was told in breach of the contract."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from headgate.engines.base import Listener
+from headgate.events import Exit, TaskId
+
+Kind = Literal["started", "output", "message", "exited", "warned"]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One call: of which kind, and its argument after the task."""
+
+    kind: Kind
+    task: TaskId | None
+    what: Any
+
+
+class Recorder(Listener):
+    """Keeps every call in order.
+
+    Args:
+        has_box: Whether a task's box is there still; asked when the task is said to have exited.
+    """
+
+    def __init__(self, has_box: Callable[[TaskId], bool]) -> None:
+        self.breaches: list[str] = []
+        """What the contract forbids, a line each: a call at the same time as another of the same task, after its end,
+        before its start; an end while its box is there."""
+        self._has_box = has_box
+        self._told: list[Told] = []
+        self._busy: set[TaskId] = set()
+        self._lock = threading.Lock()
+
+    def of(self, task: TaskId | None, *kinds: Kind) -> list[Told]:
+        """What was said of a task, of these kinds only where any are named."""
+        with self._lock:
+            return [told for told in self._told if told.task == task and (not kinds or told.kind in kinds)]
+
+    def lines(self, task: TaskId) -> list[str]:
+        """The lines of output."""
+        return [line for told in self.of(task, "output") for line in told.what]
+
+    def messages(self, task: TaskId, kind: str) -> list[Mapping[str, Any]]:
+        """The messages of that type."""
+        return [told.what for told in self.of(task, "message") if told.what.get("type") == kind]
+
+    def exit(self, task: TaskId) -> Exit | None:
+        """How it ended; None when that was not said."""
+        ends = self.of(task, "exited")
+        end: Exit | None = ends[-1].what if ends else None
+        return end
+
+    def pid(self, task: TaskId) -> int | None:
+        """The process id that it was said to have been started with, last."""
+        starts = self.of(task, "started")
+        pid: int | None = starts[-1].what if starts else None
+        return pid
+
+    # --- the contract -----------------------------------------------------------------------------------------------
+
+    def started(self, task: TaskId, pid: int) -> None:
+        self._note(Told("started", task, pid))
+
+    def output(self, task: TaskId, lines: Sequence[str]) -> None:
+        self._note(Told("output", task, tuple(lines)))
+
+    def message(self, task: TaskId, message: Mapping[str, object]) -> None:
+        self._note(Told("message", task, message))
+
+    def exited(self, task: TaskId, exit: Exit) -> None:
+        self._note(Told("exited", task, exit))
+
+    def warned(self, task: TaskId | None, text: str) -> None:
+        self._note(Told("warned", task, text))
+
+    def _note(self, told: Told) -> None:
+        task = told.task
+        if task is None:
+            with self._lock:
+                self._told.append(told)
+            return
+        with self._lock:
+            if task in self._busy:
+                self.breaches.append(f"{task}: {told.kind} was said while something else was being said")
+            self._busy.add(task)
+            running = self._running(task)
+            if told.kind == "started" and running:
+                self.breaches.append(f"{task}: it was said to have started while it ran")
+            if told.kind in ("output", "message") and not running:
+                self.breaches.append(f"{task}: {told.kind} was said of it while it did not run")
+        if told.kind == "exited" and self._has_box(task):
+            self.breaches.append(f"{task}: it was said to have exited while its box was there")
+        with self._lock:
+            self._told.append(told)
+            self._busy.discard(task)
+
+    def _running(self, task: TaskId) -> bool:
+        kinds = [told.kind for told in self._told if told.task == task and told.kind in ("started", "exited")]
+        return bool(kinds) and kinds[-1] == "started"
