@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.cluster import Gpu, Node
-from headgate.controller import CONNECTED_GRACE_SECONDS, GRACE_SECONDS, Controller, fill, reached
+from headgate.controller import CONNECTED_GRACE_SECONDS, GRACE_SECONDS, Controller
 from headgate.events import (
     Action,
     Checkpoint,
@@ -37,7 +37,7 @@ from headgate.jobs import Job, Limits, ProgressRule
 from headgate.plans import Plan
 from headgate.policies import EqualPolicy, NoPolicy, Policy
 from headgate.policies.base import Arrived, Change, Decision, Left, Reported, Used
-from headgate.shares import Share
+from headgate.shares import Share, fill
 
 PLAN = Plan(strategy="single", workers=1, batch_per_worker=None, worker_nodes=("here",))
 
@@ -294,7 +294,7 @@ def test_a_job_that_reaches_its_goal_is_done() -> None:
 def test_a_goal_is_reached_from_the_side_that_its_metric_has(
     metric: str, goal: float | None, value: float, as_good: bool
 ) -> None:
-    assert reached(ProgressRule(metric, None, goal), value) is as_good
+    assert ProgressRule(metric, None, goal).reached(value) is as_good
 
 
 def test_under_equal_a_newcomer_takes_threads_from_those_that_run_and_gives_them_back() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import signal
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -35,10 +34,10 @@ from headgate.events import (
     Wake,
     Warn,
 )
-from headgate.jobs import Job, ProgressRule
+from headgate.jobs import Job
 from headgate.plans import Plan
 from headgate.policies.base import Arrived, Change, Left, Policy, Reported, Used
-from headgate.shares import WEIGHT_DEFAULT, Share
+from headgate.shares import WEIGHT_DEFAULT, Share, fill
 from headgate.units import say_seconds
 
 GRACE_SECONDS = 10.0
@@ -47,8 +46,6 @@ GRACE_SECONDS = 10.0
 CONNECTED_GRACE_SECONDS = 60.0
 """The same for a task that answers on the channel: it first has to reach the end of its step and to save a
 checkpoint."""
-
-_LOWER_IS_BETTER = ("loss", "err", "ppl", "perplexity", "mae", "mse", "nll")
 
 
 @dataclass(slots=True)
@@ -168,16 +165,16 @@ class Controller:
             job.failure = exit
         if job.tasks:
             # One task less than the plan has: the others wait for it in vain.
-            return [] if job.failure is None else self._end(job, "failed", describe(exit))
+            return [] if job.failure is None else self._end(job, "failed", exit.in_words())
         changes.append(Left(job.id))
         job.deadline = None
         failure, job.failure = job.failure, None
-        code = exit_code(failure or exit)
+        code = (failure or exit).shell_code
         if job.ends_as is not None:
             return [self._mark(job, *job.ends_as, code)]
         if failure is None:
             return [self._mark(job, "done", "finished", 0)]
-        reason = describe(failure)
+        reason = failure.in_words()
         started = failure.code is not None or failure.signal is not None
         if started and job.attempt <= job.spec.retries:
             wait = min(2.0 ** (job.attempt - 1), 60.0)
@@ -197,7 +194,7 @@ class Controller:
             )
         rule = job.spec.progress
         value = progress.metrics.get(rule.metric, progress.loss if rule.metric == "loss" else None)
-        if value is None or rule.goal is None or job.state != "running" or not reached(rule, value):
+        if value is None or rule.goal is None or job.state != "running" or not rule.reached(value):
             return []
         return self._end(job, "done", f"reached its goal: {rule.metric} {value:.6g}, asked for {rule.goal:g}")
 
@@ -396,55 +393,6 @@ class Controller:
             if job.state == "waiting" and job.plan is not None:
                 times.append(self._start_time(job))
         return min((t for t in times if t is not None), default=None)
-
-
-def fill(cores: float, claims: dict[TaskId, tuple[float, float]]) -> dict[TaskId, float]:
-    """Divide cores by weight within caps; what a cap leaves goes to the others (max-min fairness by water-filling).
-
-    Args:
-        cores: Cores to divide.
-        claims: Weight and cap in cores of each claimant.
-    """
-    result: dict[TaskId, float] = {}
-    left = dict(claims)
-    while left:
-        total = sum(weight for weight, _ in left.values())
-        full = {id: cap for id, (weight, cap) in left.items() if cap <= cores * weight / total}
-        if not full:
-            return result | {id: cores * weight / total for id, (weight, _) in left.items()}
-        result |= full
-        cores = max(cores - sum(full.values()), 0.0)
-        left = {id: claim for id, claim in left.items() if id not in full}
-    return result
-
-
-def reached(rule: ProgressRule, value: float) -> bool:
-    """Whether a value is as good as the goal: at most it for losses and errors (by the metric's name), at least it
-    otherwise."""
-    if rule.goal is None or not math.isfinite(value):
-        return False
-    lower = any(word in rule.metric.lower() for word in _LOWER_IS_BETTER)
-    return value <= rule.goal if lower else value >= rule.goal
-
-
-def describe(exit: Exit) -> str:
-    """How a task ended, in words."""
-    if exit.reason is not None:
-        return exit.reason
-    if exit.signal is not None:
-        try:
-            name = signal.Signals(exit.signal).name
-        except ValueError:
-            name = f"signal {exit.signal}"
-        return f"killed by {name}"
-    return f"exit code {exit.code}"
-
-
-def exit_code(exit: Exit) -> int:
-    """The code that a shell would give: 128 more than the signal that ended it; 127 when it could not be started."""
-    if exit.code is not None:
-        return exit.code
-    return 128 + exit.signal if exit.signal is not None else 127
 
 
 def _cap(share: Share, cores: float) -> float:

@@ -6,6 +6,7 @@ Times are seconds on the hub's clock. A `job` is the id of a job, `RUN/NAME`; a 
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -54,6 +55,23 @@ class Exit:
     @property
     def ok(self) -> bool:
         return self.code == 0
+
+    @property
+    def shell_code(self) -> int:
+        """The code that a shell would give: 128 more than the signal that ended it; 127 when it could not be
+        started."""
+        if self.code is not None:
+            return self.code
+        return 128 + self.signal if self.signal is not None else 127
+
+    def in_words(self) -> str:
+        """How the task ended: its reason, the name of its signal, or its exit code."""
+        if self.reason is not None:
+            return self.reason
+        if self.signal is None:
+            return f"exit code {self.code}"
+        known = self.signal in set(signal.Signals)
+        return f"killed by {signal.Signals(self.signal).name if known else f'signal {self.signal}'}"
 
 
 # --- events ---------------------------------------------------------------------------------------------------------

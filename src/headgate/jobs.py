@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,6 +10,8 @@ from typing import Literal
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """What a job may be called: it names a folder and a cgroup."""
+
+_LOWER_IS_BETTER = ("loss", "err", "ppl", "perplexity", "mae", "mse", "nll")
 
 Allowed = Literal["async", "weak"]
 
@@ -38,6 +41,14 @@ class ProgressRule:
     metric: str = "loss"
     pattern: str | None = None
     goal: float | None = None
+
+    def reached(self, value: float) -> bool:
+        """Whether a value is as good as the goal: at most it for losses and errors (by the metric's name), at least it
+        otherwise."""
+        if self.goal is None or not math.isfinite(value):
+            return False
+        lower = any(word in self.metric.lower() for word in _LOWER_IS_BETTER)
+        return value <= self.goal if lower else value >= self.goal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 
@@ -54,3 +55,23 @@ class Share:
         """This share after `change`: fields that `change` leaves as None are kept."""
         given = {f.name: v for f in fields(change) if (v := getattr(change, f.name)) is not None}
         return replace(self, **given)
+
+
+def fill(cores: float, claims: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+    """Divide cores by weight within caps; what a cap leaves goes to the others (max-min fairness by water-filling).
+
+    Args:
+        cores: Cores to divide.
+        claims: Weight and cap in cores of each claimant.
+    """
+    result: dict[str, float] = {}
+    left = dict(claims)
+    while left:
+        total = sum(weight for weight, _ in left.values())
+        full = {id: cap for id, (weight, cap) in left.items() if cap <= cores * weight / total}
+        if not full:
+            return result | {id: cores * weight / total for id, (weight, _) in left.items()}
+        result |= full
+        cores = max(cores - sum(full.values()), 0.0)
+        left = {id: claim for id, claim in left.items() if id not in full}
+    return result
