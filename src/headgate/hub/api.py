@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,12 @@ from headgate.errors import HeadgateError, UsageError
 from headgate.hub.client import clean, connect_or_start
 from headgate.hub.run import Submission
 from headgate.hub.server import SUBMISSION
+from headgate.hub.watching import Watcher
 from headgate.jobs import Job
 from headgate.profiles import Profile
 from headgate.profiling import store
 from headgate.telemetry import machine
 from headgate.telemetry.store import RunReader
-
-Watcher = Callable[[dict[str, Any]], None]
 
 
 def submission(jobs: Sequence[Job], **more: Any) -> Submission:

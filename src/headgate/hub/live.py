@@ -7,7 +7,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ from headgate.engines.launch import command, inject, launch
 from headgate.errors import UsageError
 from headgate.events import ENDED, Action, Event, Exit, TaskId
 from headgate.hub import messages
-from headgate.hub.run import LiveJob, LiveRun, Submission
+from headgate.hub.job import LiveJob
+from headgate.hub.run import LiveRun, Submission
+from headgate.hub.watching import Watchers
 from headgate.planning import candidates
 from headgate.policies import Policy
 from headgate.profiling import store as profiles
@@ -29,11 +31,8 @@ from headgate.telemetry.base import Target
 from headgate.telemetry.round import Round, samplers
 
 SAMPLE_SECONDS = 1.0
-SHOW_SECONDS = 0.5
 ORIGIN_SECONDS = 5.0
 """Longest that the end of a short run waits for what its scripts run with to be listed."""
-
-Watcher = Callable[[dict[str, Any]], None]
 
 
 class LiveHub(Listener):
@@ -54,12 +53,11 @@ class LiveHub(Listener):
         self._controller = Controller(policy)
         self._sampling = Round(samplers(self._trouble), self._trouble)
         self._runs: dict[str, LiveRun] = {}
-        self._watchers: dict[str, set[Watcher]] = {}
+        self.watchers = Watchers(self._snapshot)
         self._connected: set[TaskId] = set()
         self._shares: dict[TaskId, Share] = {}
         self._wake: asyncio.TimerHandle | None = None
         self._sampler: asyncio.TimerHandle | None = None
-        self._shower: asyncio.Handle | None = None
         self._background: set[asyncio.Task[Any]] = set()
         self._origins: dict[str, asyncio.Task[Any]] = {}
         engine.open(self)
@@ -144,20 +142,12 @@ class LiveHub(Listener):
                 asked.append(job)
         return asked
 
-    def watch(self, run: str, watcher: Watcher) -> Callable[[], None]:
-        """Have `watcher` called with events, snapshots and the end of a run; the function returned ends that."""
-        watchers = self._watchers.setdefault(run, set())
-        watchers.add(watcher)
-        if self._shower is None:
-            # Not at once: the answer to the request comes first.
-            self._shower = self._loop.call_soon(self._show)
-        return lambda: watchers.discard(watcher)
-
     async def close(self) -> None:
         """Kill what runs and write what is left."""
         await asyncio.to_thread(self._engine.close)
         await asyncio.sleep(0)  # what the engine said last is queued on this loop
-        for handle in (self._wake, self._sampler, self._shower):
+        self.watchers.close()
+        for handle in (self._wake, self._sampler):
             if handle is not None:
                 handle.cancel()
         for run in list(self._runs.values()):
@@ -241,14 +231,14 @@ class LiveHub(Listener):
     async def _wind_up(self, run: LiveRun, last: dict[str, Any]) -> None:
         await asyncio.wait([self._origins.pop(run.id)], timeout=ORIGIN_SECONDS)
         await asyncio.to_thread(run.close)
-        self._tell(run.id, last)
+        self.watchers.tell(run.id, last)
         # In a process of its own: drawing up a page must not hold up the jobs of other runs.
         store, page = run.folder / runs.STORE, run.folder / "report.html"
         code = "import sys, pathlib, headgate.reports.html as html; html.write(*map(pathlib.Path, sys.argv[1:]))"
         writer = await asyncio.create_subprocess_exec(sys.executable, "-c", code, str(store), str(page))
         await writer.wait()
-        self._tell(run.id, {"type": "reported", "run": run.id, "report": str(page) if page.exists() else None})
-        self._watchers.pop(run.id, None)
+        self.watchers.tell(run.id, {"type": "reported", "run": run.id, "report": str(page) if page.exists() else None})
+        self.watchers.drop(run.id)
 
     # --- what the engine says, from its own thread ------------------------------------------------------------------
 
@@ -359,25 +349,15 @@ class LiveHub(Listener):
             if live.cpu_cores is not None and live.memory_bytes is not None:
                 self._step(events.Usage(task, live.cpu_cores, live.memory_bytes))
 
-    # --- who watches ------------------------------------------------------------------------------------------------
+    # --- small things -----------------------------------------------------------------------------------------------
 
-    def _show(self) -> None:
-        watched = [run for run in self._runs if self._watchers.get(run)]
-        if not watched:
-            self._shower = None
-            return
-        self._shower = self._loop.call_later(SHOW_SECONDS, self._show)
-        for run in watched:
-            self._tell(run, self._runs[run].snapshot(self.policy))
-
-    def _tell(self, run: str, message: dict[str, Any]) -> None:
-        for watcher in list(self._watchers.get(run, ())):
-            watcher(message)
+    def _snapshot(self, run: str) -> dict[str, Any] | None:
+        return self._runs[run].snapshot(self.policy) if run in self._runs else None
 
     def _event(self, run: LiveRun, kind: str, text: str, job: str | None = None, task: TaskId | None = None) -> None:
         at = run.clock()
         run.event(at, kind, text, job, task.split("/", 1)[1] if task else None)
-        self._tell(run.id, {"type": "event", "t": at, "kind": kind, "text": text, "job": job})
+        self.watchers.tell(run.id, {"type": "event", "t": at, "kind": kind, "text": text, "job": job})
 
     def _trouble(self, text: str | None) -> None:
         """Something concerns every run; also called from the stores' threads."""
@@ -387,8 +367,6 @@ class LiveHub(Listener):
                 self._event(run, "warning" if text else "note", text or "the store is written again")
 
         self._loop.call_soon_threadsafe(tell)
-
-    # --- small things -----------------------------------------------------------------------------------------------
 
     def _find(self, id: str) -> tuple[LiveRun, LiveJob]:
         """Run and job of a job's or task's id."""

@@ -107,10 +107,10 @@ class Server:
                     self._hub.set_policy(policies.make(request["policy"]))
                 submitted = self._hub.submit(SUBMISSION.validate_python(request.get("submission")))
                 if request.get("attach"):
-                    closers.append(self._hub.watch(submitted.id, lambda message: _show(writer, message)))
+                    closers.append(self._hub.watchers.add(submitted.id, lambda message: _show(writer, message)))
                 return {"type": "submitted", "run": submitted.id, "path": str(submitted.folder)}
             case "attach" if run in self._hub.runs:
-                closers.append(self._hub.watch(run, lambda message: _show(writer, message)))
+                closers.append(self._hub.watchers.add(run, lambda message: _show(writer, message)))
                 return {"type": "attached", "run": run}
             case "stop" if run in self._hub.runs:
                 return {"type": "stopping", "jobs": self._hub.stop(run, request.get("jobs"), bool(request.get("kill")))}
