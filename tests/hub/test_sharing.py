@@ -43,7 +43,7 @@ def test_two_terminals_share_one_hub_and_what_there_is(user: User) -> None:
     assert refused.startswith("jobs run under policy 'equal'; wait for them")
 
     assert user.types("stop", "b").stdout.endswith("/b: stopped\n")
-    wait.until(lambda: user.jobs(run)["a"]["entitled_cores"] == alone["entitled_cores"], what="a has all again")
+    user.sees_job("a", lambda job: job["entitled_cores"] == alone["entitled_cores"], run, "has all again")
     user.touch("go")
     out, _ = first.communicate(timeout=60)
     assert first.returncode == 0

@@ -110,7 +110,7 @@ def test_a_closed_terminal_detaches(user: User) -> None:
     terminal.shows(r"prints +│ running")
     terminal.close()
     step = user.jobs()["prints"]["epoch"] or 0
-    wait.until(lambda: (user.jobs()["prints"]["epoch"] or 0) > step + 10, SECONDS, "it goes on")
+    user.sees_job("prints", lambda job: (job["epoch"] or 0) > step + 10, what="goes on")
     again = user.opens("attach")
     again.shows(r"prints +│ running +│ epoch \d+")
     user.touch("go")

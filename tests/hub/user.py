@@ -12,7 +12,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,10 @@ from typing import Any
 import pytest
 from tests.hub.traces import Traces
 
+from headgate.cli.status import latest
+from headgate.errors import HeadgateError
 from headgate.telemetry import machine
+from headgate.telemetry.store import RunReader
 from headgate.testing import wait
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -140,13 +143,31 @@ class User:
 
     def sees_state(self, job: str, *states: str, run: str | None = None) -> dict[str, Any]:
         """How a job stands, once it is in one of these states."""
-        found = wait.until(
-            lambda: (entry := self.jobs(run).get(job)) and entry["state"] in states and entry,
-            SECONDS,
-            f"{job} {states}",
-        )
-        assert isinstance(found, dict)
+        return self.sees_job(job, lambda entry: entry["state"] in states, run, f"is {' or '.join(states)}")
+
+    def sees_job(
+        self, job: str, fits: Callable[[dict[str, Any]], bool], run: str | None = None, what: str = "is as it should be"
+    ) -> dict[str, Any]:
+        """How a job stands, once `fits` is true of that; what `headgate status` tells, without a process each time."""
+
+        def look() -> dict[str, Any] | None:
+            entry = self._stands(job, run)
+            return entry if entry is not None and fits(entry) else None
+
+        found = wait.until(look, SECONDS, f"job {job} {what}")
+        assert found is not None
         return found
+
+    def _stands(self, job: str, run: str | None) -> dict[str, Any] | None:
+        folders = list((self.home / "runs").glob(f"{run or '*'}/jobs/{job}"))
+        if not folders:
+            return None
+        try:
+            with RunReader(max(folders).parents[1] / "run.sqlite") as reader:
+                rows = list(reader.rows("jobs", "name = ?", [job]))
+                return {**rows[0], **latest(reader, job)} if rows else None
+        except HeadgateError:  # it is being made
+            return None
 
     def log(self, job: str) -> str:
         return self.types("logs", job).stdout

@@ -11,6 +11,7 @@ from headgate.cli.run import submit
 from headgate.errors import UsageError
 from headgate.events import Checkpoint
 from headgate.hub import api
+from headgate.hub.client import connect_or_start
 from headgate.hub.run import JOB, Submission
 from headgate.telemetry.store import RunReader
 
@@ -29,7 +30,11 @@ def command(run: str | None, policy: str | None, detach: bool, as_json: bool) ->
     Example: headgate resume
              headgate resume 20261121-0930
     """
-    return submit(unfinished(runs.find(run)), policy, detach, as_json)
+    folder = runs.find(run)
+    if runs.summary(folder).state == "interrupted":
+        # What tasks of a hub that died just now still save is saved once another hub can start.
+        connect_or_start().close()
+    return submit(unfinished(folder), policy, detach, as_json)
 
 
 def unfinished(folder: Path) -> Submission:
@@ -45,9 +50,23 @@ def unfinished(folder: Path) -> Submission:
         raise UsageError(f"every job of run {folder.name} is done; there is nothing to go on with")
     with RunReader(folder / runs.STORE) as reader:
         specs = [JOB.validate_json(row["spec"]) for row in reader.rows("jobs", order="position") if row["name"] in left]
-        resume: dict[str, Checkpoint] = {}
-        for row in reader.rows("checkpoints"):
-            job = row["task"].split("/")[0]
-            if job in left and Path(row["path"]).is_file():
-                resume[job] = Checkpoint(row["path"], row["step"], row["epoch"], row["position"])
+        resume = {name: found for name in left if (found := last_checkpoint(folder, reader, name)) is not None}
     return api.submission(specs, resume=resume, resumed_from=folder.name)
+
+
+def last_checkpoint(folder: Path, reader: RunReader, job: str) -> Checkpoint | None:
+    """A job's newest checkpoint that is still there: what a task saved when its hub had died is in the job's folder,
+    and nobody was left to record it."""
+    recorded = {
+        row["path"]: Checkpoint(row["path"], row["step"], row["epoch"], row["position"])
+        for row in reader.rows("checkpoints", "task GLOB ?", [f"{job}/*"])
+        if Path(row["path"]).is_file()
+    }
+    saved = (folder / "jobs" / job / "checkpoints").glob("step-*.pt")
+    newest = max(saved, key=lambda path: path.stat().st_mtime_ns, default=None)
+    if newest is None:
+        return next(reversed(recorded.values()), None)
+    if (known := recorded.get(str(newest))) is not None:
+        return known
+    epochs = [row["epoch"] for row in reader.rows("progress", "task GLOB ? AND epoch IS NOT NULL", [f"{job}/*"])]
+    return Checkpoint(str(newest), int(newest.stem.removeprefix("step-")), max(epochs, default=0), None)

@@ -52,7 +52,7 @@ def command(run: str | None, as_json: bool) -> None:
 
 def latest(reader: RunReader, job: str) -> dict[str, Any]:
     """The last known progress, share and use of a job."""
-    tasks = f"{job}/%"
+    tasks = f"{job}/*"
     found: dict[str, Any] = {}
     for table, column, names in (
         ("progress", "task", ("step", "epoch", "epochs", "loss")),
@@ -61,7 +61,7 @@ def latest(reader: RunReader, job: str) -> dict[str, Any]:
     ):
         for name in names:
             rows = reader.query(
-                f"SELECT {name} FROM {table} WHERE {column} LIKE ? AND {name} IS NOT NULL ORDER BY rowid DESC LIMIT 1",
+                f"SELECT {name} FROM {table} WHERE {column} GLOB ? AND {name} IS NOT NULL ORDER BY rowid DESC LIMIT 1",
                 [tasks],
             )
             found[name] = rows[0][name] if rows else None
