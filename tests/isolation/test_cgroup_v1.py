@@ -62,6 +62,22 @@ def test_what_is_written(box: Box) -> None:
     assert int(file(box, "memory", "memory.limit_in_bytes")) > 1 << 60
 
 
+def test_a_group_weighs_as_much_as_its_boxes(isolation: ProcessIsolation) -> None:
+    boxes = []
+    with open(os.devnull, "w") as nowhere:
+        for n, weight in enumerate((100, 300)):
+            launch = Launch(f"run/job{n}/worker-0", programs.argv("rest"), {}, os.getcwd(), 1)
+            boxes.append(isolation.start(launch, Share(cpu_weight=weight), nowhere.fileno()))
+    group = boxes[0].cgroups["cpu"].parent / "cpu.shares"
+    assert group.read_text().strip() == "4096"
+    boxes[0].apply(Share(cpu_weight=200))
+    assert group.read_text().strip() == "5120"
+    boxes[1].close()
+    assert group.read_text().strip() == "2048"
+    boxes[0].close()
+    assert not group.exists()
+
+
 def test_swap_does_not_hide_that_a_task_is_over(box: Box) -> None:
     if not (box.cgroups["memory"] / "memory.memsw.limit_in_bytes").exists():
         pytest.skip("this kernel does not count swap")

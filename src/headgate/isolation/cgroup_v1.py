@@ -30,6 +30,9 @@ LIMIT_SLACK_BYTES = 1 << 20
 
 
 class CgroupsV1(Cgroups):
+    weight_file = "cpu.shares"
+    weight_most = 1 << 18
+
     def make_group(self, folder: Path) -> None:
         super().make_group(folder)
         if folder == self._group("cpuset"):
@@ -121,7 +124,7 @@ class CgroupsV1(Cgroups):
         folder = self.folders.get("cpu")
         if folder is None:
             return None
-        return [Write(folder / "cpu.shares", str(max(2, round(weight / WEIGHT_DEFAULT * SHARES_DEFAULT))))]
+        return [Write(folder / self.weight_file, str(max(2, round(weight / WEIGHT_DEFAULT * SHARES_DEFAULT))))]
 
     def _cap_writes(self, value: Value) -> Sequence[Write] | None:
         folder = self.folders.get("cpu")

@@ -31,6 +31,9 @@ LEAF = "headgate-hub"
 
 
 class CgroupsV2(Cgroups):
+    weight_file = "cpu.weight"
+    weight_most = 10_000
+
     def __init__(
         self, folders: Mapping[str, Path], standins: StandIns, disk: str | None = None, vacate: bool = False
     ) -> None:
@@ -84,7 +87,7 @@ class CgroupsV2(Cgroups):
         match field:
             case "cpu_weight":
                 weight = WEIGHT_DEFAULT if isinstance(value, Unlimited) else value
-                return self._write("cpu", "cpu.weight", str(max(1, round(weight))))
+                return self._write("cpu", self.weight_file, str(max(1, round(weight))))
             case "cpu_cap_cores":
                 text = "max" if isinstance(value, Unlimited) else " ".join(map(str, cap_microseconds(value)))
                 return self._write("cpu", "cpu.max", text)

@@ -38,8 +38,14 @@ class Write:
 class Cgroups(Enclosure):
     """The cgroups of one task, `<base>/<group>/<task>` in each hierarchy.
 
-    A controller that is not there is made up for by `StandIns` as far as that goes.
+    A controller that is not there is made up for by `StandIns` as far as that goes. The group weighs as much as its boxes
+    together: what runs outside then contends with each task, and not with all of them as with a single one.
     """
+
+    weight_file: str
+    """File of a cgroup's CPU weight in the folder of the controller `cpu`."""
+    weight_most: int
+    """The most that the kernel takes there."""
 
     def __init__(self, folders: Mapping[str, Path], standins: StandIns, disk: str | None = None) -> None:
         """
@@ -88,6 +94,8 @@ class Cgroups(Enclosure):
                 lines += filter(None, [self.standins.describe(field, value)])
             else:
                 lines += map(str, writes)
+        if (cpu := self.folders.get("cpu")) is not None:
+            lines.append(f"write the sum of its boxes' weights to {cpu.parent / self.weight_file}")
         return [*lines, *(f"write PID to {folder / 'cgroup.procs'}" for folder in self.unique_folders)]
 
     def create(self) -> None:
@@ -101,6 +109,18 @@ class Cgroups(Enclosure):
         except OSError as error:
             self._remove(made)
             raise IsolationError(f"the box cannot be made: {_text(error)}") from error
+        self._weigh_group()
+
+    def _weigh_group(self) -> None:
+        cpu = self.folders.get("cpu")
+        if cpu is None:
+            return
+        weights = [read_number(path) or 0 for path in cpu.parent.glob(f"*/{self.weight_file}")]
+        try:
+            if weights:
+                (cpu.parent / self.weight_file).write_text(str(min(sum(weights), self.weight_most)))
+        except OSError:  # the group went with its last box
+            return
 
     def _make(self, folder: Path) -> None:
         for attempt in range(3):
@@ -141,6 +161,8 @@ class Cgroups(Enclosure):
                 refused.append(self._refusal(field, value, error))
             except IsolationError as error:
                 refused.append(str(error))
+        if share.cpu_weight is not None:
+            self._weigh_group()
         if refused:
             raise IsolationError("; ".join(refused))
         return tuple(filter(None, lines))
@@ -189,6 +211,7 @@ class Cgroups(Enclosure):
     def _remove(self, folders: Sequence[Path]) -> None:
         for folder in folders:
             _remove_tree(folder)
+        self._weigh_group()
         for group in {folder.parent for folder in self.unique_folders}:
             try:
                 group.rmdir()
