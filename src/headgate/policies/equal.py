@@ -19,17 +19,12 @@ class EqualPolicy(Policy):
 
     name = "equal"
 
-    def __init__(self) -> None:
-        self._present: set[JobId] = set()
-
     def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:
-        shares = {}
+        shares: dict[JobId, tuple[Share, str]] = {}
         for change in changes:
             if isinstance(change, Arrived):
-                self._present.add(change.job)
                 weight = min(max(WEIGHT_DEFAULT * change.priority, 1.0), 10_000.0)
                 shares[change.job] = (Share(cpu_weight=weight), f"equal share, priority {change.priority:g}")
             elif isinstance(change, Left):
-                self._present.discard(change.job)
                 shares.pop(change.job, None)
         return Decision(shares)

@@ -16,6 +16,8 @@ from typing import Any
 MIB = 1 << 20
 BIG_BYTES = 3 << 16
 """Length of the text in the long message of `garbled`: more than an engine reads at once."""
+BAD_LINES = (b"", b"{", b"[1, 2]", b"7", b"null", b"\xff\xfe", b"[" * 100_000, b'{"type":', b"\x00")
+"""What `garbled` sends and no engine may stumble over."""
 STOPPED = 5
 """Exit status of `obedient` when it was stopped through the channel."""
 
@@ -124,8 +126,7 @@ def impostor(task: str) -> None:
 def garbled() -> None:
     """Send a good message between all kinds of bad ones, one in pieces, a long one, and a last one without its end."""
     connection = _connected()
-    bad = (b"", b"{", b"[1, 2]", b"7", b"null", b"\xff\xfe", b"[" * 100_000, b'{"type":', b"\x00")
-    for number, line in enumerate(bad):
+    for number, line in enumerate(BAD_LINES):
         connection.sendall(line + b"\n" + _line({"type": "count", "n": number}))
     for byte in _line({"type": "pieces"}):
         connection.sendall(bytes([byte]))

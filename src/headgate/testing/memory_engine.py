@@ -1,0 +1,293 @@
+"""An engine in memory: tasks are objects that a test drives, time passes when told to.
+
+It behaves as `EngineContract` asks of any engine, for the programs of `headgate.testing.programs` and
+`headgate.testing.engine_programs`. Any other command does what the test says:
+
+    engine = MemoryEngine()
+    engine.open(listener)
+    engine.start(launch, share, log)
+    task = engine.tasks[launch.task]
+    task.connect()
+    task.send({"type": "progress", "step": 1, "loss": 0.5})
+    task.finish(Exit(code=0))
+
+Everything that follows from a call is told before the call returns, in the same thread.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+from collections.abc import Mapping
+
+from headgate.cluster import Cluster, Node
+from headgate.engines.base import Engine, Listener
+from headgate.engines.log import TaskLog
+from headgate.errors import HeadgateError, IsolationError
+from headgate.events import Exit, TaskId
+from headgate.isolation.base import Box, Launch
+from headgate.shares import Share
+from headgate.testing import engine_programs
+from headgate.testing.memory_isolation import MemoryBox, MemoryIsolation, Row
+
+NODE = Node("memory", cores=2, memory_bytes=8 << 30)
+
+
+class MemoryEngine(Engine):
+    """Starts tasks in boxes of a `MemoryIsolation`."""
+
+    name = "memory"
+
+    def __init__(self, node: Node = NODE) -> None:
+        self.now = 0.0
+        self.isolation = self.make_isolation(node)
+        self.tasks: dict[TaskId, MemoryTask] = {}
+        """The tasks that run."""
+        self._node = node
+
+    def make_isolation(self, node: Node) -> MemoryIsolation:
+        return MemoryIsolation(cores=max(1, int(node.cores)))
+
+    def make_task(self, box: MemoryBox, output: int, log: str) -> MemoryTask:
+        return MemoryTask(self, box, output, TaskLog(log))
+
+    # --- the contract
+
+    def open(self, listener: Listener) -> None:
+        self.listener = listener
+
+    def cluster(self) -> Cluster:
+        return Cluster((self._node,))
+
+    def start(self, launch: Launch, share: Share, log: str) -> None:
+        reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if not os.path.isdir(launch.cwd):
+                raise HeadgateError(f"{launch.task}: its folder {launch.cwd!r} does not exist")
+            box = self.isolation.start(launch, share, writing)
+        except HeadgateError as error:
+            os.close(reading)
+            self.listener.exited(launch.task, Exit(code=None, reason=f"could not be started: {error}"))
+            return
+        finally:
+            os.close(writing)
+        task = self.tasks[launch.task] = self.make_task(box, reading, log)
+        self.listener.started(launch.task, box.pid)
+        task.begin()
+        task.settle()
+
+    def set_share(self, task: TaskId, share: Share) -> None:
+        if (found := self.tasks.get(task)) is None:
+            return
+        try:
+            lines = found.box.apply(share)
+        except IsolationError as error:
+            lines = (str(error),)
+        for line in lines:
+            self.listener.warned(task, line)
+
+    def send(self, task: TaskId, message: Mapping[str, object]) -> None:
+        if (found := self.tasks.get(task)) is not None and found.connected:
+            found.receive(message)
+
+    def stop(self, task: TaskId, grace: float) -> None:
+        if (found := self.tasks.get(task)) is not None:
+            found.stop(grace)
+            found.settle()
+
+    def boxes(self) -> Mapping[TaskId, Box]:
+        return {id: task.box for id, task in self.tasks.items()}
+
+    def close(self) -> None:
+        for task in list(self.tasks.values()):
+            task.box.kill()
+            task.settle()
+
+    # --- what a test drives
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass: floods flow, and what has outlived its grace is killed."""
+        self.now += seconds
+        self.isolation.advance(seconds)
+        for task in list(self.tasks.values()):
+            task.passed()
+            task.settle()
+
+    def alive(self, pid: int) -> bool:
+        return self.isolation.alive(pid)
+
+
+class MemoryTask:
+    """A task of a `MemoryEngine`."""
+
+    def __init__(self, engine: MemoryEngine, box: MemoryBox, output: int, log: TaskLog) -> None:
+        self.engine = engine
+        self.box = box
+        self.id = box.task
+        self.log = log
+        self.connected = False
+        self.received: list[Mapping[str, object]] = []
+        """Messages that came down to it."""
+        self.kill_at: float | None = None
+        self._output = output
+        self._torn = b""
+        self._name, self._arguments = engine_programs.parse(box.launch.argv) or ("", ())
+
+    # --- what the task does
+
+    def say(self, data: bytes) -> None:
+        """Write output."""
+        if lines := self.log.write(data, self.engine.now):
+            self.engine.listener.output(self.id, lines)
+
+    def connect(self, framework: str = "none") -> None:
+        """Join the channel with the right key."""
+        self.connected = True
+        if self.kill_at is not None:
+            self.receive({"type": "stop"})
+        self.tell({"type": "hello", "v": 1, "task": self.id, "framework": framework})
+
+    def hang_up(self) -> None:
+        """Leave the channel."""
+        self.connected = False
+        self._torn = b""
+
+    def send(self, message: Mapping[str, object]) -> None:
+        """Send a message up."""
+        self.transmit(json.dumps(message).encode() + b"\n")
+
+    def transmit(self, data: bytes) -> None:
+        """Send bytes up, whatever they are."""
+        *lines, self._torn = (self._torn + data).split(b"\n")
+        for line in lines:
+            try:
+                message = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(message, dict):
+                self.tell(message)
+
+    def finish(self, exit: Exit) -> None:
+        """Let its first process end so."""
+        self.box.finish(exit)
+        self.settle()
+
+    # --- what its engine does with it
+
+    def tell(self, message: Mapping[str, object]) -> None:
+        if self.admits(message):
+            self.engine.listener.message(self.id, message)
+
+    def admits(self, message: Mapping[str, object]) -> bool:
+        """Whether it may speak: it said hello with its key."""
+        return self.connected
+
+    def receive(self, message: Mapping[str, object]) -> None:
+        """Take a message that came down."""
+        self.received.append(message)
+        if self._name in ("obedient", "heedless"):
+            self.send({"type": "echo", "of": message})
+        if self._name == "obedient" and message.get("type") == "stop":
+            self.finish(Exit(code=engine_programs.STOPPED))
+
+    def stop(self, grace: float) -> None:
+        if grace <= 0:
+            self.box.kill()
+            return
+        kill_at = self.engine.now + grace
+        first, self.kill_at = self.kill_at is None, min(self.kill_at or kill_at, kill_at)
+        if first:
+            self.ask()
+
+    def ask(self) -> None:
+        """Ask it to end."""
+        if self.connected:
+            self.receive({"type": "stop"})
+        else:
+            self.box.terminate()
+
+    def passed(self) -> None:
+        """Time has passed."""
+        if self._name == "flood":
+            self.say(b"x" * engine_programs.MIB)
+        if self.kill_at is not None and self.engine.now >= self.kill_at:
+            self.box.kill()
+
+    def settle(self) -> None:
+        """Take in what its box printed and, when that has ended, end it."""
+        if self.engine.tasks.get(self.id) is not self:
+            return
+        while select.select([self._output], [], [], 0)[0] and (data := os.read(self._output, 1 << 16)):
+            self.say(data)
+        if not select.select([self.box.exit_fd], [], [], 0)[0]:
+            return
+        exit = self.box.reap()
+        if lines := self.log.rest():
+            self.engine.listener.output(self.id, lines)
+        self.end(exit)
+
+    def end(self, exit: Exit) -> None:
+        """Remove the box, then say how it ended."""
+        self.discard()
+        self.engine.listener.exited(self.id, exit)
+
+    def discard(self) -> None:
+        self.log.close()
+        self.box.close()
+        os.close(self._output)
+        del self.engine.tasks[self.id]
+
+    # --- the programs
+
+    def begin(self) -> None:
+        """Do what the program does."""
+        match self._name:
+            case "write":
+                for piece in self._arguments:
+                    self.say(piece.encode().decode("unicode_escape").encode())
+                self.box.finish(Exit(code=0))
+            case "count":
+                for i in range(int(self._arguments[0])):
+                    self.say(f"line {i}\n".encode())
+                self.box.finish(Exit(code=0))
+            case "abandon":
+                daemon = Row(self.engine.isolation.new_pid(), ignores_terminate=True)
+                self.box.rows.append(daemon)
+                self.say(f"daemon {daemon.pid}\n".encode())
+                self.box.finish(Exit(code=0))
+            case "talk":
+                self.connect()
+                for n in range(int(self._arguments[0])):
+                    self.send({"type": "count", "n": n})
+                self.box.finish(Exit(code=0))
+            case "obedient" | "heedless":
+                self.box.rows[0].ignores_terminate = True
+                self.connect()
+                self.say(b"ready\n")
+            case "parting":
+                self.connect()
+                self.hang_up()
+                self.say(b"ready\n")
+            case "impostor":
+                self.send({"type": "count", "n": -1})
+                self.say(b"refused\n")
+            case "garbled":
+                self._garble()
+
+    def _garble(self) -> None:
+        self.connect()
+        for number, line in enumerate(engine_programs.BAD_LINES):
+            self.transmit(line + b"\n")
+            self.send({"type": "count", "n": number})
+        for byte in b'{"type": "pieces"}\n':
+            self.transmit(bytes([byte]))
+        self.send({"type": "long", "text": "x" * engine_programs.BIG_BYTES})
+        self.send({"type": "last"})
+        self.transmit(b'{"type": "torn"')
+        self.box.finish(Exit(code=0))
+
+    def killed(self) -> None:
+        """Its first process is killed by somebody else."""
+        self.finish(Exit(code=None, signal=signal.SIGKILL))

@@ -1,0 +1,211 @@
+"""What every policy must do: a suite to subclass.
+
+class TestMine(PolicyContract):
+    @pytest.fixture
+    def make(self):
+        return MyPolicy
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from headgate.events import JobId
+from headgate.policies.base import Arrived, Change, Decision, Left, Policy, Reported, Used
+from headgate.shares import Share, Unlimited
+
+CORES = 4.0
+JOBS = ("run/a", "run/b", "run/c")
+STRANGER = "run/never-heard-of"
+
+_positive = st.floats(1e-3, 100.0)
+_job = st.sampled_from((*JOBS, STRANGER))
+_loss = st.one_of(st.floats(-10.0, 1e9), st.sampled_from([math.nan, math.inf, -math.inf, 0.0]))
+_count = st.none() | st.integers(0, 1_000_000)
+_cores = st.none() | st.floats(0.1, 64.0)
+CHANGES: st.SearchStrategy[Change] = st.one_of(
+    st.builds(Arrived, st.sampled_from(JOBS), _positive, _cores),
+    st.builds(Left, _job),
+    st.builds(Reported, _job, _loss, _count, _count, _count, st.integers(1, 1000)),
+    st.builds(Used, _job, st.floats(0.0, 64.0), st.floats(0.0, 1e12)),
+)
+CALLS = st.lists(st.tuples(st.floats(0.0, 100.0), st.lists(CHANGES, max_size=6)), max_size=12)
+"""Calls of `decide`: seconds since the last one, and what changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of `decide`."""
+
+    now: float
+    changes: tuple[Change, ...]
+
+
+class PolicyContract:
+    """The rules of `Policy`, numbered, over histories that hypothesis makes up.
+
+    A subclass provides the fixture `make`.
+    """
+
+    histories = 100
+    """How many histories each rule is held to."""
+    phases: Sequence[Phase] = tuple(Phase)
+    """What hypothesis does with them; without `Phase.shrink` a failing one is shown as it was found."""
+
+    @pytest.fixture
+    def make(self) -> Callable[[], Policy]:
+        raise NotImplementedError("provide a fixture `make` that returns what makes the policy to hold to its contract")
+
+    @pytest.fixture(autouse=True)
+    def _make(self, make: Callable[[], Policy]) -> None:
+        self.set_up(make)
+
+    # --- how the tests are written
+
+    def set_up(self, make: Callable[[], Policy]) -> None:
+        self.make_policy = make
+
+    def each_history(self, check: Callable[[list[Call]], None]) -> None:
+        """Hold many histories to a check: the same ones on every machine, the shortest that fails shown."""
+
+        @settings(
+            derandomize=True,
+            database=None,
+            deadline=None,
+            max_examples=self.histories,
+            phases=self.phases,
+            report_multiple_bugs=False,
+        )
+        @given(CALLS)
+        def hold(calls: list[tuple[float, list[Change]]]) -> None:
+            check(_on_a_clock(calls))
+
+        hold()
+
+    def decisions(self, calls: Sequence[Call], policy: Policy | None = None) -> list[Decision]:
+        """What a new policy answers to each call."""
+        asked = policy or self.make_policy()
+        return [asked.decide(call.now, CORES, call.changes) for call in calls]
+
+    # --- the rules
+
+    def test_01_it_has_a_name(self) -> None:
+        policy = self.make_policy()
+        assert policy.name
+        assert policy.name == policy.name.strip()
+
+    def test_02_it_answers_to_any_order_of_changes(self) -> None:
+        def check(calls: list[Call]) -> None:
+            for decision in self.decisions(calls):
+                assert isinstance(decision, Decision)
+                for share, reason in decision.shares.values():
+                    assert isinstance(share, Share)
+                    assert reason, "a share without its reason"
+
+        self.each_history(check)
+
+    def test_03_jobs_it_never_heard_of_change_nothing(self) -> None:
+        strange: tuple[Change, ...] = (Reported(STRANGER, 0.5, 1, 1, 3, 1), Used(STRANGER, 1.0, 1e9))
+
+        def check(calls: list[Call]) -> None:
+            known = [Call(call.now, tuple(c for c in call.changes if c.job != STRANGER)) for call in calls]
+            with_strangers = [Call(call.now, (*strange, *call.changes)) for call in calls]
+            _same(self.decisions(with_strangers), self.decisions(known))
+
+        self.each_history(check)
+
+    def test_04_only_jobs_that_are_present_are_named(self) -> None:
+        def check(calls: list[Call]) -> None:
+            present: set[JobId] = set()
+            for call, decision in zip(calls, self.decisions(calls), strict=True):
+                present = _present(present, call.changes)
+                assert decision.shares.keys() <= present, "a share for a job that is not there"
+
+        self.each_history(check)
+
+    def test_05_only_shares_that_change_are_named(self) -> None:
+        def check(calls: list[Call]) -> None:
+            granted: dict[JobId, Share] = {}
+            for call, decision in zip(calls, self.decisions(calls), strict=True):
+                for change in call.changes:
+                    if isinstance(change, Arrived | Left):
+                        granted.pop(change.job, None)
+                for job, (share, _) in decision.shares.items():
+                    before = granted.get(job)
+                    assert before is None or before.merged(share) != before, f"{job} was granted what it has"
+                    granted[job] = (before or Share()).merged(share)
+
+        self.each_history(check)
+
+    def test_06_every_job_is_left_more_than_nothing(self) -> None:
+        def check(calls: list[Call]) -> None:
+            for decision in self.decisions(calls):
+                for share, _ in decision.shares.values():
+                    assert share.cpu_weight is None or 1 <= share.cpu_weight <= 10_000
+                    for limit in (share.cpu_cap_cores, share.memory_bytes, share.disk_bytes_per_second):
+                        assert limit is None or isinstance(limit, Unlimited) or limit > 0
+
+        self.each_history(check)
+
+    def test_07_the_same_calls_bring_the_same_decisions(self) -> None:
+        self.each_history(lambda calls: _same(self.decisions(calls), self.decisions(calls)))
+
+    def test_08_policies_of_one_kind_do_not_share_what_they_know(self) -> None:
+        def check(calls: list[Call]) -> None:
+            alone = self.decisions(calls)
+            first, second = self.make_policy(), self.make_policy()
+            other = [Call(call.now, tuple(reversed(call.changes))) for call in calls]
+            together = []
+            for call, different in zip(calls, other, strict=True):
+                second.decide(different.now, CORES, different.changes)
+                together.append(first.decide(call.now, CORES, call.changes))
+            _same(alone, together)
+
+        self.each_history(check)
+
+    def test_09_it_is_asked_again_only_later(self) -> None:
+        def check(calls: list[Call]) -> None:
+            for call, decision in zip(calls, self.decisions(calls), strict=True):
+                assert decision.wake_at is None or decision.wake_at > call.now, "it asks to be woken without end"
+
+        self.each_history(check)
+
+    def test_10_what_it_was_handed_stays_as_it_was(self) -> None:
+        changes: list[Change] = [Arrived(JOBS[0], 1.0), Left(STRANGER), Arrived(JOBS[1], 3.0)]
+        before = list(changes)
+        self.make_policy().decide(0.0, CORES, changes)
+        assert changes == before
+
+    def test_11_a_job_that_comes_again_is_granted_its_share_again(self) -> None:
+        policy = self.make_policy()
+        (first,) = self.decisions([Call(0.0, (Arrived(JOBS[0], 2.0),))], policy)
+        (again,) = self.decisions([Call(1.0, (Left(JOBS[0]), Arrived(JOBS[0], 2.0)))], policy)
+        assert again.shares.keys() == first.shares.keys(), "its new tasks would start without a share"
+
+
+def _on_a_clock(calls: Sequence[tuple[float, Sequence[Change]]]) -> list[Call]:
+    now, timed = 0.0, []
+    for seconds, changes in calls:
+        now += seconds
+        timed.append(Call(now, tuple(changes)))
+    return timed
+
+
+def _present(before: set[JobId], changes: Sequence[Change]) -> set[JobId]:
+    present = set(before)
+    for change in changes:
+        if isinstance(change, Arrived):
+            present.add(change.job)
+        elif isinstance(change, Left):
+            present.discard(change.job)
+    return present
+
+
+def _same(one: Sequence[Decision], other: Sequence[Decision]) -> None:
+    assert list(one) == list(other), "the same calls brought different decisions"
