@@ -41,15 +41,14 @@ def size(text: str | float) -> int:
     return int(_parse(text, _BYTES, "a size such as 512MB or 2GiB"))
 
 
-def say_bytes(value: float) -> str:
-    """`2 GiB`, `1.50 MiB`, `12 B`: three digits that count, binary units."""
-    units = ["B", "KiB", "MiB", "GiB", "TiB"]
-    power = 0
-    while abs(value) >= 1024 and power < len(units) - 1:
-        value /= 1024
-        power += 1
-    digits = 0 if value == round(value) or value >= 100 else 1 if value >= 10 else 2
-    return f"{value:.{digits}f} {units[power]}"
+def say_bytes(count: float) -> str:
+    """`count` bytes in the largest binary unit that fits, at most two digits after the point: `2 GiB`, `2.01 GiB`."""
+    value, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.2f}".rstrip("0").rstrip(".") + f" {unit}"
 
 
 def say_seconds(value: float) -> str:

@@ -12,10 +12,11 @@ from headgate.errors import IsolationError
 from headgate.events import Exit, TaskId
 from headgate.isolation import processes
 from headgate.isolation.base import Box
-from headgate.isolation.enclosure import Enclosure, MemoryRecord, bytes_text
+from headgate.isolation.enclosure import Enclosure, MemoryRecord
 from headgate.isolation.layout import Mode
 from headgate.isolation.spawning import Spawned
 from headgate.shares import Share
+from headgate.units import say_bytes
 
 STUCK_SECONDS = 5.0
 """How long a killed process is waited for that is stuck in the kernel."""
@@ -139,9 +140,9 @@ def _exit(status: int, largest_bytes: int | None, memory: MemoryRecord) -> Exit:
         over = limit is not None and memory.at_limit
         cause = "over its memory limit" if over else "this machine ran out of memory"
         if limit is not None and over:
-            cause += f" of {bytes_text(limit)}"
+            cause += f" of {say_bytes(limit)}"
             peak = None if peak is None else min(peak, limit)  # files that it mapped are not counted in the limit
-        reason = f"killed: {cause}" + (f" (peak {bytes_text(peak)})" if peak is not None else "")
+        reason = f"killed: {cause}" + (f" (peak {say_bytes(peak)})" if peak is not None else "")
     return Exit(
         code=status if status >= 0 else None,
         signal=-status if status < 0 else None,

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headgate.errors import IsolationError
-from headgate.isolation.enclosure import FIELDS, Enclosure, Field, bytes_text
+from headgate.isolation.enclosure import FIELDS, Enclosure, Field
 from headgate.isolation.standins import StandIns
 from headgate.shares import Share, Unlimited
+from headgate.units import say_bytes
 
 KILL_SECONDS = 10.0
 PERIOD_MICROSECONDS = 10_000
@@ -226,9 +227,9 @@ def cap_microseconds(cores: float) -> tuple[int, int]:
 
 
 def memory_refusal(limit: float, held: int | None) -> str:
-    holds = f"the {bytes_text(held)} " if held is not None else "what "
+    holds = f"the {say_bytes(held)} " if held is not None else "what "
     return (
-        f"a memory limit of {bytes_text(limit)} is below {holds}that the task holds now; choose a higher one or stop it"
+        f"a memory limit of {say_bytes(limit)} is below {holds}that the task holds now; choose a higher one or stop it"
     )
 
 

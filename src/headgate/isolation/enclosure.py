@@ -87,16 +87,6 @@ class Enclosure(ABC):
         """Remove it once it is empty; does nothing when it is gone."""
 
 
-def bytes_text(count: float) -> str:
-    """`count` bytes in the largest binary unit that fits, at most two digits after the point: `2 GiB`, `2.01 GiB`."""
-    value, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.2f}".rstrip("0").rstrip(".") + f" {unit}"
-
-
 def cpu_list(cpus: frozenset[int]) -> str:
     """Cores as the kernel lists them: `0-3,6`."""
     ranges: list[list[int]] = []

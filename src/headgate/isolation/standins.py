@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headgate.errors import IsolationError
-from headgate.isolation.enclosure import Field, bytes_text, cpu_list
+from headgate.isolation.enclosure import Field, cpu_list
 from headgate.isolation.processes import look
 from headgate.shares import WEIGHT_DEFAULT, Unlimited
+from headgate.units import say_bytes
 
 NICE_STEP = 1.25
 """A nice level less is 1.25 times the weight (kernel/sched/core.c, sched_prio_to_weight)."""
@@ -72,10 +73,10 @@ class StandIns:
                 noun = "core" if count == 1 else "cores"
                 return f"CPU cap {value:g}: by pinning to {count} whole {noun}, which is coarser"
             case "memory_bytes":
-                what = f"memory limit {bytes_text(value)}: of each process, not of the task (RLIMIT_DATA)"
+                what = f"memory limit {say_bytes(value)}: of each process, not of the task (RLIMIT_DATA)"
                 return f"{what}; past it an allocation fails (MemoryError) and nothing is killed"
             case "disk_bytes_per_second":
-                return f"disk rate {bytes_text(value)}/s: not limited"
+                return f"disk rate {say_bytes(value)}/s: not limited"
             case "gpu_fraction":
                 return f"GPU fraction {value:g}: not limited"
 

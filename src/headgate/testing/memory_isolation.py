@@ -16,7 +16,6 @@ from pathlib import Path
 from headgate.errors import IsolationError
 from headgate.events import Exit
 from headgate.isolation.base import Box, Isolation, Launch
-from headgate.isolation.enclosure import bytes_text
 from headgate.isolation.spawning import find_program
 from headgate.shares import UNLIMITED, WEIGHT_DEFAULT, Share
 from headgate.testing import programs
@@ -30,6 +29,7 @@ SHARE_AT_START = Share(
     disk_bytes_per_second=UNLIMITED,
     gpu_fraction=UNLIMITED,
 )
+from headgate.units import say_bytes
 
 
 @dataclass(slots=True)
@@ -178,7 +178,7 @@ class MemoryBox(Box):
             return ()
         limit = share.memory_bytes
         if isinstance(limit, int) and limit < self.held():
-            raise IsolationError(f"{self.task}: a memory limit of {bytes_text(limit)} is below what it holds now")
+            raise IsolationError(f"{self.task}: a memory limit of {say_bytes(limit)} is below what it holds now")
         self.share = self.share.merged(share)
         return ()
 
@@ -235,7 +235,7 @@ class MemoryBox(Box):
         limit = self.share.memory_bytes
         if isinstance(limit, int) and self.held() + count > limit:
             self.rows[1:] = []
-            reason = f"killed: over its memory limit of {bytes_text(limit)} (peak {bytes_text(limit)})"
+            reason = f"killed: over its memory limit of {say_bytes(limit)} (peak {say_bytes(limit)})"
             only_child = row is not self.rows[0]
             self.finish(
                 Exit(
