@@ -41,7 +41,7 @@ def command(run: str | None, as_json: bool) -> None:
             job["name"],
             job["state"] + took,
             position(job),
-            "" if job["loss"] is None else f"{job['loss']:.4g}",
+            "nan" if job["nan"] else "" if job["loss"] is None else f"{job['loss']:.4g}",
             f"{job['entitled_cores']:.2f} cores" if running and job["entitled_cores"] is not None else "",
             f"{job['cpu_cores']:.2f}" if running and job["cpu_cores"] is not None else "",
             say_bytes(job["memory_bytes"]) if running and job["memory_bytes"] is not None else "",
@@ -51,7 +51,7 @@ def command(run: str | None, as_json: bool) -> None:
 
 
 def latest(reader: RunReader, job: str) -> dict[str, Any]:
-    """The last known progress, share and use of a job."""
+    """The last known progress, share and use of a job; `nan`: its last loss was none (NaN or infinite)."""
     tasks = f"{job}/*"
     found: dict[str, Any] = {}
     for table, column, names in (
@@ -65,4 +65,10 @@ def latest(reader: RunReader, job: str) -> dict[str, Any]:
                 [tasks],
             )
             found[name] = rows[0][name] if rows else None
+    last = reader.query(
+        "SELECT nan FROM progress WHERE task GLOB ? AND (loss IS NOT NULL OR nan) ORDER BY rowid DESC LIMIT 1", [tasks]
+    )
+    found["nan"] = bool(last and last[0]["nan"])
+    if found["nan"]:
+        found["loss"] = None
     return found

@@ -38,6 +38,7 @@ class LiveJob:
     losses_each: int = 1  # losses that one entry of `losses` is the mean of
     losses_open: list[float] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
+    not_a_number: bool = False
     reports_itself: bool = False
     threads: int = 0
     entitled_cores: float = 0.0
@@ -55,8 +56,14 @@ class LiveJob:
         if state in ENDED:
             self.ended = now
 
-    def progressed(self, progress: Progress) -> None:
-        """Take note of what the job reported."""
+    def begin(self, attempt: int) -> None:
+        """Take note that an attempt starts: its output is read anew."""
+        self.attempt = attempt
+        self.reader, self.reader_failed = ProgressReader(self.spec.progress), False
+        self.reports_itself = self.not_a_number = False
+
+    def progressed(self, progress: Progress) -> str | None:
+        """Take note of what the job reported; what people should be warned of, once."""
         for name in ("step", "epoch", "epochs"):
             if (value := getattr(progress, name)) is not None:
                 setattr(self, name, value)
@@ -64,6 +71,11 @@ class LiveJob:
             self.loss = progress.loss
             self._keep(progress.loss)
         self.metrics |= progress.metrics
+        if progress.loss is None or math.isfinite(progress.loss) or self.not_a_number:
+            return None
+        self.not_a_number = True
+        where = f" at step {self.step}" if self.step is not None else ""
+        return f"its loss is no longer a number: {progress.loss}{where}"
 
     def _keep(self, loss: float) -> None:
         """Keep a loss for the sparkline: the whole course in at most `_LOSSES` means of ever more losses each."""

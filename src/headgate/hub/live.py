@@ -191,7 +191,7 @@ class LiveHub(Listener):
     def _start(self, action: events.StartTask) -> None:
         run, live = self._find(action.job)
         name = action.spec.name
-        live.attempt, live.reports_itself = action.attempt, False
+        live.begin(action.attempt)
         run.record_task(action.task, node=action.node, attempt=action.attempt, started=run.clock())
         self._granted(action.task, action.share, action.threads, action.entitled_cores, action.reason)
         prepared = launch(
@@ -315,8 +315,10 @@ class LiveHub(Listener):
     # --- what is measured -------------------------------------------------------------------------------------------
 
     def _progress(self, run: LiveRun, live: LiveJob, progress: events.Progress) -> None:
-        live.progressed(progress)
+        warning = live.progressed(progress)
         run.record_progress(progress)
+        if warning is not None:
+            self._event(run, "warning", warning, live.spec.name, progress.task)
         self._step(progress)
 
     def _profiled(self, run: LiveRun, live: LiveJob, data: dict[str, Any]) -> None:
