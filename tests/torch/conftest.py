@@ -160,7 +160,11 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempting:
     """
 
     def attempting(
-        training: Training, order: str | Mapping[str, Any] = "stop", order_at: int | None = None, resume: str = "", **more: str
+        training: Training,
+        order: str | Mapping[str, Any] = "stop",
+        order_at: int | None = None,
+        resume: str = "",
+        **more: str,
     ) -> Attempt:
         folder = tmp_path / f"attempt-{len(list(tmp_path.iterdir()))}"
         folder.mkdir()

@@ -80,7 +80,7 @@ def train(
         for batch, targets in loader:
             loss = nn.functional.cross_entropy(model(batch), targets)
             chosen.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             chosen.step()
             hg.report(loss=loss)
             step += 1
@@ -233,7 +233,7 @@ def test_profiling_a_script_that_ends_first_sends_what_there_is(attempt: Attempt
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         model, optimizer, loader = hg.prepare(model, optimizer, DataLoader(data, batch_size=8))
         for _, (features, labels) in zip(range(4), loader):
-            nn.functional.cross_entropy(model(features), labels).backward()
+            nn.functional.cross_entropy(model(features), labels).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         return "reached"
 

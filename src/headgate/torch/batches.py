@@ -22,8 +22,9 @@ def tensors(batch: Any) -> Iterator[torch.Tensor]:
 
 def size(batch: Any) -> int | None:
     """Samples in `batch`: the first dimension of its first tensor; None where it has no such tensor."""
-    if type(batch) in (list, tuple) and batch and type(batch[0]) is torch.Tensor:  # the usual case, first and fast
-        batch = batch[0]
+    first = batch[0] if type(batch) in (list, tuple) and batch else batch
+    if type(first) is torch.Tensor:  # the usual case, fast
+        return first.size(0) if first.dim() else None
     for tensor in tensors(batch):
         return tensor.size(0) if tensor.dim() else None
     return None
