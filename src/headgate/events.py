@@ -124,7 +124,7 @@ class TaskConnected:
 @dataclass(frozen=True, slots=True)
 class Progress:
     """What a task reported since its last progress: `loss` is the mean of `count` reported losses (NaN where they
-    were)."""
+    were), `epoch` the one that is going on, counted from 1."""
 
     task: TaskId
     step: int | None

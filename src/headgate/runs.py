@@ -95,7 +95,9 @@ def create() -> Path:
     Raises:
         StorageError: It cannot be made.
     """
-    path = home() / "runs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    now = time.time()
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+    path = home() / "runs" / f"{stamp}-{int(now % 1 * 1000):03}{secrets.token_hex(1)}"
     try:
         path.mkdir(mode=0o700)
     except OSError as error:

@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from headgate.reports import html, terminal
+from headgate.reports.sparkline import sparkline
 from headgate.reports.measured import measured
 from headgate.reports.recording import read
 from headgate.telemetry.store import Recorder
@@ -58,9 +59,11 @@ def test_an_empty_run_is_told_as_such(tmp_path: Path) -> None:
 
 
 def test_a_sparkline_goes_from_lowest_to_highest() -> None:
-    assert terminal.sparkline([0.0, 3.5, 7.0]) == "▁▅█"
-    assert terminal.sparkline([2.0, 2.0]) == "▁▁"
-    assert terminal.sparkline([]) == ""
+    assert sparkline([0.0, 3.5, 7.0]) == "▁▅█"
+    assert sparkline([2.0, 2.0]) == "▁▁"
+    assert sparkline([]) == ""
+    assert sparkline([0.0, 2.0, 5.0, 9.0, 9.0, 9.0], width=3) == "▁▆█"
+    assert sparkline([1.0, 2.0], width=24) == "▁█"
 
 
 def test_metrics_of_a_target_without_data_say_so(tmp_path: Path) -> None:

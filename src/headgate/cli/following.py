@@ -19,10 +19,10 @@ from rich.table import Table
 from headgate import runs
 from headgate.errors import HubError
 from headgate.hub.client import Hub
+from headgate.reports.sparkline import sparkline
 from headgate.units import say_bytes
 
 PROGRESS_SECONDS = 5.0
-_BARS = "▁▂▃▄▅▆▇█"
 _STYLES = {
     "running": "green",
     "stopping": "yellow",
@@ -62,6 +62,7 @@ def follow(hub: Hub, run: str, as_json: bool) -> int:
                     report = message["report"]
     conclude(runs.home() / "runs" / run, report, as_json)
     if interrupts.count:
+        click.echo(f"go on with: headgate resume {run}", err=True)
         return 130
     return 0 if all(job["state"] == "done" for job in end["jobs"]) else 1
 
@@ -183,12 +184,15 @@ class _Table:
                 job["name"],
                 f"[{style}]{job['state']}[/]",
                 position(job) or job["reason"].replace("[", r"\["),
-                sparkline(job["losses"]) + ("" if job["loss"] is None else f" {job['loss']:.4g}"),
+                self._course(job["losses"]) + ("" if job["loss"] is None else f" {job['loss']:.4g}"),
                 "" if job["state"] != "running" else f"{job['entitled_cores']:.2f} cores",
                 "" if job["cpu_cores"] is None else f"{job['cpu_cores']:.2f}",
                 "" if job["memory_bytes"] is None else say_bytes(job["memory_bytes"]),
             )
         self._live.update(table, refresh=True)
+
+    def _course(self, losses: list[float]) -> str:
+        return sparkline(losses, 24 if self._console.width >= 120 else 10) if len(losses) > 1 else ""
 
 
 def position(job: dict[str, Any]) -> str:
@@ -209,19 +213,6 @@ def progress(job: dict[str, Any]) -> str:
     if job["cpu_cores"] is not None:
         parts.append(f"{job['cpu_cores']:.2f} cores of {job['entitled_cores']:.2f}")
     return ", ".join(filter(None, parts))
-
-
-def sparkline(values: list[float], width: int = 24) -> str:
-    """Values as a row of bars; each bar the mean of its part."""
-    if len(values) < 2:
-        return ""
-    size = max(len(values) / width, 1.0)
-    groups = [
-        values[int(i * size) : max(int((i + 1) * size), int(i * size) + 1)] for i in range(min(width, len(values)))
-    ]
-    means = [sum(group) / len(group) for group in groups if group]
-    low, high = min(means), max(means)
-    return "".join(_BARS[int((value - low) / (high - low) * 7)] if high > low else _BARS[0] for value in means)
 
 
 def print_table(table: Table) -> None:

@@ -21,11 +21,11 @@ def progress(task: TaskId, message: Mapping[str, Any]) -> Progress:
     Raises:
         ValueError, TypeError: It makes no sense.
     """
-    loss = message.get("loss")
+    loss, epoch = message.get("loss"), _whole(message.get("epoch"))
     return Progress(
         task,
         step=_whole(message.get("step")),
-        epoch=_whole(message.get("epoch")),
+        epoch=epoch + 1 if epoch is not None else None,
         epochs=_whole(message.get("epochs")),
         samples=_whole(message.get("samples")),
         loss=float(loss) if loss is not None else None,

@@ -39,8 +39,8 @@ class Write:
 class Cgroups(Enclosure):
     """The cgroups of one task, `<base>/<group>/<task>` in each hierarchy.
 
-    A controller that is not there is made up for by `StandIns` as far as that goes. The group weighs as much as its boxes
-    together: what runs outside then contends with each task, and not with all of them as with a single one.
+    A controller that is not there is made up for by `StandIns` as far as that goes. The group weighs as much as its
+    boxes together: what runs outside then contends with each task, and not with all of them as with a single one.
     """
 
     weight_file: str

@@ -13,11 +13,11 @@ from headgate.analysis.jobs import FAULTS, JobFigures, figures
 from headgate.analysis.steps import Division
 from headgate.reports.measured import Learned, Measured
 from headgate.reports.recording import NODE, read
+from headgate.reports.sparkline import sparkline
 from headgate.reports.words import MISSING, say, say_loss, say_step_time, what_happened
 from headgate.telemetry.columns import Column
 from headgate.units import say_seconds
 
-_BARS = "▁▂▃▄▅▆▇█"
 _NAMES: dict[Column, tuple[str, str]] = {
     "cpu_cores": ("CPU", "cores"),
     "cpu_fullest_core": ("fullest core", "%"),
@@ -33,15 +33,6 @@ _NAMES: dict[Column, tuple[str, str]] = {
     "psi_memory": ("waiting for memory", "%"),
     "psi_io": ("waiting for disk", "%"),
 }
-
-
-def sparkline(values: Sequence[float]) -> str:
-    """A course as a line of bars, the lowest value the lowest bar; empty without values."""
-    if not values:
-        return ""
-    low, high = min(values), max(values)
-    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
-    return "".join(_BARS[round((value - low) * scale)] for value in values)
 
 
 def summary(store: Path, console: Console) -> None:

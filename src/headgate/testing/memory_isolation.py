@@ -19,6 +19,7 @@ from headgate.isolation.base import Box, Isolation, Launch
 from headgate.isolation.spawning import find_program
 from headgate.shares import UNLIMITED, WEIGHT_DEFAULT, Share
 from headgate.testing import programs
+from headgate.units import say_bytes
 
 FIRST_PID = 1 << 23
 """Above every process id that Linux hands out, so that a twin's can never be mistaken for a real one."""
@@ -29,7 +30,6 @@ SHARE_AT_START = Share(
     disk_bytes_per_second=UNLIMITED,
     gpu_fraction=UNLIMITED,
 )
-from headgate.units import say_bytes
 
 
 @dataclass(slots=True)

@@ -1,0 +1,25 @@
+"""A course of numbers in one line of text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float], width: int | None = None) -> str:
+    """A course as a line of bars, the lowest value the lowest bar; empty without values.
+
+    Args:
+        values: Finite numbers.
+        width: Most bars, each the mean of as many values as the others (or one more); None: a bar for each value.
+    """
+    if not values:
+        return ""
+    count = min(width or len(values), len(values))
+    edges = [i * len(values) // count for i in range(count + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
+    low, high = min(means), max(means)
+    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_BARS[round((value - low) * scale)] for value in means)
