@@ -118,7 +118,8 @@ def test_what_json_lacks_goes_as_strings(listener: ChannelListener) -> None:
 def test_a_forked_child_neither_speaks_nor_is_orphaned(listener: ChannelListener) -> None:
     channel = opened(listener)
     listener.wait_for("hello")
-    child = os.fork()
+    with channel._lock:  # as its reading thread may hold it at any moment
+        child = os.fork()
     if child == 0:
         channel.send({"type": "note", "text": "from the child"})
         channel.close()

@@ -225,7 +225,8 @@ class Channel:
             os.close(self._wake_read)
 
     def _leave_to_parent(self) -> None:
-        """In a forked child: the connection is the parent's. No lock: the parent may have held it while it forked."""
+        """In a forked child: the connection is the parent's; and so is the lock, which may have been held then."""
+        self._lock = threading.Lock()
         if not self._closed:
             self._closed = True
             self._connection.close()
