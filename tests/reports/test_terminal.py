@@ -6,9 +6,9 @@ from pathlib import Path
 from rich.console import Console
 
 from headgate.reports import html, terminal
-from headgate.reports.sparkline import sparkline
 from headgate.reports.measured import measured
 from headgate.reports.recording import read
+from headgate.reports.sparkline import sparkline
 from headgate.telemetry.store import Recorder
 
 
