@@ -22,7 +22,7 @@ LAYERS = (
     ("hub",),
     ("simulation",),
     ("lab",),
-    ("runs", "jobfile"),
+    ("runs", "jobfile", "userfile"),
     ("controller",),
     ("policies",),
     ("planning",),

@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
-import difflib
+import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+)
 
 from headgate import units
-from headgate.errors import InvalidFileError, Problem, UsageError
 from headgate.jobs import NAME_PATTERN, Allowed, Job, Limits, ProgressRule
 from headgate.telemetry.patterns import check_pattern
+from headgate.userfile import Place, UserFile, suggestion
 
 
 def _workers(value: object) -> tuple[int, int | None]:
-    match = re.fullmatch(r"(\d+)(?:\.\.(\d+)?)?", str(value).strip()) if not isinstance(value, bool) else None
+    match = re.fullmatch(r"(\d+)(?:(\.\.)(\d+)?)?", str(value).strip()) if not isinstance(value, bool) else None
     if match is None or int(match[1]) < 1:
         raise ValueError("expected a number of workers such as 4, or a range such as 1..8 or 2..")
     low = int(match[1])
-    if ".." not in str(value):
+    if not match[2]:
         return low, low
-    high = int(match[2]) if match[2] else None
+    high = int(match[3]) if match[3] else None
     if high is not None and high < low:
         raise ValueError(f"the range ends before it begins; expected {high}..{low}")
     return low, high
-
-
-def _text(value: object) -> object:
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 def _name(value: str) -> str:
@@ -41,27 +45,57 @@ def _name(value: str) -> str:
     return value
 
 
+def _pattern(value: str | None, info: ValidationInfo) -> str | None:
+    reason = check_pattern(value, info.data.get("metric", "loss")) if value is not None else None
+    if reason is not None:
+        raise ValueError(reason)
+    return value
+
+
+def _command(value: object) -> object:
+    words = [value] if isinstance(value, str) else value
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+        raise ValueError("expected a command as text, or a list of its words")
+    if not words[0].strip():
+        raise ValueError("expected a command, found none")
+    return value if isinstance(value, str) else tuple(words)
+
+
+def _no_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("expected a number")
+    return value
+
+
 def _schema(kind: str | list[str], example: str) -> WithJsonSchema:
     return WithJsonSchema({"type": kind, "examples": [example]})
 
 
+_TYPED = {"type": ["string", "number", "boolean"]}
+Text = Annotated[str, WithJsonSchema(_TYPED)]
+Name = Annotated[Text, AfterValidator(_name)]
+Command = Annotated[
+    str | tuple[str, ...],
+    BeforeValidator(_command),
+    WithJsonSchema({"anyOf": [_TYPED, {"type": "array", "items": _TYPED, "minItems": 1}]}),
+]
+Number = Annotated[float, BeforeValidator(_no_bool)]
+Whole = Annotated[int, BeforeValidator(_no_bool)]
 Seconds = Annotated[float, BeforeValidator(units.seconds), Field(ge=0), _schema(["number", "string"], "5s")]
 Bytes = Annotated[int, BeforeValidator(units.size), Field(gt=0), _schema(["integer", "string"], "2GiB")]
 Workers = Annotated[tuple[int, int | None], BeforeValidator(_workers), _schema(["integer", "string"], "1..8")]
-Text = Annotated[str, BeforeValidator(_text)]
-Name = Annotated[str, BeforeValidator(_text), AfterValidator(_name)]
 
 
 class _Entry(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class LimitsEntry(_Entry):
     """The most that the job may take."""
 
-    cores: Annotated[float, Field(gt=0)] | None = None
+    cores: Annotated[Number, Field(gt=0)] | None = None
     memory: Bytes | None = None
-    gpus: Annotated[int, Field(ge=0)] | None = None
+    gpus: Annotated[Whole, Field(ge=0)] | None = None
     workers: Workers = (1, None)
 
 
@@ -69,8 +103,8 @@ class ProgressEntry(_Entry):
     """How the job's progress is read from its output."""
 
     metric: str = "loss"
-    pattern: str | None = None
-    goal: float | None = None
+    pattern: Annotated[str | None, AfterValidator(_pattern)] = None
+    goal: Number | None = None
 
 
 class JobEntry(_Entry):
@@ -78,18 +112,18 @@ class JobEntry(_Entry):
 
     name: Name | None = None
     script: str | None = None
-    run: str | list[Text] | None = None
+    run: Command | None = None
     args: list[Text] = []
     python: str | None = None
     env: dict[str, Text] = {}
     workdir: str = "."
     at: Seconds = 0.0
     after: Text | None = None
-    priority: Annotated[float, Field(gt=0, le=100)] = 1.0
+    priority: Annotated[Number, Field(gt=0, le=100)] = 1.0
     limits: LimitsEntry = LimitsEntry()
     allow: list[Allowed] = []
     progress: ProgressEntry = ProgressEntry()
-    retries: Annotated[int, Field(ge=0, le=1000)] = 0
+    retries: Annotated[Whole, Field(ge=0, le=1000)] = 0
     timeout: Annotated[Seconds, Field(gt=0)] | None = None
 
 
@@ -97,6 +131,14 @@ class JobFile(_Entry):
     """A job file."""
 
     jobs: Annotated[list[JobEntry], Field(min_length=1)]
+
+
+_MODELS: Mapping[str, type[_Entry]] = {"": JobFile, "jobs": JobEntry, "limits": LimitsEntry, "progress": ProgressEntry}
+_TEXTS = {"name", "script", "run", "args", "python", "env", "workdir", "after", "metric", "pattern"}
+
+
+def _is_text(place: Place) -> bool:
+    return place[:1] == ("jobs",) and not _TEXTS.isdisjoint(part for part in place if isinstance(part, str))
 
 
 def schema() -> dict[str, Any]:
@@ -114,184 +156,125 @@ def load(path: str) -> list[Job]:
         InvalidFileError: With every problem found.
         UsageError: The file cannot be read.
     """
-    file = Path(path)
+    file = UserFile(path, _is_text)
+    wrong: set[Place] = set()
     try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = mark.line + 1 if mark else None
-        found = getattr(error, "problem", None) or "this is not YAML"
-        raise InvalidFileError(path, [Problem("file", line, found, "correct the YAML there")]) from error
-    lines = _Lines(root)
-    problems = [Problem(where, line, f"{key!r} is given twice", "keep one") for where, line, key in lines.repeated]
-    try:
-        entries = JobFile.model_validate(data if data is not None else {}).jobs
+        JobFile.model_validate(file.data)
     except ValidationError as error:
-        problems += [_problem(dict(e), lines) for e in error.errors()]
-        raise InvalidFileError(path, _sorted(problems)) from None
-    jobs, more = _jobs(entries, file.absolute().parent, lines)
-    problems += more
-    if problems:
-        raise InvalidFileError(path, _sorted(problems))
-    return jobs
+        wrong = {file.wrong(dict(each), _MODELS)[:3] for each in error.errors()}
+    # What is well in a job is checked further even where something else in it, or in another one, is not.
+    jobs = file.data.get("jobs") if isinstance(file.data, dict) else None
+    entries = {
+        i: JobEntry.model_validate({key: value for key, value in job.items() if ("jobs", i, key) not in wrong})
+        for i, job in enumerate(jobs if isinstance(jobs, list) else ())
+        if isinstance(job, dict)
+    }
+    drafts = [_Draft(file, wrong, i, entry) for i, entry in entries.items()]
+    for draft in drafts:
+        draft.check_paths()
+    _check_names(drafts)
+    _check_order(drafts)
+    file.check()
+    return [draft.job() for draft in drafts]
 
 
-class _Lines:
-    """Line of each path of a YAML document, and keys given twice."""
+class _Draft:
+    """A job of a file on its way to a `Job`."""
 
-    def __init__(self, root: yaml.Node | None) -> None:
-        self.at: dict[tuple[str | int, ...], int] = {}
-        self.repeated: list[tuple[str, int, str]] = []
-        if root is not None:
-            self._walk(root, ())
+    def __init__(self, file: UserFile, wrong: set[Place], index: int, entry: JobEntry) -> None:
+        self._file = file
+        self._wrong = wrong
+        self.index = index
+        self.entry = entry
+        self.workdir = (Path(file.path).absolute().parent / entry.workdir).resolve()
+        self.script = str(self.workdir / entry.script) if entry.script is not None else None
+        stem = Path(self.script).stem if self.script is not None else ""
+        self.name = entry.name or (stem if NAME_PATTERN.fullmatch(stem) else f"job-{index + 1}")
 
-    def _walk(self, node: yaml.Node, path: tuple[str | int, ...]) -> None:
-        self.at.setdefault(path, node.start_mark.line + 1)
-        if isinstance(node, yaml.MappingNode):
-            seen = set()
-            for key, value in node.value:
-                name = str(key.value)
-                if name in seen:
-                    self.repeated.append((_where(path), key.start_mark.line + 1, name))
-                seen.add(name)
-                self.at[(*path, name)] = key.start_mark.line + 1
-                self._walk(value, (*path, name))
-        elif isinstance(node, yaml.SequenceNode):
-            for i, value in enumerate(node.value):
-                self._walk(value, (*path, i))
+    def well(self, *keys: str) -> bool:
+        """Whether nothing was wrong with the values of these keys."""
+        return not any(("jobs", self.index, key) in self._wrong for key in keys)
 
-    def of(self, path: Sequence[str | int]) -> int | None:
-        for end in range(len(path), -1, -1):
-            if (line := self.at.get(tuple(path[:end]))) is not None:
-                return line
-        return None
+    def line(self, key: str) -> int | None:
+        return self._file.line(("jobs", self.index, key))
 
+    def problem(self, key: str, found: str, cure: str) -> None:
+        self._file.problem(("jobs", self.index, key), found, cure)
 
-def _where(path: Sequence[str | int]) -> str:
-    text = ""
-    for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
-    return text or "file"
-
-
-_MODELS: Mapping[str, type[_Entry]] = {"limits": LimitsEntry, "progress": ProgressEntry}
-
-
-def _problem(error: dict[str, Any], lines: _Lines) -> Problem:
-    # A union's branch names end the location; the place in the file does not have them.
-    path = [
-        part
-        for part in error["loc"]
-        if not (isinstance(part, str) and re.search(r"[\[\](]|^(str|list|float|int)$", part))
-    ]
-    line, where, value = lines.of(path), _where(path), error["input"]
-    message = error["msg"].removeprefix("Value error, ")
-    if error["type"] == "extra_forbidden":
-        parent = path[-2] if len(path) > 1 else None
-        model = (
-            JobFile if parent is None else JobEntry if isinstance(parent, int) else _MODELS.get(str(parent), JobEntry)
-        )
-        known = sorted(model.model_fields)
-        near = difflib.get_close_matches(str(path[-1]), known, 1)
-        cure = f"did you mean {near[0]!r}?" if near else "expected one of " + ", ".join(known)
-        return Problem(_where(path[:-1]), line, f"unknown key {path[-1]!r}", cure)
-    if error["type"] == "missing":
-        return Problem(where, line, "it is missing", "add it")
-    cure = message[0].lower() + message[1:]
-    return Problem(where, line, f"found {value!r}", cure.replace("input should be", "expected"))
-
-
-def _sorted(problems: list[Problem]) -> list[Problem]:
-    unique = {(p.where, p.line, p.found): p for p in problems}
-    return sorted(unique.values(), key=lambda p: (p.line or 0, p.where))
-
-
-def _jobs(entries: Sequence[JobEntry], folder: Path, lines: _Lines) -> tuple[list[Job], list[Problem]]:
-    problems: list[Problem] = []
-    jobs: list[Job] = []
-    names: dict[str, int] = {}
-    for i, entry in enumerate(entries):
-
-        def problem(key: str, found: str, cure: str, i: int = i) -> None:
-            path = ("jobs", i, key)
-            problems.append(Problem(_where(path), lines.of(path), found, cure))
-
-        if (entry.script is None) == (entry.run is None):
+    def check_paths(self) -> None:
+        entry = self.entry
+        if self.well("script", "run") and (entry.script is None) == (entry.run is None):
             found = "found neither `script` nor `run`" if entry.script is None else "found both `script` and `run`"
-            problem("script", found, "give exactly one of them")
-            continue
-        workdir = (folder / entry.workdir).resolve()
-        if not workdir.is_dir():
-            problem("workdir", f"found {entry.workdir!r}, which is not a folder", "correct the path")
-        script = str(workdir / entry.script) if entry.script is not None else None
-        if script is not None and not Path(script).is_file():
-            problem(
-                "script", f"found {entry.script!r}, which is not a file in {workdir}", "correct the path, or `workdir`"
-            )
-        name = entry.name or (Path(script).stem if script else f"job-{i + 1}")
-        if not NAME_PATTERN.fullmatch(name):
-            name = f"job-{i + 1}"
-        if name in names:
-            first = lines.of(("jobs", names[name], "name"))
-            problem("name", f"found {name!r}, as on line {first}", "give each job a `name` of its own")
-            continue
-        names[name] = i
-        rule = entry.progress
-        if rule.pattern is not None and (reason := check_pattern(rule.pattern, rule.metric)) is not None:
-            found = f"found {rule.pattern!r}"
-            problems.append(
-                Problem(f"jobs[{i}].progress.pattern", lines.of(("jobs", i, "progress", "pattern")), found, reason)
-            )
-        if entry.python is not None and shutil.which(entry.python, path=None) is None:
-            problem(
-                "python", f"found {entry.python!r}, which is not a program", "give the path of a Python interpreter"
-            )
-        jobs.append(
-            Job(
-                name=name,
-                script=script,
-                run=tuple(entry.run) if isinstance(entry.run, list) else entry.run,
-                args=tuple(entry.args),
-                python=entry.python,
-                env=entry.env,
-                workdir=str(workdir),
-                at=entry.at,
-                after=entry.after,
-                priority=entry.priority,
-                limits=Limits(entry.limits.cores, entry.limits.memory, entry.limits.gpus, entry.limits.workers),
-                allow=frozenset(entry.allow),
-                progress=ProgressRule(entry.progress.metric, entry.progress.pattern, entry.progress.goal),
-                retries=entry.retries,
-                timeout=entry.timeout,
-            )
+            self.problem("script", found, "give exactly one of them")
+        if not self.well("workdir"):
+            return
+        if not self.workdir.is_dir():
+            self.problem("workdir", f"found {entry.workdir!r}, which is not a folder", "correct the path")
+        elif self.script is not None and not Path(self.script).is_file():
+            found = f"found {entry.script!r}, which is not a file in {self.workdir}"
+            self.problem("script", found, "correct the path, or `workdir`")
+        if self._interpreter() == "":
+            found = f"found {entry.python!r}, which is not a program"
+            self.problem("python", found, "give the path of a Python interpreter")
+
+    def _interpreter(self) -> str | None:
+        """Its interpreter, a path resolved against its folder (a link, as of a virtual environment, stays one); empty
+        where there is none of that name."""
+        python = self.entry.python
+        if python is None or os.sep not in python:
+            return python if python is None or shutil.which(python, path=self.entry.env.get("PATH")) else ""
+        path = os.path.normpath(self.workdir / python)
+        return path if os.path.isfile(path) and os.access(path, os.X_OK) else ""
+
+    def job(self) -> Job:
+        entry = self.entry
+        return Job(
+            name=self.name,
+            script=self.script,
+            run=entry.run,
+            args=tuple(entry.args),
+            python=self._interpreter(),
+            env=entry.env,
+            workdir=str(self.workdir),
+            at=entry.at,
+            after=entry.after,
+            priority=entry.priority,
+            limits=Limits(entry.limits.cores, entry.limits.memory, entry.limits.gpus, entry.limits.workers),
+            allow=frozenset(entry.allow),
+            progress=ProgressRule(entry.progress.metric, entry.progress.pattern, entry.progress.goal),
+            retries=entry.retries,
+            timeout=entry.timeout,
         )
-    after = {job.name: job.after for job in jobs if job.after is not None}
-    for job in jobs:
-        path = ("jobs", names[job.name], "after")
-        if job.after is None:
+
+
+def _check_names(drafts: list[_Draft]) -> None:
+    first: dict[str, _Draft] = {}
+    for draft in drafts:
+        other = first.setdefault(draft.name, draft)
+        if other is not draft and draft.well("name") and other.well("name"):
+            draft.problem("name", f"found {draft.name!r}, as on line {other.line('name')}", "give each job its own")
+
+
+def _check_order(drafts: list[_Draft]) -> None:
+    after = {draft.name: draft.entry.after for draft in drafts if draft.entry.after is not None}
+    names = sorted({draft.name for draft in drafts})
+    told: set[str] = set()
+    for draft in drafts:
+        wanted = draft.entry.after
+        if wanted is None:
             continue
-        if job.after not in names:
-            near = difflib.get_close_matches(job.after, names, 1)
-            cure = f"did you mean {near[0]!r}?" if near else "expected one of " + ", ".join(sorted(names))
-            problems.append(Problem(_where(path), lines.of(path), f"found {job.after!r}, which is no job here", cure))
-        elif (cycle := _cycle(job.name, after)) is not None:
-            problems.append(
-                Problem(_where(path), lines.of(path), f"found a cycle: {' after '.join(cycle)}", "break it")
-            )
-    return jobs, problems
+        if wanted not in names:
+            if all(other.well("name", "script") for other in drafts):
+                draft.problem("after", f"found {wanted!r}, which is no job here", suggestion(wanted, names))
+        elif draft.name not in told and (cycle := _cycle(draft.name, after)) is not None:
+            told.update(cycle)
+            draft.problem("after", f"found a cycle: {' after '.join(cycle)}", "break it")
 
 
 def _cycle(start: str, after: Mapping[str, str]) -> list[str] | None:
     path = [start]
-    while (following := after.get(path[-1])) is not None:
+    while (following := after.get(path[-1])) is not None and len(path) <= len(after):
         path.append(following)
         if following == start:
             return path
-        if len(path) > len(after) + 1:
-            return None
     return None

@@ -12,18 +12,19 @@ import hashlib
 import os
 import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from headgate.errors import NotFoundError, StorageError, UsageError
+from headgate.jobs import NAME_PATTERN
 from headgate.telemetry.store import RunReader
 
 STORE = "run.sqlite"
 LOCK = "lock"
 _SOCKET_BYTES = 100  # the kernel takes 107
+_SHORT = Path("/tmp")  # not TMPDIR: it may be long itself, and two terminals with two of them would have two hubs
 
 
 def home() -> Path:
@@ -58,9 +59,7 @@ def sockets() -> Path:
     folder = home() / "hub"
     if len(os.fsencode(folder / "channel.sock")) <= _SOCKET_BYTES:
         return folder
-    folder = (
-        Path(tempfile.gettempdir()) / f"headgate-{os.geteuid()}-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}"
-    )
+    folder = _SHORT / f"headgate-{os.geteuid()}-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}"
     if folder.is_symlink() or (folder.exists() and folder.stat().st_uid != os.geteuid()):
         raise StorageError(f"{folder} was made by somebody else; remove it, or set HEADGATE_HOME to a shorter path")
     return folder
@@ -164,9 +163,10 @@ def find_job(job: str, run: str | None = None) -> tuple[Path, str]:
     """
     prefix, _, name = job.rpartition("/")
     wanted = prefix or run
-    for folder in [find(wanted)] if wanted else reversed(listing()):
-        if (folder / "jobs" / name).is_dir():
-            return folder, name
+    if NAME_PATTERN.fullmatch(name):
+        for folder in [find(wanted)] if wanted else reversed(listing()):
+            if (folder / "jobs" / name).is_dir():
+                return folder, name
     where = f"run {wanted}" if wanted else "any run"
     raise NotFoundError(f"no job {name!r} in {where}; `headgate status` lists the jobs of a run")
 
@@ -244,10 +244,14 @@ def remove(run: Path) -> None:
 
     Raises:
         UsageError: It is running.
+        StorageError: Something in it cannot be deleted.
     """
     if alive(run):
         raise UsageError(f"run {run.name} is running; stop it first with: headgate stop --run {run.name}")
-    shutil.rmtree(run)
+    try:
+        shutil.rmtree(run)
+    except OSError as error:
+        raise StorageError(f"cannot delete {run}: {error.strerror}") from error
 
 
 def retain() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 _NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
@@ -12,18 +13,20 @@ _BYTES |= {f"{prefix}ib": 1024 ** (i + 1) for i, prefix in enumerate("kmgt")}
 _BYTES |= {f"{prefix}": 1024 ** (i + 1) for i, prefix in enumerate("kmgt")}
 
 
-def _parse(text: str | float, units: dict[str, float] | dict[str, int], expected: str) -> float:
-    if isinstance(text, bool):
+def _parse(text: object, units: dict[str, float] | dict[str, int], expected: str) -> float:
+    value = math.nan
+    if isinstance(text, int | float) and not isinstance(text, bool):
+        value = float(text)
+    elif isinstance(text, str):
+        match = re.fullmatch(rf"\s*{_NUMBER}\s*([a-z]*)\s*", text.lower())
+        if match is not None and match[2] in units:
+            value = float(match[1]) * units[match[2]]
+    if not math.isfinite(value):
         raise ValueError(f"expected {expected}")
-    if isinstance(text, int | float):
-        return float(text)
-    match = re.fullmatch(rf"\s*{_NUMBER}\s*([a-z]*)\s*", text.lower())
-    if match is None or match[2] not in units:
-        raise ValueError(f"expected {expected}")
-    return float(match[1]) * units[match[2]]
+    return value
 
 
-def seconds(text: str | float) -> float:
+def seconds(text: object) -> float:
     """Seconds from `5`, `5s`, `200ms`, `2m`, `1.5h`, `1d`.
 
     Raises:
@@ -32,7 +35,7 @@ def seconds(text: str | float) -> float:
     return _parse(text, _SECONDS, "a time such as 30, 30s, 5m or 2h")
 
 
-def size(text: str | float) -> int:
+def size(text: object) -> int:
     """Bytes from `1048576`, `512MB` (10^6), `2GiB` (2^30), `2G` (2^30).
 
     Raises:

@@ -23,6 +23,8 @@ def interpreter(job: Job, path: str | None) -> str:
         UsageError: There is none.
     """
     for name in (job.python,) if job.python else ("python", "python3"):
+        if os.sep in name:
+            name = os.path.join(job.workdir, name)
         if (found := shutil.which(name, path=path)) is not None:
             return found
     wanted = job.python or "python"
@@ -35,7 +37,7 @@ def command(job: Job, path: str | None) -> tuple[str, ...]:
         return (interpreter(job, path), job.script, *job.args)
     if isinstance(job.run, str):
         # "$@" hands the arguments through the shell without its reading them.
-        return ("/bin/sh", "-c", f'{job.run} "$@"' if job.args else job.run, "sh", *job.args)
+        return ("/bin/sh", "-c", f'{job.run.rstrip()} "$@"' if job.args else job.run, "sh", *job.args)
     return (*(job.run or ()), *job.args)
 
 

@@ -1,0 +1,166 @@
+"""A user's YAML file: its values, the line of each, and what is wrong with them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from headgate.errors import InvalidFileError, Problem, UsageError
+
+Place = tuple[str | int, ...]
+"""Keys and indices that lead to a value."""
+
+_TAG = "tag:yaml.org,2002:"
+_FOUND_LETTERS = 80
+_EXPECTED = {
+    "bool_parsing": "true or false",
+    "dict_type": "keys with values",
+    "finite_number": "a finite number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "list_type": "a list",
+    "model_type": "keys with values",
+    "string_type": "text",
+    "too_short": "at least one",
+}
+
+
+class UserFile:
+    """A file as it was read.
+
+    Args:
+        path: The file.
+        is_text: Whether the value at a place is text: it is then taken as it is typed, where YAML would make 8 of 010,
+            1.1 of 1.10 and true of yes.
+
+    Raises:
+        UsageError: It cannot be read.
+        InvalidFileError: It is not YAML.
+    """
+
+    def __init__(self, path: str, is_text: Callable[[Place], bool]) -> None:
+        self.path = path
+        self.problems: list[Problem] = []
+        self._is_text = is_text
+        self._lines: dict[Place, int] = {}
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+        try:
+            loader = yaml.SafeLoader(text)
+            root = loader.get_single_node()
+            if root is not None:
+                self._walk(root, (), ())
+            self.data: Any = loader.construct_document(root) if root is not None else {}
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            found = getattr(error, "problem", None) or "this is not YAML"
+            line = mark.line + 1 if mark else None
+            raise InvalidFileError(path, [Problem("file", line, found, "correct the YAML there")]) from error
+        except ValueError as error:  # a date that there is not, for example
+            raise InvalidFileError(path, [Problem("file", None, str(error), 'put text into "quotes"')]) from error
+
+    def line(self, place: Sequence[str | int]) -> int | None:
+        """Line of a value, or of what is nearest around it."""
+        for end in range(len(place), -1, -1):
+            if (line := self._lines.get(tuple(place[:end]))) is not None:
+                return line
+        return None
+
+    def problem(self, place: Sequence[str | int], found: str, cure: str) -> None:
+        """Note a problem."""
+        self.problems.append(Problem(where(place), self.line(place), found, cure))
+
+    def wrong(self, error: Mapping[str, Any], models: Mapping[str, type[BaseModel]]) -> Place:
+        """Note an error that pydantic found; its place.
+
+        Args:
+            error: One of `ValidationError.errors()`.
+            models: Whose keys are known, by the last name on the way to them.
+        """
+        place = tuple(part for part in error["loc"] if part != "[key]")
+        if error["type"] == "extra_forbidden":
+            names = [part for part in place[:-1] if isinstance(part, str)]
+            known = sorted(models[names[-1] if names else ""].model_fields)
+            cure = suggestion(str(place[-1]), known)
+            self.problems.append(Problem(where(place[:-1]), self.line(place), f"unknown key {place[-1]!r}", cure))
+        elif error["type"] == "missing":
+            self.problem(place, "it is missing", "add it")
+        else:
+            value = error["input"]
+            message = error["msg"].removeprefix("Value error, ")
+            cure = (message[0].lower() + message[1:]).replace(
+                "input should be", "expected a value" if " than " in message else "expected"
+            )
+            if error["type"] in _EXPECTED:
+                cure = f"expected {_EXPECTED[error['type']]}"
+            self.problem(place, "it is empty" if value is None else f"found {_short(value)}", cure)
+        return place
+
+    def check(self) -> None:
+        """
+        Raises:
+            InvalidFileError: Problems were noted.
+        """
+        if self.problems:
+            unique = dict.fromkeys(self.problems)
+            raise InvalidFileError(self.path, sorted(unique, key=lambda problem: (problem.line or 0, problem.where)))
+
+    def _walk(self, node: yaml.Node, place: Place, around: tuple[yaml.Node, ...]) -> None:
+        line = node.start_mark.line + 1
+        if any(node is outer for outer in around):
+            raise InvalidFileError(self.path, [Problem(where(place), line, "an alias of what it is in", "remove it")])
+        around = (*around, node)
+        self._lines.setdefault(place, line)
+        if isinstance(node, yaml.MappingNode):
+            self._walk_keys(node, place, around)
+        elif isinstance(node, yaml.SequenceNode):
+            for i, value in enumerate(node.value):
+                self._walk(value, (*place, i), around)
+        elif self._is_text(place) and node.tag.startswith(_TAG) and node.tag != f"{_TAG}null":
+            node.tag = f"{_TAG}str"
+
+    def _walk_keys(self, node: yaml.MappingNode, place: Place, around: tuple[yaml.Node, ...]) -> None:
+        seen = set()
+        for key, value in node.value:
+            if key.tag == f"{_TAG}merge":
+                for merged in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                    self._walk(merged, place, around)
+                continue
+            name = str(key.value)
+            line = key.start_mark.line + 1
+            if name in seen:
+                self.problems.append(Problem(where(place), line, f"{name!r} is given twice", "keep one"))
+            seen.add(name)
+            if isinstance(key, yaml.ScalarNode) and key.tag.startswith(_TAG):
+                key.tag = f"{_TAG}str"
+            self._lines[*place, name] = line
+            self._walk(value, (*place, name), around)
+
+
+def where(place: Sequence[str | int]) -> str:
+    """A place as people read it: `jobs[0].limits.cores`."""
+    text = ""
+    for part in place:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text or "file"
+
+
+def suggestion(found: str, known: Sequence[str]) -> str:
+    """What to write instead of a name that is not known."""
+    near = difflib.get_close_matches(found, known, 1)
+    return f"did you mean {near[0]!r}?" if near else "expected one of " + ", ".join(known)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _FOUND_LETTERS else text[: _FOUND_LETTERS - 3] + "..."
