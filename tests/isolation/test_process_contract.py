@@ -19,6 +19,8 @@ def folders_left() -> list[str]:
 
 
 class TestWithCgroups(IsolationContract):
+    elsewhere = ("headgate.isolation.process", f"ProcessIsolation({GROUP!r})")
+
     @pytest.fixture
     def isolation(self) -> Isolation:
         isolation = ProcessIsolation(GROUP)
@@ -35,6 +37,7 @@ class TestWithCgroups(IsolationContract):
 class TestWithoutCgroups(IsolationContract):
     caps_fractions = False
     limits_tasks = False
+    elsewhere = ("headgate.isolation.process", f"ProcessIsolation({GROUP!r}, mode='none')")
 
     @pytest.fixture
     def isolation(self) -> Isolation:

@@ -16,8 +16,8 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,20 @@ from headgate.testing import programs
 from headgate.testing.wait import until
 
 MIB = 1 << 20
+
+_STARTER = """
+import importlib, json, os, signal, sys
+from headgate.isolation.base import Launch
+from headgate.shares import Share
+
+order = json.loads(sys.argv[1])
+isolation = eval(order["expression"], vars(importlib.import_module(order["module"])))
+launch = Launch(**{**order["launch"], "argv": tuple(order["launch"]["argv"])})
+with open(os.devnull, "w") as nowhere:
+    record = isolation.start(launch, Share(), nowhere.fileno()).record()
+print(json.dumps(record), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 class Running:
@@ -91,6 +105,8 @@ class IsolationContract:
     """Whether a cap may be a fraction of a core; otherwise it is rounded up to whole ones."""
     limits_tasks = True
     """Whether the memory limit is that of the whole task and ends it; otherwise an allocation fails in a process."""
+    elsewhere: tuple[str, str]
+    """A module, and an expression over its names that makes the isolation in another process."""
 
     @pytest.fixture
     def isolation(self) -> Isolation:
@@ -134,26 +150,12 @@ class IsolationContract:
         return min(os.sched_getaffinity(0))
 
     def orphan(self, launch: Launch) -> dict[str, object]:
-        """Start a task from a process that is then killed; returns the record of its box."""
-        reading, writing = os.pipe()
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", DeprecationWarning
-            )  # of threads: the child takes no lock that one could hold
-            child = os.fork()
-        if child == 0:
-            try:
-                with open(os.devnull, "w") as nowhere:
-                    record = self.tested.start(launch, Share(), nowhere.fileno()).record()
-                os.write(writing, json.dumps(record).encode())
-            finally:
-                os.kill(os.getpid(), signal.SIGKILL)
-        os.close(writing)
-        os.waitpid(child, 0)
-        with open(reading) as pipe:
-            text = pipe.read()
-        assert text, "no task was started in the process that was to be killed"
-        return dict(json.loads(text))
+        """Start a task from another process, which is then killed; returns the record of its box."""
+        order = {"launch": asdict(launch), "module": self.elsewhere[0], "expression": self.elsewhere[1]}
+        starter = [sys.executable, "-c", _STARTER, json.dumps(order)]
+        answer = subprocess.run(starter, stdout=subprocess.PIPE, check=False)
+        assert answer.stdout, "no task was started in the process that was to be killed"
+        return dict(json.loads(answer.stdout))
 
     def traces(self) -> list[str]:
         """What is left on the machine of boxes, a line each."""
