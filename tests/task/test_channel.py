@@ -25,7 +25,7 @@ def listener(tmp_path: Path) -> Iterator[ChannelListener]:
 
 
 def opened(listener: ChannelListener) -> Channel:
-    return Channel.open(TaskEnvironment.read(listener.environment()), "torch", "2.0")
+    return Channel.open(TaskEnvironment.read(listener.environment()), "torch", "2.0", 7)
 
 
 def test_says_hello_first_and_takes_the_welcome(listener: ChannelListener) -> None:
@@ -34,7 +34,7 @@ def test_says_hello_first_and_takes_the_welcome(listener: ChannelListener) -> No
     listener.wait_for("note")
     hello = listener.messages[0]
     assert (hello["type"], hello["v"], hello["key"], hello["pid"]) == ("hello", 1, "secret", os.getpid())
-    assert (hello["task"], hello["framework"], hello["framework_version"]) == ("run/job/worker-0", "torch", "2.0")
+    assert (hello["task"], hello["framework"], hello["framework_version"]) == ("run/job/worker-0", "torch", "2.0", 7)
     wait.until(lambda: channel.pending)
     assert channel.welcome["role"] == "worker"
     assert channel.take_threads() == 2
@@ -69,7 +69,7 @@ def test_a_connection_that_closes_without_a_stop_orphans_the_task(listener: Chan
 
 
 def test_an_engine_that_cannot_be_reached_gives_a_channel_that_swallows_everything(tmp_path: Path) -> None:
-    channel = Channel.open(TaskEnvironment(channel=str(tmp_path / "nobody")), "torch", "2.0")
+    channel = Channel.open(TaskEnvironment(channel=str(tmp_path / "nobody")), "torch", "2.0", 7)
     channel.send({"type": "note", "text": "x"})
     assert channel.flush(0.1)
     assert not (channel.connected or channel.pending or channel.stopping)
@@ -79,7 +79,7 @@ def test_an_engine_that_does_not_read_never_holds_up_the_sender(tmp_path: Path) 
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(tmp_path / "deaf"))
     server.listen(1)
-    channel = Channel.open(TaskEnvironment(channel=str(tmp_path / "deaf")), "torch", "2.0")
+    channel = Channel.open(TaskEnvironment(channel=str(tmp_path / "deaf")), "torch", "2.0", 7)
     connection, _ = server.accept()
     begun = time.monotonic()
     for step in range(3000):

@@ -277,6 +277,7 @@ class LiveHub(Listener):
         try:
             match message["type"]:
                 case "hello":
+                    run.note_seed(live.spec.name, message.get("seed"))
                     self._connected.add(task)
                     self._engine.send(task, messages.welcome(task, json.loads(live.plan or "{}"), live.threads))
                     self._step(events.TaskConnected(task, str(message.get("framework"))))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import shlex
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +31,8 @@ from headgate.telemetry.patterns import ProgressReader
 from headgate.telemetry.store import Recorder
 
 JOB = TypeAdapter(Job)
+_FLUSH_SECONDS = 5.0
+"""Longest that the first rows of a run may take to be on disk; the hub waits for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +73,26 @@ class LiveRun:
         self.id = self.folder.name
         self.submission = submission
         self.began = now
-        self._lock = runs.lock(self.folder)
-        self.recorder = Recorder(self.folder / runs.STORE, trouble)
         self.jobs: dict[str, LiveJob] = {}
+        self._seeds: dict[str, int] = {}
         self._tasks: dict[str, dict[str, Any]] = {}
+        with contextlib.ExitStack() as undo:  # nothing is left of a run that cannot be begun
+            undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            try:
+                self._lock = runs.lock(self.folder)
+                undo.callback(os.close, self._lock)
+                self.recorder = Recorder(self.folder / runs.STORE, trouble)
+                undo.callback(self.recorder.close)
+                self._begin(node, policy)
+            except OSError as error:
+                raise StorageError(
+                    f"cannot write {self.folder}: {error.strerror}; free some space there, or set HEADGATE_HOME"
+                ) from error
+            undo.pop_all()
+
+    def _begin(self, node: Node, policy: str) -> None:
+        """Write what the run begins with."""
+        submission = self.submission
         meta = {
             "id": self.id,
             "began": repr(time.time()),
@@ -96,7 +116,8 @@ class LiveRun:
             if live.checkpoint is not None:
                 point = asdict(live.checkpoint)
                 self.recorder.add("checkpoints", t=0.0, task=f"{job.name}/worker-0", why="resumed", **point)
-        self.recorder.flush()
+        if not self.recorder.flush(_FLUSH_SECONDS):
+            raise StorageError(f"cannot write {self.folder}; free some space there, or set HEADGATE_HOME")
 
     @property
     def ended(self) -> bool:
@@ -222,6 +243,13 @@ class LiveRun:
     def event(self, t: float, kind: str, text: str, job: str | None = None, task: str | None = None) -> None:
         """Write what happened."""
         self.recorder.add("events", t=t, job=job, task=task, kind=kind, text=text)
+
+    def note_seed(self, job: str, seed: object) -> None:
+        """Record what a job's random generator was seeded with."""
+        if isinstance(seed, int):
+            self._seeds[job] = seed
+            text = ", ".join(f"{name} {value}" for name, value in self._seeds.items())
+            self.recorder.add("meta", key="seed", value=text)
 
     def note_origin(self) -> None:
         """Record the git commit that the run was started at, and what is installed for each interpreter that its

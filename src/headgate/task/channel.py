@@ -57,8 +57,15 @@ class Channel:
         threading.Thread(target=self._listen, name="headgate-channel", daemon=True).start()
 
     @classmethod
-    def open(cls, environment: TaskEnvironment, framework: str, framework_version: str) -> Channel:
-        """Connect and say hello. An engine that cannot be reached gives a channel that swallows everything."""
+    def open(cls, environment: TaskEnvironment, framework: str, framework_version: str, seed: int) -> Channel:
+        """Connect and say hello. An engine that cannot be reached gives a channel that swallows everything.
+
+        Args:
+            environment: Who we are.
+            framework: Name of the framework in use.
+            framework_version: Its version.
+            seed: What its random generator was last seeded with, by the script or at random.
+        """
         if environment.channel is None:
             return cls(None)
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -78,6 +85,7 @@ class Channel:
                 "pid": os.getpid(),
                 "framework": framework,
                 "framework_version": framework_version,
+                "seed": seed,
                 "library": __version__,
                 "python": sys.version.split()[0],
             }

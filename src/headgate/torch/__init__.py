@@ -131,6 +131,6 @@ def _join() -> Session | None:
         if environment.channel is not None:
             from headgate.torch.session import Session
 
-            _session = Session(environment, Channel.open(environment, "torch", torch.__version__))
+            _session = Session(environment, Channel.open(environment, "torch", torch.__version__, torch.initial_seed()))
         _joined = True
     return _session
