@@ -100,7 +100,8 @@ def create() -> Path:
     try:
         path.mkdir(mode=0o700)
     except OSError as error:
-        raise StorageError(f"cannot make {path}: {error.strerror}") from error
+        cure = "free some space there, or set HEADGATE_HOME to a folder you can write"
+        raise StorageError(f"cannot make {path}: {error.strerror}; {cure}") from error
     return path
 
 

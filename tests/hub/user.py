@@ -234,10 +234,11 @@ class Terminal:
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self._seen.decode(errors="replace")).replace("\r", "")
 
     def shows(self, pattern: str) -> str:
-        """What fits a regular expression, once it was shown."""
+        """What fits a regular expression, once it was shown; a space in it may be the end of a line."""
+        folded = re.sub(r" (?![+*?])", r"\\s+", pattern)
         with suppress(TimeoutError):
-            wait.until(lambda: re.search(pattern, self.text), SECONDS)
-        found = re.search(pattern, self.text)
+            wait.until(lambda: re.search(folded, self.text), SECONDS)
+        found = re.search(folded, self.text)
         assert found is not None, f"no {pattern!r} in:\n{self.text[-3000:]}"
         return found[0]
 

@@ -21,6 +21,7 @@ import headgate
 from headgate import runs
 from headgate.cluster import Node
 from headgate.engines.launch import interpreter
+from headgate.errors import StorageError
 from headgate.events import ENDED, Checkpoint, Progress, TaskId
 from headgate.hub import messages
 from headgate.hub.job import LiveJob
