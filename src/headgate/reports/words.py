@@ -178,4 +178,6 @@ def _learned(jobs: Sequence[JobFigures]) -> str:
         for job in jobs
         if job.loss_first is not None and job.loss_final != job.loss_first
     ]
-    return f"Loss, first to last: {listed(said)}." if said else ""
+    losses = f"Loss, first to last: {listed(said)}." if said else ""
+    last = [f"{job.name} {name} {say_loss(value)}" for job in jobs for name, value in job.metrics.items()]
+    return " ".join(filter(None, [losses, f"At the end: {listed(last)}." if last else ""]))
