@@ -179,3 +179,11 @@ def test_the_same_script_twice_is_two_jobs(user: User) -> None:
     user.write("a.py", "")
     planned = user.json("run", "a.py", "./a.py", "--dry-run")
     assert [entry["job"] for entry in planned] == ["a", "a-2"]
+
+
+def test_a_profile_needs_a_script_that_reports(user: User) -> None:
+    user.write("plain.py", "print('loss 0.5')")
+    said = user.types("profile", "plain.py", "--json", code=1).message
+    assert said.startswith("the script ended without a profile; it has to call headgate.torch.prepare")
+    assert user.log("plain") == "loss 0.5\n"
+    assert "expected a script" in user.types("profile", "missing.py", code=2).message

@@ -1,4 +1,4 @@
-"""Job files with mistakes, as somebody who types `headgate run` is told of them; tests/test_jobfile.py has each alone."""
+"""Job files with mistakes, as somebody who types `headgate run` is told; tests/test_jobfile.py has each alone."""
 
 from __future__ import annotations
 

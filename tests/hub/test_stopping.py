@@ -47,11 +47,9 @@ def test_ctrl_c_saves_a_checkpoint_and_resume_goes_on_to_the_same_result(user: U
     user.write("learns.py", LEARNS)
     user.write("prints.py", PRINTS)
     terminal = user.opens("run", "learns.py", "prints.py")
-    terminal.shows(r"learns +│ running +│ epoch 0/5 step \d")
+    terminal.shows(r"learns +│ running +│ epoch 1/5 step \d")
     first = user.json("ps")[0]["id"]
-    assert user.types("checkpoint", "learns").stdout.endswith(
-        "/learns: will save a checkpoint at the end of its step\n"
-    )
+    assert user.json("checkpoint", "learns") == {first: ["learns"]}
     assert "none of these jobs uses headgate.torch" in user.types("checkpoint", "prints", code=1).message
     saved = user.home / "runs" / first / "jobs" / "learns" / "checkpoints"
     wait.until(lambda: list(saved.glob("step-*.pt")), SECONDS, "a checkpoint is saved")

@@ -74,7 +74,7 @@ def conclude(folder: Path, report: str | None, as_json: bool) -> None:
         return
     from headgate.reports.terminal import summary
 
-    summary(folder / runs.STORE, Console())
+    summary(folder / runs.STORE, wide_console())
 
 
 class _Interrupts:
@@ -215,12 +215,17 @@ def progress(job: dict[str, Any]) -> str:
     return ", ".join(filter(None, parts))
 
 
-def print_table(table: Table) -> None:
-    """Print a table; where nobody looks at a terminal, nothing of it is folded or cut."""
+def wide_console() -> Console:
+    """Standard output; where nobody looks at a terminal, nothing is folded or cut."""
     console = Console()
     if not console.is_terminal:
         console.width = 10_000
-    console.print(table)
+    return console
+
+
+def print_table(table: Table) -> None:
+    """Print a table to standard output."""
+    wide_console().print(table)
 
 
 def attach(hub: Hub, run: str, as_json: bool) -> int:
