@@ -163,11 +163,12 @@ class LocalEngine(Engine):
     def _start(self, launch: Launch, share: Share, log: str) -> None:
         key = secrets.token_hex(16)
         added = {"HEADGATE_CHANNEL": f"unix:{self._channel}", "HEADGATE_KEY": key}
+        if launch.task in self._tasks:
+            self._listener.warned(launch.task, "it was to be started while it runs; it runs on")
+            return
         try:
             if self._closing:
                 raise HeadgateError("this engine is closing")
-            if launch.task in self._tasks:
-                raise HeadgateError(f"{launch.task} runs already")
             box, read_end = self._box(replace(launch, env={**launch.env, **added}), share)
         except (HeadgateError, OSError) as error:
             self._listener.exited(launch.task, Exit(code=None, reason=f"could not be started: {error}"))

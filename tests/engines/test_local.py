@@ -1,0 +1,218 @@
+"""What the engine `local` does beyond the contract: its keeper, its throttle, and what arrives in one round."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from headgate.cluster import Node
+from headgate.engines import log as logs
+from headgate.engines.local import LocalEngine
+from headgate.events import Exit, TaskId
+from headgate.isolation import processes
+from headgate.isolation.base import Launch
+from headgate.isolation.process import ProcessIsolation
+from headgate.shares import Share
+from headgate.testing import engine_programs, programs
+from headgate.testing.recorder import Recorder
+from headgate.testing.wait import until
+
+
+class KeptNotes:
+    """A keeper that writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.notes: list[tuple[str, TaskId]] = []
+        self.records: dict[TaskId, Mapping[str, object]] = {}
+
+    def add(self, task: TaskId, record: Mapping[str, object], output_fd: int, log: str) -> None:
+        os.fstat(output_fd)
+        self.notes.append(("add", task))
+        self.records[task] = record
+
+    def connected(self, task: TaskId) -> None:
+        self.notes.append(("connected", task))
+
+    def remove(self, task: TaskId) -> None:
+        self.notes.append(("remove", task))
+
+
+class Local:
+    """A local engine with what it is told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.keeper = KeptNotes()
+        self.channel = folder / "channel.sock"
+        node = Node("here", cores=2, memory_bytes=1 << 32)
+        self.engine = LocalEngine(node, ProcessIsolation(f"local-{os.getpid()}"), self.channel, self.keeper)
+        self.told = Recorder(lambda task: task in self.engine.boxes())
+
+    def start(self, argv: tuple[str, ...], name: str = "job", log: Path | None = None) -> TaskId:
+        task = f"local-{os.getpid()}/{name}/worker-0"
+        launch = Launch(task=task, argv=argv, env={"PATH": os.defpath, "HEADGATE_TASK": task}, cwd="/", threads=1)
+        self.engine.start(launch, Share(), str(log or self.log(name)))
+        return task
+
+    def log(self, name: str = "job") -> Path:
+        return self.folder / f"{name}.log"
+
+    def ended(self, task: TaskId) -> Exit:
+        until(lambda: self.told.exit(task) is not None, 20, f"the end of {task}")
+        end = self.told.exit(task)
+        assert end is not None
+        return end
+
+    def said(self, task: TaskId, line: str) -> None:
+        until(lambda: line in self.told.lines(task), 20, f"{line!r} of {task}")
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[Local]:
+    local = Local(tmp_path)
+    local.engine.open(local.told)
+    yield local
+    local.engine.close()
+    assert local.told.breaches == []
+
+
+def test_its_keeper_knows_of_every_box_as_long_as_it_is_there(local: Local) -> None:
+    task = local.start(engine_programs.argv("obedient"))
+    local.said(task, "ready")
+    local.engine.stop(task, 100)
+    local.ended(task)
+    assert local.keeper.notes == [("add", task), ("connected", task), ("remove", task)]
+    record = local.keeper.records[task]
+    assert record["isolation"] == "process"
+    assert record["pid"] == local.told.pid(task)
+
+
+def test_its_keeper_hears_nothing_of_a_failed_start(local: Local) -> None:
+    local.ended(local.start(("no-such-program",)))
+    assert local.keeper.notes == []
+
+
+def test_a_task_that_runs_is_not_started_again(local: Local) -> None:
+    task = local.start(programs.argv("rest"))
+    local.said(task, "ready")
+    local.start(programs.argv("rest"))
+    until(lambda: local.told.of(task, "warned"), what="a warning")
+    local.engine.stop(task, 100)
+    assert local.ended(task).signal == signal.SIGTERM
+    assert len(local.told.of(task, "started", "exited")) == 2
+
+
+def test_a_log_that_cannot_be_written_is_told_once_and_ends_nothing(local: Local) -> None:
+    task = local.start(engine_programs.argv("count", 20_000), log=local.folder / "no-folder" / "log")
+    assert local.ended(task).ok
+    (warning,) = local.told.of(task, "warned")
+    assert "No such file or directory" in warning.what
+    assert local.told.lines(task)[0] == "line 0"
+
+
+def test_a_task_that_writes_too_fast_waits_and_loses_nothing(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "BYTES_A_SECOND", 200_000)
+    lines = [f"line {i}" for i in range(45_000)]
+    task = local.start(engine_programs.argv("count", len(lines)))
+    quick = local.start(engine_programs.argv("write", "quick\\n"), "quick")
+    assert local.ended(quick).ok
+    assert local.told.exit(task) is None, "the fast one was not held up"
+    assert local.ended(task).ok
+    assert local.log().read_text().splitlines() == lines
+
+
+def test_the_socket_goes_with_the_engine(local: Local) -> None:
+    assert local.channel.is_socket()
+    local.engine.close()
+    assert not local.channel.exists()
+
+
+def test_calls_after_its_end_do_nothing(local: Local) -> None:
+    local.engine.close()
+    local.engine.stop("nobody", 0)
+    local.engine.send("nobody", {})
+    local.engine.close()
+
+
+def test_what_is_started_while_it_closes_is_refused(tmp_path: Path) -> None:
+    local = Local(tmp_path)
+
+    class Retrying(Recorder):
+        """Starts a task again as soon as it has ended."""
+
+        def exited(self, task: TaskId, exit: Exit) -> None:
+            super().exited(task, exit)
+            if exit.signal is not None:
+                local.start(programs.argv("rest"))
+
+    local.told = Retrying(lambda task: task in local.engine.boxes())
+    local.engine.open(local.told)
+    task = local.start(programs.argv("rest"))
+    local.said(task, "ready")
+    local.engine.close()
+    reasons = [told.what.reason for told in local.told.of(task, "exited")]
+    assert reasons == [None, "could not be started: this engine is closing"]
+    assert local.told.breaches == []
+
+
+def test_one_that_was_never_opened_is_closed_without_a_word(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    Local(tmp_path).engine.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_those_who_connect_and_say_nothing_are_hung_up_on_at_the_end(local: Local) -> None:
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.connect(str(local.channel))
+        task = local.start(engine_programs.argv("talk", 3))
+        assert local.ended(task).ok
+        assert len(local.told.messages(task, "count")) == 3
+        local.engine.close()
+        silent.settimeout(10)
+        assert silent.recv(1) == b""
+
+
+class Backwards(selectors.DefaultSelector):
+    """Gives what is ready in one round in the opposite order: the end of a task before what it said."""
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        return list(reversed(super().select(timeout)))
+
+
+@pytest.mark.parametrize("order", [selectors.DefaultSelector, Backwards])
+def test_the_order_in_which_a_round_is_told_does_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: Callable[[], selectors.BaseSelector]
+) -> None:
+    monkeypatch.setattr(selectors, "DefaultSelector", order)
+    local = Local(tmp_path)
+    gone = threading.Event()
+
+    class Waiting(Recorder):
+        """Holds the engine up until all that its tasks do has been done."""
+
+        def started(self, task: TaskId, pid: int) -> None:
+            super().started(task, pid)
+            until(lambda: processes.look(pid) is None, 20, f"the end of process {pid}")
+            gone.set()
+
+    local.told = Waiting(lambda task: task in local.engine.boxes())
+    local.engine.open(local.told)
+    try:
+        for count in (1, 100):
+            task = local.start(engine_programs.argv("talk", count), f"talk-{count}")
+            assert local.ended(task).ok
+            assert len(local.told.messages(task, "count")) == count
+            task = local.start(engine_programs.argv("write", "all\\n", "of it"), f"write-{count}")
+            assert local.ended(task).ok
+            assert local.told.lines(task) == ["all", "of it"]
+        assert gone.is_set()
+    finally:
+        local.engine.close()
+    assert local.told.breaches == []

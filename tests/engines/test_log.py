@@ -1,0 +1,126 @@
+"""All of a task's output goes to its log, and its lines to whoever reads progress."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from headgate.engines import log as module
+from headgate.engines.log import BYTES_A_SECOND, LINES_A_SECOND, TaskLog
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "worker-0.log"
+
+
+def test_a_log_that_is_full_is_begun_anew_and_its_former_part_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOG_BYTES", 10)
+    log = TaskLog(str(path))
+    former = path.with_name("worker-0.log.1")
+    log.write(b"12345\n", 0.0)
+    log.write(b"678\n", 0.0)
+    assert (path.read_bytes(), former.exists()) == (b"12345\n678\n", False)
+    log.write(b"next\n", 0.0)
+    assert (path.read_bytes(), former.read_bytes()) == (b"next\n", b"12345\n678\n")
+    log.write(b"and the next\n", 0.0)
+    assert (path.read_bytes(), former.read_bytes()) == (b"and the next\n", b"next\n")
+    log.close()
+
+
+def test_a_log_that_was_there_counts_as_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOG_BYTES", 10)
+    path.write_bytes(b"an earlier attempt\n")
+    log = TaskLog(str(path))
+    log.write(b"x", 0.0)
+    assert path.read_bytes() == b"x"
+    assert path.with_name("worker-0.log.1").read_bytes() == b"an earlier attempt\n"
+    log.close()
+
+
+def test_a_log_is_for_its_user_only(path: Path) -> None:
+    log = TaskLog(str(path))
+    log.write(b"x", 0.0)
+    assert path.stat().st_mode & 0o777 == 0o600
+    log.close()
+    log.close()
+
+
+def test_what_cannot_be_written_is_told_until_it_can(tmp_path: Path) -> None:
+    log = TaskLog(str(tmp_path / "folder" / "log"))
+    assert log.write(b"lost\n", 0.0) == ["lost"], "its lines are delivered all the same"
+    assert log.trouble is not None
+    assert "No such file or directory" in log.trouble
+    (tmp_path / "folder").mkdir()
+    assert log.write(b"kept\n", 0.0) == ["kept"]
+    assert log.trouble is None
+    assert (tmp_path / "folder" / "log").read_bytes() == b"kept\n"
+    log.close()
+
+
+def test_a_full_disk_is_told() -> None:
+    log = TaskLog("/dev/full")
+    log.write(b"lost\n", 0.0)
+    assert log.trouble == "cannot write /dev/full: No space left on device; output is lost until it can be written"
+    log.close()
+
+
+def test_what_the_system_takes_in_parts_is_written_whole(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    log = TaskLog(str(path))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda fd, data: write(fd, data[:3]))
+        log.write(b"more than three bytes\n", 0.0)
+    log.close()
+    assert path.read_bytes() == b"more than three bytes\n"
+
+
+def test_lines_are_put_together_from_pieces(path: Path) -> None:
+    log = TaskLog(str(path))
+    assert log.write(b"be", 0.0) == []
+    assert log.write(b"gin\r\nmid", 0.0) == ["begin"]
+    assert log.write(b"dle\r", 0.0) == ["middle"]
+    assert log.write(b"\n", 0.0) == []
+    assert log.write(b"end", 0.0) == []
+    assert log.rest() == ["end"]
+    assert log.rest() == []
+    log.close()
+
+
+def test_of_a_flood_a_thousand_lines_a_second_are_delivered(path: Path) -> None:
+    log = TaskLog(str(path))
+    flood = b"x\n" * 700
+    assert [len(log.write(flood, now)) for now in (5.0, 5.5, 5.9, 6.0)] == [700, LINES_A_SECOND - 700, 0, 700]
+    log.close()
+    assert path.stat().st_size == 4 * len(flood)
+
+
+def test_a_line_without_end_is_cut(path: Path) -> None:
+    log = TaskLog(str(path))
+    for _ in range(100):
+        assert log.write(b"x" * 65536, 0.0) == []
+    (line,) = log.write(b"\n", 0.0)
+    assert 0 < len(line) <= 65536
+    log.write(b"y" * 65536, 0.0)
+    (rest,) = log.rest()
+    assert 0 < len(rest) <= 65536
+    log.close()
+
+
+def test_bytes_that_are_no_text_do_no_harm(path: Path) -> None:
+    log = TaskLog(str(path))
+    assert log.write(b"\xff\xfe loss 0.5\n", 0.0) == ["�� loss 0.5"]
+    log.close()
+
+
+def test_who_writes_too_fast_waits_for_the_next_second(path: Path) -> None:
+    log = TaskLog(str(path))
+    half = b"x" * (BYTES_A_SECOND // 2)
+    log.write(half, 7.25)
+    assert log.resumes_in(7.25) == 0.0
+    log.write(half, 7.25)
+    assert log.resumes_in(7.25) == 0.75
+    assert log.resumes_in(8.0) == 0.0
+    log.close()
