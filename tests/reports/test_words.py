@@ -69,6 +69,7 @@ def test_a_job_that_used_all_it_was_granted_was_held_back_by_cpu(tmp_path: Path)
 def test_what_was_learned_is_said_with_the_last_of_each_metric(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "run.sqlite")
     recorder.add("jobs", name="cnn", position=0, state="done", submitted=0.0, started=0.0, ended=9.0, attempt=1)
+    recorder.add("tasks", id="cnn/worker-0", job="cnn")
     for t, loss, accuracy in ((1.0, 2.0, 0.1), (8.0, 0.5, 0.98)):
         metrics = {"accuracy": accuracy}
         recorder.add("progress", t=t, task="cnn/worker-0", step=int(t), loss=loss, count=1, metrics=metrics)
