@@ -262,7 +262,7 @@ def retain() -> None:
         UsageError: The variable is not a number.
     """
     text = os.environ.get("HEADGATE_KEEP_RUNS", "200")
-    if not text.isdigit():
+    if not text.isdecimal():
         raise UsageError(f"found HEADGATE_KEEP_RUNS={text!r}; expected a number of runs")
     for run in list(outdated(int(text))):
         shutil.rmtree(run, ignore_errors=True)

@@ -48,7 +48,7 @@ def say_bytes(count: float) -> str:
     """`count` bytes in the largest binary unit that fits, at most two digits after the point: `2 GiB`, `2.01 GiB`."""
     value, unit = float(count), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1024:
+        if abs(round(value, 2)) < 1024:
             break
         value, unit = value / 1024, larger
     return f"{value:.2f}".rstrip("0").rstrip(".") + f" {unit}"

@@ -1,0 +1,188 @@
+"""From a job to exactly what is started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headgate
+from headgate.engines.launch import command, inject, interpreter, launch
+from headgate.errors import StorageError, UsageError
+from headgate.events import Checkpoint
+from headgate.isolation.base import Launch
+from headgate.jobs import Job
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_MAX_THREADS")
+
+
+def launched(job: Job, environment: dict[str, str] | None = None, resume: Checkpoint | None = None) -> Launch:
+    return launch(
+        "run/job/worker-0",
+        job,
+        environment=environment if environment is not None else {"PATH": os.environ["PATH"]},
+        threads=2,
+        injected=Path("/injected"),
+        checkpoints=Path("/checkpoints"),
+        resume=resume,
+    )
+
+
+def program(folder: Path, name: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return path
+
+
+# --- the environment
+
+
+def test_threads_follow_the_grant_and_do_not_spin() -> None:
+    env = launched(Job(name="job", run="true")).env
+    assert {env[variable] for variable in THREADS} == {"2"}
+    assert env["OMP_WAIT_POLICY"] == "PASSIVE"
+
+
+def test_what_the_user_set_stays_and_what_the_job_sets_wins() -> None:
+    job = Job(name="job", run="true", env={"MKL_NUM_THREADS": "5", "SEED": "1"})
+    env = launched(job, {"OMP_NUM_THREADS": "3", "OMP_WAIT_POLICY": "ACTIVE", "SEED": "0", "HOME": "/here"}).env
+    assert (env["OMP_NUM_THREADS"], env["MKL_NUM_THREADS"], env["OPENBLAS_NUM_THREADS"]) == ("3", "5", "2")
+    assert (env["OMP_WAIT_POLICY"], env["SEED"], env["HOME"]) == ("ACTIVE", "1", "/here")
+
+
+def test_output_is_not_held_back() -> None:
+    assert launched(Job(name="job", run="true")).env["PYTHONUNBUFFERED"] == "1"
+
+
+def test_the_library_comes_before_what_else_is_on_the_path_of_python() -> None:
+    assert launched(Job(name="job", run="true")).env["PYTHONPATH"] == "/injected"
+    assert launched(Job(name="job", run="true"), {"PYTHONPATH": "/mine:/too"}).env["PYTHONPATH"] == (
+        "/injected:/mine:/too"
+    )
+    job = Job(name="job", run="true", env={"PYTHONPATH": "/job"})
+    assert launched(job, {"PYTHONPATH": "/mine"}).env["PYTHONPATH"] == "/injected:/job"
+
+
+def test_a_task_is_told_who_it_is_and_nobody_else() -> None:
+    outer = {"HEADGATE_TASK": "outer", "HEADGATE_RESUME": "/old.pt", "HEADGATE_MODE": "profile", "PATH": os.defpath}
+    env = launched(Job(name="job", run="true"), outer).env
+    assert (env["HEADGATE_TASK"], env["HEADGATE_CHECKPOINTS"], env["HEADGATE_MODE"]) == (
+        "run/job/worker-0",
+        "/checkpoints",
+        "run",
+    )
+    assert "HEADGATE_RESUME" not in env
+    resumed = launched(Job(name="job", run="true"), outer, Checkpoint("/c/step-5.pt", 5, 1, None))
+    assert resumed.env["HEADGATE_RESUME"] == "/c/step-5.pt"
+
+
+# --- the command
+
+
+def test_a_script_runs_under_the_first_python_on_the_path(tmp_path: Path) -> None:
+    third, second = program(tmp_path / "late", "python"), program(tmp_path / "early", "python3")
+    job = Job(name="job", script="/scripts/train.py", args=("--epochs", "5"))
+    early, both = str(second.parent), f"{second.parent}:{third.parent}"
+    assert command(job, both) == (str(third), "/scripts/train.py", "--epochs", "5")
+    assert command(job, early) == (str(second), "/scripts/train.py", "--epochs", "5")
+    assert launched(job, {"PATH": early}).argv[0] == str(second)
+    changed = Job(name="job", script="/scripts/train.py", env={"PATH": str(third.parent)})
+    assert launched(changed, {"PATH": early}).argv[0] == str(third), "the job's own PATH counts"
+
+
+def test_or_under_the_one_that_it_names(tmp_path: Path) -> None:
+    path = program(tmp_path / "bin", "python3.99")
+    for named in ("python3.99", str(path), "bin/python3.99", "./bin/python3.99"):
+        job = Job(name="job", script="train.py", python=named, workdir=str(tmp_path))
+        assert os.path.normpath(interpreter(job, str(path.parent))) == str(path)
+
+
+def test_a_missing_interpreter_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="job 'job': found no 'python' on the PATH; name an interpreter"):
+        interpreter(Job(name="job", script="train.py"), str(tmp_path))
+    with pytest.raises(UsageError, match=r"found no 'python3\.99'"):
+        interpreter(Job(name="job", script="train.py", python="python3.99"), str(tmp_path))
+
+
+def test_words_are_started_as_they_are() -> None:
+    assert command(Job(name="job", run=("prog", "a b"), args=("$HOME",)), None) == ("prog", "a b", "$HOME")
+
+
+@pytest.mark.parametrize(
+    ("run", "args", "output"),
+    [
+        ("echo $((1 + 1)) | tr 2 3", (), "3\n"),
+        ("printf '%s|'", ("a b", "$HOME", "'\"", ""), "a b|$HOME|'\"||"),
+        ("printf '%s|' first\n", ("second",), "first|second|"),
+        ("echo $0", (), "sh\n"),
+    ],
+)
+def test_text_goes_to_the_shell_and_arguments_past_it(run: str, args: tuple[str, ...], output: str) -> None:
+    argv = command(Job(name="job", run=run, args=args), None)
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == output
+
+
+# --- the library in a task
+
+
+@pytest.fixture(scope="module")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A Python that has nothing but its standard library."""
+    folder = tmp_path_factory.mktemp("bare")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    return str(folder / "bin" / "python")
+
+
+def test_the_injected_folder_holds_headgate_and_nothing_else(tmp_path: Path, bare_python: str) -> None:
+    injected = inject(tmp_path / "inject")
+    assert [entry.name for entry in injected.iterdir()] == ["headgate"]
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import importlib.util, pkgutil, sys\n"
+        "import headgate.task\n"
+        "print(headgate.task.__file__)\n"
+        "print([m.name for m in pkgutil.iter_modules([sys.argv[1]])])\n"
+        "print([n for n in ('click', 'numpy', 'pydantic', 'zmq', 'pytest') if importlib.util.find_spec(n)])\n"
+        "print(sorted({n.split('.')[0] for n in sys.modules} - sys.stdlib_module_names - {'__main__', 'headgate'}))\n"
+    )
+    job = Job(name="job", script=str(script), python=bare_python, args=(str(injected),), workdir=str(tmp_path))
+    started = launch(
+        "run/job/worker-0",
+        job,
+        environment={"PATH": os.defpath},
+        threads=1,
+        injected=injected,
+        checkpoints=tmp_path,
+        resume=None,
+    )
+    done = subprocess.run(
+        started.argv, env=dict(started.env), cwd=started.cwd, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    where, modules, dependencies, foreign = done.stdout.splitlines()
+    assert where == str(injected / "headgate" / "task" / "__init__.py")
+    assert modules == "['headgate']"
+    assert (dependencies, foreign) == ("[]", "[]"), "it needs, or shows, what the script's own Python does not have"
+
+
+def test_it_is_made_once_and_follows_the_installed_package(tmp_path: Path) -> None:
+    injected = inject(tmp_path)
+    before = (injected / "headgate").lstat()
+    assert inject(tmp_path) == injected
+    assert (injected / "headgate").lstat().st_mtime_ns == before.st_mtime_ns
+    (injected / "headgate").unlink()
+    (injected / "headgate").symlink_to("/no/longer/there")
+    inject(tmp_path)
+    assert (injected / "headgate").resolve() == Path(headgate.__file__).parent
+    assert [entry.name for entry in injected.iterdir()] == ["headgate"]
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "inject").touch()
+    with pytest.raises(StorageError, match=f"cannot make {tmp_path}/inject/.*: Not a directory"):
+        inject(tmp_path / "inject")

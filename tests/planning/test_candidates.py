@@ -1,0 +1,51 @@
+"""The plans that a job could have."""
+
+from __future__ import annotations
+
+import pytest
+
+from headgate.cluster import Cluster, Gpu, Node
+from headgate.errors import UsageError
+from headgate.jobs import Job, Limits
+from headgate.planning import candidates
+
+GIB = 1 << 30
+SMALL = Node("small", cores=2, memory_bytes=2 * GIB)
+LARGE = Node("large", cores=8, memory_bytes=16 * GIB)
+ACCELERATED = Node("accelerated", cores=4, memory_bytes=8 * GIB, gpus=(Gpu(0, "gpu", 40 * GIB),))
+CLUSTER = Cluster((SMALL, LARGE, ACCELERATED))
+
+
+def nodes(job: Job, cluster: Cluster = CLUSTER) -> list[str]:
+    return [plan.worker_nodes[0] for plan in candidates(cluster, job)]
+
+
+def test_a_job_without_limits_fits_everywhere_and_best_where_there_are_most_cores() -> None:
+    assert nodes(Job(name="job", run="true")) == ["large", "accelerated", "small"]
+
+
+def test_nodes_of_one_size_come_in_the_order_of_their_names() -> None:
+    twins = Cluster((Node("b", 2, GIB), Node("a", 2, GIB)))
+    assert nodes(Job(name="job", run="true"), twins) == ["a", "b"]
+
+
+def test_limits_leave_out_nodes() -> None:
+    assert nodes(Job(name="job", run="true", limits=Limits(memory_bytes=4 * GIB))) == ["large", "accelerated"]
+    assert nodes(Job(name="job", run="true", limits=Limits(gpus=1))) == ["accelerated"]
+    assert nodes(Job(name="job", run="true", limits=Limits(gpus=0))) == ["large", "accelerated", "small"]
+
+
+def test_every_plan_is_one_task_with_the_job_s_cores() -> None:
+    for plan in candidates(CLUSTER, Job(name="job", run="true", limits=Limits(cores=1.5))):
+        assert (plan.strategy, plan.workers, plan.servers) == ("single", 1, 0)
+        assert plan.cores_per_worker == 1.5
+        assert plan.batch_per_worker is None
+
+
+def test_a_job_that_fits_nowhere_is_told_why_for_each_node() -> None:
+    with pytest.raises(UsageError) as raised:
+        candidates(CLUSTER, Job(name="huge", run="true", limits=Limits(memory_bytes=12 * GIB, gpus=1)))
+    assert str(raised.value) == (
+        "job 'huge' fits on no node: small has 0 GPUs, 1 are asked for; large has 0 GPUs, 1 are asked for; "
+        "accelerated has 8 GiB of memory, 12 GiB are asked for; lower its limits"
+    )
