@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from headgate import runs
-from headgate.cli.following import attach, conclude
+from headgate.cli.following import conclude, follow
 from headgate.hub.client import connect
 
 
@@ -24,7 +24,8 @@ def command(run: str | None, as_json: bool) -> int:
     if hub is not None:
         with hub:
             if folder.name in hub.ask("runs")["runs"]:
-                return attach(hub, folder.name, as_json)
+                hub.ask("attach", run=folder.name)
+                return follow(hub, folder.name, as_json)
     page = folder / "report.html"
     conclude(folder, str(page) if page.exists() else None, as_json)
     return 0 if all(job.state == "done" for job in runs.summary(folder).jobs) else 1

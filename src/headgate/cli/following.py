@@ -17,7 +17,6 @@ from rich.live import Live
 from rich.table import Table
 
 from headgate import runs
-from headgate.errors import HubError
 from headgate.hub.client import Hub
 from headgate.reports.sparkline import sparkline
 from headgate.units import say_bytes
@@ -226,14 +225,3 @@ def wide_console() -> Console:
 def print_table(table: Table) -> None:
     """Print a table to standard output."""
     wide_console().print(table)
-
-
-def attach(hub: Hub, run: str, as_json: bool) -> int:
-    """Attach to a run that is going on and follow it.
-
-    Raises:
-        HubError: It ended meanwhile.
-    """
-    if hub.ask("attach", run=run)["type"] != "attached":
-        raise HubError(f"the hub did not let us attach to {run}")
-    return follow(hub, run, as_json)

@@ -8,6 +8,7 @@ import json
 import click
 
 from headgate import runs, units
+from headgate.cli.following import wide_console
 from headgate.errors import UsageError
 
 
@@ -40,8 +41,7 @@ def command(job: str | None, run: str | None, since: str | None, spans: bool, as
         targets = [dataclasses.asdict(one) for one in found]
         click.echo(json.dumps({"run": folder.name, "since": last, "targets": targets}, indent=2))
         return
-    from rich.console import Console
 
     from headgate.reports import terminal
 
-    terminal.metrics(found, Console(highlight=False), spans=spans)
+    terminal.metrics(found, wide_console(), spans=spans)

@@ -60,6 +60,10 @@ class Engine(ABC):
     @abstractmethod
     def cluster(self) -> Cluster: ...
 
+    def lost(self) -> tuple[str, ...]:
+        """What cannot be controlled where the tasks run, a line each: what it is, a colon, cause and cure."""
+        return ()
+
     @abstractmethod
     def start(self, launch: Launch, share: Share, log: str) -> None:
         """Start a task; `log` is the path of the file its output is appended to, in an existing folder."""

@@ -88,6 +88,9 @@ class LocalEngine(Engine):
     def cluster(self) -> Cluster:
         return Cluster((self._node,))
 
+    def lost(self) -> tuple[str, ...]:
+        return self._isolation.lost()
+
     def start(self, launch: Launch, share: Share, log: str) -> None:
         self._do(lambda: self._start(launch, share, log))
 

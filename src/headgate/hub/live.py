@@ -31,6 +31,7 @@ from headgate.telemetry.base import Target
 from headgate.telemetry.round import Round, samplers
 
 SAMPLE_SECONDS = 1.0
+_NOT_USED = "disk rate"  # no policy sets one, so that its lack changes nothing
 ORIGIN_SECONDS = 5.0
 """Longest that the end of a short run waits for what its scripts run with to be listed."""
 
@@ -111,6 +112,10 @@ class LiveHub(Listener):
             if known is not None:
                 live.profile = profiles.dump(known)
             self._step(events.JobSubmitted(f"{run.id}/{name}", live.spec, live.checkpoint))
+        if lost := [line.split(":")[0] for line in self._engine.lost() if not line.startswith(_NOT_USED)]:
+            text = f"only approximate or missing here: {', '.join(lost)}; `headgate doctor` says why and what to do"
+            # Not at once: whoever submitted it watches it from here on.
+            self._loop.call_soon(self._event, run, "warning", text)
         self._origins[run.id] = self._in_background(asyncio.to_thread(run.note_origin))
         self._in_background(asyncio.to_thread(runs.retain))
         if self._sampler is None:

@@ -181,9 +181,13 @@ class Recorder:
                         self._flushed = ticket
                         self._condition.notify_all()
                     else:
-                        self._pending.extendleft(reversed(rows[-(_KEPT_ROWS - len(self._pending)) :]))
+                        room = _KEPT_ROWS - len(self._pending)
+                        self._pending.extendleft(reversed(rows[max(len(rows) - room, 0) :]))
                         self._condition.wait_for(lambda: self._closing, 1.0)
                 if closing_down:
+                    # What only reads it later need not make files beside it; refused while somebody reads it now.
+                    with suppress(sqlite3.Error):
+                        db.execute("PRAGMA journal_mode = DELETE")
                     return
 
     def _commit(self, db: sqlite3.Connection, rows: list[tuple[str, tuple[object, ...]]]) -> bool:
