@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import tempfile
 from pathlib import Path
 
 from headgate.isolation import layout
@@ -72,7 +71,7 @@ class Traces:
         """The hub's sockets, wherever they are."""
         folder = self._home / "hub"
         digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
-        spare = Path(tempfile.gettempdir()) / f"headgate-{os.geteuid()}-{digest}"
+        spare = Path("/tmp") / f"headgate-{os.geteuid()}-{digest}"
         return [*folder.glob("*.sock"), *([spare] if spare.exists() else [])]
 
     def all(self) -> list[str]:

@@ -42,6 +42,19 @@ def test_a_key_that_no_column_has_is_refused(tmp_path: Path) -> None:
     recorder.close()
 
 
+def test_what_sqlite_does_not_take_is_made_so_that_it_does(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run.sqlite")
+    recorder.add("events", t=float("inf"), text="a\udc80b")
+    recorder.add("progress", step=2**70, samples=10**400)
+    assert recorder.flush()
+    with RunReader(tmp_path / "run.sqlite") as reader:
+        [event] = reader.rows("events")
+        [progress] = reader.rows("progress")
+    assert (event["t"], event["text"]) == (None, "a?b")
+    assert (progress["step"], progress["samples"]) == (2**70, None)
+    recorder.close()
+
+
 def test_kill_9_while_writing_leaves_a_readable_store(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
     writer = (

@@ -30,6 +30,7 @@ class LiveJob:
     attempt: int = 0
     plan: str | None = None
     profile: str | None = None
+    profile_key: str = ""  # of the script as it was when the job was handed in
     step: int | None = None
     epoch: int | None = None
     epochs: int | None = None

@@ -108,7 +108,8 @@ class LiveHub(Listener):
         run = LiveRun(submission, self._node, self.policy, time.monotonic(), self._trouble)
         self._runs[run.id] = run
         for name, live in run.jobs.items():
-            known = profiles.load(self._home / "profiles", profiles.key(live.spec, self._node))
+            live.profile_key = profiles.key(live.spec, self._node)
+            known = profiles.load(self._home / "profiles", live.profile_key)
             if known is not None:
                 live.profile = profiles.dump(known)
             self._step(events.JobSubmitted(f"{run.id}/{name}", live.spec, live.checkpoint))
@@ -332,7 +333,7 @@ class LiveHub(Listener):
         live.profile = profiles.dump(profile)
         run.record_job(live.spec.name)
         try:
-            profiles.save(self._home / "profiles", profiles.key(live.spec, self._node), profile)
+            profiles.save(self._home / "profiles", live.profile_key, profile)
         except OSError as error:
             self._event(run, "warning", f"the profile was not stored: {error.strerror}", live.spec.name)
 

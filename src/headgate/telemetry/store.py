@@ -207,11 +207,16 @@ class Recorder:
 
 
 def _plain(value: object) -> object:
-    """A value as SQLite takes it: mappings and lists as JSON, numbers that are not finite as NULL."""
+    """A value as SQLite takes it: mappings and lists as JSON; numbers that are not finite as NULL, whole ones beyond 64 bits
+    as floats; text without lone surrogates."""
     if isinstance(value, Mapping | list | tuple):
         return json.dumps(value)
     if isinstance(value, float) and not math.isfinite(value):
         return None
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return float(value) if abs(value) < 2**1000 else None
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
     return value
 
 
