@@ -207,8 +207,8 @@ class Recorder:
 
 
 def _plain(value: object) -> object:
-    """A value as SQLite takes it: mappings and lists as JSON; numbers that are not finite as NULL, whole ones beyond 64 bits
-    as floats; text without lone surrogates."""
+    """A value as SQLite takes it: mappings and lists as JSON; numbers that are not finite as NULL, whole ones beyond
+    64 bits as floats; text without lone surrogates."""
     if isinstance(value, Mapping | list | tuple):
         return json.dumps(value)
     if isinstance(value, float) and not math.isfinite(value):
