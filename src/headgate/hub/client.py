@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,11 @@ from headgate.hub.guard import GRACE_SECONDS, leftovers
 
 START_SECONDS = 30.0
 ANSWER_SECONDS = 60.0
+_LOOK_SECONDS = 0.02
+
+
+class HubGoneError(HubError):
+    """The hub has closed the connection: it died, or it was ending."""
 
 
 class Hub:
@@ -59,7 +63,7 @@ class Hub:
         try:
             self._socket.sendall(json.dumps({"op": op, **request}).encode() + b"\n")
         except OSError as error:
-            raise HubError(f"the hub is gone: {error.strerror}") from error
+            raise HubGoneError(f"the hub is gone: {error.strerror}") from error
 
     def ask(self, op: str, **request: object) -> dict[str, Any]:
         """Send a request and wait for its answer; messages of a run that is attached must not be under way.
@@ -82,7 +86,7 @@ class Hub:
         """The next message; None after `timeout` seconds without one.
 
         Raises:
-            HubError: The hub is gone.
+            HubGoneError: The hub is gone.
         """
         deadline = time.monotonic() + timeout if timeout is not None else None
         while b"\n" not in self._buffer:
@@ -94,7 +98,7 @@ class Hub:
             except OSError:
                 data = b""
             if not data:
-                raise HubError("the hub died; its jobs are being stopped. Go on with: headgate resume")
+                raise HubGoneError("the hub died; its jobs are being stopped. Go on with: headgate resume")
             self._buffer += data
         line, self._buffer = self._buffer.split(b"\n", 1)
         message = json.loads(line)
@@ -106,7 +110,8 @@ class Hub:
         while True:
             message = self.receive(timeout)
             yield message
-            if message is not None and message["type"] == "reported":
+            # An answer that nobody waited for may be an error: a Ctrl-C that came after the end has nothing to stop.
+            if message is not None and message.get("type") == "reported":
                 return
 
 
@@ -119,10 +124,13 @@ def connect() -> Hub | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         connection.connect(str(runs.sockets() / "hub.sock"))
-    except (FileNotFoundError, ConnectionRefusedError):
+        return Hub(connection)
+    except (FileNotFoundError, ConnectionRefusedError, HubGoneError):
         connection.close()
         return None
-    return Hub(connection)
+    except BaseException:
+        connection.close()
+        raise
 
 
 def clean() -> None:
@@ -145,17 +153,17 @@ def connect_or_start() -> Hub:
     Raises:
         HubError: None could be started.
     """
-    if (hub := connect()) is not None:
-        return hub
     home = runs.home()
     log = home / "hub" / "hub.log"
     deadline = time.monotonic() + START_SECONDS + GRACE_SECONDS
     process: subprocess.Popen[bytes] | None = None
-    while time.monotonic() < deadline:
-        if process is None or process.poll() is not None:
-            # Again and again: while the guard of a dead hub still cleans up, a new one ends at once.
-            if process is not None and process.returncode != 0:
-                break
+    while True:
+        if (hub := connect()) is not None:
+            return hub
+        if time.monotonic() > deadline or (process is not None and process.poll()):
+            raise HubError(f"no hub could be started; its log is {log}{_last_line(log)}")
+        # One that finds another, or the guard of a dead one, ends at once; the next waits until the lock is free.
+        if (process is None or process.poll() == 0) and not _locked(home / "hub" / "hub.lock"):
             with open(log, "ab") as output:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "headgate.hub.server"],
@@ -165,11 +173,19 @@ def connect_or_start() -> Hub:
                     cwd="/",
                     start_new_session=True,
                 )
-        if (hub := connect()) is not None:
-            return hub
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(0.02)
-    raise HubError(f"no hub could be started; its log is {log}{_last_line(log)}")
+        time.sleep(_LOOK_SECONDS)
+
+
+def _locked(path: Path) -> bool:
+    """Whether a hub or a guard holds the hub's lock."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
 
 
 def _last_line(log: Path) -> str:

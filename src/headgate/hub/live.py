@@ -4,6 +4,7 @@ and whoever watches."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 import time
@@ -17,7 +18,7 @@ from headgate.cluster import Node
 from headgate.controller import Controller
 from headgate.engines.base import Engine, Listener
 from headgate.engines.launch import command, inject, launch
-from headgate.errors import UsageError
+from headgate.errors import HeadgateError, UsageError
 from headgate.events import ENDED, Action, Event, Exit, TaskId
 from headgate.hub import messages
 from headgate.hub.job import LiveJob
@@ -34,6 +35,8 @@ SAMPLE_SECONDS = 1.0
 _NOT_USED = "disk rate"  # no policy sets one, so that its lack changes nothing
 ORIGIN_SECONDS = 5.0
 """Longest that the end of a short run waits for what its scripts run with to be listed."""
+REPORT_SECONDS = 600.0
+"""Longest that a report may take; a run of a month takes minutes."""
 
 
 class LiveHub(Listener):
@@ -101,14 +104,16 @@ class LiveHub(Listener):
             HeadgateError: It cannot be run here; nothing of it was kept.
         """
         cluster = self._engine.cluster()
+        keys = {}
         for job in submission.jobs:  # so that what can be known now is one message now, and not a failed job later
             candidates(cluster, job)
+            keys[job.name] = profiles.key(job, self._node)
             command(job, {**submission.environment, **job.env}.get("PATH"))
         inject(self._home / "inject")
         run = LiveRun(submission, self._node, self.policy, time.monotonic(), self._trouble)
         self._runs[run.id] = run
         for name, live in run.jobs.items():
-            live.profile_key = profiles.key(live.spec, self._node)
+            live.profile_key = keys[name]
             known = profiles.load(self._home / "profiles", live.profile_key)
             if known is not None:
                 live.profile = profiles.dump(known)
@@ -200,17 +205,22 @@ class LiveHub(Listener):
         live.begin(action.attempt)
         run.record_task(action.task, node=action.node, attempt=action.attempt, started=run.clock())
         self._granted(action.task, action.share, action.threads, action.entitled_cores, action.reason)
-        prepared = launch(
-            action.task,
-            action.spec,
-            environment=run.submission.environment,
-            threads=action.threads,
-            injected=inject(self._home / "inject"),
-            checkpoints=run.checkpoints(name),
-            resume=action.resume,
-            gpus=action.gpus,
-            mode=run.submission.mode,
-        )
+        try:
+            prepared = launch(
+                action.task,
+                action.spec,
+                environment=run.submission.environment,
+                threads=action.threads,
+                injected=inject(self._home / "inject"),
+                checkpoints=run.checkpoints(name),
+                resume=action.resume,
+                gpus=action.gpus,
+                mode=run.submission.mode,
+            )
+        except HeadgateError as error:  # its interpreter may be gone since it was handed in
+            failure = Exit(code=None, reason=f"could not be started: {error}")
+            self._loop.call_soon(self._exited, action.task, failure)
+            return
         self._engine.start(prepared, action.share, run.log(action.task))
 
     def _granted(self, task: TaskId, change: Share, threads: int, entitled: float, reason: str) -> None:
@@ -238,11 +248,9 @@ class LiveHub(Listener):
         await asyncio.wait([self._origins.pop(run.id)], timeout=ORIGIN_SECONDS)
         await asyncio.to_thread(run.close)
         self.watchers.tell(run.id, last)
-        # In a process of its own: drawing up a page must not hold up the jobs of other runs.
-        store, page = run.folder / runs.STORE, run.folder / "report.html"
-        code = "import sys, pathlib, headgate.reports.html as html; html.write(*map(pathlib.Path, sys.argv[1:]))"
-        writer = await asyncio.create_subprocess_exec(sys.executable, "-c", code, str(store), str(page))
-        await writer.wait()
+        page = run.folder / "report.html"
+        with contextlib.suppress(OSError, TimeoutError):  # whoever watches goes on without a report
+            await asyncio.wait_for(_write_report(run.folder / runs.STORE, page), REPORT_SECONDS)
         self.watchers.tell(run.id, {"type": "reported", "run": run.id, "report": str(page) if page.exists() else None})
         self.watchers.drop(run.id)
 
@@ -387,3 +395,14 @@ class LiveHub(Listener):
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task
+
+
+async def _write_report(store: Path, page: Path) -> None:
+    """Draw up a run's page in a process of its own, so that it holds up no job of another run."""
+    code = "import sys, pathlib, headgate.reports.html as html; html.write(*map(pathlib.Path, sys.argv[1:]))"
+    writer = await asyncio.create_subprocess_exec(sys.executable, "-c", code, str(store), str(page))
+    try:
+        await writer.wait()
+    finally:
+        if writer.returncode is None:
+            writer.kill()

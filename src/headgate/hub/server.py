@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ class Server:
         self._hub = hub
         self._clients = 0
         self._idle_since = time.monotonic()
+        self._ending = False
         self.stopping = asyncio.Event()
 
     async def serve(self, path: Path) -> None:
@@ -50,7 +52,7 @@ class Server:
         path.unlink(missing_ok=True)
         server = await asyncio.start_unix_server(self._client, path, limit=_LINE_BYTES)
         os.chmod(path, 0o600)
-        async with server:
+        try:
             while not self.stopping.is_set():
                 if self._hub.busy or self._clients:
                     self._idle_since = time.monotonic()
@@ -60,8 +62,11 @@ class Server:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self.stopping.wait(), min(left, 1.0))
             # Whoever comes from here on finds no socket, and waits for the lock to start another hub.
+            self._ending = True
             path.unlink(missing_ok=True)
             await self._stop_jobs()
+        finally:
+            server.close()  # and not waited for: from Python 3.12 on that would last until the last client has gone
 
     async def _stop_jobs(self) -> None:
         """Stop what still runs, each job with its checkpoint; the engine kills a task when its grace is over."""
@@ -73,6 +78,9 @@ class Server:
                 await asyncio.wait_for(self.stopping.wait(), 0.05)
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._ending:  # it connected before the socket went: let it wait for the next hub
+            writer.close()
+            return
         self._clients += 1
         closers: list[Callable[[], None]] = []
         try:
@@ -83,6 +91,9 @@ class Server:
                     answer = {"error": str(error), "exit_code": error.exit_code}
                 except ValueError as error:
                     answer = {"error": f"this request makes no sense: {error}", "exit_code": HubError.exit_code}
+                except Exception as error:  # noqa: BLE001  # a plug-in's fault, or ours: no other client's to suffer
+                    traceback.print_exc()
+                    answer = {"error": f"the hub failed at it: {error!r}", "exit_code": HubError.exit_code}
                 _write(writer, answer)
                 await writer.drain()
         except (ConnectionError, ValueError):
@@ -102,6 +113,8 @@ class Server:
         match request.get("op"):
             case "hello":
                 return {"type": "hello", "protocol": PROTOCOL, "headgate": headgate.__version__, "pid": os.getpid()}
+            case "submit" if self._ending:
+                raise HubError("the hub is ending; try again in a moment")
             case "submit":
                 if request.get("policy") is not None:
                     self._hub.set_policy(policies.make(request["policy"]))

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from headgate.cluster import Node
+from headgate.errors import UsageError
 from headgate.jobs import Job
 from headgate.profiles import Profile
 
@@ -18,8 +19,15 @@ _ADAPTER = TypeAdapter(Profile)
 
 def key(job: Job, node: Node) -> str:
     """What a job's profile is stored under: its script's text (or its command), arguments, variables, interpreter,
-    and the kind of node: CPU model, cores and GPUs."""
-    script = Path(job.script).read_bytes() if job.script is not None else repr(job.run).encode()
+    and the kind of node: CPU model, cores and GPUs.
+
+    Raises:
+        UsageError: The script cannot be read.
+    """
+    try:
+        script = Path(job.script).read_bytes() if job.script is not None else repr(job.run).encode()
+    except OSError as error:
+        raise UsageError(f"job {job.name!r}: cannot read {job.script}: {error.strerror}") from error
     parts = (
         script,
         repr(job.args).encode(),
