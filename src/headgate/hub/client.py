@@ -9,6 +9,7 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -159,6 +160,8 @@ def connect_or_start() -> Hub:
     process: subprocess.Popen[bytes] | None = None
     while True:
         if (hub := connect()) is not None:
+            if process is not None:  # it outlives this connection, and should leave no zombie when it ends
+                threading.Thread(target=process.wait, name="hub", daemon=True).start()
             return hub
         if time.monotonic() > deadline or (process is not None and process.poll()):
             raise HubError(f"no hub could be started; its log is {log}{_last_line(log)}")

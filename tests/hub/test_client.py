@@ -1,0 +1,84 @@
+"""Talking to the hub when the moment is a bad one: it is ending, the run has ended, what is asked makes no sense."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from tests.hub.user import SECONDS, User
+
+from headgate.errors import HeadgateError
+from headgate.hub import api
+from headgate.hub.client import Hub, connect, connect_or_start
+from headgate.hub.server import SUBMISSION
+from headgate.jobs import Job
+from headgate.testing import wait
+
+STUBBORN = "trap '' TERM; touch deaf; while :; do sleep 0.05; done"
+
+
+def submit(hub: Hub, folder: Path, command: str, **more: object) -> str:
+    job = Job(name="a", run=command, workdir=str(folder))
+    data = SUBMISSION.dump_python(api.submission([job]), mode="json")
+    return str(hub.ask("submit", submission=data, policy=None, **more)["run"])
+
+
+def refused() -> bool:
+    if (hub := connect()) is not None:
+        hub.close()
+    return hub is None
+
+
+def test_a_stop_that_comes_after_the_end_has_nothing_to_stop(user: User) -> None:
+    with connect_or_start() as hub:
+        run = submit(hub, user.folder, "true", attach=True)
+        kinds = []
+        for message in hub.follow(SECONDS):
+            assert message is not None
+            kinds.append(message.get("type"))
+            if kinds[-1] == "end":
+                hub.send("stop", run=run, kill=False)
+    assert kinds[-1] == "reported"
+
+
+def test_what_the_hub_fails_at_is_said_and_it_goes_on(user: User) -> None:
+    with connect_or_start() as hub:
+        with pytest.raises(HeadgateError, match="the hub failed at it: TypeError"):
+            hub.ask("submit", submission={}, policy=["equal"])
+        assert hub.ask("runs")["runs"] == []
+
+
+def test_an_ending_hub_takes_in_nothing_and_the_next_one_waits_for_it(user: User) -> None:
+    with connect_or_start() as hub:
+        pid = hub.ask("hello")["pid"]
+        submit(hub, user.folder, STUBBORN)
+        wait.until((user.folder / "deaf").exists, SECONDS, "the job is deaf")
+        os.kill(pid, signal.SIGTERM)
+        wait.until(refused, SECONDS, "nobody new is let in")
+        with pytest.raises(HeadgateError, match="the hub is ending"):
+            submit(hub, user.folder, "true")
+        os.kill(pid, signal.SIGTERM)
+    with connect_or_start() as hub:
+        assert hub.ask("hello")["pid"] != pid
+
+
+def test_a_job_whose_interpreter_has_gone_fails_and_says_so(user: User) -> None:
+    user.write("b.py", "print('never')")
+    (user.folder / "mine").symlink_to(sys.executable)
+    user.write(
+        "jobs.yaml",
+        """
+        jobs:
+          - {name: a, run: 'while [ ! -e go ]; do sleep 0.02; done'}
+          - {name: b, script: b.py, python: ./mine, after: a}
+        """,
+    )
+    user.detaches("jobs.yaml")
+    user.sees_state("a", "running")
+    (user.folder / "mine").unlink()
+    user.touch("go")
+    ended = user.sees_state("b", "failed")
+    assert ended["reason"].startswith("could not be started: job 'b': found no ")
