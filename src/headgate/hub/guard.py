@@ -16,15 +16,20 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from headgate import isolation, runs
+from headgate.errors import HeadgateError
 from headgate.events import TaskId
+from headgate.isolation import processes
 
 GRACE_SECONDS = 10.0
+_TAKE_SECONDS = 5.0
+"""How long the hub waits for a guard that does not read what it is told."""
 _GROUP = "swept"  # starts no boxes
 
 
@@ -47,11 +52,13 @@ class Guarded:
         self._boxes = folder / "boxes"
         self._boxes.mkdir(mode=0o700, exist_ok=True)
         self._tasks: dict[TaskId, tuple[dict[str, object], int]] = {}
+        self._lock_tasks = threading.Lock()  # the engine's thread tells of boxes while the hub's replaces a guard
         self.start()
 
     def start(self) -> None:
         """Start a guard and tell it of every box there is."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.settimeout(_TAKE_SECONDS)
         self._socket = ours
         with theirs:
             self._process = subprocess.Popen(
@@ -66,25 +73,29 @@ class Guarded:
 
     def restart(self) -> None:
         """Put another in place of a guard that died."""
-        self._process.wait()
-        os.close(self.pidfd)
-        self._socket.close()
-        self.start()
+        with self._lock_tasks:
+            self._process.wait()
+            os.close(self.pidfd)
+            self._socket.close()
+            self.start()
 
     def add(self, task: TaskId, record: Mapping[str, object], output_fd: int, log: str) -> None:
         message: dict[str, object] = {"op": "add", "task": task, "record": record, "log": log, "connected": False}
         with contextlib.suppress(OSError):  # on a full disk the guard still knows
             _box_file(self._boxes, task).write_text(json.dumps(record))
-        self._tasks[task] = message, output_fd
-        self._send(message, [output_fd])
+        with self._lock_tasks:
+            self._tasks[task] = message, output_fd
+            self._send(message, [output_fd])
 
     def connected(self, task: TaskId) -> None:
-        self._tasks[task][0]["connected"] = True
-        self._send({"op": "connected", "task": task})
+        with self._lock_tasks:
+            self._tasks[task][0]["connected"] = True
+            self._send({"op": "connected", "task": task})
 
     def remove(self, task: TaskId) -> None:
-        self._tasks.pop(task, None)
-        self._send({"op": "remove", "task": task})
+        with self._lock_tasks:
+            self._tasks.pop(task, None)
+            self._send({"op": "remove", "task": task})
         _box_file(self._boxes, task).unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -96,21 +107,32 @@ class Guarded:
 
     def _send(self, message: Mapping[str, object], fds: list[int] | None = None) -> None:
         # A guard that died is replaced as soon as the hub sees its pidfd; the new one is told of every box.
-        with contextlib.suppress(OSError):
+        try:
             socket.send_fds(self._socket, [json.dumps(message).encode()], fds or [])
+        except TimeoutError:
+            self._process.kill()  # it was stopped, or hangs: another one is of more use
+        except OSError:
+            return
 
 
-def leftovers(folder: Path) -> list[TaskId]:
-    """Remove the boxes that a dead hub and a dead guard left; their tasks. Only for a process that holds the hub's
-    lock."""
-    removed = []
+def leftovers(folder: Path) -> None:
+    """Remove the boxes that a dead hub and a dead guard left. Only for a process that holds the hub's lock."""
     for file in sorted((folder / "boxes").glob("*.json")):
-        with contextlib.suppress(ValueError, KeyError):
-            record = json.loads(file.read_text())
-            isolation.make(record["isolation"], _GROUP).sweep(record)
-            removed.append(file.stem.replace(":", "/"))
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # half a record: the disk was full
+            if not _sweep(json.loads(file.read_text())):
+                continue
         file.unlink(missing_ok=True)
-    return removed
+
+
+def _sweep(record: Mapping[str, object]) -> bool:
+    """Remove a box; False when that is not possible now, such as without the package that its isolation came from:
+    its record stays, and holds up no other box and no command."""
+    try:
+        isolation.make(str(record["isolation"]), _GROUP).sweep(record)
+    except (HeadgateError, OSError) as error:
+        print(f"a box of {record.get('task')} is left: {error}", file=sys.stderr)
+        return False
+    return True
 
 
 @dataclass(slots=True)
@@ -141,8 +163,9 @@ class _Guard:
             task = message.get("task")
             match message["op"]:
                 case "add":
+                    output = fds[0] if fds else None  # none where this process may open no more
                     self._tasks[task] = _Task(
-                        message["record"], _pidfd(message["record"]), fds[0], message["log"], message["connected"]
+                        message["record"], _pidfd(message["record"]), output, message["log"], message["connected"]
                     )
                 case "connected" if task in self._tasks:
                     self._tasks[task].connected = True
@@ -172,11 +195,12 @@ class _Guard:
                 elif not _copy(fd, logs[fd]):
                     poller.unregister(fd)
         for id, task in self._tasks.items():
-            isolation.make(str(task.record["isolation"]), _GROUP).sweep(task.record)
+            swept = _sweep(task.record)
             if task.output is not None:
                 while _copy(task.output, task.log):
                     pass
-            _box_file(self._folder / "boxes", id).unlink(missing_ok=True)
+            if swept:
+                _box_file(self._folder / "boxes", id).unlink(missing_ok=True)
         runs.remove_sockets()
 
     def _drop(self, task: _Task) -> None:
@@ -186,10 +210,17 @@ class _Guard:
 
 
 def _pidfd(record: Mapping[str, object]) -> int | None:
+    """Of a box's first process; None when that has ended, even if another one has its number by now."""
     try:
-        return os.pidfd_open(int(str(record["pid"])))
-    except OSError:
+        pid = int(str(record.get("pid")))
+        fd = os.pidfd_open(pid)
+    except (OSError, ValueError):
         return None
+    found, started = processes.look(pid), record.get("started")
+    if found is None or (started is not None and found.started != started):
+        os.close(fd)
+        return None
+    return fd
 
 
 def _copy(fd: int, log: str) -> bool:
