@@ -254,6 +254,14 @@ def test_a_waiting_job_is_stopped_at_once_and_a_stopped_one_is_not_tried_again()
     assert driver.wake_at is None
 
 
+def test_a_job_is_stopped_between_two_attempts() -> None:
+    driver = Driver()
+    driver.submit(0.0, job(retries=3))
+    driver.step(1.0, TaskExited("r/a/worker-0", Exit(code=1)))
+    assert driver.step(1.5, StopRequested("r/a")) == [MarkJob("r/a", "stopped", "stopped before it was tried again")]
+    assert driver.wake_at is None
+
+
 def test_a_job_over_its_timeout_is_ended_as_failed() -> None:
     driver = Driver()
     running(driver, 0.0, job(timeout=90.0))
@@ -381,21 +389,31 @@ def test_a_policy_never_grants_more_than_the_user_allows() -> None:
     ]
 
 
-def test_a_policy_that_raises_is_reported_and_ends_no_job() -> None:
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (ZeroDivisionError("oh"), "ZeroDivisionError('oh')"),
+        (None, "AttributeError(\"'NoneType' object has no attribute 'shares'\")"),
+        (Decision({"r/a": Share()}), "TypeError('cannot unpack non-iterable Share object')"),  # type: ignore[dict-item]
+    ],
+    ids=["raises", "answers nothing", "answers nonsense"],
+)
+def test_a_broken_policy_is_reported_once_and_ends_no_job(fault: object, told: str) -> None:
     class Broken(Policy):
         name = "broken"
 
         def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:
-            raise ZeroDivisionError("oh")
+            if isinstance(fault, Exception):
+                raise fault
+            return fault  # type: ignore[return-value]
 
     driver = Driver(Broken())
-    actions = driver.submit(0.0, job())
-    warning = "policy 'broken' failed, shares stay as they are: ZeroDivisionError('oh')"
-    assert actions == [
-        Warn(warning),
+    assert driver.submit(0.0, job()) == [
+        Warn(f"policy 'broken' failed, shares stay as they are: {told}"),
         start(job(), Share(), 2, 2.0, "no policy"),
         MarkJob("r/a", "running", "started"),
     ]
+    assert driver.step(1.0, Usage("r/a/worker-0", 1.0, 2.0**20)) == []
 
 
 def test_what_concerns_unknown_tasks_is_ignored() -> None:

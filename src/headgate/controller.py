@@ -100,6 +100,7 @@ class Controller:
         self._cores: dict[str, float] = {}
         self._gpus: dict[str, tuple[int, ...]] = {}
         self._policy_wake: float | None = None
+        self._policy_fault = ""
 
     def step(self, now: float, event: Event) -> tuple[list[Action], float | None]:
         """What to do about an event.
@@ -203,7 +204,8 @@ class Controller:
         if job is None or job.state in ENDED:
             return []
         if not job.tasks:
-            return [self._mark(job, "stopped", "stopped before it started")]
+            when = "it was tried again" if job.attempt else "it started"
+            return [self._mark(job, "stopped", f"stopped before {when}")]
         if kill:
             return self._end(job, "killed", "killed by its user", kill=True)
         return self._end(job, "stopped", "stopped by its user")
@@ -320,18 +322,19 @@ class Controller:
         granted: dict[TaskId, Share] = {}
         try:
             decision = self.policy.decide(now, sum(self._cores.values()), changes)
-        except Exception as error:  # noqa: BLE001  # a plug-in's fault must not end the jobs
-            self._policy_wake = None
-            actions.append(Warn(f"policy {self.policy.name!r} failed, shares stay as they are: {error!r}"))
-        else:
-            self._policy_wake = decision.wake_at
             for id, (share, reason) in decision.shares.items():
                 job = self._jobs.get(id)
                 if job is None or not job.tasks:
                     continue
-                reasons[id] = reason
                 for task in job.tasks.values():
                     granted[task.id] = _within(share, job, len(job.tasks))
+                reasons[id] = reason
+            self._policy_wake, self._policy_fault = decision.wake_at, ""
+        except Exception as error:  # noqa: BLE001  # a plug-in's fault must not end the jobs
+            granted, self._policy_wake = {}, None
+            if self._policy_fault != repr(error):  # not with each report of each job
+                self._policy_fault = repr(error)
+                actions.append(Warn(f"policy {self.policy.name!r} failed, shares stay as they are: {error!r}"))
         for job in self._jobs.values():
             for task in job.tasks.values():
                 task.share = task.share.merged(granted.get(task.id, Share()))
