@@ -32,6 +32,18 @@ class Limits:
     gpus: int | None = None
     workers: tuple[int, int | None] = (1, None)
 
+    def __post_init__(self) -> None:
+        for name, value in (("cores", self.cores), ("memory_bytes", self.memory_bytes)):
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"Limits.{name} is {value!r}; expected a positive number, or None for no limit")
+        if self.gpus is not None and self.gpus < 0:
+            raise ValueError(f"Limits.gpus is {self.gpus!r}; expected 0 or more, or None for no limit")
+        fewest, most = self.workers
+        if fewest < 1 or (most is not None and most < fewest):
+            raise ValueError(
+                f"Limits.workers is {self.workers!r}; expected the fewest, at least 1, and the most or None"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class ProgressRule:
@@ -97,3 +109,11 @@ class Job:
             )
         if (self.script is None) == (self.run is None):
             raise ValueError(f"job {self.name!r}: expected exactly one of `script` and `run`")
+        for what, value, fits, expected in (
+            ("at", self.at, 0 <= self.at < math.inf, "0 or more seconds"),
+            ("priority", self.priority, 0 < self.priority < math.inf, "a positive number"),
+            ("retries", self.retries, self.retries >= 0, "0 or more"),
+            ("timeout", self.timeout, self.timeout is None or 0 < self.timeout < math.inf, "positive seconds, or None"),
+        ):
+            if not fits:
+                raise ValueError(f"job {self.name!r}: `{what}` is {value!r}; expected {expected}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,22 @@ def submission(jobs: Sequence[Job], **more: Any) -> Submission:
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"found {names.count(name)} jobs named {name!r}; give each a name of its own")
+    _check_order({job.name: job.after for job in jobs}, resumed="resumed_from" in more)
     program = Path(sys.argv[0]).name
     command = ("headgate" if program == "__main__.py" else program, *sys.argv[1:])
     return Submission(tuple(map(_absolute, jobs)), dict(os.environ), os.getcwd(), command, **more)
+
+
+def _check_order(after: Mapping[str, str | None], resumed: bool) -> None:
+    """Whether every job's turn will come; that which a resumed one comes after may have been done before."""
+    for name, first in after.items():
+        if first is not None and first not in after and not resumed:
+            raise UsageError(f"job {name!r} comes after {first!r}, which is no job here; expected one of {list(after)}")
+        chain = [name]
+        while (first := after.get(chain[-1])) is not None and first not in chain:
+            chain.append(first)
+        if first is not None:
+            raise UsageError(f"found a cycle: {' after '.join([*chain, first])}; break it")
 
 
 def _absolute(job: Job) -> Job:
@@ -55,7 +68,7 @@ def run(*jobs: Job, policy: str | None = None) -> runs.RunSummary:
 
     Args:
         jobs: What to run.
-        policy: What moves shares between them; None: what the hub uses already, `equal` at first.
+        policy: What moves shares between them; None: what the jobs that run already have, else `equal`.
 
     Returns:
         How the run and each of its jobs ended; `path` is the run's folder, with its logs and `report.html`.

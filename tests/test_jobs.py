@@ -1,0 +1,50 @@
+"""What a job may say, whoever makes it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from headgate.errors import UsageError
+from headgate.hub.api import submission
+from headgate.jobs import Job, Limits
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"cores": 0},
+        {"cores": math.nan},
+        {"memory_bytes": -1},
+        {"gpus": -1},
+        {"workers": (0, None)},
+        {"workers": (3, 2)},
+    ],
+    ids=str,
+)
+def test_a_limit_that_no_task_could_run_in_is_refused(limits: dict[str, Any]) -> None:
+    [name] = limits
+    with pytest.raises(ValueError, match=f"Limits.{name} is "):
+        Limits(**limits)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"at": -1}, {"at": math.inf}, {"priority": 0}, {"retries": -1}, {"timeout": 0}], ids=str
+)
+def test_a_time_or_count_that_makes_no_sense_is_refused(fields: dict[str, Any]) -> None:
+    [name] = fields
+    with pytest.raises(ValueError, match=f"job 'a': `{name}` is {fields[name]}; expected "):
+        Job(name="a", run="true", **fields)
+
+
+def test_jobs_whose_turn_would_never_come_are_refused() -> None:
+    with pytest.raises(UsageError, match="job 'a' comes after 'c', which is no job here; expected one of"):
+        submission([Job(name="a", run="true", after="c"), Job(name="b", run="true")])
+    with pytest.raises(UsageError, match="found a cycle: a after b after c after b; break it"):
+        submission([Job(name=name, run="true", after=after) for name, after in ("ab", "bc", "cb")])
+    with pytest.raises(UsageError, match="found a cycle: a after a; break it"):
+        submission([Job(name="a", run="true", after="a")], resumed_from="r")
+    resumed = submission([Job(name="a", run="true", after="done before")], resumed_from="r")
+    assert [job.after for job in resumed.jobs] == ["done before"]
