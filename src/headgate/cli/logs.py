@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -35,37 +38,50 @@ def command(job: str, run: str | None, follow: bool, tail: int | None, as_json: 
     if as_json:
         click.echo(json.dumps([{"path": str(path), "bytes": path.stat().st_size} for path in files], indent=2))
         return
-    for path in files:
-        if tail is None:
-            _print(path, 0)
-        elif path.suffix == ".log":
-            with path.open("rb") as file:
-                sys.stdout.buffer.writelines(deque(file, maxlen=tail))
-    sys.stdout.flush()
+    printed = {path: _print(path, tail) for path in files if tail is None or path.suffix == ".log"}
     if follow:
-        _follow(folder, name, {path: path.stat().st_size for path in files if path.suffix == ".log"})
+        _follow(folder, name, printed)
 
 
-def _print(path: Path, start: int) -> int:
+class _Place(NamedTuple):
+    """How far a log was printed: the file, which is renamed when it is full, and the bytes of it."""
+
+    inode: int
+    bytes: int
+
+
+def _print(path: Path, tail: int | None = None, start: int = 0) -> _Place:
     with path.open("rb") as file:
         file.seek(start)
+        if tail is not None:
+            sys.stdout.buffer.writelines(deque(file, maxlen=tail))
         while chunk := file.read(1 << 16):
             sys.stdout.buffer.write(chunk)
         sys.stdout.flush()
-        return file.tell()
+        return _Place(os.fstat(file.fileno()).st_ino, file.tell())
 
 
-def _follow(folder: Path, job: str, printed: dict[Path, int]) -> None:
+def _follow(folder: Path, job: str, printed: dict[Path, _Place]) -> None:
     while True:
         ended = _ended(folder, job)
         for path in sorted((folder / "jobs" / job).glob("*.log")):
-            size, before = path.stat().st_size, printed.get(path, 0)
-            if size != before:
-                # A log that is shorter than before was begun anew.
-                printed[path] = _print(path, before if size > before else 0)
+            with suppress(FileNotFoundError):  # it is being begun anew
+                printed[path] = _print_on(path, printed.get(path))
         if ended:
             return
         time.sleep(_FOLLOW_SECONDS)
+
+
+def _print_on(path: Path, place: _Place | None) -> _Place:
+    """Print what has come to a log since it was printed up to `place`."""
+    if place is None:
+        return _print(path)
+    if path.stat().st_ino == place.inode:
+        return _print(path, start=place.bytes)
+    former = Path(f"{path}.1")
+    if former.stat().st_ino == place.inode:
+        _print(former, start=place.bytes)
+    return _print(path)
 
 
 def _ended(folder: Path, job: str) -> bool:
