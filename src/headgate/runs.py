@@ -204,8 +204,8 @@ class RunSummary:
 def summary(run: Path) -> RunSummary:
     """What the store says of a run; a run that is marked as running without a hub was interrupted."""
     with RunReader(run / STORE) as reader:
+        running = alive(run)  # looked at first: a run that ends meanwhile was not interrupted
         meta = reader.meta()
-        running = alive(run)
         state = meta.get("state", "running")
         if state == "running" and not running:
             state = "interrupted"
