@@ -54,7 +54,6 @@ class Submission:
     environment: Mapping[str, str]
     cwd: str
     command: tuple[str, ...]
-    policy: str | None = None
     mode: str = "run"
     resume: Mapping[str, Checkpoint] = field(default_factory=dict)
     resumed_from: str | None = None

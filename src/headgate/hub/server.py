@@ -116,8 +116,10 @@ class Server:
             case "submit" if self._ending:
                 raise HubError("the hub is ending; try again in a moment")
             case "submit":
-                if request.get("policy") is not None:
-                    self._hub.set_policy(policies.make(request["policy"]))
+                # What one run was started with is not what the next one gets that does not ask for it.
+                policy = request.get("policy") or (None if self._hub.runs else policies.DEFAULT)
+                if policy is not None:
+                    self._hub.set_policy(policies.make(policy))
                 submitted = self._hub.submit(SUBMISSION.validate_python(request.get("submission")))
                 if request.get("attach"):
                     closers.append(self._hub.watchers.add(submitted.id, lambda message: _show(writer, message)))
