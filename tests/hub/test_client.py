@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ from headgate.hub import api
 from headgate.hub.client import Hub, connect, connect_or_start
 from headgate.hub.server import SUBMISSION
 from headgate.jobs import Job
+from headgate.telemetry.store import RunReader
 from headgate.testing import wait
 
 STUBBORN = "trap '' TERM; touch deaf; while :; do sleep 0.05; done"
@@ -82,3 +84,30 @@ def test_a_job_whose_interpreter_has_gone_fails_and_says_so(user: User) -> None:
     user.touch("go")
     ended = user.sees_state("b", "failed")
     assert ended["reason"].startswith("could not be started: job 'b': found no ")
+
+
+def test_where_old_runs_cannot_be_deleted_the_run_says_why(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADGATE_KEEP_RUNS", "many")
+    with connect_or_start() as hub:
+        submit(hub, user.folder, "while [ ! -e go ]; do sleep 0.02; done", attach=True)
+        for message in hub.follow(SECONDS):
+            if message is not None and message.get("kind") == "warning" and "KEEP_RUNS" in message["text"]:
+                user.touch("go")
+    assert user.json("ps")[0]["state"] == "done"
+
+
+def test_a_job_with_a_path_of_its_own_runs_and_what_it_runs_with_is_listed(user: User) -> None:
+    (user.folder / "bin").mkdir()
+    (user.folder / "bin" / "python").symlink_to(sys.executable)
+    user.write("a.py", "print('here')")
+    user.write("jobs.yaml", f"jobs: [{{script: a.py, env: {{PATH: '{user.folder}/bin'}}}}]")
+    user.types("run", "jobs.yaml", "--detach", PATH="/nowhere")
+    user.sees_state("a", "done")
+    [run] = (user.home / "runs").iterdir()
+    wait.until(lambda: "packages" in meta(run), SECONDS, "what is installed is listed")
+    assert list(json.loads(meta(run)["packages"])) == [f"{user.folder}/bin/python"]
+
+
+def meta(run: Path) -> dict[str, str]:
+    with RunReader(run / "run.sqlite") as reader:
+        return reader.meta()

@@ -123,10 +123,16 @@ class LiveHub(Listener):
             # Not at once: whoever submitted it watches it from here on.
             self._loop.call_soon(self._event, run, "warning", text)
         self._origins[run.id] = self._in_background(asyncio.to_thread(run.note_origin))
-        self._in_background(asyncio.to_thread(runs.retain))
+        self._in_background(self._retain(run))
         if self._sampler is None:
             self._sample()
         return run
+
+    async def _retain(self, run: LiveRun) -> None:
+        try:
+            await asyncio.to_thread(runs.retain)
+        except HeadgateError as error:
+            self._event(run, "warning", f"no old run was deleted: {error}")
 
     def stop(self, run: str, jobs: Sequence[str] | None, kill: bool) -> list[str]:
         """Stop jobs of a run (None: all of them); the names of those that had not ended.

@@ -10,7 +10,7 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -256,15 +256,15 @@ class LiveRun:
         scripts use. Takes a second, in processes of its own."""
         self.recorder.add("meta", key="git_commit", value=_commit(self.submission.cwd))
         code = (
-            "import importlib.metadata as m\n"
+            "import os, importlib.metadata as m\n"
+            "os.nice(19)\n"
             "print('\\n'.join(sorted({d.name + '==' + d.version for d in m.distributions()})))"
         )
         listed: dict[str, list[str]] = {}
-        for python in _interpreters(self.submission.jobs, self.submission.environment.get("PATH")):
-            answer = subprocess.run(
-                ["nice", "-n", "19", python, "-c", code], capture_output=True, text=True, timeout=60, check=False
-            )
-            listed[python] = answer.stdout.split()
+        for python in _interpreters(self.submission):
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # one that hangs is left out
+                answer = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+                listed[python] = answer.stdout.split()
         self.recorder.add("meta", key="packages", value=json.dumps(listed))
 
     def close(self) -> None:
@@ -275,8 +275,10 @@ class LiveRun:
         os.close(self._lock)
 
 
-def _interpreters(jobs: Sequence[Job], path: str | None) -> list[str]:
-    return sorted({interpreter(job, path) for job in jobs if job.script is not None})
+def _interpreters(submission: Submission) -> list[str]:
+    environment = submission.environment
+    scripts = [job for job in submission.jobs if job.script is not None]
+    return sorted({interpreter(job, {**environment, **job.env}.get("PATH")) for job in scripts})
 
 
 def _commit(folder: str) -> str:
