@@ -111,3 +111,14 @@ def test_a_job_with_a_path_of_its_own_runs_and_what_it_runs_with_is_listed(user:
 def meta(run: Path) -> dict[str, str]:
     with RunReader(run / "run.sqlite") as reader:
         return reader.meta()
+
+
+def test_a_hub_lets_go_of_all_that_a_run_needed(user: User) -> None:
+    with connect_or_start() as hub:
+        folder = Path(f"/proc/{hub.ask('hello')['pid']}/fd")
+        before = len(list(folder.iterdir()))
+        for _ in range(2):
+            submit(hub, user.folder, "sleep 1.2", attach=True)
+            for _ in hub.follow(SECONDS):
+                pass
+        wait.until(lambda: len(list(folder.iterdir())) <= before, SECONDS, "no more files are open than before")

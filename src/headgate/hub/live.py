@@ -354,6 +354,7 @@ class LiveHub(Listener):
     def _sample(self) -> None:
         if not self._runs:
             self._sampler = None
+            self._sampling.read(time.monotonic(), [])  # lets go of the files of what is gone
             return
         self._sampler = self._loop.call_later(SAMPLE_SECONDS, self._sample)
         node = f"node:{self._node.name}"
