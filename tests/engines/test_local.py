@@ -18,6 +18,7 @@ from headgate.engines.local import LocalEngine
 from headgate.events import Exit, TaskId
 from headgate.isolation import processes
 from headgate.isolation.base import Launch
+from headgate.isolation.box import ProcessBox
 from headgate.isolation.process import ProcessIsolation
 from headgate.shares import Share
 from headgate.testing import engine_programs, programs
@@ -216,3 +217,22 @@ def test_the_order_in_which_a_round_is_told_does_not_matter(
     finally:
         local.engine.close()
     assert local.told.breaches == []
+
+
+def test_an_error_with_one_task_ends_neither_the_engine_nor_the_others(
+    local: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(box: ProcessBox) -> Exit:
+        raise OSError("the kernel said no")
+
+    other = local.start(programs.argv("rest"), "other")
+    until(lambda: other in local.engine.boxes(), what="the other task")
+    with monkeypatch.context() as broken:
+        broken.setattr(ProcessBox, "reap", fails)
+        assert local.ended(local.start(programs.argv("leave", 0), "broken")).reason == (
+            "it ended, and how cannot be told"
+        )
+    until(lambda: local.told.of(None, "warned"), what="a warning")
+    assert "the kernel said no" in local.told.of(None, "warned")[0].what
+    local.engine.stop(other, 0.0)
+    assert local.ended(other).signal == signal.SIGKILL

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -67,6 +68,15 @@ def test_signals_are_as_a_program_expects_them() -> None:
     settable = sum(1 << (number - 1) for number in signal.valid_signals())
     assert masks["SigBlk:"] & settable == 0
     assert masks["SigIgn:"] & settable == 0
+
+
+def test_a_task_may_open_as_many_files_as_without_headgate() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[0] - 100, before[1]))
+    try:
+        assert output_of(launch("/bin/sh", "-c", "ulimit -n")).split() == [str(before[0])]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_programs_are_looked_for_in_the_folder_and_on_the_path_of_the_task(tmp_path: Path) -> None:

@@ -26,6 +26,9 @@ from headgate.shares import Share
 _READ_BYTES = 1 << 16
 _DRAIN_READS = 64
 
+CLOSE_SECONDS = 15.0
+"""How long `close` waits for tasks that it killed."""
+
 
 class Keeper(Protocol):
     """Who looks after the boxes should this process die."""
@@ -69,7 +72,7 @@ class LocalEngine(Engine):
         self._keeper = keeper
         self._commands: deque[Callable[[], None]] = deque()
         self._tasks: dict[TaskId, _Task] = {}
-        self._closing = False
+        self._closing_at: float | None = None
         self._open = False
         self._thread = threading.Thread(target=self._watch, name="engine", daemon=True)
 
@@ -133,31 +136,43 @@ class LocalEngine(Engine):
 
     def _obey(self) -> None:
         while self._commands:
-            self._commands.popleft()()
+            self._try(self._commands.popleft())
+
+    def _try(self, act: Callable[[], object]) -> None:
+        """What goes wrong with one task must not end the thread that looks after all of them."""
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001
+            self._listener.warned(None, f"engine {self.name!r} met an error and goes on: {error!r}")
 
     def _kill_all(self) -> None:
-        self._closing = True
+        self._closing_at = time.monotonic()
         for task in self._tasks.values():
-            task.box.kill()
+            self._try(task.box.kill)
 
     def _watch(self) -> None:
-        while not (self._closing and not self._tasks):
+        while self._tasks or self._closing_at is None:
             for key, _ in self._selector.select(self._next_time()):
                 # What came before it may have closed it: a task's end closes its output and its connection.
                 if self._selector.get_map().get(key.fd) is key:
-                    key.data()
+                    self._try(key.data)
             self._obey()
             now = time.monotonic()
+            if self._closing_at is not None and now >= self._closing_at + CLOSE_SECONDS:
+                break
             for task in list(self._tasks.values()):
                 if task.kill_at is not None and now >= task.kill_at:
                     task.kill_at = None
-                    task.box.kill()
+                    self._try(task.box.kill)
                 if task.reads_again is not None and now >= task.reads_again:
                     self._read_on(task)
+        for task in self._tasks.values():  # its box's record stays, for the next who cleans up
+            self._listener.exited(task.id, Exit(code=None, reason="it could not be killed: it is stuck in the kernel"))
 
     def _next_time(self) -> float | None:
         times = [t.kill_at for t in self._tasks.values() if t.kill_at is not None]
         times += [t.reads_again for t in self._tasks.values() if t.reads_again is not None]
+        times += [self._closing_at + CLOSE_SECONDS] if self._closing_at is not None else []
         return max(min(times) - time.monotonic(), 0.0) if times else None
 
     def _woken(self) -> None:
@@ -170,10 +185,10 @@ class LocalEngine(Engine):
             self._listener.warned(launch.task, "it was to be started while it runs; it runs on")
             return
         try:
-            if self._closing:
+            if self._closing_at is not None:
                 raise HeadgateError("this engine is closing")
             box, read_end = self._box(replace(launch, env={**launch.env, **added}), share)
-        except (HeadgateError, OSError) as error:
+        except Exception as error:  # noqa: BLE001  # whatever it is, the job has to hear of it
             self._listener.exited(launch.task, Exit(code=None, reason=f"could not be started: {error}"))
             return
         task = self._tasks[launch.task] = _Task(launch.task, box, key, read_end, TaskLog(log))
@@ -312,20 +327,26 @@ class LocalEngine(Engine):
 
     def _ended(self, task: _Task) -> None:
         self._selector.unregister(task.box.exit_fd)
-        exit = task.box.reap()
-        # What it forked and left behind would hold its output open, and its share.
-        task.box.kill()
-        self._settle(task)
+        exit = Exit(code=None, reason="it ended, and how cannot be told")
+        try:
+            exit = task.box.reap()
+            # What it forked and left behind would hold its output open, and its share.
+            task.box.kill()
+            self._settle(task)
+            for _ in range(_DRAIN_READS):
+                if not self._read(task):
+                    break
+        finally:
+            self._forget(task, exit)
+
+    def _forget(self, task: _Task, exit: Exit) -> None:
         if task.output in self._selector.get_map():
             self._selector.unregister(task.output)
-        for _ in range(_DRAIN_READS):
-            if not self._read(task):
-                break
         if lines := task.log.rest():
             self._listener.output(task.id, lines)
         task.log.close()
         os.close(task.output)
-        task.box.close()
+        self._try(task.box.close)
         del self._tasks[task.id]
         if self._keeper is not None:
             self._keeper.remove(task.id)

@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -186,6 +187,9 @@ def main() -> int:
     except BlockingIOError:
         return 0
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # A task takes about eight descriptors here, and three of the guard, which inherits this.
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     asyncio.run(_serve(home, lock))
     return 0
 

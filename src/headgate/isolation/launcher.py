@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import marshal
 import os
+import resource
 import signal
 import sys
 
@@ -22,12 +23,13 @@ def main() -> None:
         order += part
     if not order:  # the one who started it is gone
         os._exit(125)
-    program, argv, env = marshal.loads(order)
+    program, argv, env, files = marshal.loads(order)
     os.set_inheritable(channel, False)
     os.write(channel, BEGINS)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    resource.setrlimit(resource.RLIMIT_NOFILE, files)
     try:
         os.execve(program, argv, env)
     except OSError as error:

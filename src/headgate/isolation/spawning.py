@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import marshal
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -40,6 +41,10 @@ def find_program(launch: Launch) -> str:
         found = "is a folder" if os.path.isdir(candidates[0]) else "does not exist"
         raise IsolationError(f"{launch.task}: the program {candidates[0]} {found}; expected an executable file")
     raise IsolationError(f"{launch.task}: no program {name!r} on its PATH ({path}); install it or give its full path")
+
+
+_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
+"""Limit of open files of a task: as this process was started with, however many it allows itself later."""
 
 
 class Spawned:
@@ -117,10 +122,13 @@ class Spawned:
             self._process.wait()
 
 
-def _order(program: str, launch: Launch) -> tuple[bytes, list[bytes], dict[bytes, bytes]]:
+Order = tuple[bytes, list[bytes], dict[bytes, bytes], tuple[int, int]]
+
+
+def _order(program: str, launch: Launch) -> Order:
     """As bytes: the launcher may be in another locale, and so see other bytes in the same text."""
     env = {os.fsencode(name): os.fsencode(value) for name, value in launch.env.items()}
-    return os.fsencode(program), [os.fsencode(word) for word in launch.argv], env
+    return os.fsencode(program), [os.fsencode(word) for word in launch.argv], env, _FILES
 
 
 def _why_not(program: str, number: int) -> str:
