@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 from headgate.cluster import Node
@@ -44,6 +44,7 @@ class Exit:
         memory_peak_bytes: Most memory it held; None where that cannot be told.
         over_memory: Killed by the kernel for being over its memory limit.
         reason: What ended it in words, where Headgate knows more than the status says.
+        cpu_seconds: CPU time that it used from its start to its end; None where that cannot be told.
     """
 
     code: int | None
@@ -51,6 +52,7 @@ class Exit:
     memory_peak_bytes: int | None = None
     over_memory: bool = False
     reason: str | None = None
+    cpu_seconds: float | None = None
 
     @property
     def ok(self) -> bool:
@@ -134,6 +136,16 @@ class Progress:
     count: int = 1
     metrics: Mapping[str, float] = field(default_factory=dict)
     epochs: int | None = None
+
+    def merged(self, later: Progress) -> Progress:
+        """This progress and a later one of the same task as one: the mean loss of both, the later of all else."""
+        given = {f.name: v for f in fields(later) if (v := getattr(later, f.name)) is not None}
+        if self.loss is not None:
+            given |= {"loss": self.loss, "count": self.count}
+        if self.loss is not None and later.loss is not None:
+            count = self.count + later.count
+            given |= {"loss": (self.loss * self.count + later.loss * later.count) / count, "count": count}
+        return replace(self, **{**given, "metrics": {**self.metrics, **later.metrics}})
 
 
 @dataclass(frozen=True, slots=True)

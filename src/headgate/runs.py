@@ -23,6 +23,7 @@ from headgate.telemetry.store import RunReader
 
 STORE = "run.sqlite"
 LOCK = "lock"
+_NAMED = 5  # as many runs as a message names
 _SOCKET_BYTES = 100  # the kernel takes 107
 _SHORT = Path("/tmp")  # not TMPDIR: it may be long itself, and two terminals with two of them would have two hubs
 
@@ -151,7 +152,9 @@ def find(prefix: str | None = None) -> Path:
     if not matches:
         raise NotFoundError(f"no run {prefix!r}; `headgate ps` lists the runs there are")
     if len(matches) > 1:
-        raise UsageError(f"{prefix!r} could be any of {', '.join(path.name for path in matches)}; give more of it")
+        names = [path.name for path in matches[-_NAMED:]]
+        more = f" and {len(matches) - _NAMED} earlier ones" if len(matches) > _NAMED else ""
+        raise UsageError(f"{prefix!r} could be any of {', '.join(names)}{more}; give more of it")
     return matches[0]
 
 
@@ -189,7 +192,11 @@ class JobSummary:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """A run as its store has it; `state` is `running`, `done` or `interrupted`; `began` seconds since the epoch."""
+    """A run as its store has it.
+
+    `state` is `running`, `interrupted`, `done` (every job is), `stopped` (some were), or `failed` (some did, were
+    killed or skipped). `began` is in seconds since the epoch, `ended` in seconds since then.
+    """
 
     id: str
     path: str
@@ -226,6 +233,11 @@ def summary(run: Path) -> RunSummary:
                     ended=row["ended"],
                     attempt=row["attempt"] or 0,
                 )
+            )
+        if state == "done":
+            states = {job.state for job in jobs}
+            state = (
+                "failed" if states & {"failed", "killed", "skipped"} else "stopped" if "stopped" in states else "done"
             )
         ended = meta.get("ended")
         return RunSummary(

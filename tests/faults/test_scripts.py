@@ -49,7 +49,11 @@ Ending = Callable[[str], dict[str, object]]
 
 def test_that_fails_to_import_ends_with_its_traceback(user: User, ended: Ending) -> None:
     job = ended("import nosuchmodule")
-    assert (job["state"], job["exit_code"], job["reason"]) == ("failed", 1, "exit code 1")
+    assert (job["state"], job["exit_code"], job["reason"]) == (
+        "failed",
+        1,
+        "exit code 1, after the line: ModuleNotFoundError: No module named 'nosuchmodule'",
+    )
     assert user.types("logs", "bad", "-n", "1").stdout == "ModuleNotFoundError: No module named 'nosuchmodule'\n"
 
 

@@ -111,7 +111,7 @@ def test_asked_to_end_a_hub_stops_its_jobs_first(user: User) -> None:
     user.finds_nothing_left()
     jobs = user.jobs()
     assert (jobs["a"]["state"], jobs["late"]["state"]) == ("stopped", "stopped")
-    assert user.json("ps")[0]["state"] == "done"
+    assert user.json("ps")[0]["state"] == "stopped"
     assert (user.home / "runs" / user.json("ps")[0]["id"] / "report.html").exists()
 
 

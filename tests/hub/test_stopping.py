@@ -134,4 +134,4 @@ def test_stop_ends_one_job_and_leaves_the_other(user: User) -> None:
     assert user.json("stop", "prints") == {run: {"prints": "stopped"}}
     assert user.jobs()["stubborn"]["state"] == "running"
     assert user.json("stop", "--run", run, "--kill") == {run: {"stubborn": "killed"}}
-    wait.until(lambda: user.json("ps")[0]["state"] == "done", SECONDS, "the run has ended")
+    wait.until(lambda: user.json("ps")[0]["state"] == "failed", SECONDS, "the run has ended")

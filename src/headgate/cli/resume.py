@@ -37,6 +37,11 @@ def command(run: str | None, policy: str | None, detach: bool, as_json: bool) ->
     return submit(unfinished(folder), policy, detach, as_json)
 
 
+def _resumed_from(folder: Path) -> str | None:
+    with RunReader(folder / runs.STORE) as reader:
+        return reader.meta().get("resumed_from")
+
+
 def unfinished(folder: Path) -> Submission:
     """The jobs of a run that are not done, and where to go on from.
 
@@ -45,6 +50,9 @@ def unfinished(folder: Path) -> Submission:
     """
     if runs.alive(folder):
         raise UsageError(f"run {folder.name} is running; watch it with: headgate attach {folder.name}")
+    for other in runs.listing():
+        if other.name > folder.name and runs.alive(other) and _resumed_from(other) == folder.name:
+            raise UsageError(f"run {folder.name} goes on already, as run {other.name}")
     left = [job.name for job in runs.summary(folder).jobs if job.state != "done"]
     if not left:
         raise UsageError(f"every job of run {folder.name} is done; there is nothing to go on with")

@@ -59,12 +59,10 @@ def latest(reader: RunReader, job: str) -> dict[str, Any]:
         ("shares", "task", ("entitled_cores", "threads", "cpu_weight", "cpu_cap_cores")),
         ("usage", "target", ("cpu_cores", "memory_bytes")),
     ):
+        # The newest rows have what was reported lately; a table of weeks is not searched for what never was.
+        rows = reader.query(f"SELECT * FROM {table} WHERE {column} GLOB ? ORDER BY rowid DESC LIMIT 100", [tasks])
         for name in names:
-            rows = reader.query(
-                f"SELECT {name} FROM {table} WHERE {column} GLOB ? AND {name} IS NOT NULL ORDER BY rowid DESC LIMIT 1",
-                [tasks],
-            )
-            found[name] = rows[0][name] if rows else None
+            found[name] = next((row[name] for row in rows if row[name] is not None), None)
     last = reader.query(
         "SELECT nan FROM progress WHERE task GLOB ? AND (loss IS NOT NULL OR nan) ORDER BY rowid DESC LIMIT 1", [tasks]
     )

@@ -22,13 +22,18 @@ from headgate.profiling import store
 from headgate.telemetry import machine
 from headgate.telemetry.store import RunReader
 
+PROFILE_SECONDS = 300.0
+"""How long a run for a profile may take, where its job has no timeout."""
+
 
 def submission(jobs: Sequence[Job], **more: Any) -> Submission:
     """Jobs as handed in by this process: its environment, folder and command line; relative paths are made absolute.
 
     Raises:
-        UsageError: There is no job, two have one name, or a script does not exist.
+        UsageError: There is no job, two have one name, something is no job, or a script does not exist.
     """
+    for job in jobs:
+        _check_kind(job)
     if not jobs:
         raise UsageError("found no job; expected at least one")
     names = [job.name for job in jobs]
@@ -39,6 +44,13 @@ def submission(jobs: Sequence[Job], **more: Any) -> Submission:
     program = Path(sys.argv[0]).name
     command = ("headgate" if program == "__main__.py" else program, *sys.argv[1:])
     return Submission(tuple(map(_absolute, jobs)), dict(os.environ), os.getcwd(), command, **more)
+
+
+def _check_kind(job: object) -> None:
+    if not isinstance(job, Job):
+        raise UsageError(
+            f"found {type(job).__name__} {job!r:.80}; expected a job, such as headgate.Job(name='a', script='a.py')"
+        )
 
 
 def _check_order(after: Mapping[str, str | None], resumed: bool) -> None:
@@ -81,9 +93,9 @@ def run(*jobs: Job, policy: str | None = None) -> runs.RunSummary:
         >>> import headgate
         >>> headgate.run(headgate.Job(name="a", script="a.py"), headgate.Job(name="b", run="make b"))
     """
+    data = SUBMISSION.dump_python(submission(jobs), mode="json")
     clean()
     with connect_or_start() as hub:
-        data = SUBMISSION.dump_python(submission(jobs), mode="json")
         answer = hub.ask("submit", submission=data, policy=policy, attach=True)
         try:
             for _ in hub.follow(60.0):
@@ -106,8 +118,11 @@ def profile(job: Job, *, again: bool = False, watcher: Watcher = lambda _: None)
         UsageError: Bad input.
         HeadgateError: The script ended without a profile; the message says where its output is.
     """
+    _check_kind(job)
     if job.script is None:
         raise UsageError(f"job {job.name!r} is no script; a profile needs one that uses headgate.torch")
+    # A script that never prepares a model would run to its end.
+    job = replace(job, timeout=job.timeout or PROFILE_SECONDS)
     handed_in = submission([job], mode="profile")
     node = machine.detect(runs.home() / "node.json")
     stored = store.load(runs.home() / "profiles", store.key(handed_in.jobs[0], node))

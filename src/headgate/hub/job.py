@@ -22,6 +22,7 @@ class LiveJob:
     submitted: float
     reader: ProgressReader
     reader_failed: bool = False
+    last_line: str = ""  # that an attempt printed
     state: JobState = "waiting"
     reason: str = ""
     exit_code: int | None = None

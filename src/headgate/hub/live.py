@@ -9,7 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from headgate.telemetry.base import Target
 from headgate.telemetry.round import Round, samplers
 
 SAMPLE_SECONDS = 1.0
+_LINE_SHOWN = 200
 _NOT_USED = "disk rate"  # no policy sets one, so that its lack changes nothing
 ORIGIN_SECONDS = 5.0
 """Longest that the end of a short run waits for what its scripts run with to be listed."""
@@ -284,6 +285,7 @@ class LiveHub(Listener):
 
     def _output(self, task: TaskId, lines: Sequence[str]) -> None:
         run, live = self._find(task)
+        live.last_line = next((line for line in reversed(lines) if line.strip()), live.last_line)
         readings = live.reader.feed(lines)
         if live.reader.problem is not None and not live.reader_failed:
             live.reader_failed = True
@@ -320,6 +322,9 @@ class LiveHub(Listener):
 
     def _exited(self, task: TaskId, exit: Exit) -> None:
         run, live = self._find(task)
+        if exit.code and exit.reason is None and live.last_line:
+            exit = replace(exit, reason=f"exit code {exit.code}, after the line: {live.last_line[:_LINE_SHOWN]}")
+        run.flush_progress(task)
         run.record_task(task, ended=run.clock(), exit=asdict(exit))
         self._connected.discard(task)
         self._shares.pop(task, None)

@@ -33,6 +33,7 @@ from headgate.telemetry.store import Recorder
 
 JOB = TypeAdapter(Job)
 _FLUSH_SECONDS = 5.0
+_EVERY_REPORT_SECONDS = 600.0  # ten rows a second for a month would be 26 million
 """Longest that the first rows of a run may take to be on disk; the hub waits for them."""
 
 
@@ -74,6 +75,7 @@ class LiveRun:
         self.submission = submission
         self.began = now
         self.jobs: dict[str, LiveJob] = {}
+        self._progress: dict[TaskId, tuple[float, Progress]] = {}  # since when, and what, is not written yet
         self._seeds: dict[str, int] = {}
         self._tasks: dict[str, dict[str, Any]] = {}
         with contextlib.ExitStack() as undo:  # nothing is left of a run that cannot be begun
@@ -181,7 +183,20 @@ class LiveRun:
         )
 
     def record_progress(self, progress: Progress) -> None:
-        """Write what a task reported."""
+        """Write what a task reported; after its run's first minutes at most once a second, the means of that second."""
+        before = self._progress.pop(progress.task, None)
+        since, merged = (before[0], before[1].merged(progress)) if before is not None else (self.clock(), progress)
+        if self.clock() < _EVERY_REPORT_SECONDS or self.clock() - since >= 1.0:
+            self._write_progress(merged)
+        else:
+            self._progress[progress.task] = since, merged
+
+    def flush_progress(self, task: TaskId) -> None:
+        """Write what a task reported and is not written yet."""
+        if (waiting := self._progress.pop(task, None)) is not None:
+            self._write_progress(waiting[1])
+
+    def _write_progress(self, progress: Progress) -> None:
         loss = progress.loss
         self.recorder.add(
             "progress",

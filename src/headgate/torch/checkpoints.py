@@ -104,7 +104,8 @@ def read(path: str) -> dict[str, Any]:
 
 def _prune(folder: Path) -> None:
     saved = sorted(folder.glob("step-*.pt"), key=lambda path: path.stat().st_mtime_ns)
-    for old in saved[:-KEPT]:
+    # What is half written now was left by an attempt that was killed.
+    for old in [*saved[:-KEPT], *folder.glob(".step-*.partial")]:
         old.unlink(missing_ok=True)
 
 
