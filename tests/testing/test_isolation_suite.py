@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,11 @@ class LosesTheExitCode(MemoryBox):
         return Exit(code=0)
 
 
+class LosesTheCpuTime(MemoryBox):
+    def reap(self) -> Exit:
+        return replace(super().reap(), cpu_seconds=0.0)
+
+
 class LeavesItsSession(MemoryBox):
     def _say(self, *lines: str) -> None:
         super()._say(*(line.replace(f"session {self.pid}", "session 1") for line in lines))
@@ -225,6 +231,7 @@ DEFECTS: dict[str, tuple[Callable[[], MemoryIsolation], str]] = {
     "everything is swept": (SweepsEverything, "test_19"),
     "a recycled process id is killed": (SweepsByNumberAlone, "test_20"),
     "a dry run starts": (StartsOnADryRun, "test_21"),
+    "CPU time lost": (with_boxes(LosesTheCpuTime), "test_23"),
 }
 
 

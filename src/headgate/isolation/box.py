@@ -6,6 +6,7 @@ import os
 import select
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from headgate.errors import IsolationError
@@ -92,7 +93,10 @@ class ProcessBox(Box):
         self._reaped = True
         # A new process starts with the peak of the one that started it: only what lies above that is its own.
         largest = usage.ru_maxrss * 1024 if usage.ru_maxrss > self._floor_kib else None
-        return _exit(os.waitstatus_to_exitcode(status), largest, self._enclosure.memory())
+        end = _exit(os.waitstatus_to_exitcode(status), largest, self._enclosure.memory())
+        counted = self._enclosure.cpu_seconds()
+        # Without a count of the whole: the first process and all below it that were waited for.
+        return replace(end, cpu_seconds=usage.ru_utime + usage.ru_stime if counted is None else counted)
 
     def close(self) -> None:
         with self._lock:

@@ -205,6 +205,17 @@ class Cgroups(Enclosure):
             if time.monotonic() > deadline:
                 return  # stuck in the kernel: it goes as soon as it comes back from there
 
+    def cpu_seconds(self) -> float | None:
+        if (folder := self.folders.get("cpuacct")) is not None:
+            nanoseconds = read_number(folder / "cpuacct.usage")
+            if nanoseconds is not None:
+                return nanoseconds / 1e9
+        if (folder := self.folders.get("unified")) is not None:
+            microseconds = read_counters(folder / "cpu.stat").get("usage_usec")
+            if microseconds is not None:
+                return microseconds / 1e6
+        return None
+
     def remove(self) -> None:
         self.standins.forget()
         self._remove(self.unique_folders)

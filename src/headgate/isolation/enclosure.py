@@ -83,6 +83,10 @@ class Enclosure(ABC):
         """What was counted up to now."""
 
     @abstractmethod
+    def cpu_seconds(self) -> float | None:
+        """CPU time of all that was ever in it, up to now; None where nobody counted."""
+
+    @abstractmethod
     def remove(self) -> None:
         """Remove it once it is empty; does nothing when it is gone."""
 

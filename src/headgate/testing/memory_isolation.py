@@ -10,7 +10,7 @@ import os
 import shlex
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headgate.errors import IsolationError
@@ -165,7 +165,7 @@ class MemoryBox(Box):
     def finish(self, exit: Exit) -> None:
         """The first process ends so; its daemons live on."""
         if self._exit is None:
-            self._exit = exit
+            self._exit = replace(exit, cpu_seconds=self.cpu_seconds)
             self.rows[0].alive = False
             os.eventfd_write(self._exit_fd, 1)
             os.close(self._output)
