@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.analysis.usage import Signal, highest, means, rate, readings, settings, total
+from headgate.analysis.usage import EMPTY, Signal, completed, highest, means, rate, readings, settings, total
 
 
 def array(*values: float | None) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -82,3 +82,23 @@ def test_points_are_averaged_by_weight() -> None:
     assert found.mean.tolist()[:2] == [3.0, 2.0]
     assert (found.low[0], found.high[0]) == (1.0, 4.0)
     assert np.isnan(found.mean[2])
+
+
+def test_what_no_reading_saw_is_spread_over_the_time_without_one() -> None:
+    read = readings(array(0.8, 1.8, 2.8), array(None, 1.0, 0.5))
+    whole = completed(read, 0.0, 3.0, 2.5)
+    assert whole.integral == pytest.approx(2.5)
+    assert whole.value == pytest.approx([1.0, 1.0, 0.5, 1.0])
+    assert (whole.start[0], whole.end[-1]) == (0.0, 3.0)
+
+
+def test_a_task_that_was_never_read_in_time_has_its_mean() -> None:
+    whole = completed(EMPTY, 5.0, 7.0, 1.7)
+    assert whole.integral == pytest.approx(1.7)
+    assert whole.mean == pytest.approx(0.85)
+
+
+def test_nothing_is_spread_over_an_instant_or_taken_away() -> None:
+    read = readings(array(0.01, 1.0), array(None, 1.0))
+    assert completed(read, 0.0, 1.0, 2.0) is read
+    assert completed(read, -5.0, 1.0, 0.5) is read

@@ -84,3 +84,49 @@ def test_tasks_of_a_job_are_told_together(tmp_path: Path) -> None:
     assert told.memory_peak_bytes == 200.0
     assert (told.samples_per_second, told.steps_per_second) == (16.0, 1.0)
     assert np.isclose(job.entitled.integral, 20.0)
+
+
+def test_a_run_that_ends_while_it_is_read_was_not_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(tmp_path / "run.sqlite")
+    recorder.add("meta", key="state", value="running")
+    recorder.flush()
+
+    def ends(_: Path) -> bool:
+        recorder.add("meta", key="state", value="done")
+        recorder.close()
+        return False
+
+    monkeypatch.setattr(runs, "alive", ends)
+    assert read(tmp_path / "run.sqlite").state == "done"
+
+
+def test_a_job_too_short_to_be_read_shows_what_the_kernel_counted(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run.sqlite")
+    recorder.add("jobs", name="a", position=0, state="done", submitted=0.0, started=0.0, ended=2.0, attempt=1)
+    end = {"code": 0, "memory_peak_bytes": 2**20, "cpu_seconds": 1.7}
+    recorder.add("tasks", id="a/worker-0", job="a", started=0.0, ended=2.0, exit=end)
+    recorder.add("usage", t=0.9, target="a/worker-0", memory_bytes=1000.0)
+    recorder.close()
+    told = figures(read(tmp_path / "run.sqlite").jobs[0])
+    assert (told.cpu_seconds, told.memory_peak_bytes) == (1.7, 2**20)
+    assert told.cpu_mean_cores == pytest.approx(0.85)
+
+
+@pytest.mark.parametrize(("again_ended", "expected"), [(30.0, 6.0 + 9.5), (None, 6.0 + 8.0)])
+def test_earlier_attempts_are_told_from_their_readings(
+    tmp_path: Path, again_ended: float | None, expected: float
+) -> None:
+    recorder = Recorder(tmp_path / "run.sqlite")
+    recorder.add(
+        "jobs", name="a", position=0, state="done", submitted=0.0, started=0.0, ended=again_ended or 29.0, attempt=2
+    )
+    # The row of a task keeps the end of its first attempt until the second one ends.
+    ended, spent = (again_ended, 9.5) if again_ended is not None else (7.0, 6.9)
+    row = {"exit": {"code": 0, "cpu_seconds": spent}, "started": 20.0, "ended": ended}
+    recorder.add("tasks", id="a/worker-0", job="a", **row)
+    for at, kind in ((0.0, "running"), (7.0, "waiting"), (20.0, "running")):
+        recorder.add("events", t=at, job="a", kind=kind, text="")
+    for t in (*range(1, 8), *range(21, 30)):
+        recorder.add("usage", t=float(t), target="a/worker-0", cpu_cores=None if t in (1, 21) else 1.0)
+    recorder.close()
+    assert figures(read(tmp_path / "run.sqlite").jobs[0]).cpu_seconds == pytest.approx(expected)

@@ -66,6 +66,7 @@ class JobRecord:
     profile: Mapping[str, Any] | None
     plan: Mapping[str, Any] | None
     memory_peak_bytes: float | None
+    cpu_seconds: float | None
     checkpoints: Sequence[Mapping[str, Any]] = ()
     events: Sequence[Mapping[str, Any]] = ()
 
@@ -87,9 +88,9 @@ class JobFigures:
         losses_not_numbers: Reports whose loss was not a number.
         steps: Highest step reported.
         samples_per_second: Mean over the stretches between two reports.
-        cpu_seconds: Since the first reading of each attempt, which comes within a second of its start.
+        cpu_seconds: CPU time; of an attempt before the last one since its first reading, which comes within a second.
         cpu_mean_cores: Mean cores in use.
-        cpu_max_cores: Most cores in use, on the mean of one sampling interval.
+        cpu_max_cores: Most cores in use, on the mean of one sampling interval, or of the time without a reading.
         fullest_core_max: Highest use of a single core, 0 to 1.
         memory_peak_bytes: Most resident memory, as the kernel has it or as it was sampled, whichever is more.
         granted_cores: Mean cores that it was entitled to while it ran.
@@ -208,7 +209,7 @@ def figures(job: JobRecord) -> JobFigures:
         epochs=int(epochs.max()) if len(epochs) else None,
         samples_per_second=_pace(progress, progress.samples, together=True),
         steps_per_second=_pace(progress, progress.step, together=False),
-        cpu_seconds=cpu.integral if len(cpu) else None,
+        cpu_seconds=job.cpu_seconds,
         cpu_mean_cores=cpu.mean,
         cpu_max_cores=cpu.maximum,
         fullest_core_max=job.signal("cpu_fullest_core").maximum,

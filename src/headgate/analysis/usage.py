@@ -10,6 +10,10 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 
+GAP_SECONDS = 0.1
+"""Shorter stretches without a reading are as much the clocks' doing as anything: what is spread over them would tower
+above all that was read."""
+
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
@@ -126,6 +130,25 @@ def readings(times: Array, values: Array) -> Signal:
     starts = np.concatenate([[times[0] - usual], times[:-1]])
     kept = np.isfinite(values) & (times > starts)
     return Signal(starts[kept], times[kept], values[kept])
+
+
+def completed(signal: Signal, start: float, end: float, integral: float) -> Signal:
+    """A quantity whose `integral` from `start` to `end` is known to be more than its readings say: the rest is spread
+    evenly over the time between that no reading stands for, in stretches of at least `GAP_SECONDS`."""
+    inside = signal.within(start, end)
+    missed = integral - inside.integral
+    starts, ends = np.concatenate([[start], inside.end]), np.concatenate([inside.start, [end]])
+    gaps = ends - starts >= GAP_SECONDS
+    if missed <= 0 or not gaps.any():
+        return signal
+    starts, ends = starts[gaps], ends[gaps]
+    values = np.full(len(starts), missed / float(np.sum(ends - starts)))
+    order = np.argsort(np.concatenate([signal.start, starts]), kind="stable")
+    return Signal(
+        np.concatenate([signal.start, starts])[order],
+        np.concatenate([signal.end, ends])[order],
+        np.concatenate([signal.value, values])[order],
+    )
 
 
 def settings(times: Array, values: Array, until: float) -> Signal:

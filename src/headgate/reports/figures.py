@@ -16,6 +16,7 @@ BUCKETS = 600
 COLOURS = 8
 """Colours in the style sheet; a ninth job has the first one's, dashed."""
 _METRICS = 12
+_READ_ONLY = "The maximum is that of the readings; the memory peak in the summary is the kernel's, and may be higher."
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,8 @@ def job_plots(run: Recording) -> list[Plot]:
             colour, dash = job_colour(index)
             if len(signal := job.signal(column)):
                 lines.append(_line(job.name, colour, signal, edges, dash))
-        plots.append(Plot(f"job-{key}", title, unit, edges, lines, top=top))
+        note = _READ_ONLY if key == "memory" else ""
+        plots.append(Plot(f"job-{key}", title, unit, edges, lines, note, top=top))
     return [plot for plot in plots if _says_anything(plot)]
 
 

@@ -20,9 +20,9 @@ _COLUMNS = (
     ("Loss", "", "last reported, and the lowest"),
     ("Steps", "", "highest step reported, and steps a second"),
     ("Samples/s", "", "mean while it reported"),
-    ("CPU time", "", "CPU seconds, since the first reading of each attempt"),
+    ("CPU time", "", "CPU seconds, all attempts together"),
     ("Cores", "", "in use: mean and most"),
-    ("Memory", "", "most resident memory"),
+    ("Memory peak", "", "most resident memory: as the kernel counted it, or the highest reading where that is more"),
     ("Granted cores", "", "mean cores that it was entitled to, and how much of that it used"),
     ("Waits for input", "", "fraction of a step, over the sampled steps"),
 )

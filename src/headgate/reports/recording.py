@@ -14,7 +14,7 @@ import numpy as np
 from headgate import runs
 from headgate.analysis.jobs import JobRecord, Phase, Progress, phases, running
 from headgate.analysis.steps import divide
-from headgate.analysis.usage import EMPTY, Array, Signal, highest, readings, settings, total
+from headgate.analysis.usage import EMPTY, Array, Signal, completed, highest, readings, settings, total
 from headgate.events import ENDED
 from headgate.telemetry.columns import COLUMNS, Column
 from headgate.telemetry.store import RunReader
@@ -81,11 +81,13 @@ def read(store: Path, since: float | None = None) -> Recording:
         StorageError: It cannot be read.
     """
     with RunReader(store) as reader:
+        alive = runs.alive(store.parent)  # asked first: a run that ends right after has said so by then
         meta = reader.meta()
         events = list(reader.rows("events", order="t, rowid"))
         usage, last_use = _usage(reader)
         rows = list(reader.rows("jobs", order="position, rowid"))
         tasks = list(reader.rows("tasks"))
+        _complete(usage, tasks)
         last_progress = reader.tuples("SELECT max(t) FROM progress")[0][0]
         times = [last_use, last_progress, *(event["t"] for event in events[-1:])]
         times += [row[key] for row in [*rows, *tasks] for key in ("submitted", "started", "ended") if key in row]
@@ -93,7 +95,7 @@ def read(store: Path, since: float | None = None) -> Recording:
         began, ended = _number(meta.get("began")), _number(meta.get("ended"))
         seconds = max(ended or 0.0, latest)
         state = meta.get("state", "running")
-        if state == "running" and not runs.alive(store.parent):
+        if state == "running" and not alive:
             state = "interrupted"
         return Recording(
             id=meta.get("id", store.parent.name),
@@ -142,6 +144,42 @@ def _usage(reader: RunReader) -> tuple[dict[str, dict[Column, Signal]], float | 
         signals = {column: readings(times, table[:, index + 1]) for index, column in enumerate(columns)}
         result[target] = {column: signal for column, signal in signals.items() if len(signal)}
     return result, last
+
+
+def _complete(usage: dict[str, dict[Column, Signal]], tasks: Sequence[Mapping[str, Any]]) -> None:
+    """Add the CPU time that no reading saw, above all before the first and after the last one of an attempt."""
+    for task in tasks:
+        if (spent := _cpu_seconds(task)) is not None:
+            of_task = usage.setdefault(task["id"], {})
+            cpu = completed(of_task.get("cpu_cores", EMPTY), task["started"], task["ended"], spent)
+            if len(cpu):
+                of_task["cpu_cores"] = cpu
+
+
+def _cpu_seconds(task: Mapping[str, Any]) -> float | None:
+    """CPU time of a task's last attempt, as it was counted; None where it was not, or while it runs."""
+    started, ended = task["started"], task["ended"]
+    # While an attempt runs, the row still has the end of the one before.
+    if started is None or ended is None or ended < started:
+        return None
+    spent = _object(task["exit"]).get("cpu_seconds")
+    return float(spent) if isinstance(spent, int | float) else None
+
+
+def _spent(
+    tasks: Iterable[Mapping[str, Any]], usage: Mapping[str, Usage], ran: Sequence[tuple[float, float]]
+) -> float | None:
+    """CPU seconds of a job, all attempts of its tasks together: as counted, or else from the readings."""
+    parts: list[float] = []
+    for task in tasks:
+        cpu = usage.get(task["id"], {}).get("cpu_cores", EMPTY)
+        cpu = cpu.during(ran) if ran else cpu
+        counted = _cpu_seconds(task)
+        if counted is not None:
+            parts.append(cpu.within(-np.inf, task["started"]).integral + counted)
+        elif len(cpu):
+            parts.append(cpu.integral)
+    return sum(parts) if parts else None
 
 
 def _nodes(meta: Mapping[str, str], usage: Mapping[str, Usage]) -> tuple[NodeRecord, ...]:
@@ -210,6 +248,7 @@ def _job(
         profile=_object(row["profile"]) or None,
         plan=_object(row["plan"]) or None,
         memory_peak_bytes=max(peaks, default=None),
+        cpu_seconds=_spent(tasks.values(), usage, running(course)),
         checkpoints=_of(reader, "checkpoints", list(tasks)),
         events=events,
     )

@@ -48,7 +48,7 @@ def summary(store: Path, console: Console) -> None:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("Job", overflow="fold")
     table.add_column("Ended\nas")
-    for name in ("Ran", "Loss", "Steps", "CPU\ntime", "Cores of\ngranted", "Memory", "Input\nwait"):
+    for name in ("Ran", "Loss", "Steps", "CPU\ntime", "Cores of\ngranted", "Memory\npeak", "Input\nwait"):
         table.add_column(name, justify="right", no_wrap=True)
     for job in jobs:
         table.add_row(*(Text(cell) for cell in _row(job)), style="red" if job.state in FAULTS else "")
