@@ -37,7 +37,7 @@ from headgate.events import (
 from headgate.jobs import Job
 from headgate.plans import Plan
 from headgate.policies.base import Arrived, Change, Left, Policy, Reported, Used
-from headgate.shares import WEIGHT_DEFAULT, Share, fill
+from headgate.shares import Share, entitled
 from headgate.units import say_seconds
 
 GRACE_SECONDS = 10.0
@@ -338,10 +338,10 @@ class Controller:
         for job in self._jobs.values():
             for task in job.tasks.values():
                 task.share = task.share.merged(granted.get(task.id, Share()))
-        entitled = self._entitled()
+        cores = self._entitled()
         for job in self._jobs.values():
             for task in job.tasks.values():
-                task.entitled, before = entitled[task.id], (task.entitled, task.threads)
+                task.entitled, before = cores[task.id], (task.entitled, task.threads)
                 task.threads = max(1, math.ceil(task.entitled - 1e-9))
                 reason = reasons.get(job.id, "what others leave" if task.share.cpu_weight is not None else "no policy")
                 if job in starting and job.plan is not None:
@@ -367,16 +367,11 @@ class Controller:
         return actions
 
     def _entitled(self) -> dict[TaskId, float]:
-        """Cores that each task gets when everybody wants all they may have: by weight, within the caps, node by node.
-
-        Where no policy speaks of weights, each is said to have all cores, as the system's own sharing lets it try."""
+        """Cores that each task is entitled to, node by node."""
         result: dict[TaskId, float] = {}
         for node, cores in self._cores.items():
             tasks = [t for job in self._jobs.values() for t in job.tasks.values() if t.node == node]
-            caps = {t.id: _cap(t.share, cores) for t in tasks}
-            weighed = [t for t in tasks if t.share.cpu_weight is not None]
-            result |= {t.id: caps[t.id] for t in tasks}
-            result |= fill(cores, {t.id: (t.share.cpu_weight or WEIGHT_DEFAULT, caps[t.id]) for t in weighed})
+            result |= entitled(cores, {t.id: t.share for t in tasks})
         return result
 
     # --- small things -----------------------------------------------------------------------------------------------
@@ -396,11 +391,6 @@ class Controller:
             if job.state == "waiting" and job.plan is not None:
                 times.append(self._start_time(job))
         return min((t for t in times if t is not None), default=None)
-
-
-def _cap(share: Share, cores: float) -> float:
-    cap = share.cpu_cap_cores
-    return min(cap, cores) if isinstance(cap, int | float) else cores
 
 
 def _within(share: Share, job: _Job, tasks: int) -> Share:

@@ -45,7 +45,6 @@ class Exit:
         over_memory: Killed by the kernel for being over its memory limit.
         reason: What ended it in words, where Headgate knows more than the status says.
         cpu_seconds: CPU time that it used from its start to its end; None where that cannot be told.
-        cpu_seconds: CPU time that it used from its start to its end; None where that cannot be told.
     """
 
     code: int | None
@@ -53,7 +52,6 @@ class Exit:
     memory_peak_bytes: int | None = None
     over_memory: bool = False
     reason: str | None = None
-    cpu_seconds: float | None = None
     cpu_seconds: float | None = None
 
     @property
@@ -257,7 +255,6 @@ class Warn:
     """Something went wrong that people should know of and that nobody was stopped by."""
 
     text: str
-    job: JobId | None = None
 
 
 Action = PlanJob | StartTask | SetShare | StopTask | MarkJob | Warn

@@ -75,3 +75,20 @@ def fill(cores: float, claims: Mapping[str, tuple[float, float]]) -> dict[str, f
         cores = max(cores - sum(full.values()), 0.0)
         left = {id: claim for id, claim in left.items() if id not in full}
     return result
+
+
+def entitled(cores: float, shares: Mapping[str, Share]) -> dict[str, float]:
+    """Cores that each task of a node gets when everybody wants all they may have: by weight, within the caps.
+
+    One whose share has no weight is said to have all it may, as the system's own sharing lets it try.
+
+    Args:
+        cores: Cores of the node.
+        shares: Share of each of its tasks.
+    """
+    caps = {}
+    for task, share in shares.items():
+        cap = share.cpu_cap_cores
+        caps[task] = min(cap, cores) if isinstance(cap, int | float) else cores
+    weights = {task: share.cpu_weight for task, share in shares.items() if share.cpu_weight is not None}
+    return caps | fill(cores, {task: (weight, caps[task]) for task, weight in weights.items()})

@@ -202,7 +202,7 @@ class LiveHub(Listener):
                 self._engine.stop(task, grace)
             case events.MarkJob():
                 self._mark(action)
-            case events.Warn(text, _):
+            case events.Warn(text):
                 for run in self._runs.values():
                     self._event(run, "warning", text)
 
