@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import headgate
 from headgate.errors import UsageError
 from headgate.hub.api import submission
 from headgate.jobs import Job, Limits
@@ -48,3 +50,39 @@ def test_jobs_whose_turn_would_never_come_are_refused() -> None:
         submission([Job(name="a", run="true", after="a")], resumed_from="r")
     resumed = submission([Job(name="a", run="true", after="done before")], resumed_from="r")
     assert [job.after for job in resumed.jobs] == ["done before"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"args": "abc"}, "a list of texts"),
+        ({"args": [1]}, "a list of texts"),
+        ({"env": {"A": 1}}, "a mapping from text to text"),
+        ({"limits": {"cores": 1}}, r"limits, such as headgate.Limits\(cores=1\)"),
+        ({"run": []}, "a text for the shell, or a list of the command's words"),
+        ({"at": "5s"}, "a number"),
+        ({"retries": 1.5}, "a whole number"),
+        ({"allow": {"fast"}}, "a set of async and weak"),
+    ],
+    ids=str,
+)
+def test_a_field_of_another_kind_is_one_message(fields: dict[str, Any], expected: str) -> None:
+    [name] = fields
+    with pytest.raises(TypeError, match=f"^job 'a': `{name}` is .*; expected {expected}"):
+        Job(**{"name": "a", "run": "true", **fields})
+    with pytest.raises(TypeError, match=r"Limits\.cores is '1'; expected a number"):
+        Limits(cores="1")  # type: ignore[arg-type]
+
+
+def test_lists_and_paths_are_taken_as_what_they_mean() -> None:
+    fields: dict[str, Any] = {"run": ["echo", "x"], "args": ["y"], "allow": ["weak"], "workdir": Path("/w")}
+    assert Job(name="a", **fields) == Job(
+        name="a", run=("echo", "x"), args=("y",), allow=frozenset({"weak"}), workdir="/w"
+    )
+
+
+def test_what_is_no_job_is_refused_with_what_was_expected() -> None:
+    said = r"found str 'x.py'; expected a job, such as headgate.Job\(name='a', script='a.py'\)"
+    for call in (headgate.run, headgate.profile):
+        with pytest.raises(UsageError, match=said):
+            call("x.py")

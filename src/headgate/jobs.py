@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, get_args
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """What a job may be called: it names a folder and a cgroup."""
@@ -33,6 +34,9 @@ class Limits:
     workers: tuple[int, int | None] = (1, None)
 
     def __post_init__(self) -> None:
+        for what, number in (("cores", self.cores), ("memory_bytes", self.memory_bytes), ("gpus", self.gpus)):
+            if number is not None and not _is_number(number):
+                raise TypeError(f"Limits.{what} is {number!r}; expected a number, or None for no limit")
         for name, value in (("cores", self.cores), ("memory_bytes", self.memory_bytes)):
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"Limits.{name} is {value!r}; expected a positive number, or None for no limit")
@@ -71,7 +75,7 @@ class Job:
         name: Unique in its run.
         script: A Python script; exactly one of `script` and `run` is given.
         run: Any command: a string for the shell, or an argument vector.
-        args: Arguments for the script or command.
+        args: Arguments for the script or command; a list will do.
         python: Interpreter for `script`; None: the first `python` on the PATH.
         env: Variables added to the environment.
         workdir: Folder to run in.
@@ -83,6 +87,10 @@ class Job:
         progress: How progress is read.
         retries: How often a failed attempt is started again, from its last checkpoint.
         timeout: Most seconds that an attempt may run.
+
+    Raises:
+        TypeError: A field is of another kind.
+        ValueError: A value makes no sense.
     """
 
     name: str
@@ -102,6 +110,14 @@ class Job:
     timeout: float | None = None
 
     def __post_init__(self) -> None:
+        for path in ("script", "python", "workdir"):
+            if isinstance(value := getattr(self, path), os.PathLike):
+                object.__setattr__(self, path, os.fspath(value))
+        _check_types(self)
+        object.__setattr__(self, "args", tuple(self.args))
+        object.__setattr__(self, "allow", frozenset(self.allow))
+        if isinstance(self.run, Sequence) and not isinstance(self.run, str):
+            object.__setattr__(self, "run", tuple(self.run))
         if not NAME_PATTERN.fullmatch(self.name):
             raise ValueError(
                 f"job name {self.name!r}: expected letters, digits, '.', '_' and '-', at most 64, "
@@ -117,3 +133,43 @@ class Job:
         ):
             if not fits:
                 raise ValueError(f"job {self.name!r}: `{what}` is {value!r}; expected {expected}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _are_texts(values: object) -> bool:
+    return isinstance(values, list | tuple) and all(isinstance(value, str) for value in values)
+
+
+def _is_mapping_of_texts(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(text, str) for pair in value.items() for text in pair)
+
+
+def _check_types(job: Any) -> None:
+    """Whether each field is of its kind: what is written in Python has passed no job file's check."""
+    allowed = get_args(Allowed)
+    for what, fits, expected in (
+        *((name, isinstance(getattr(job, name), str), "text") for name in ("name", "workdir")),
+        *((name, isinstance(getattr(job, name), str | None), "text or None") for name in ("script", "python", "after")),
+        (
+            "run",
+            isinstance(job.run, str | None) or (_are_texts(job.run) and len(job.run) > 0),
+            "a text for the shell, or a list of the command's words",
+        ),
+        ("args", _are_texts(job.args), "a list of texts, such as ['--epochs', '5']"),
+        ("env", _is_mapping_of_texts(job.env), "a mapping from text to text, such as {'SEED': '1'}"),
+        *((name, _is_number(getattr(job, name)), "a number") for name in ("at", "priority")),
+        ("retries", isinstance(job.retries, int) and _is_number(job.retries), "a whole number"),
+        ("timeout", job.timeout is None or _is_number(job.timeout), "a number of seconds, or None"),
+        ("limits", isinstance(job.limits, Limits), "limits, such as headgate.Limits(cores=1)"),
+        (
+            "allow",
+            isinstance(job.allow, list | tuple | set | frozenset) and all(each in allowed for each in job.allow),
+            f"a set of {' and '.join(allowed)}",
+        ),
+        ("progress", isinstance(job.progress, ProgressRule), "a ProgressRule"),
+    ):
+        if not fits:
+            raise TypeError(f"job {job.name!r}: `{what}` is {getattr(job, what)!r}; expected {expected}")

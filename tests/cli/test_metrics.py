@@ -21,6 +21,7 @@ def run(home: Path) -> Path:
     recorder.add("meta", key="ended", value="20.0")
     for position, name in enumerate(["a", "b"]):
         task = f"{name}/worker-0"
+        (folder / "jobs" / name).mkdir(parents=True)
         recorder.add(
             "jobs", name=name, position=position, state="done", submitted=0.0, started=0.0, ended=20.0, attempt=1
         )
@@ -72,7 +73,15 @@ def test_a_terminal_shows_the_course_of_the_loss_and_how_a_step_divides() -> Non
 
 
 def test_a_job_or_a_time_that_makes_no_sense_is_said() -> None:
-    with pytest.raises(NotFoundError, match="its jobs: a, b"):
+    with pytest.raises(NotFoundError, match="no job 'c' in any run"):
         told("c")
     with pytest.raises(UsageError, match="--since is 'soon'"):
         told("--since", "soon")
+
+
+def test_a_job_is_found_in_an_earlier_run_as_logs_finds_it(run: Path) -> None:
+    later = run.with_name("20260315-0900-cd34")
+    (later / "jobs" / "other").mkdir(parents=True)
+    Recorder(later / "run.sqlite").close()
+    for name in ("a", "20260314/a"):
+        assert [target["target"] for target in told(name)["targets"]] == ["a/worker-0"]

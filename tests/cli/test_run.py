@@ -63,7 +63,8 @@ def test_a_dry_run_prints_what_is_then_started(user: User) -> None:
     planned = {entry["job"]: entry for entry in user.json("run", "jobs.yaml", "--dry-run")}
     assert user.json("ps") == []
     assert "a/worker-0: 0 s in" in plain
-    assert "b/worker-0: after a" in plain
+    assert "b/worker-0: 0.1 s after a has finished, on " in plain
+    assert [(planned[job]["at"], planned[job]["after"]) for job in "ab"] == [(0.0, None), (0.1, "a")]
     assert any("cpu" in line and "500" in line for line in planned["a"]["box"]), planned["a"]["box"]
     assert any("memory" in line and str(512 << 20) in line for line in planned["b"]["box"]), planned["b"]["box"]
 
@@ -189,3 +190,5 @@ def test_a_profile_needs_a_script_that_reports(user: User) -> None:
     assert said.startswith("the script ended without a profile; it has to call headgate.torch.prepare")
     assert user.log("plain") == "loss 0.5\n"
     assert "expected a script" in user.types("profile", "missing.py", code=2).message
+    said = user.types("profile", "jobs.yaml", code=2).message
+    assert said == "found 'jobs.yaml'; expected a Python script (.py) that uses headgate.torch"

@@ -55,7 +55,7 @@ def test_ctrl_c_saves_a_checkpoint_and_resume_goes_on_to_the_same_result(user: U
     wait.until(lambda: list(saved.glob("step-*.pt")), SECONDS, "a checkpoint is saved")
     assert user.jobs()["learns"]["state"] == "running"
     terminal.press(b"\x03")
-    terminal.shows("stopping at the end of a step, with a checkpoint; Ctrl-C again kills at once")
+    terminal.shows("others are asked to end and have 10 s; Ctrl-C again kills at once")
     assert terminal.ends() == 130
     jobs = user.jobs()
     assert {job["state"] for job in jobs.values()} == {"stopped"}

@@ -20,15 +20,15 @@ from headgate.planning import candidates
 from headgate.telemetry import machine
 
 
-def starts(submission: Submission, policy: str, cluster: Cluster) -> list[tuple[float, events.StartTask]]:
-    """When each task would start and with what, as the controller says: no job fails, and each ends only when
+def starts(submission: Submission, policy: str, cluster: Cluster) -> list[events.StartTask]:
+    """What would be started, in its order, as the controller says: no job fails, and each ends only when
     another waits for an end."""
     controller = Controller(policies.make(policy))
     # Without timeouts the controller asks to be woken for starts alone.
     jobs = [replace(job, timeout=None) for job in submission.jobs]
     pending: list[events.Event] = [events.NodeJoined(node) for node in cluster.nodes]
     pending += [events.JobSubmitted(f"run/{job.name}", job) for job in jobs]
-    found: list[tuple[float, events.StartTask]] = []
+    found: list[events.StartTask] = []
     running: list[str] = []
     now = 0.0
     while pending:
@@ -38,7 +38,7 @@ def starts(submission: Submission, policy: str, cluster: Cluster) -> list[tuple[
                 plan = candidates(cluster, action.spec)[0]
                 pending.append(events.JobPlanned(action.job, action.revision, plan))
             elif isinstance(action, events.StartTask):
-                found.append((now, action))
+                found.append(action)
                 running.append(action.task)
         if pending or len(found) == len(jobs):
             continue
@@ -56,7 +56,7 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
     node = machine.detect(home / "node.json")
     boxes = isolation.make(isolation.DEFAULT, "dry-run")
     entries: list[dict[str, Any]] = []
-    for at, start in starts(submission, policy or policies.DEFAULT, Cluster((node,))):
+    for start in starts(submission, policy or policies.DEFAULT, Cluster((node,))):
         prepared = launch(
             start.task,
             start.spec,
@@ -72,7 +72,7 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
             {
                 "job": start.spec.name,
                 "task": start.task.split("/", 1)[1],
-                "at": at,
+                "at": start.spec.at,
                 "after": start.spec.after,
                 "node": start.node,
                 "argv": prepared.argv,
@@ -87,7 +87,9 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
         click.echo(json.dumps(entries, indent=2))
         return
     for entry in entries:
-        when = f"{entry['at']:g} s in" if not entry["after"] else f"after {entry['after']}"
+        first = entry["after"]
+        delay = f"{entry['at']:g} s "
+        when = delay + "in" if first is None else f"{delay if entry['at'] else ''}after {first} has finished"
         size = f"{entry['threads']} threads, {entry['entitled_cores']:.2f} cores"
         click.echo(f"{entry['task']}: {when}, on {entry['node']}, {size}")
         for key, value in entry["env"].items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -12,11 +13,13 @@ from types import FrameType
 from typing import Any
 
 import click
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
 from headgate import runs
+from headgate.controller import GRACE_SECONDS
+from headgate.events import ENDED
 from headgate.hub.client import Hub
 from headgate.reports.sparkline import sparkline
 from headgate.units import say_bytes
@@ -31,6 +34,7 @@ _STYLES = {
     "stopped": "yellow",
     "skipped": "yellow",
 }
+_RANKS = {"running": 0, "stopping": 0, "failed": 1, "killed": 1}
 
 
 def follow(hub: Hub, run: str, as_json: bool) -> int:
@@ -61,7 +65,8 @@ def follow(hub: Hub, run: str, as_json: bool) -> int:
                     report = message["report"]
     conclude(runs.home() / "runs" / run, report, as_json)
     if interrupts.count:
-        click.echo(f"go on with: headgate resume {run}", err=True)
+        if any(job["state"] in ("stopped", "killed") for job in end["jobs"]):
+            click.echo(f"go on with: headgate resume {run}", err=True)
         return 130
     return 0 if all(job["state"] == "done" for job in end["jobs"]) else 1
 
@@ -106,41 +111,64 @@ class _Interrupts:
         kill = self._sent == 2
         self._hub.send("stop", run=self._run, kill=kill)
         self._view.say(
-            "killing" if kill else "stopping at the end of a step, with a checkpoint; Ctrl-C again kills at once"
+            "killing"
+            if kill
+            else "stopping: jobs that use headgate.torch at the end of a step, with a checkpoint; "
+            f"others are asked to end and have {GRACE_SECONDS:g} s; Ctrl-C again kills at once"
         )
 
 
 class _Lines:
-    """A line for each event, and for each job's progress every few seconds."""
+    """A line for each event, and for each job's progress every few seconds and just before its end."""
 
     def __init__(self, console: Console, quiet: bool) -> None:
         self._console = console
         self._quiet = quiet
         self._shown: dict[str, tuple[float, tuple[object, ...]]] = {}
+        self._held: list[dict[str, Any]] = []
 
     def __enter__(self) -> _Lines:
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        self._release({})
 
     def say(self, text: str) -> None:
         click.echo(text, err=True)
 
     def event(self, event: dict[str, Any]) -> None:
+        # Only the snapshot after a job's end surely has its last progress, which is printed before.
+        if self._held or event["kind"] in ENDED:
+            self._held.append(event)
+        else:
+            self._print_event(event)
+
+    def snapshot(self, snapshot: dict[str, Any]) -> None:
+        jobs = {job["name"]: job for job in snapshot["jobs"]}
+        self._release(jobs)
+        for name, job in jobs.items():
+            at, _ = self._shown.get(name, (-PROGRESS_SECONDS, ()))
+            if job["state"] == "running" and snapshot["t"] - at >= PROGRESS_SECONDS:
+                self._print_progress(snapshot["t"], job)
+
+    def _release(self, jobs: dict[str, dict[str, Any]]) -> None:
+        for event in self._held:
+            if event["kind"] in ENDED and event["job"] in jobs:
+                self._print_progress(event["t"], jobs[event["job"]])
+            self._print_event(event)
+        self._held.clear()
+
+    def _print_event(self, event: dict[str, Any]) -> None:
         who = f"{event['job']}: " if event["job"] else ""
         what = f"{event['kind']}, {event['text']}" if event["kind"] != event["text"] else event["text"]
         self._print(event["t"], f"{who}{what}")
 
-    def snapshot(self, snapshot: dict[str, Any]) -> None:
-        for job in snapshot["jobs"]:
-            now = (job["epoch"], job["step"], job["loss"])
-            at, before = self._shown.get(job["name"], (-PROGRESS_SECONDS, (None, None, None)))
-            due = snapshot["t"] - at >= PROGRESS_SECONDS or snapshot["type"] == "end"
-            if (job["state"] != "running" and snapshot["type"] != "end") or now == before or not due:
-                continue
-            self._shown[job["name"]] = (snapshot["t"], now)
-            self._print(snapshot["t"], f"{job['name']}: {progress(job)}")
+    def _print_progress(self, t: float, job: dict[str, Any]) -> None:
+        now = (job["epoch"], job["step"], job["loss"])
+        _, before = self._shown.get(job["name"], (0.0, (None, None, None)))
+        if now != before:
+            self._shown[job["name"]] = (t, now)
+            self._print(t, f"{job['name']}: {progress(job)}")
 
     def _print(self, t: float, text: str) -> None:
         if not self._quiet:
@@ -170,14 +198,39 @@ class _Table:
         self._console.print(f"[{event['t']:7.1f} s] {who}{event['kind']}, {event['text']}", style=style, markup=False)
 
     def snapshot(self, snapshot: dict[str, Any]) -> None:
+        # The cursor rests on an empty line: a terminal that echoes ^C at the end of a full one moves to the next, and
+        # then a line too few is erased.
+        self._live.update(Group(self._fitting(snapshot), ""), refresh=True)
+
+    def _fitting(self, snapshot: dict[str, Any]) -> Table:
+        """A table that the terminal has lines for: of too many jobs those that run or failed first."""
+        room = self._console.height - 1
+        jobs = snapshot["jobs"]
+        table = self._table(snapshot, jobs, [])
+        excess = len(self._console.render_lines(table)) - room
+        if excess <= 0:
+            return table
+        jobs = sorted(jobs, key=lambda job: _RANKS.get(job["state"], len(_RANKS)))
+        shown = len(jobs)
+        while excess > 0 and shown > 0:
+            shown = max(shown - excess, 0)
+            table = self._table(snapshot, jobs[:shown], jobs[shown:])
+            excess = len(self._console.render_lines(table)) - room
+        return table
+
+    def _table(self, snapshot: dict[str, Any], shown: list[dict[str, Any]], hidden: list[dict[str, Any]]) -> Table:
         table = Table(
             title=f"run {snapshot['run']} · policy {snapshot['policy']} · {snapshot['t']:.0f} s", title_justify="left"
         )
+        if hidden:
+            counts = Counter(job["state"] for job in hidden)
+            what = ", ".join(f"{count} {state}" for state, count in counts.items())
+            table.caption, table.caption_justify = f"... {len(hidden)} more ({what})", "left"
         for heading in ("job", "state", "progress", "loss"):
             table.add_column(heading, overflow="fold")
         for heading in ("share", "CPU", "memory"):
             table.add_column(heading, justify="right")
-        for job in snapshot["jobs"]:
+        for job in shown:
             style = _STYLES.get(job["state"], "dim")
             table.add_row(
                 job["name"],
@@ -188,7 +241,7 @@ class _Table:
                 "" if job["cpu_cores"] is None else f"{job['cpu_cores']:.2f}",
                 "" if job["memory_bytes"] is None else say_bytes(job["memory_bytes"]),
             )
-        self._live.update(table, refresh=True)
+        return table
 
     def _course(self, losses: list[float]) -> str:
         return sparkline(losses, 24 if self._console.width >= 120 else 10) if len(losses) > 1 else ""
@@ -209,7 +262,7 @@ def progress(job: dict[str, Any]) -> str:
     parts = [position(job)]
     if job["loss"] is not None:
         parts.append(f"loss {job['loss']:.4g}")
-    if job["cpu_cores"] is not None:
+    if job["cpu_cores"] is not None and job["state"] == "running":
         parts.append(f"{job['cpu_cores']:.2f} cores of {job['entitled_cores']:.2f}")
     return ", ".join(filter(None, parts))
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import click
 
 from headgate import runs
+from headgate.errors import UsageError
 from headgate.events import ENDED
 
 _FOLLOW_SECONDS = 0.2
@@ -32,6 +33,8 @@ def command(job: str, run: str | None, follow: bool, tail: int | None, as_json: 
     Example: headgate logs cnn -f
              headgate logs 20261121-0930/cnn --tail 20
     """
+    if as_json and (follow or tail is not None):
+        raise UsageError("found --json with --follow or --tail; --json lists the log files, and stands alone")
     folder, name = runs.find_job(job, run)
     files = [Path(f"{path}{end}") for path in sorted((folder / "jobs" / name).glob("*.log")) for end in (".1", "")]
     files = [path for path in files if path.exists()]

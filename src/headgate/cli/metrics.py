@@ -14,7 +14,7 @@ from headgate.errors import UsageError
 
 @click.command("metrics")
 @click.argument("job", required=False)
-@click.option("--run", metavar="RUN", help="The beginning of a run's id; the latest run without it.")
+@click.option("--run", metavar="RUN", help="A run's id or part of it; without it the latest run that has the job.")
 @click.option("--since", metavar="TIME", help="Look only at the last 30s, 5m, ... of the run.")
 @click.option("--spans", is_flag=True, help="Show how a step divides.")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
@@ -26,7 +26,7 @@ def command(job: str | None, run: str | None, since: str | None, spans: bool, as
     \b
     Example: headgate metrics
              headgate metrics cnn --since 30s
-             headgate metrics cnn --spans
+             headgate metrics 20261121-0930/cnn --spans
     """
     from headgate.reports.measured import measured
     from headgate.reports.recording import read
@@ -35,8 +35,8 @@ def command(job: str | None, run: str | None, since: str | None, spans: bool, as
         last = units.seconds(since) if since is not None else None
     except ValueError as error:
         raise UsageError(f"--since is {since!r}; {error}") from error
-    folder = runs.find(run)
-    found = measured(read(folder / runs.STORE, last), job, last)
+    folder, name = runs.find_job(job, run) if job is not None else (runs.find(run), None)
+    found = measured(read(folder / runs.STORE, last), name, last)
     if as_json:
         targets = [dataclasses.asdict(one) for one in found]
         click.echo(json.dumps({"run": folder.name, "since": last, "targets": targets}, indent=2))

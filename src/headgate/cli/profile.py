@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
 
 from headgate.cli.run import WithRest, read
+from headgate.errors import UsageError
 from headgate.hub import api
 from headgate.profiles import Profile
 from headgate.units import say_bytes, say_seconds
@@ -30,6 +32,8 @@ def command(ctx: click.Context, script: str, again: bool, as_json: bool) -> None
     Example: headgate profile train.py
              headgate profile train.py --again -- --width 512
     """
+    if Path(script).suffix != ".py":
+        raise UsageError(f"found {script!r}; expected a Python script (.py) that uses headgate.torch")
     [job] = read((script,), ctx.meta.get("rest", ()), None, None, None)
     profile = api.profile(job, again=again, watcher=_show)
     click.echo(json.dumps(asdict(profile), indent=2) if as_json else describe(profile))

@@ -9,6 +9,7 @@ from dataclasses import asdict
 
 import click
 from rich.table import Table
+from rich.text import Text
 
 from headgate import runs
 from headgate.cli.following import print_table
@@ -20,7 +21,7 @@ SHOWN = 20
 
 
 @click.command()
-@click.option("-a", "--all", "every", is_flag=True, help=f"All runs, not only the latest {SHOWN}.")
+@click.option("-a", "--all", "every", is_flag=True, help=f"All runs, not only the latest {SHOWN}; --json has all.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(every: bool, as_json: bool) -> None:
     """List the runs, the latest last. A run whose hub died is shown as interrupted.
@@ -30,7 +31,9 @@ def command(every: bool, as_json: bool) -> None:
     """
     clean()
     found = []
-    for folder in runs.listing()[0 if every else -SHOWN :]:
+    folders = runs.listing()
+    shown = folders if every or as_json else folders[-SHOWN:]
+    for folder in shown:
         try:
             found.append(runs.summary(folder))
         except HeadgateError as error:
@@ -41,16 +44,22 @@ def command(every: bool, as_json: bool) -> None:
     if not found:
         click.echo("there are no runs yet; start one with: headgate run train.py")
         return
-    table = Table("run", "state", "began", "took", "jobs", "command", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, collapse_padding=True)
+    for heading in ("run", "state", "began", "took"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("jobs")
+    table.add_column("command")
     for run in found:
         counts = Counter(job.state for job in run.jobs)
         took = run.ended if run.ended is not None else time.time() - run.began if run.state == "running" else None
         table.add_row(
             run.id,
             run.state,
-            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.began)),
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(run.began)),
             say_seconds(took) if took is not None else "",
             ", ".join(f"{count} {state}" for state, count in counts.items()),
-            run.command.replace("[", r"\["),
+            Text(run.command, no_wrap=True, overflow="ellipsis"),
         )
     print_table(table)
+    if len(shown) < len(folders):
+        click.echo(f"... and {len(folders) - len(shown)} earlier; --all")

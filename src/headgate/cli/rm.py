@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import click
 
@@ -13,7 +14,9 @@ from headgate.errors import UsageError
 @click.command()
 @click.argument("names", nargs=-1, metavar="[RUN]...")
 @click.option("--keep", type=click.IntRange(min=0), help="Delete all but the latest so many.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "-y", "--yes", is_flag=True, help="Do not ask; --keep needs it with --json, or where there is no terminal."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the ids of what was deleted as JSON.")
 def command(names: tuple[str, ...], keep: int | None, yes: bool, as_json: bool) -> None:
     """Delete runs that have ended, with their logs, checkpoints and reports.
@@ -29,6 +32,10 @@ def command(names: tuple[str, ...], keep: int | None, yes: bool, as_json: bool) 
         if runs.alive(folder):
             raise UsageError(f"run {folder.name} is running; stop it first with: headgate stop --run {folder.name}")
     if chosen and keep is not None and not yes:
+        if as_json or not sys.stdin.isatty():
+            raise UsageError(
+                f"{len(chosen)} runs would be deleted, and nobody can be asked; expected --yes with --keep"
+            )
         click.confirm(f"delete {len(chosen)} runs, {chosen[0].name} to {chosen[-1].name}?", abort=True, err=True)
     for folder in chosen:
         runs.remove(folder)
