@@ -258,7 +258,7 @@ def test_a_lock_goes_with_the_process_that_held_it() -> None:
 def test_what_a_run_says_of_itself() -> None:
     run = make("20260101-000000-aaaa", ("a", "done"), ("b", "failed"), ended="12.5")
     summary = runs.summary(run)
-    assert (summary.id, summary.path, summary.state) == (run.name, str(run), "done")
+    assert (summary.id, summary.path, summary.state) == (run.name, str(run), "failed")
     assert (summary.began, summary.ended, summary.policy, summary.command) == (1000.5, 12.5, "equal", "run a.py")
     assert [(job.name, job.state, job.reason) for job in summary.jobs] == [
         ("a", "done", "it is done"),

@@ -222,7 +222,10 @@ def test_the_order_in_which_a_round_is_told_does_not_matter(
 def test_an_error_with_one_task_ends_neither_the_engine_nor_the_others(
     local: Local, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    reap = ProcessBox.reap
+
     def fails(box: ProcessBox) -> Exit:
+        reap(box)
         raise OSError("the kernel said no")
 
     other = local.start(programs.argv("rest"), "other")
