@@ -8,6 +8,7 @@ Beside it a bare `python -c pass`, which is what any Python command starts from.
 from __future__ import annotations
 
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -46,9 +47,7 @@ def core() -> dict[str, int]:
         files = [Path(str(package.locate_file(file))) for file in package.files or ()]
         found[name] = sum(file.stat().st_size for file in files if file.is_file())
         needed = [text for text in requires(name) or () if "extra ==" not in text and ";" not in text]
-        waiting += [
-            text.split("[")[0].split("<")[0].split(">")[0].split("=")[0].split("!")[0].strip() for text in needed
-        ]
+        waiting += [re.split(r"[^A-Za-z0-9._-]", text)[0] for text in needed]
     source = Path(__file__).parent.parent / "src" / "headgate"
     found["headgate"] = sum(
         file.stat().st_size for file in source.rglob("*") if file.is_file() and file.suffix != ".pyc"
