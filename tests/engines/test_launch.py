@@ -45,7 +45,7 @@ def program(folder: Path, name: str) -> Path:
 def test_threads_follow_the_grant_and_do_not_spin() -> None:
     env = launched(Job(name="job", run="true")).env
     assert {env[variable] for variable in THREADS} == {"2"}
-    assert env["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert (env["OMP_WAIT_POLICY"], env["GOMP_SPINCOUNT"]) == ("PASSIVE", "2000")
 
 
 def test_what_the_user_set_stays_and_what_the_job_sets_wins() -> None:
