@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import statistics
+import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,6 +24,12 @@ def parser(description: str, repetitions: int) -> argparse.ArgumentParser:
     )
     made.add_argument("--json", type=Path, help="write the result to this file")
     return made
+
+
+def environment(**added: str) -> dict[str, str]:
+    """This process's environment, in which `python` is the interpreter that runs the benchmark."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return {**os.environ, "PATH": path, **added}
 
 
 def machine() -> str:

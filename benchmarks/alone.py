@@ -11,7 +11,6 @@ job's last step was done.
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -39,7 +38,7 @@ def under_headgate(command: tuple[str, ...], home: str) -> tuple[float, float]:
     answer = subprocess.run(
         [sys.executable, "-m", "headgate", "run", script, "--json", "--", *rest],
         cwd=EXAMPLES,
-        env={**os.environ, "HEADGATE_HOME": home},
+        env=_frame.environment(HEADGATE_HOME=home),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         check=True,

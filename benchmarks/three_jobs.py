@@ -9,7 +9,6 @@ By hand means `python cnn.py & sleep 5; python vae.py & sleep 5; python charlm.p
 
 from __future__ import annotations
 
-import os
 import statistics
 import subprocess
 import sys
@@ -44,7 +43,7 @@ def under_headgate(policy: str, home: str) -> float:
     subprocess.run(
         [sys.executable, "-m", "headgate", "run", "jobs.yaml", "--policy", policy, "--json"],
         cwd=EXAMPLES,
-        env={**os.environ, "HEADGATE_HOME": home},
+        env=_frame.environment(HEADGATE_HOME=home),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         check=True,
@@ -55,7 +54,7 @@ def under_headgate(policy: str, home: str) -> float:
 def main() -> None:
     options = _frame.parser("Three jobs under Headgate against three by hand.", 3).parse_args()
     _frame.heading(options.repetitions, "torch")
-    environment = dict(os.environ)
+    environment = _frame.environment()
     ways: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as home:
         for _ in range(options.repetitions):
