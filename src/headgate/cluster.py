@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -29,6 +30,24 @@ class Disk:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where on this machine the tasks of a node run, where that is not the machine as a whole: a lab node.
+
+    Args:
+        namespace: Path of its network namespace.
+        hostname: The host name that its tasks see.
+        hosts: Path of the file that its tasks see as `/etc/hosts`.
+        cgroups: Folder of its cgroup by controller (`cpu`, `memory`, ..., `unified`), below which the boxes of its
+            tasks go; a controller that is not named is used as on the machine itself.
+    """
+
+    namespace: str
+    hostname: str
+    hosts: str
+    cgroups: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """One machine.
 
@@ -42,6 +61,8 @@ class Node:
         disk_bytes_per_second: Rate of its disk; None where not known.
         physical_cores: Cores without counting SMT siblings.
         numa_nodes: Number of NUMA nodes.
+        kind: Nodes of the same kind are alike; empty where nobody said.
+        place: Where its tasks run on this machine; None: on the machine as it is.
     """
 
     name: str
@@ -57,6 +78,8 @@ class Node:
     cpu_model: str = ""
     physical_cores: int | None = None
     numa_nodes: int = 1
+    kind: str = ""
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,11 @@ def command(job: Job, path: str | None) -> tuple[str, ...]:
     return (*(job.run or ()), *job.args)
 
 
+def server_command(python: str) -> tuple[str, ...]:
+    """Program and arguments of a parameter server; `python` is the interpreter of the job's script."""
+    return (python, "-m", "headgate.torch.ps")
+
+
 def inject(folder: Path) -> Path:
     """A folder for a task's PYTHONPATH that holds `headgate` and nothing else of the environment it is installed in.
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from headgate.cluster import Place
 from headgate.events import Exit, TaskId
 from headgate.shares import Share
 
@@ -21,6 +22,7 @@ class Launch:
         env: The whole environment.
         cwd: Folder to start in; exists.
         threads: Compute threads that the environment asks for.
+        place: Where on this machine it runs; None: on the machine as it is.
     """
 
     task: TaskId
@@ -28,6 +30,7 @@ class Launch:
     env: Mapping[str, str]
     cwd: str
     threads: int
+    place: Place | None = None
 
 
 class Box(ABC):

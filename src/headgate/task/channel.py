@@ -14,7 +14,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from headgate import __version__
 from headgate.task.environment import TaskEnvironment
@@ -35,16 +36,21 @@ class Channel:
         pending_since: `time.monotonic()` when the oldest of that arrived.
         stopping: `stop` when asked to end, `orphaned` when the engine is gone, else empty. Stays once set.
         welcome: The engine's greeting; empty until it came.
+        peers: The latest view of the job's tasks; empty until one came.
+        watcher: Where set, called from the reading thread with each view and each `state`; must not block.
     """
 
     def __init__(self, connection: socket.socket | None) -> None:
         self.pending = False
         self.pending_since = 0.0
         self.stopping = ""
-        self.welcome: Mapping[str, object] = {}
+        self.welcome: Mapping[str, Any] = {}
+        self.peers: Mapping[str, Any] = {}
+        self.watcher: Callable[[Mapping[str, Any]], None] | None = None
         self._threads: int | None = None
         self._checkpoint = False
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._unsent = bytearray()
         self._closed = connection is None
         if connection is None:
@@ -146,6 +152,13 @@ class Channel:
             self._settle()
         return asked
 
+    def wait_for(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Wait until `condition` holds, which is asked again after each message, or nobody is there; whether it
+        holds."""
+        with self._changed:
+            self._changed.wait_for(lambda: condition() or self._closed or bool(self.stopping), seconds)
+            return condition()
+
     def close(self) -> None:
         """Say goodbye; what is still unsent is lost."""
         with self._lock:
@@ -217,9 +230,14 @@ class Channel:
                 self._checkpoint = True
             elif kind == "stop":
                 self.stopping = "stop"
+            elif kind == "peers":
+                self.peers = message
             if not self.pending:
                 self.pending_since = time.monotonic()
             self._settle()
+            self._changed.notify_all()
+        if kind in ("peers", "state") and self.watcher is not None:
+            self.watcher(message)
 
     def _ended(self) -> None:
         with self._lock:
@@ -231,10 +249,12 @@ class Channel:
             self._unsent.clear()
             self._connection.close()
             os.close(self._wake_read)
+            self._changed.notify_all()
 
     def _leave_to_parent(self) -> None:
         """In a forked child: the connection is the parent's; and so is the lock, which may have been held then."""
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         if not self._closed:
             self._closed = True
             self._connection.close()

@@ -1,0 +1,134 @@
+"""How the tasks of one job see each other: the views that go down the task channel (docs/channel.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import zmq
+
+from headgate.plans import Plan
+
+
+@dataclass(slots=True)
+class _Member:
+    node: str
+    address: str
+    life: int = 0
+    endpoints: Sequence[str] | None = None
+    active: bool = True
+    here: bool = False
+
+
+class Peers:
+    """The tasks of one attempt of a job, by name (`worker-0`), and the keys by which they know each other.
+
+    A view lists the tasks that are there. Each change of it has a higher number than the one before, so that tasks
+    which saw different views can tell.
+
+    Args:
+        plan: The job's plan.
+        encrypt: Whether what the tasks send each other is encrypted.
+    """
+
+    def __init__(self, plan: Plan, encrypt: bool = True) -> None:
+        self._plan = plan
+        self._encrypt = encrypt
+        self._members: dict[str, _Member] = {}
+        self._view = 0
+        pairs = (zmq.curve_keypair(), zmq.curve_keypair())
+        (self._server_public, self._server_secret), (self._client_public, self._client_secret) = (
+            (public.decode(), secret.decode()) for public, secret in pairs
+        )
+
+    def start(self, name: str, node: str, address: str, joins: bool = False) -> None:
+        """A task is started, for the first time or again.
+
+        Args:
+            name: `worker-0`, `server-1`.
+            node: Name of its node.
+            address: Address of that node.
+            joins: It joins others that are at work: it counts once it was given their state (`activate`).
+        """
+        life = self._members[name].life if name in self._members else 0
+        self._members[name] = _Member(node, address, life + 1, active=not joins, here=True)
+        self._view += 1
+
+    def listen(self, name: str, endpoints: Sequence[str]) -> None:
+        """A task said where it listens."""
+        self._members[name].endpoints = tuple(endpoints)
+        self._view += 1
+
+    def activate(self, name: str) -> None:
+        """A task that joins was given the state of the others: it counts from now on."""
+        self._members[name].active = True
+        self._view += 1
+
+    def leave(self, name: str) -> None:
+        """A task has ended."""
+        self._members[name].here = False
+        self._view += 1
+
+    def joining(self) -> list[str]:
+        """Tasks that are there and do not count yet."""
+        return [name for name, member in self._members.items() if member.here and not member.active]
+
+    def donor(self) -> str | None:
+        """The worker that gives its state to one that joins: the first that counts."""
+        workers = [name for name, m in self._members.items() if m.here and m.active and name.startswith("worker-")]
+        return min(workers, key=_index, default=None)
+
+    def view(self) -> dict[str, Any]:
+        """The `peers` message: servers first, then workers, by index."""
+        here = sorted(
+            ((name, member) for name, member in self._members.items() if member.here),
+            key=lambda item: (item[0].partition("-")[0], _index(item[0])),
+        )
+        members = [
+            {
+                "task": name,
+                "role": name.rpartition("-")[0],
+                "index": _index(name),
+                "node": member.node,
+                "address": member.address,
+                "life": member.life,
+                "active": member.active,
+                "endpoints": member.endpoints,
+            }
+            for name, member in here
+        ]
+        return {"type": "peers", "view": self._view, "members": members}
+
+    def welcome(self, name: str, threads: int) -> dict[str, Any]:
+        """The `welcome` message for a task that connected."""
+        member = self._members[name]
+        role = name.rpartition("-")[0]
+        message: dict[str, Any] = {
+            "type": "welcome",
+            "v": 1,
+            "role": role,
+            "index": _index(name),
+            "plan": asdict(self._plan),
+            "threads": threads,
+            "node": member.node,
+            "address": member.address,
+            "joins": not member.active,
+        }
+        if self._plan.strategy != "single":
+            message["secrets"] = self._secrets(role)
+        return message
+
+    def _secrets(self, role: str) -> Mapping[str, Any]:
+        shared = {
+            "encrypt": self._encrypt,
+            "server_public": self._server_public,
+            "client_public": self._client_public,
+        }
+        if role == "server":
+            return {**shared, "server_secret": self._server_secret}
+        return {**shared, "client_secret": self._client_secret}
+
+
+def _index(name: str) -> int:
+    return int(name.rpartition("-")[2])

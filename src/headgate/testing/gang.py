@@ -1,0 +1,246 @@
+"""All tasks of one distributed job as real processes, and as much of a hub as they need: for tests of what runs in
+tasks, before and beside a hub."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from headgate.engines.channel import Connection, listen
+from headgate.engines.launch import inject, server_command
+from headgate.hub.peers import Peers
+from headgate.plans import Plan
+from headgate.testing import wait
+
+RUN = "run/job/"
+_SECONDS = 120.0
+_KEY = "secret"
+
+
+@dataclass(slots=True)
+class _Process:
+    popen: subprocess.Popen[bytes]
+    output: Path
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    connection: Connection | None = None
+
+
+class Gang:
+    """Starts the servers and workers of `plan`, each a process of this machine on the loopback network.
+
+    Args:
+        folder: Where sockets, logs and checkpoints go.
+        plan: What to start; its nodes do not matter.
+        command: What each worker runs.
+        environment: Variables added to those of each task.
+        encrypt: Whether the tasks encrypt what they send each other.
+
+    Example:
+        >>> plan = Plan(strategy="ps", workers=2, servers=1, batch_per_worker=None)
+        >>> with Gang(tmp_path, plan, ["python", "train.py"]) as gang:
+        ...     gang.start()
+        ...     gang.finish()
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        plan: Plan,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        encrypt: bool = True,
+    ) -> None:
+        self.folder = folder
+        self.checkpoints = folder / "checkpoints"
+        self.peers = Peers(plan, encrypt)
+        self._plan = plan
+        self._command = command
+        self._environment = environment or {}
+        self._processes: dict[str, _Process] = {}
+        self._lock = threading.Condition()
+        self._server = listen(folder / "channel")
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._server, selectors.EVENT_READ)
+        self._closed = False
+        self._thread = threading.Thread(target=self._watch, name="gang", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Gang:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- what a test does -------------------------------------------------------------------------------------------
+
+    @property
+    def names(self) -> list[str]:
+        """Every task of the plan, servers first."""
+        return [f"server-{i}" for i in range(self._plan.servers)] + [f"worker-{i}" for i in range(self._plan.workers)]
+
+    def start(self, *names: str, joins: bool = False, **environment: str) -> None:
+        """Start these tasks; all of the plan if none is named. A task that has ended is started anew."""
+        for name in names or self.names:
+            with self._lock:
+                self.peers.start(name, "here", "127.0.0.1", joins)
+        for name in names or self.names:
+            output = self.folder / f"{name}.log"
+            command = server_command(sys.executable) if name.startswith("server-") else self._command
+            with open(output, "ab") as file:
+                popen = subprocess.Popen(
+                    command, env=self._variables(name, environment), cwd=self.folder, stdout=file, stderr=file
+                )
+            with self._lock:
+                self._processes[name] = _Process(popen, output)
+        self._tell()
+
+    def kill(self, name: str) -> None:
+        """kill -9; the others are told."""
+        self._processes[name].popen.kill()
+        self.left(name)
+
+    def left(self, name: str) -> int:
+        """Wait until a task has ended and tell the others; its exit code."""
+        code = self._processes[name].popen.wait(_SECONDS)
+        with self._lock:
+            self.peers.leave(name)
+        self._tell()
+        return code
+
+    def send(self, name: str, message: Mapping[str, object]) -> None:
+        """Send a message down to a task, which has to be connected."""
+        connection = self._processes[name].connection
+        if connection is None or not connection.send(message):
+            raise ConnectionError(f"{name} is not connected, or does not read")
+
+    def of(self, name: str, kind: str) -> list[dict[str, Any]]:
+        """The messages of that type that a task sent so far, in its present life."""
+        with self._lock:
+            return [message for message in self._processes[name].messages if message.get("type") == kind]
+
+    def wait_for(self, name: str, kind: str, count: int = 1) -> list[dict[str, Any]]:
+        """The messages of that type, once there are at least `count`.
+
+        Raises:
+            TimeoutError: There are fewer after two minutes.
+        """
+        wait.until(lambda: len(self.of(name, kind)) >= count, _SECONDS, f"message {count} of type {kind} of {name}")
+        return self.of(name, kind)
+
+    def output(self, name: str) -> str:
+        """What a task printed."""
+        return self._processes[name].output.read_text()
+
+    def finish(self) -> None:
+        """Wait until all workers have ended well, then stop the servers.
+
+        Raises:
+            AssertionError: A task ended with another exit code than 0; the message has its output.
+        """
+        workers = [name for name in self._processes if name.startswith("worker-")]
+        running = [name for name in workers if self._processes[name].popen.poll() is None]
+        codes = {name: self.left(name) for name in running}
+        servers = [name for name in self._processes if name.startswith("server-")]
+        for name in servers:
+            with contextlib.suppress(ConnectionError):
+                self.send(name, {"type": "stop"})
+        codes |= {name: self.left(name) for name in servers if self._processes[name].popen.poll() is None}
+        failed = {name: code for name, code in codes.items() if code != 0}
+        if failed:
+            outputs = "\n".join(f"--- {name}\n{self.output(name)}" for name in failed)
+            raise AssertionError(f"tasks ended with {failed}:\n{outputs}")
+
+    def close(self) -> None:
+        """Kill what runs."""
+        for process in self._processes.values():
+            process.popen.kill()
+            process.popen.wait()
+        self._closed = True
+        self._thread.join(_SECONDS)
+        for key in list(self._selector.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]
+        self._selector.close()
+
+    # --- as much of a hub as they need ------------------------------------------------------------------------------
+
+    def _variables(self, name: str, added: Mapping[str, str]) -> dict[str, str]:
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("HEADGATE_")}
+        return {
+            **inherited,
+            "PYTHONPATH": str(inject(self.folder / "inject")),
+            "OMP_NUM_THREADS": "1",
+            "HEADGATE_CHANNEL": f"unix:{self.folder / 'channel'}",
+            "HEADGATE_TASK": RUN + name,
+            "HEADGATE_KEY": _KEY,
+            "HEADGATE_CHECKPOINTS": str(self.checkpoints),
+            "HEADGATE_MODE": "run",
+            **self._environment,
+            **added,
+        }
+
+    def _tell(self) -> None:
+        with self._lock:
+            view = self.peers.view()
+            for process in self._processes.values():
+                if process.connection is not None:
+                    process.connection.send(view)
+
+    def _watch(self) -> None:
+        while not self._closed:
+            for key, _ in self._selector.select(0.05):
+                if key.fileobj is self._server:
+                    connection = Connection(self._server.accept()[0], lambda _: _KEY)
+                    self._selector.register(connection, selectors.EVENT_READ)
+                elif isinstance(key.fileobj, Connection):
+                    self._receive(key.fileobj)
+
+    def _receive(self, connection: Connection) -> None:
+        try:
+            messages = connection.receive()
+        except BlockingIOError:
+            return
+        name = (connection.task or "").removeprefix(RUN)
+        if messages is None:
+            self._selector.unregister(connection)
+            with self._lock:
+                if name in self._processes and self._processes[name].connection is connection:
+                    self._processes[name].connection = None
+            connection.close()
+            return
+        for message in messages:
+            self._take(name, connection, message)
+
+    def _take(self, name: str, connection: Connection, message: dict[str, Any]) -> None:
+        wait.until(lambda: name in self._processes, what=f"{name} to be known")
+        with self._lock:
+            self._processes[name].messages.append(message)
+            donor = self.peers.donor()
+        match message["type"]:
+            case "hello":
+                with self._lock:
+                    self._processes[name].connection = connection
+                    connection.send(self.peers.welcome(name, threads=1))
+                    connection.send(self.peers.view())
+            case "listening":
+                with self._lock:
+                    self.peers.listen(name, message["endpoints"])
+                self._tell()
+            case "joining" if donor is not None:
+                self.send(donor, {"type": "checkpoint", "hold": True})
+            case "checkpoint" if message["why"] == "join":
+                for joiner in self.peers.joining():
+                    self.send(joiner, {"type": "state", "path": message["path"]})
+                    with self._lock:
+                        self.peers.activate(joiner)
+                self._tell()
