@@ -91,7 +91,7 @@ def keep(**objects: Any) -> None:
 def epochs(count: int) -> Epochs:
     """The epochs from 0 to `count`; after a resume, from the one the checkpoint was taken in.
 
-    Between two of them a checkpoint is saved when one is asked for, or when saving takes less than 2 % of the time.
+    Between two of them a checkpoint is saved when one is asked for, or when saving takes less than 0.5 % of the time.
     """
     return Epochs(count)
 

@@ -10,7 +10,7 @@ from typing import Any
 from headgate.torch import checkpoints
 from headgate.torch.trained import Trained
 
-SHARE = 0.02
+SHARE = 0.005
 """Most of the time that unasked checkpoints may take."""
 
 
