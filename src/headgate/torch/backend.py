@@ -1,0 +1,202 @@
+"""What carries gradients between the workers of a job: the seam behind which collectives and parameter servers stand.
+
+`Reducer` fills flat buffers while backward runs and hands each to a backend as soon as it is full. One backward is one
+round. What is summed, how samples are weighed and what goes back into `.grad` is the reducer's; a backend only adds up.
+"""
+
+from __future__ import annotations
+
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from headgate.torch.shards import Dealer
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Passage:
+    """Bytes on their way in one direction.
+
+    Args:
+        begin: When the first of them left or came, by `time.perf_counter()`.
+        end: When the last did.
+        bytes: How many.
+    """
+
+    begin: float
+    end: float
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What went between this task and one other in a round; it may overlap with backward.
+
+    Args:
+        peer: The other task, as `server-1`.
+        push: What went there; None: nothing.
+        pull: What came from there; None: nothing.
+    """
+
+    peer: str
+    push: Passage | None = None
+    pull: Passage | None = None
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """What a round came to.
+
+    Args:
+        sums: For each registered buffer the sum over the workers that took part; of the same shape, and its owner's
+            until the next `begin`. May be the registered buffers themselves.
+        members: Indices, ascending, of the workers that count in the view in which the round was completed. The next
+            global batch is divided between these. The same for all workers.
+        push_seconds: Seconds of `finish` until everything had left.
+        wait_seconds: Seconds of `finish` for which nothing moved because others were not done.
+        pull_seconds: Seconds of `finish` in which sums came in.
+        transfers: By peer; may be left out where nobody asked for it (`Backend.traced`).
+    """
+
+    sums: Sequence[torch.Tensor]
+    members: tuple[int, ...]
+    push_seconds: float = 0.0
+    wait_seconds: float = 0.0
+    pull_seconds: float = 0.0
+    transfers: Sequence[Transfer] = field(default=())
+
+
+class Backend(ABC):
+    """Adds up the buffers of all workers of a job.
+
+    A round is: `begin`, then `launch` of every buffer once, in any order (`ordered`: by index), then `finish`. All
+    workers go through the same rounds with buffers of the same shapes. Calls come from the thread that runs backward,
+    which on a GPU is not the main thread, but never from two at once.
+
+    Attributes:
+        bucket_bytes: Bytes of a buffer, about.
+        first_bucket_bytes: Bytes of the first, about: a small one is on its way early.
+        ordered: Whether buffers have to be launched by index.
+        device: Where the buffers have to be; None: where the parameters are.
+        traced: Whether the running round is one of a sampled step: `finish` then tells its transfers.
+        index: This worker's index in the plan.
+        members: Indices, ascending, of the workers that count, as of the last completed round (before the first: of the
+            view that the job began with).
+    """
+
+    bucket_bytes: int = 25 * MIB
+    first_bucket_bytes: int = MIB
+    ordered: bool = True
+    device: torch.device | None = None
+    traced: bool = False
+    index: int
+    members: tuple[int, ...]
+
+    @property
+    def lowest(self) -> bool:
+        """Whether this is the worker that saves checkpoints: the first that counts."""
+        return self.index == min(self.members)
+
+    @abstractmethod
+    def register(self, buffers: Sequence[torch.Tensor]) -> None:
+        """The flat, contiguous float32 or float64 buffers of the rounds to come.
+
+        Called before the first `begin`, and again between two rounds when the buffers change. On all workers alike.
+        """
+
+    @abstractmethod
+    def begin(self, weight: float) -> None:
+        """A round begins, at the first gradient of a backward; returns at once.
+
+        Args:
+            weight: What this worker's gradients count: its samples in this global batch, 0 where it has none. The
+                buffers are weighed already; whatever a backend sends besides is not.
+        """
+
+    @abstractmethod
+    def launch(self, index: int) -> None:
+        """Buffer `index` holds this worker's contribution, and keeps it until `finish` returns; returns at once."""
+
+    @abstractmethod
+    def finish(self) -> RoundResult:
+        """Wait until the sums are there.
+
+        Raises:
+            headgate.task.PeerLost: The round cannot be completed because another task is gone.
+            headgate.task.Stop: The same, while this task was asked to stop.
+        """
+
+    @abstractmethod
+    def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Overwrite the tensors with those of the lowest worker; all workers call it alike, before the first round."""
+
+    def sum_sparse(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The sums of sparse (COO) gradients, one for one; called after `finish`, by all workers alike.
+
+        Raises:
+            NotImplementedError: The backend cannot.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot add up sparse gradients; make the layer sparse=False")
+
+    @abstractmethod
+    def close(self) -> None:
+        """The script ends: say goodbye to the others and return soon. May be called twice."""
+
+    def broadcast_value(self, value: Any) -> Any:
+        """The lowest worker's `value`, of tensors, numbers, strings and containers of them."""
+        packed = io.BytesIO()
+        torch.save(value, packed)
+        content = torch.frombuffer(bytearray(packed.getvalue()), dtype=torch.uint8)
+        size = torch.tensor([content.numel()], dtype=torch.int64)
+        self.broadcast([size])
+        if content.numel() != int(size):
+            content = torch.empty(int(size), dtype=torch.uint8)
+        self.broadcast([content])
+        return torch.load(io.BytesIO(content.numpy().tobytes()), weights_only=True)
+
+
+class Asynchronous(ABC):
+    """Parameter servers that workers do not wait for each other at: optimizers run there, and no gradient is averaged.
+
+    Attributes:
+        index: This worker's index in the plan.
+        dealer: Which global batches this worker takes.
+    """
+
+    index: int
+    dealer: Dealer
+
+    @property
+    @abstractmethod
+    def lowest(self) -> bool:
+        """Whether this is the worker that saves checkpoints: the first that counts."""
+
+    @abstractmethod
+    def adopt(self, model: torch.nn.Module, optimizer: Any) -> None:
+        """From now on `optimizer.step()` pushes the gradients of `model` and pulls new values into it.
+
+        Called once for each `prepare`, after a checkpoint to resume from was loaded into both. Worker 0's values are
+        the first.
+
+        Raises:
+            TypeError: The optimizer cannot run on servers; says why.
+        """
+
+    @abstractmethod
+    def before_save(self) -> None:
+        """A checkpoint is about to be saved here: bring parameters and the state of optimizers from the servers."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """The script ends: push what is left, say goodbye, and return soon. May be called twice."""
+
+
+REMOTE = "_headgate_remote"
+"""Attribute of parameters that live on servers only: they are not summed, not broadcast, and have no storage."""
