@@ -22,7 +22,7 @@ LAYERS = (
     ("hub",),
     ("simulation",),
     ("lab",),
-    ("runs", "jobfile", "userfile"),
+    ("runs", "jobfile", "planfile", "clusterfile", "userfile"),
     ("controller",),
     ("policies",),
     ("planning",),
@@ -124,7 +124,7 @@ def test_a_script_s_own_python_may_be_as_old_as_3_9(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["controller.py", *(f"analysis/{p.name}" for p in (PACKAGE / "analysis").glob("*.py"))]
+    "name", [f"{room}/{p.name}" for room in ("controller", "analysis") for p in (PACKAGE / room).glob("*.py")]
 )
 def test_the_core_has_no_clock_no_files_and_no_sockets(name: str) -> None:
     outside = {

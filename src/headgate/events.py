@@ -81,17 +81,28 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class NodeJoined:
+    """A node is there, or has changed."""
+
     node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLeft:
+    """A node is gone. Tasks that were on it end as any other does, each with a `TaskExited`."""
+
+    node: str
 
 
 @dataclass(frozen=True, slots=True)
 class JobSubmitted:
     """A job was handed in; all of a run come before anything else happens to one of them. One that comes after a job
-    which was not handed in does not wait: that one was done in the run that this one goes on with."""
+    which was not handed in does not wait: that one was done in the run that this one goes on with. `nodes` names those
+    that it may use; empty: those of its plan."""
 
     job: JobId
     spec: Job
     resume: Checkpoint | None = None
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +132,20 @@ class TaskConnected:
 
     task: TaskId
     framework: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskJoined:
+    """A worker that was started to join others has their state, and counts."""
+
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLeaves:
+    """A worker said that it ends before the others, who go on."""
+
+    task: TaskId
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,21 +197,33 @@ class StopRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class ResizeRequested:
+    """A person asks for a running job of several tasks to have so many workers."""
+
+    job: JobId
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
 class Wake:
     """The time that the controller asked to be woken at has come."""
 
 
 Event = (
     NodeJoined
+    | NodeLeft
     | JobSubmitted
     | JobPlanned
     | TaskStarted
     | TaskExited
     | TaskConnected
+    | TaskJoined
+    | TaskLeaves
     | Progress
     | Usage
     | CheckpointDone
     | StopRequested
+    | ResizeRequested
     | Wake
 )
 
@@ -204,6 +241,8 @@ class PlanJob:
 
 @dataclass(frozen=True, slots=True)
 class StartTask:
+    """Start a task. One that `joins` others that are at work takes their state, and no checkpoint."""
+
     task: TaskId
     job: JobId
     spec: Job
@@ -216,6 +255,7 @@ class StartTask:
     reason: str
     gpus: tuple[int, ...] | None = None  # of its node; None: all of them
     resume: Checkpoint | None = None
+    joins: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,11 +273,30 @@ class SetShare:
 @dataclass(frozen=True, slots=True)
 class StopTask:
     """Ask a task to end: checkpoint at the next step boundary if it can, and `grace` seconds later it is killed.
-    With a grace of 0 it is killed at once."""
+    With a grace of 0 it is killed at once. One that `leaves` does so alone: the other workers go on."""
 
     task: TaskId
     grace: float
     reason: str
+    leaves: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """The job has this plan from now on."""
+
+    job: JobId
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A task was lost, and the job survives it; `restarts` where all its tasks are started again."""
+
+    job: JobId
+    task: TaskId
+    text: str
+    restarts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,4 +316,4 @@ class Warn:
     text: str
 
 
-Action = PlanJob | StartTask | SetShare | StopTask | MarkJob | Warn
+Action = PlanJob | StartTask | SetShare | StopTask | Resize | Fault | MarkJob | Warn

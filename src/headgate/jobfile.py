@@ -11,19 +11,18 @@ from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
     ValidationInfo,
     WithJsonSchema,
 )
 
-from headgate import units
-from headgate.jobs import NAME_PATTERN, Allowed, Job, Limits, ProgressRule
+from headgate import planfile, plans, units
+from headgate.jobs import NAME_PATTERN, Allowed, Job, Limits, ProgressRule, against_plan
+from headgate.planfile import PlanEntry
 from headgate.telemetry.patterns import check_pattern
-from headgate.userfile import Place, UserFile, suggestion
+from headgate.userfile import Entry, Number, Place, UserFile, Whole, suggestion
 
 
 def _workers(value: object) -> tuple[int, int | None]:
@@ -61,12 +60,6 @@ def _command(value: object) -> object:
     return value if isinstance(value, str) else tuple(words)
 
 
-def _no_bool(value: object) -> object:
-    if isinstance(value, bool):
-        raise ValueError("expected a number")
-    return value
-
-
 def _schema(kind: str | list[str], example: str) -> WithJsonSchema:
     return WithJsonSchema({"type": kind, "examples": [example]})
 
@@ -79,18 +72,12 @@ Command = Annotated[
     BeforeValidator(_command),
     WithJsonSchema({"anyOf": [_TYPED, {"type": "array", "items": _TYPED, "minItems": 1}]}),
 ]
-Number = Annotated[float, BeforeValidator(_no_bool)]
-Whole = Annotated[int, BeforeValidator(_no_bool)]
 Seconds = Annotated[float, BeforeValidator(units.seconds), Field(ge=0), _schema(["number", "string"], "5s")]
 Bytes = Annotated[int, BeforeValidator(units.size), Field(gt=0), _schema(["integer", "string"], "2GiB")]
 Workers = Annotated[tuple[int, int | None], BeforeValidator(_workers), _schema(["integer", "string"], "1..8")]
 
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-
-class LimitsEntry(_Entry):
+class LimitsEntry(Entry):
     """The most that the job may take."""
 
     cores: Annotated[Number, Field(gt=0)] | None = None
@@ -99,7 +86,7 @@ class LimitsEntry(_Entry):
     workers: Workers = (1, None)
 
 
-class ProgressEntry(_Entry):
+class ProgressEntry(Entry):
     """How the job's progress is read from its output."""
 
     metric: str = "loss"
@@ -107,7 +94,7 @@ class ProgressEntry(_Entry):
     goal: Number | None = None
 
 
-class JobEntry(_Entry):
+class JobEntry(Entry):
     """One job; all but its command is optional."""
 
     name: Name | None = None
@@ -125,16 +112,24 @@ class JobEntry(_Entry):
     progress: ProgressEntry = ProgressEntry()
     retries: Annotated[Whole, Field(ge=0, le=1000)] = 0
     timeout: Annotated[Seconds, Field(gt=0)] | None = None
+    plan: PlanEntry | None = None
+    encrypt: bool = True
 
 
-class JobFile(_Entry):
+class JobFile(Entry):
     """A job file."""
 
     jobs: Annotated[list[JobEntry], Field(min_length=1)]
 
 
-_MODELS: Mapping[str, type[_Entry]] = {"": JobFile, "jobs": JobEntry, "limits": LimitsEntry, "progress": ProgressEntry}
-_TEXTS = {"name", "script", "run", "args", "python", "env", "workdir", "after", "metric", "pattern"}
+_MODELS: Mapping[str, type[Entry]] = {
+    "": JobFile,
+    "jobs": JobEntry,
+    "limits": LimitsEntry,
+    "progress": ProgressEntry,
+    "plan": PlanEntry,
+}
+_TEXTS = {"name", "script", "run", "args", "python", "env", "workdir", "after", "metric", "pattern", *planfile.TEXTS}
 
 
 def _is_text(place: Place) -> bool:
@@ -172,6 +167,7 @@ def load(path: str) -> list[Job]:
     drafts = [_Draft(file, wrong, i, entry) for i, entry in entries.items()]
     for draft in drafts:
         draft.check_paths()
+        draft.check_plan()
     _check_names(drafts)
     _check_order(drafts)
     file.check()
@@ -217,6 +213,21 @@ class _Draft:
             found = f"found {entry.python!r}, which is not a program"
             self.problem("python", found, "give the path of a Python interpreter")
 
+    def check_plan(self) -> None:
+        plan = self.entry.plan
+        if plan is None or not self.well("plan"):
+            return
+        wrong = list(plans.problems(plan))
+        for key, value, expected in wrong:
+            self._file.problem(("jobs", self.index, "plan", key), f"found {value!r}", f"expected {expected}")
+        if not wrong and self.well("limits", "allow"):
+            for key, found, cure in against_plan(plan.plan(), self._limits(), self.entry.allow):
+                self._file.problem(("jobs", self.index, "plan", key), found, cure)
+
+    def _limits(self) -> Limits:
+        limits = self.entry.limits
+        return Limits(limits.cores, limits.memory, limits.gpus, limits.workers)
+
     def _interpreter(self) -> str | None:
         """Its interpreter, a path resolved against its folder (a link, as of a virtual environment, stays one); empty
         where there is none of that name."""
@@ -239,11 +250,13 @@ class _Draft:
             at=entry.at,
             after=entry.after,
             priority=entry.priority,
-            limits=Limits(entry.limits.cores, entry.limits.memory, entry.limits.gpus, entry.limits.workers),
+            limits=self._limits(),
             allow=frozenset(entry.allow),
             progress=ProgressRule(entry.progress.metric, entry.progress.pattern, entry.progress.goal),
             retries=entry.retries,
             timeout=entry.timeout,
+            plan=entry.plan.plan() if entry.plan is not None else None,
+            encrypt=entry.encrypt,
         )
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
+
+from headgate.plans import Plan
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """What a job may be called: it names a folder and a cgroup."""
@@ -87,6 +89,8 @@ class Job:
         progress: How progress is read.
         retries: How often a failed attempt is started again, from its last checkpoint.
         timeout: Most seconds that an attempt may run.
+        plan: How it is laid out, where its user says so; None: Headgate decides.
+        encrypt: Whether what its tasks send each other is encrypted, which costs about 2 CPU seconds a GB.
 
     Raises:
         TypeError: A field is of another kind.
@@ -108,6 +112,8 @@ class Job:
     progress: ProgressRule = ProgressRule()
     retries: int = 0
     timeout: float | None = None
+    plan: Plan | None = None
+    encrypt: bool = True
 
     def __post_init__(self) -> None:
         for path in ("script", "python", "workdir"):
@@ -133,6 +139,19 @@ class Job:
         ):
             if not fits:
                 raise ValueError(f"job {self.name!r}: `{what}` is {value!r}; expected {expected}")
+        for what, found, cure in against_plan(self.plan, self.limits, self.allow) if self.plan is not None else ():
+            raise ValueError(f"job {self.name!r}: `{what}`: {found}; {cure}")
+
+
+def against_plan(plan: Plan, limits: Limits, allow: Collection[str]) -> Iterator[tuple[str, str, str]]:
+    """What of a plan its job does not let it have: the plan's field, what was found, and the cure."""
+    fewest, most = limits.workers
+    if plan.workers < fewest or (most is not None and plan.workers > most):
+        wanted = f"{fewest}" if fewest == most else f"{fewest}.." + (f"{most}" if most is not None else "")
+        yield "workers", f"found {plan.workers} workers, the job's limits say {wanted}", "change one of them"
+    if not plan.synchronous and "async" not in allow:
+        cure = "add `allow: [async]` to the job, which says that its mathematics may change"
+        yield "synchronous", "found an asynchronous plan", cure
 
 
 def _is_number(value: object) -> bool:
@@ -170,6 +189,8 @@ def _check_types(job: Any) -> None:
             f"a set of {' and '.join(allowed)}",
         ),
         ("progress", isinstance(job.progress, ProgressRule), "a ProgressRule"),
+        ("plan", isinstance(job.plan, Plan | None), "a headgate.Plan, or None"),
+        ("encrypt", isinstance(job.encrypt, bool), "True or False"),
     ):
         if not fits:
             raise TypeError(f"job {job.name!r}: `{what}` is {getattr(job, what)!r}; expected {expected}")

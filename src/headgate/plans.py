@@ -2,11 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 Strategy = Literal["single", "allreduce", "ps"]
+
+
+class Stated(Protocol):
+    """What a user may state of a plan: the fields of `Plan`, not checked yet."""
+
+    @property
+    def strategy(self) -> Strategy: ...
+    @property
+    def workers(self) -> int: ...
+    @property
+    def batch_per_worker(self) -> int | Sequence[int] | None: ...
+    @property
+    def servers(self) -> int: ...
+    @property
+    def synchronous(self) -> bool: ...
+    @property
+    def backup_workers(self) -> int: ...
+    @property
+    def staleness(self) -> int | None: ...
+    @property
+    def worker_nodes(self) -> Sequence[str]: ...
+    @property
+    def server_nodes(self) -> Sequence[str]: ...
+    @property
+    def cores_per_worker(self) -> float | None: ...
+    @property
+    def cores_per_server(self) -> float | None: ...
+
+
+def problems(plan: Stated) -> Iterator[tuple[str, object, str]]:
+    """What is wrong with a plan: the field, its value, and what was expected."""
+    for name, fits, expected in _rules(plan):
+        if not fits:
+            yield name, getattr(plan, name), expected
+
+
+def _rules(plan: Stated) -> Iterator[tuple[str, bool, str]]:
+    """What has to hold: the field, whether it does, and what is expected."""
+    strategy, workers, batch = plan.strategy, plan.workers, plan.batch_per_worker
+    ps = strategy == "ps"
+    sizes = batch if isinstance(batch, Sequence) else () if batch is None else (batch,)
+    yield "workers", workers >= 1, "at least 1"
+    yield "workers", workers <= 1 or strategy != "single", "1 for strategy single"
+    yield "servers", plan.servers >= 1 or not ps, "at least 1 for strategy ps"
+    yield "servers", plan.servers == 0 or ps, f"0 for strategy {strategy}"
+    yield "synchronous", plan.synchronous or ps, f"true for strategy {strategy}"
+    yield "backup_workers", plan.backup_workers >= 0, "0 or more"
+    synchronous_ps = ps and plan.synchronous
+    yield "backup_workers", plan.backup_workers == 0 or synchronous_ps, "0 for what is no synchronous ps"
+    yield "backup_workers", plan.backup_workers < max(workers, 1), f"fewer than the workers, which are {workers}"
+    yield "staleness", plan.staleness is None or plan.staleness >= 0, "0 or more steps"
+    yield "staleness", plan.staleness is None or not plan.synchronous, "none for a synchronous plan"
+    yield "batch_per_worker", all(size >= 1 for size in sizes), "at least 1 sample"
+    each = not isinstance(batch, Sequence) or len(batch) == workers
+    yield "batch_per_worker", each, f"one number, or one for each of {workers} workers"
+    yield "cores_per_worker", plan.cores_per_worker is None or plan.cores_per_worker > 0, "more than 0"
+    yield "cores_per_server", plan.cores_per_server is None or plan.cores_per_server > 0, "more than 0"
+    yield "worker_nodes", len(plan.worker_nodes) in (0, workers), f"{workers} names, one for each worker, or none"
+    yield "server_nodes", len(plan.server_nodes) in (0, plan.servers), f"{plan.servers} names, one for each, or none"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,13 +77,16 @@ class Plan:
         workers: Number of workers, at least 1.
         batch_per_worker: Samples of a step on each worker; a tuple has one for each; None keeps the script's own.
         servers: Number of parameter servers; 0 unless the strategy is `ps`.
-        synchronous: Whether a step waits for all workers.
-        backup_workers: Workers whose gradient a synchronous step may leave out.
+        synchronous: Whether a step waits for all workers; only `ps` can do without.
+        backup_workers: Workers whose gradient a synchronous step of `ps` may leave out; fewer than there are.
         staleness: Most steps that a fast worker may be ahead; None where synchronous or unbounded.
         worker_nodes: Name of each worker's node; empty: not placed.
         server_nodes: Name of each server's node; empty: not placed.
         cores_per_worker: Cores of each worker, None for all that its node has.
         cores_per_server: Cores of each server.
+
+    Raises:
+        ValueError: A value makes no sense, or not with this strategy.
     """
 
     strategy: Strategy
@@ -42,18 +104,13 @@ class Plan:
     def __post_init__(self) -> None:
         if self.strategy not in ("single", "allreduce", "ps"):
             raise ValueError(f"Plan.strategy is {self.strategy!r}; expected single, allreduce or ps")
-        if self.workers < 1 or (self.strategy == "single" and self.workers != 1):
-            raise ValueError(f"Plan.workers is {self.workers} for strategy {self.strategy!r}")
-        if (self.servers > 0) != (self.strategy == "ps"):
-            raise ValueError(f"Plan.servers is {self.servers} for strategy {self.strategy!r}")
-        for name, nodes, count in (
-            ("worker_nodes", self.worker_nodes, self.workers),
-            ("server_nodes", self.server_nodes, self.servers),
-        ):
-            if nodes and len(nodes) != count:
-                raise ValueError(f"Plan.{name} has {len(nodes)} names; expected {count} or none")
-        if isinstance(self.batch_per_worker, tuple) and len(self.batch_per_worker) != self.workers:
-            raise ValueError(f"Plan.batch_per_worker has {len(self.batch_per_worker)} sizes; expected {self.workers}")
+        for name, value, expected in problems(self):
+            raise ValueError(f"Plan.{name} is {value!r}; expected {expected}")
+
+    @property
+    def tasks(self) -> int:
+        """Processes of all: workers and servers."""
+        return self.workers + self.servers
 
 
 @dataclass(frozen=True, slots=True)

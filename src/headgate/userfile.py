@@ -5,15 +5,32 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from headgate.errors import InvalidFileError, Problem, UsageError
 
 Place = tuple[str | int, ...]
 """Keys and indices that lead to a value."""
+
+
+def _no_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("expected a number")
+    return value
+
+
+Number = Annotated[float, BeforeValidator(_no_bool)]
+Whole = Annotated[int, BeforeValidator(_no_bool)]
+
+
+class Entry(BaseModel):
+    """Keys with values; any other key is a mistake."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
 
 _TAG = "tag:yaml.org,2002:"
 _FOUND_LETTERS = 80

@@ -1,0 +1,332 @@
+"""What happens to jobs, from the moment they are handed in to their end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from headgate.controller import faults, resizing
+from headgate.controller.records import JobRecord, TaskRecord, instead
+from headgate.controller.sharing import Sharing, Turn
+from headgate.events import (
+    ENDED,
+    Action,
+    CheckpointDone,
+    Event,
+    Exit,
+    Fault,
+    JobId,
+    JobPlanned,
+    JobState,
+    JobSubmitted,
+    NodeJoined,
+    NodeLeft,
+    PlanJob,
+    Progress,
+    ResizeRequested,
+    StopRequested,
+    TaskConnected,
+    TaskExited,
+    TaskId,
+    TaskJoined,
+    TaskLeaves,
+    TaskStarted,
+    Usage,
+    Wake,
+)
+from headgate.policies.base import Arrived, Left, Policy, Reported, Used
+from headgate.units import say_seconds
+
+
+class Controller:
+    """Holds the jobs of every run of one hub.
+
+    Args:
+        policy: What moves shares; driven only from here.
+
+    Example:
+        >>> from headgate.policies import EqualPolicy
+        >>> controller = Controller(EqualPolicy())
+        >>> controller.step(0.0, JobSubmitted("r/a", Job(name="a", run="true")))
+        ([MarkJob(job='r/a', state='waiting', reason='being planned', exit_code=None), PlanJob(job='r/a', ...)], None)
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self._sharing = Sharing(policy)
+        self._jobs: dict[JobId, JobRecord] = {}
+
+    def step(self, now: float, event: Event) -> tuple[list[Action], float | None]:
+        """What to do about an event.
+
+        Args:
+            now: Seconds on the run's clock; never goes back.
+            event: What happened.
+
+        Returns:
+            The actions, in the order in which they are to be taken, and when to send a `Wake` (None: no need).
+        """
+        actions: list[Action] = []
+        turn = Turn(now)
+        match event:
+            case NodeJoined(node):
+                self._sharing.nodes[node.name] = node
+            case NodeLeft(name):
+                self._sharing.nodes.pop(name, None)
+            case JobSubmitted(job, spec, resume, nodes):
+                entry = self._jobs[job] = JobRecord(job, spec, now, resume, nodes)
+                entry.revision = 1
+                actions += [entry.mark("waiting", "being planned"), PlanJob(job, spec, entry.revision)]
+            case JobPlanned(job, revision, plan):
+                found = self._jobs.get(job)
+                if found is not None and found.revision == revision and found.state not in ENDED:
+                    found.plan = plan
+                    actions += self._say_waiting(now, found)
+            case TaskExited(task, exit):
+                actions += self._exited(turn, task, exit)
+            case TaskConnected() | TaskJoined() | TaskLeaves() | CheckpointDone() | Usage() | Progress():
+                actions += self._told(turn, event)
+            case StopRequested(job, kill):
+                actions += self._stop(job, kill)
+            case ResizeRequested(job, workers):
+                if (owner := self._jobs.get(job)) is not None:
+                    actions += resizing.resize(owner, workers, self._sharing, self._jobs.values(), turn)
+            case TaskStarted() | Wake():
+                pass
+        actions += self._timeouts(now)
+        actions += self._start_due(turn)
+        actions += self._sharing.share(turn, self._jobs.values())
+        return actions, self._wake_at()
+
+    def forget(self, run: str) -> None:
+        """Drop the jobs of a run that has ended."""
+        self._jobs = {id: job for id, job in self._jobs.items() if job.run != run}
+
+    # --- what tasks tell --------------------------------------------------------------------------------------------
+
+    def _told(
+        self, turn: Turn, event: TaskConnected | TaskJoined | TaskLeaves | CheckpointDone | Usage | Progress
+    ) -> list[Action]:
+        job = self._owner(event.task)
+        if job is None:
+            return []
+        task = job.tasks[event.task]
+        match event:
+            case TaskConnected():
+                task.connected = True
+            case TaskJoined():
+                task.joins = False
+            case TaskLeaves():
+                task.leaving = True
+            case CheckpointDone():
+                job.resume, job.faults = event.checkpoint, 0
+            case Usage():
+                task.used = (event.cpu_cores, event.memory_bytes)
+                turn.changes.append(Used(job.id, *job.used()))
+            case Progress():
+                return self._progressed(turn, job, event)
+        return []
+
+    def _progressed(self, turn: Turn, job: JobRecord, progress: Progress) -> list[Action]:
+        if progress.loss is not None:
+            turn.changes.append(
+                Reported(job.id, progress.loss, progress.step, progress.epoch, progress.epochs, progress.count)
+            )
+        rule = job.spec.progress
+        value = progress.metrics.get(rule.metric, progress.loss if rule.metric == "loss" else None)
+        if value is None or rule.goal is None or job.state != "running" or not rule.reached(value):
+            return []
+        return self._end(job, "done", f"reached its goal: {rule.metric} {value:.6g}, asked for {rule.goal:g}")
+
+    # --- ends -------------------------------------------------------------------------------------------------------
+
+    def _exited(self, turn: Turn, id: TaskId, exit: Exit) -> list[Action]:
+        job = self._owner(id)
+        if job is None:
+            return []
+        task, turn.moved = job.tasks.pop(id), True
+        actions: list[Action] = []
+        if job.undisturbed and not task.stopping and not task.leaving:
+            if task.is_worker and exit.ok:
+                job.finished = True
+            else:
+                actions += self._lost(turn, job, task, exit)
+        elif job.ends_as is not None and not exit.ok and job.failure is None:
+            job.failure = exit
+        actions += faults.settle(job)
+        return actions if job.tasks else [*actions, *self._ended(turn, job, exit)]
+
+    def _lost(self, turn: Turn, job: JobRecord, task: TaskRecord, exit: Exit) -> list[Action]:
+        """A task ended before its time."""
+        nodes = self._sharing.nodes
+        if not faults.is_fault(job, task, exit, nodes):
+            return self._fail(job, task, exit)
+        how = exit.in_words() if task.node in nodes else f"its node {task.node} is gone"
+        what = f"{task.name} was lost: {how}"
+        if not faults.costs_others(job, task):
+            return faults.worker(job, task, what, nodes, turn)
+        job.faults += 1
+        node = instead(job, task.node, nodes)
+        if job.faults > faults.MOST_BETWEEN_CHECKPOINTS or node is None:
+            why = f"{job.faults} times since its last checkpoint" if node is not None else "none of its nodes is left"
+            text = f"{what}; the job cannot go on: {why}"
+            return [Fault(job.id, task.id, text), *self._end(job, "failed", text, exit)]
+        if not task.is_worker:
+            return faults.server(job, task, what, node, turn)
+        return faults.restart(job, task, what)
+
+    def _fail(self, job: JobRecord, task: TaskRecord, exit: Exit) -> list[Action]:
+        """A task failed by what it runs: the others would wait for it in vain."""
+        if job.planned().tasks > 1:
+            exit = replace(exit, reason=f"{task.name}: {exit.in_words()}")
+        job.failure = exit
+        if not job.tasks:
+            return []
+        reason = exit.in_words()
+        first = job.workers() or list(job.tasks.values())
+        return [job.mark("stopping", reason), *(each.stop(reason) for each in first)]
+
+    def _ended(self, turn: Turn, job: JobRecord, exit: Exit) -> list[Action]:
+        """The last task of an attempt has ended."""
+        turn.changes.append(Left(job.id))
+        job.deadline = None
+        failure, job.failure = job.failure, None
+        code = (failure or exit).shell_code
+        if job.ends_as is not None:
+            return [job.mark(*job.ends_as, code)]
+        if job.restart is not None:
+            job.not_before = turn.now
+            return [job.mark("waiting", f"{job.restart}; started again")]
+        if failure is None:
+            return [job.mark("done", "finished", 0)]
+        reason = failure.in_words()
+        started = failure.code is not None or failure.signal is not None
+        if started and job.retried < job.spec.retries:
+            wait = min(2.0**job.retried, 60.0)
+            job.retried += 1
+            job.not_before = turn.now + wait
+            left = job.spec.retries - job.retried + 1
+            again = f"{reason}; tried again in {say_seconds(wait)}" + (f" ({left} retries left)" if left > 1 else "")
+            return [job.mark("waiting", again, code)]
+        return [job.mark("failed", reason, code)]
+
+    def _stop(self, id: JobId, kill: bool) -> list[Action]:
+        job = self._jobs.get(id)
+        if job is None or job.state in ENDED:
+            return []
+        if not job.tasks:
+            when = "it was tried again" if job.attempt else "it started"
+            return [job.mark("stopped", f"stopped before {when}")]
+        if kill:
+            return self._end(job, "killed", "killed by its user", kill=True)
+        return self._end(job, "stopped", "stopped by its user")
+
+    def _end(
+        self, job: JobRecord, state: JobState, reason: str, failure: Exit | None = None, *, kill: bool = False
+    ) -> list[Action]:
+        """Have the tasks of a job ended, as `state`; a second call can only make it harder, from stopping to killing.
+        Servers are asked after the workers, who may need them for their last step."""
+        if job.ends_as is not None and not kill:
+            return []
+        job.ends_as, job.failure = (state, reason), failure
+        if not job.tasks:
+            return []
+        first = list(job.tasks.values()) if kill else job.workers() or list(job.tasks.values())
+        return [job.mark("stopping", reason), *(task.stop(reason, kill=kill) for task in first)]
+
+    def _timeouts(self, now: float) -> list[Action]:
+        actions: list[Action] = []
+        for job in self._jobs.values():
+            if job.deadline is not None and now >= job.deadline:
+                job.deadline = None
+                actions += self._end(job, "failed", f"over its timeout of {say_seconds(job.spec.timeout or 0.0)}")
+        return actions
+
+    # --- starting ---------------------------------------------------------------------------------------------------
+
+    def _start_time(self, job: JobRecord) -> float | None:
+        """When a waiting job may start; None while that is not known."""
+        if job.not_before is not None:
+            return job.not_before
+        return job.submitted + job.spec.at if job.spec.after is None else None
+
+    def _start_due(self, turn: Turn) -> list[Action]:
+        actions: list[Action] = []
+        # Jobs that were handed in together start with shares that know of each other.
+        unplanned = {job.run for job in self._jobs.values() if job.state == "waiting" and job.plan is None}
+        due: list[JobRecord] = []
+        skipped = True
+        while skipped:  # a skipped job may be what another one waits for
+            skipped = False
+            for job in self._jobs.values():
+                if job.state != "waiting" or job.plan is None or job.run in unplanned or job in due:
+                    continue
+                if job.not_before is None and job.spec.after is not None:
+                    other = self._jobs.get(f"{job.run}/{job.spec.after}")
+                    if other is None or other.state == "done":
+                        job.not_before = turn.now + job.spec.at
+                        actions += self._say_waiting(turn.now, job)
+                    elif other.state in ENDED:
+                        why = f"{other.spec.name}, which it comes after, ended as {other.state}"
+                        actions.append(job.mark("skipped", why))
+                        skipped = True
+                        continue
+                when = self._start_time(job)
+                if when is not None and turn.now >= when:
+                    due.append(job)
+        actions += self._start(turn, due)
+        if any(job.state in ENDED for job in due):  # it found no node, and another one may wait for its end
+            actions += self._start_due(turn)
+        return actions
+
+    def _say_waiting(self, now: float, job: JobRecord) -> list[Action]:
+        if job.not_before is None and job.spec.after is not None:
+            return [job.mark("waiting", f"for {job.spec.after} to finish")]
+        when = self._start_time(job)
+        if when is None or when <= now:
+            return []
+        return [job.mark("waiting", f"starts in {say_seconds(when - now)}")]
+
+    def _start(self, turn: Turn, jobs: Sequence[JobRecord]) -> list[Action]:
+        if not jobs:
+            return []
+        actions = [action for job in jobs for action in self._place(turn, job)]
+        placed = [job for job in jobs if job.tasks]
+        # Newcomers' shares are settled with everybody else's before they start, so that they start with them.
+        turn.changes += [Arrived(job.id, job.spec.priority, job.spec.limits.cores) for job in placed]
+        actions += self._sharing.share(turn, self._jobs.values())
+        for job in placed:
+            text = f"going on from step {job.resume.step}" if job.resume is not None else "started"
+            again = f" (attempt {job.attempt})" if job.attempt > 1 else ""
+            actions.append(job.mark("running", text + again))
+        return actions
+
+    def _place(self, turn: Turn, job: JobRecord) -> list[Action]:
+        """Make the tasks of a job's next attempt."""
+        actions = faults.replan(job, self._sharing.nodes)
+        if job.state in ENDED:
+            return actions
+        plan = job.planned()
+        job.begin()
+        job.deadline = turn.now + job.spec.timeout if job.spec.timeout is not None else None
+        for i, name in enumerate(plan.server_nodes):
+            job.add(f"server-{i}", name, ())
+        for i, name in enumerate(plan.worker_nodes):
+            node, beside = self._sharing.nodes[name], plan.worker_nodes.count(name)
+            job.add(f"worker-{i}", name, self._sharing.gpus(self._jobs.values(), job, node, beside))
+        turn.starting += job.tasks
+        return actions
+
+    # --- small things -----------------------------------------------------------------------------------------------
+
+    def _owner(self, task: TaskId) -> JobRecord | None:
+        job = self._jobs.get(task.rsplit("/", 1)[0])
+        return job if job is not None and task in job.tasks else None
+
+    def _wake_at(self) -> float | None:
+        times: list[float | None] = [self._sharing.wake_at]
+        for job in self._jobs.values():
+            times.append(job.deadline)
+            if job.state == "waiting" and job.plan is not None:
+                times.append(self._start_time(job))
+        return min((t for t in times if t is not None), default=None)

@@ -1,0 +1,102 @@
+"""What becomes of a job that loses one of its tasks: a process killed by a signal, or a node that is gone.
+
+| strategy | what is lost | what is done |
+|---|---|---|
+| `single` | the worker | the job fails; its retries apply |
+| `ps` | a worker | the others go on; it is started again and joins them, three times at most |
+| `ps` | the last worker at work | as `allreduce` |
+| `ps` | a server | started again at once, on another node where its own is gone |
+| `allreduce` | a worker | all tasks are ended and started again from the last checkpoint |
+
+What costs more than the lost worker is done three times between two checkpoints; after that the job fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from headgate.cluster import Node
+from headgate.controller.records import JobRecord, TaskRecord
+from headgate.controller.sharing import Turn
+from headgate.events import Action, Exit, Fault, Resize
+from headgate.planning.placement import place
+
+MOST_BETWEEN_CHECKPOINTS = 3
+"""Times that a job is started again, or one of its servers is, without a checkpoint in between."""
+
+MOST_STARTS = 4
+"""Times that one worker is started in an attempt, the first included."""
+
+
+def is_fault(job: JobRecord, task: TaskRecord, exit: Exit, nodes: Mapping[str, Node]) -> bool:
+    """Whether a task was lost, and did not fail by its script."""
+    if job.planned().strategy == "single":
+        return False
+    started_before = task.again and exit.code is None  # what could be started once fails by its node
+    ended_early = exit.ok and not task.is_worker  # by nobody's order
+    return exit.signal is not None or started_before or ended_early or task.node not in nodes
+
+
+def costs_others(job: JobRecord, task: TaskRecord) -> bool:
+    """Whether the loss of a task costs the job more than that task."""
+    if not task.is_worker:
+        return True
+    alone = not task.joins and not job.at_work()
+    return not job.finished and (job.planned().strategy == "allreduce" or alone)
+
+
+def worker(job: JobRecord, task: TaskRecord, what: str, nodes: Mapping[str, Node], turn: Turn) -> list[Action]:
+    """A worker was lost, and the others go on."""
+    if job.finished:
+        return [Fault(job.id, task.id, f"{what}; the training was over")]
+    if task.node not in nodes or job.starts[task.name] >= MOST_STARTS:
+        return [Fault(job.id, task.id, f"{what}; the others go on without it")]
+    turn.starting.append(job.add(task.name, task.node, task.gpus, joins=True).id)
+    return [Fault(job.id, task.id, f"{what}; the others go on, and it is started again to join them")]
+
+
+def server(job: JobRecord, task: TaskRecord, what: str, node: str, turn: Turn) -> list[Action]:
+    """A server was lost: another is started in its place."""
+    turn.starting.append(job.add(task.name, node, task.gpus).id)
+    where = f" on {node}" if node != task.node else ""
+    return [Fault(job.id, task.id, f"{what}; it is started again{where}")]
+
+
+def restart(job: JobRecord, task: TaskRecord, what: str) -> list[Action]:
+    """A worker was lost without which the others cannot go on: all are started again once they have ended."""
+    where = f"from step {job.resume.step}" if job.resume is not None else "from the beginning, for want of a checkpoint"
+    text = f"{what}; all tasks are started again {where}"
+    job.restart = what
+    actions: list[Action] = [Fault(job.id, task.id, text, restarts=True)]
+    if job.tasks:
+        actions += [job.mark("stopping", what), *(each.stop(what, kill=True) for each in job.tasks.values())]
+    return actions
+
+
+def settle(job: JobRecord) -> list[Action]:
+    """After a task has ended: end those that nobody needs any more."""
+    workers = job.workers()
+    if workers and job.undisturbed and job.finished and not job.at_work():
+        return [each.stop("the training is over") for each in workers if not each.stopping]
+    if workers:
+        return []
+    return [each.stop("its workers have ended") for each in job.tasks.values() if not each.stopping]
+
+
+def replan(job: JobRecord, nodes: Mapping[str, Node]) -> list[Action]:
+    """Before the tasks of a plan are started: those whose node is gone get another."""
+    plan = job.planned()
+    names = {*plan.worker_nodes, *plan.server_nodes}
+    if names <= nodes.keys() and names:
+        return []
+    left = job.reachable(nodes)
+    if not left:
+        return [job.mark("failed", f"none of its nodes is there: {', '.join(sorted(names))}")]
+    here = [node.name for node in left]
+    if all(name in here for name in plan.worker_nodes):
+        plan = replace(plan, server_nodes=())
+    else:
+        plan = replace(plan, worker_nodes=(), server_nodes=())
+    job.plan = place(plan, left)
+    return [Resize(job.id, job.plan)]

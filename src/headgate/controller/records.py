@@ -1,0 +1,206 @@
+"""What the controller knows of jobs and their tasks."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from headgate.cluster import Node
+from headgate.events import Checkpoint, Exit, JobId, JobState, MarkJob, StartTask, StopTask, TaskId
+from headgate.jobs import Job
+from headgate.planning.placement import for_server
+from headgate.plans import Plan
+from headgate.shares import Share
+
+GRACE_SECONDS = 10.0
+"""How long a task that is asked to end may take before it is killed."""
+
+CONNECTED_GRACE_SECONDS = 60.0
+"""The same for a task that answers on the channel: it first has to reach the end of its step and to save a
+checkpoint."""
+
+
+@dataclass(slots=True, eq=False)
+class TaskRecord:
+    """A task that was started and has not ended.
+
+    Args:
+        gpus: Numbers of the GPUs that it may see; None: all of its node.
+        joins: It waits for the state of others that are at work.
+        leaving: It ends before the others, who go on.
+        stopping: It was asked to end.
+        again: It was started again in this attempt.
+    """
+
+    id: TaskId
+    node: str
+    gpus: tuple[int, ...] | None
+    joins: bool = False
+    again: bool = False
+    leaving: bool = False
+    stopping: bool = False
+    connected: bool = False
+    share: Share = field(default_factory=Share)
+    threads: int = 0
+    entitled: float = 0.0
+    used: tuple[float, float] = (0.0, 0.0)  # cores, bytes of memory
+
+    @property
+    def name(self) -> str:
+        return self.id.rsplit("/", 1)[1]
+
+    @property
+    def is_worker(self) -> bool:
+        return self.name.startswith("worker-")
+
+    @property
+    def index(self) -> int:
+        return int(self.name.rpartition("-")[2])
+
+    def stop(self, reason: str, *, kill: bool = False) -> StopTask:
+        """Have it ended; at once, or in the time that it needs."""
+        self.stopping = True
+        grace = 0.0 if kill else CONNECTED_GRACE_SECONDS if self.connected else GRACE_SECONDS
+        return StopTask(self.id, grace, reason, self.leaving)
+
+
+@dataclass(slots=True, eq=False)
+class JobRecord:
+    """A job of a run that has not been forgotten.
+
+    Args:
+        nodes: Names of those that it may use.
+        retried: Attempts that failed by the script and were followed by another.
+        ends_as: How it is to end, and why, once its tasks have ended.
+        restart: Why it is to be started again from its last checkpoint, once its tasks have ended.
+        failure: How the task ended that the attempt failed with, or the first that did not end well when told to.
+        finished: A worker of this attempt has come to the end.
+        faults: Tasks lost since the last checkpoint that cost more than themselves.
+        starts: How often each task was started in this attempt.
+        granted: What the policy grants it, as a whole.
+    """
+
+    id: JobId
+    spec: Job
+    submitted: float
+    resume: Checkpoint | None
+    nodes: tuple[str, ...]
+    state: JobState = "waiting"
+    reason: str = ""
+    revision: int = 0
+    plan: Plan | None = None
+    attempt: int = 0
+    retried: int = 0
+    not_before: float | None = None
+    deadline: float | None = None
+    ends_as: tuple[JobState, str] | None = None
+    restart: str | None = None
+    failure: Exit | None = None
+    finished: bool = False
+    faults: int = 0
+    starts: Counter[str] = field(default_factory=Counter)
+    granted: Share = field(default_factory=Share)
+    tasks: dict[TaskId, TaskRecord] = field(default_factory=dict)
+
+    @property
+    def run(self) -> str:
+        return self.id.rsplit("/", 1)[0]
+
+    def planned(self) -> Plan:
+        """Its plan.
+
+        Raises:
+            ValueError: It has none yet.
+        """
+        if self.plan is None:
+            raise ValueError(f"{self.id} has no plan")
+        return self.plan
+
+    def mark(self, state: JobState, reason: str, code: int | None = None) -> MarkJob:
+        """Have it be in a state."""
+        self.state, self.reason = state, reason
+        return MarkJob(self.id, state, reason, code)
+
+    def workers(self) -> list[TaskRecord]:
+        """Those that run, by index."""
+        return sorted((task for task in self.tasks.values() if task.is_worker), key=lambda task: task.index)
+
+    def at_work(self) -> list[TaskRecord]:
+        """Workers that have the job's state and stay, by index."""
+        return [task for task in self.workers() if not task.joins and not task.leaving]
+
+    def spread(self, workers: bool) -> Counter[str]:
+        """How many of its workers, or servers, are on each node."""
+        return Counter(task.node for task in self.tasks.values() if task.is_worker == workers)
+
+    @property
+    def undisturbed(self) -> bool:
+        """Whether it runs, and nothing has been ordered yet that ends the attempt."""
+        return self.ends_as is None and self.restart is None and self.failure is None
+
+    def reachable(self, nodes: Mapping[str, Node]) -> list[Node]:
+        """The nodes it may use that are there."""
+        plan = self.planned()
+        names = self.nodes or tuple(dict.fromkeys((*plan.worker_nodes, *plan.server_nodes))) or tuple(nodes)
+        return [nodes[name] for name in names if name in nodes]
+
+    def begin(self) -> None:
+        """A further attempt begins."""
+        self.attempt += 1
+        self.ends_as = self.restart = self.failure = None
+        self.finished = False
+        self.granted = Share()
+        self.starts.clear()
+
+    def add(self, name: str, node: str, gpus: tuple[int, ...] | None, joins: bool = False) -> TaskRecord:
+        """Make a record of a task that is to be started."""
+        id = f"{self.id}/{name}"
+        self.starts[name] += 1
+        task = self.tasks[id] = TaskRecord(id, node, gpus, joins, again=self.starts[name] > 1)
+        return task
+
+    def allowed(self, task: TaskRecord) -> Share:
+        """The most that its plan and its user leave a task: limits of cores are divided among all that run."""
+        plan, limits = self.planned(), self.spec.limits
+        own = plan.cores_per_worker if task.is_worker else plan.cores_per_server
+        part = limits.cores / len(self.tasks) if limits.cores is not None else None
+        cap = min((cap for cap in (own, part) if cap is not None), default=None)
+        return Share(cpu_cap_cores=cap, memory_bytes=limits.memory_bytes)
+
+    def used(self) -> tuple[float, float]:
+        """Cores and bytes of memory that its tasks use."""
+        each = [task.used for task in self.tasks.values()]
+        return sum(cores for cores, _ in each), sum(memory for _, memory in each)
+
+    def starting(self, task: TaskRecord, reason: str) -> StartTask:
+        """Have a task of it started, with the share that it has now."""
+        return StartTask(
+            task=task.id,
+            job=self.id,
+            spec=self.spec,
+            plan=self.planned(),
+            node=task.node,
+            attempt=self.attempt,
+            share=task.share,
+            threads=task.threads,
+            entitled_cores=task.entitled,
+            reason=reason,
+            gpus=task.gpus,
+            resume=None if task.joins else self.resume,
+            joins=task.joins,
+        )
+
+
+def instead(job: JobRecord, node: str, nodes: Mapping[str, Node]) -> str | None:
+    """A node for a server of `job` in the place of one that may be gone; None where none is left."""
+    if node in nodes:
+        return node
+    left = job.reachable(nodes)
+    return for_server(left, job.spread(workers=True), job.spread(workers=False)) if left else None
+
+
+def threads(cores: float) -> int:
+    """Compute threads for so many cores: those rounded up."""
+    return max(1, math.ceil(cores - 1e-9))

@@ -1,0 +1,56 @@
+"""More or fewer workers for a job that runs: those of `ps` join and leave, `allreduce` starts again from a
+checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from headgate.controller.records import JobRecord, TaskRecord
+from headgate.controller.sharing import Sharing, Turn
+from headgate.events import Action, Resize
+from headgate.planning.placement import with_more
+
+
+def resize(job: JobRecord, workers: int, sharing: Sharing, jobs: Collection[JobRecord], turn: Turn) -> list[Action]:
+    """Bring a running job to so many workers; what cannot be resized now is left as it is."""
+    plan = job.plan
+    if plan is None or plan.strategy == "single" or job.state != "running" or job.finished:
+        return []
+    staying = [task for task in job.workers() if not task.leaving]
+    # Those that only wait for the others' state go first, and then the last.
+    kept = sorted(staying, key=lambda task: (task.joins, task.index))[:workers]
+    if workers == len(staying):
+        return []
+    names = tuple(task.node for task in sorted(kept, key=lambda task: task.index))
+    if workers > len(kept):
+        names = with_more(names, workers, job.reachable(sharing.nodes), plan.cores_per_worker)
+    job.plan = replace(plan, workers=workers, worker_nodes=names)
+    text = f"resized from {len(staying)} to {workers} workers"
+    if plan.strategy == "allreduce":
+        job.restart = text
+        ends = [task.stop(text) for task in job.tasks.values()]
+        return [Resize(job.id, job.plan), job.mark("stopping", text), *ends]
+    gone = [task for task in staying if task not in kept]
+    for task in gone:
+        task.leaving = True
+    new = _join(job, names[len(kept) :], sharing, jobs)
+    turn.starting += [task.id for task in new]
+    who = ", ".join(task.name for task in gone + new)
+    verb = ("leave" if gone else "join") + ("s" if len(gone + new) == 1 else "")
+    ends = [task.stop(text) for task in gone]
+    return [Resize(job.id, job.plan), job.mark("running", f"{text}: {who} {verb}"), *ends]
+
+
+def _join(
+    job: JobRecord, nodes: Collection[str], sharing: Sharing, jobs: Collection[JobRecord]
+) -> list[TaskRecord]:
+    """Make workers that join on these nodes, with the lowest numbers that are free."""
+    taken = {task.index for task in job.workers()}
+    free = (index for index in range(len(taken) + len(nodes)) if index not in taken)
+    new = []
+    for name in nodes:
+        beside = job.spread(workers=True)[name] + 1
+        gpus = sharing.gpus(jobs, job, sharing.nodes[name], beside)
+        new.append(job.add(f"worker-{next(free)}", name, gpus, joins=True))
+    return new

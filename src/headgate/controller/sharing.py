@@ -1,0 +1,153 @@
+"""Who gets what: the policy's answer brought to every task."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+
+from headgate.cluster import Node
+from headgate.controller.records import JobRecord, TaskRecord, threads
+from headgate.events import Action, JobId, SetShare, TaskId, Warn
+from headgate.policies.base import Change, Policy
+from headgate.shares import Share, entitled
+
+_SOONEST_SECONDS = 0.1
+"""A policy that asks to be asked again at once, or in the past, is asked so much later."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """What an event comes to, as far as shares go.
+
+    Args:
+        now: Seconds on the run's clock.
+        changes: What the policy is told.
+        starting: Tasks that are to be started.
+        moved: Whether a task came or went.
+    """
+
+    now: float
+    changes: list[Change] = field(default_factory=list)
+    starting: list[TaskId] = field(default_factory=list)
+    moved: bool = False
+
+
+class Sharing:
+    """The nodes, and what the policy grants on them.
+
+    Attributes:
+        nodes: Those that are there, by name.
+        wake_at: When the policy wants to be asked again.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.nodes: dict[str, Node] = {}
+        self.wake_at: float | None = None
+        self._fault = ""
+
+    @property
+    def cores(self) -> float:
+        """Cores of all nodes; one that is only a place on a machine has no others than that machine's."""
+        return sum(node.cores for node in self.nodes.values() if node.place is None)
+
+    def gpus(self, jobs: Iterable[JobRecord], job: JobRecord, node: Node, of_job: int) -> tuple[int, ...] | None:
+        """The GPUs of a node that the fewest tasks use, for one of `of_job` workers that a job has there; None where it
+        may use all."""
+        count = job.spec.limits.gpus
+        if count is None:
+            if of_job < 2 or not node.gpus:
+                return None
+            count = max(1, len(node.gpus) // of_job)
+        tasks = (task for each in jobs for task in each.tasks.values() if task.node == node.name)
+        used = Counter(gpu for task in tasks for gpu in task.gpus or ())
+        return tuple(sorted(sorted((gpu.index for gpu in node.gpus), key=lambda gpu: (used[gpu], gpu))[:count]))
+
+    def share(self, turn: Turn, jobs: Iterable[JobRecord]) -> list[Action]:
+        """Settle a turn: ask the policy if there is something to tell or its time has come, bring every task to what
+        follows, and start those that are to be started with it."""
+        due = self.wake_at is not None and turn.now >= self.wake_at
+        if not (turn.changes or turn.starting or turn.moved or due):
+            return []
+        actions: list[Action] = []
+        known = {job.id: job for job in jobs if job.tasks}
+        decided = self._decide(turn, known, actions) if turn.changes or due else {}
+        changed: dict[TaskId, Share] = {}
+        for job in known.values():
+            share = decided[job.id][0] if job.id in decided else Share()
+            job.granted = job.granted.merged(share)
+            beside = Counter(task.node for task in job.tasks.values())
+            for task in job.tasks.values():
+                # Its part may also change because another task of its job came or went.
+                whole = job.allowed(task).merged(_part(job.granted, job, task, beside[task.node]))
+                change = _different(task.share, whole)
+                if job.id in decided:
+                    change = change.merged(_part(share, job, task, beside[task.node]))
+                if job.id in decided or change != Share():
+                    changed[task.id] = change
+                task.share = task.share.merged(change)
+        cores = self._entitled(known.values())
+        for job in known.values():
+            left = "what others leave" if job.granted.cpu_weight is not None else "no policy"
+            reason = decided[job.id][1] if job.id in decided else left
+            for task in job.tasks.values():
+                before = (task.entitled, task.threads)
+                task.entitled, task.threads = cores[task.id], threads(cores[task.id])
+                if task.id in turn.starting:
+                    actions.append(job.starting(task, reason))
+                elif task.id in changed or before != (task.entitled, task.threads):
+                    change = changed.get(task.id, Share())
+                    actions.append(SetShare(task.id, change, task.threads, task.entitled, reason))
+        turn.changes, turn.starting, turn.moved = [], [], False
+        return actions
+
+    def _decide(
+        self, turn: Turn, jobs: Mapping[JobId, JobRecord], actions: list[Action]
+    ) -> dict[JobId, tuple[Share, str]]:
+        """The policy's answer for the jobs that run; none where it fails, which is told once."""
+        try:
+            decision = self.policy.decide(turn.now, self.cores, turn.changes)
+            decided = {id: (Share().merged(share), why) for id, (share, why) in decision.shares.items() if id in jobs}
+            wake_at = decision.wake_at
+            self.wake_at = max(wake_at, turn.now + _SOONEST_SECONDS) if wake_at is not None else None
+            self._fault = ""
+        except Exception as error:  # noqa: BLE001  # a plug-in's fault must not end the jobs
+            self.wake_at = None
+            if self._fault != repr(error):  # not with each report of each job
+                self._fault = repr(error)
+                actions.append(Warn(f"policy {self.policy.name!r} failed, shares stay as they are: {error!r}"))
+            return {}
+        return decided
+
+    def _entitled(self, jobs: Iterable[JobRecord]) -> dict[TaskId, float]:
+        """Cores that each task is entitled to, node by node; on one that is gone, what it was."""
+        tasks = [task for job in jobs for task in job.tasks.values()]
+        result = {task.id: task.entitled for task in tasks}
+        for name, node in self.nodes.items():
+            result |= entitled(node.cores, {task.id: task.share for task in tasks if task.node == name})
+        return result
+
+
+def _part(share: Share, job: JobRecord, task: TaskRecord, beside: int) -> Share:
+    """What a share of the whole job is for one of its tasks, never above what the user allows: caps are divided among
+    all tasks, the weight among the `beside` that are on one node."""
+    cap, weight, most = share.cpu_cap_cores, share.cpu_weight, job.allowed(task).cpu_cap_cores
+    if isinstance(cap, int | float):
+        cap = cap / len(job.tasks)
+        cap = min(cap, most) if isinstance(most, int | float) else cap
+    elif cap is not None and most is not None:
+        cap = most
+    return Share(
+        cpu_weight=max(weight / beside, 1.0) if weight is not None else None,
+        cpu_cap_cores=cap,
+        memory_bytes=share.memory_bytes if job.spec.limits.memory_bytes is None else None,
+        disk_bytes_per_second=share.disk_bytes_per_second,
+        gpu_fraction=share.gpu_fraction,
+    )
+
+
+def _different(now: Share, wanted: Share) -> Share:
+    """The fields of `wanted` that say something else than `now`."""
+    values = {field.name: getattr(wanted, field.name) for field in fields(Share)}
+    return Share(**{name: value for name, value in values.items() if value != getattr(now, name)})

@@ -1,0 +1,81 @@
+"""Plan files: YAML in, a `Plan` out; every problem at once, each with its line, the value and the cure."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, ValidationError, WithJsonSchema
+
+from headgate.plans import Plan, Strategy, problems
+from headgate.userfile import Entry, Number, Place, UserFile, Whole
+
+TEXTS = frozenset({"strategy", "worker_nodes", "server_nodes"})
+"""Keys whose values are text."""
+
+
+def _batch(value: object) -> object:
+    sizes = value if isinstance(value, list) and value else [value]
+    if not all(isinstance(size, int) and not isinstance(size, bool) for size in sizes):
+        raise ValueError("expected a number of samples, or one for each worker such as [32, 16]")
+    return tuple(sizes) if isinstance(value, list) else value
+
+
+_BATCH = {"anyOf": [{"type": "integer"}, {"type": "array", "items": {"type": "integer"}}, {"type": "null"}]}
+Batch = Annotated[int | tuple[int, ...], BeforeValidator(_batch), WithJsonSchema(_BATCH)]
+
+
+class PlanEntry(Entry):
+    """How a job is laid out, where its user says so: the fields of `headgate.Plan`."""
+
+    strategy: Strategy
+    workers: Whole = 1
+    batch_per_worker: Batch | None = None
+    servers: Whole = 0
+    synchronous: bool = True
+    backup_workers: Whole = 0
+    staleness: Whole | None = None
+    worker_nodes: list[str] = []
+    server_nodes: list[str] = []
+    cores_per_worker: Number | None = None
+    cores_per_server: Number | None = None
+
+    def plan(self) -> Plan:
+        """The plan.
+
+        Raises:
+            ValueError: A value makes no sense with another (see `headgate.plans.problems`).
+        """
+        nodes = {"worker_nodes": tuple(self.worker_nodes), "server_nodes": tuple(self.server_nodes)}
+        return Plan(**{**self.model_dump(), **nodes})
+
+
+def _is_text(place: Place) -> bool:
+    return not TEXTS.isdisjoint(part for part in place if isinstance(part, str))
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of a plan file."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Headgate plan file",
+    } | PlanEntry.model_json_schema()
+
+
+def load(path: str) -> Plan:
+    """The plan of a file.
+
+    Raises:
+        InvalidFileError: With every problem found.
+        UsageError: The file cannot be read.
+    """
+    file = UserFile(path, _is_text)
+    try:
+        entry = PlanEntry.model_validate(file.data)
+    except ValidationError as error:
+        for each in error.errors():
+            file.wrong(dict(each), {"": PlanEntry})
+    else:
+        for key, value, expected in problems(entry):
+            file.problem((key,), f"found {value!r}", f"expected {expected}")
+    file.check()
+    return entry.plan()

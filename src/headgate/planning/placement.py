@@ -1,0 +1,51 @@
+"""Where the tasks of a plan go whose user named no nodes: a simple rule, the same for the same cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from headgate.cluster import Node
+from headgate.plans import Plan
+
+
+def place(plan: Plan, nodes: Sequence[Node]) -> Plan:
+    """A plan with a node for each task; one that names its nodes keeps them.
+
+    Each worker in turn goes where it has the most cores to itself, each server where the fewest workers are.
+
+    Args:
+        plan: What to place.
+        nodes: At least one.
+    """
+    workers = plan.worker_nodes or with_more((), plan.workers, nodes, plan.cores_per_worker)
+    servers = list(plan.server_nodes)
+    while len(servers) < plan.servers:
+        servers.append(for_server(nodes, Counter(workers), Counter(servers)))
+    return replace(plan, worker_nodes=workers, server_nodes=tuple(servers))
+
+
+def with_more(taken: Sequence[str], count: int, nodes: Sequence[Node], cores: float | None = None) -> tuple[str, ...]:
+    """Nodes of `count` workers, of which the first are placed already."""
+    workers = list(taken[:count])
+    while len(workers) < count:
+        workers.append(for_worker(nodes, Counter(workers), cores))
+    return tuple(workers)
+
+
+def for_worker(nodes: Sequence[Node], workers: Mapping[str, int], cores: float | None = None) -> str:
+    """The node on which one more worker has the most cores: an equal part of them, or with `cores` for each what is
+    left; of equal ones that with the fewest workers, then the first."""
+
+    def room(node: Node) -> float:
+        there = workers.get(node.name, 0)
+        return node.cores / (there + 1) if cores is None else node.cores - cores * there
+
+    return max(nodes, key=lambda node: (round(room(node), 6), -workers.get(node.name, 0))).name
+
+
+def for_server(nodes: Sequence[Node], workers: Mapping[str, int], servers: Mapping[str, int]) -> str:
+    """The node with the fewest workers; of equal ones that with the fewest servers, then the most cores, then the
+    first."""
+    return min(nodes, key=lambda node: (workers.get(node.name, 0), servers.get(node.name, 0), -node.cores)).name
