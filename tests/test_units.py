@@ -82,6 +82,50 @@ def test_what_is_no_size_is_refused_with_an_example(written: object) -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "bytes_per_second"),
+    [
+        ("200Mbit", 25e6),
+        ("1Gbit", 125e6),
+        ("1 Gbit/s", 125e6),
+        ("2.5gbit", 312.5e6),
+        ("100Mbps", 12.5e6),
+        ("100Mb/s", 12.5e6),
+        ("10GB/s", 10e9),
+        ("100 MB/s", 100e6),
+        ("100MBps", 100e6),
+        ("1MiB/s", 1 << 20),
+        ("512B/s", 512),
+        ("8kbit", 1000),
+    ],
+)
+def test_rates_are_read_in_bits_or_bytes(written: str, bytes_per_second: float) -> None:
+    assert units.rate(written) == pytest.approx(bytes_per_second)
+
+
+@pytest.mark.parametrize("written", [*NO_NUMBERS, 200, "200", "200M", "200Mb", "5s", "1e400bit", "Mbit", "200 bits"])
+def test_what_could_be_bits_or_bytes_or_is_no_rate_is_refused(written: object) -> None:
+    with pytest.raises(ValueError, match="expected a rate such as 200Mbit, 1Gbit/s or 100MB/s"):
+        units.rate(written)
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_second", "said"),
+    [
+        (0, "0 bit/s"),
+        (100, "800 bit/s"),
+        (25e6, "200 Mbit/s"),
+        (125e6, "1 Gbit/s"),
+        (187.5e6, "1.5 Gbit/s"),
+        (124.99e6, "1 Gbit/s"),
+        (23.9e6, "191 Mbit/s"),
+        (125e12, "1000 Tbit/s"),
+    ],
+)
+def test_rates_are_said_in_bits(bytes_per_second: float, said: str) -> None:
+    assert units.say_bits(bytes_per_second) == said
+
+
+@pytest.mark.parametrize(
     ("value", "said"),
     [
         (0, "0 B"),

@@ -11,6 +11,11 @@ _BYTES = {"": 1, "b": 1}
 _BYTES |= {f"{prefix}b": 1000 ** (i + 1) for i, prefix in enumerate("kmgt")}
 _BYTES |= {f"{prefix}ib": 1024 ** (i + 1) for i, prefix in enumerate("kmgt")}
 _BYTES |= {f"{prefix}": 1024 ** (i + 1) for i, prefix in enumerate("kmgt")}
+_PREFIXES = (
+    {"": 1}
+    | {p: 1000 ** (i + 1) for i, p in enumerate("kmgt")}
+    | {f"{p}i": 1024 ** (i + 1) for i, p in enumerate("kmgt")}
+)
 
 
 def _parse(text: object, units: dict[str, float] | dict[str, int], expected: str) -> float:
@@ -42,6 +47,33 @@ def size(text: object) -> int:
         ValueError: It is none of these.
     """
     return int(_parse(text, _BYTES, "a size such as 512MB or 2GiB"))
+
+
+def rate(text: object) -> float:
+    """Bytes a second from `200Mbit`, `1Gbit/s`, `100Mbps` (bits), `10GB/s`, `100MiB/s` (bytes); `b` is a bit, `B` a byte.
+
+    Raises:
+        ValueError: It is none of these; a number without a unit could be either and is refused.
+    """
+    match = (
+        re.fullmatch(rf"\s*{_NUMBER}\s*([kKmMgGtT]i?)?(bit|b|B)(/s|ps)?\s*", text) if isinstance(text, str) else None
+    )
+    if match is None or (match[3] == "b" and match[4] is None):
+        raise ValueError("expected a rate such as 200Mbit, 1Gbit/s or 100MB/s")
+    value: float = float(match[1]) * _PREFIXES[(match[2] or "").lower()]
+    if not math.isfinite(value):
+        raise ValueError("expected a rate such as 200Mbit, 1Gbit/s or 100MB/s")
+    return value if match[3] == "B" else value / 8
+
+
+def say_bits(bytes_per_second: float) -> str:
+    """A rate as networks are rated: `200 Mbit/s`, `1.5 Gbit/s`; three digits."""
+    value, unit = bytes_per_second * 8, "bit/s"
+    for larger in ("kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"):
+        if float(f"{value:.3g}") < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{float(f'{value:.3g}'):g} {unit}"
 
 
 def say_bytes(count: float) -> str:

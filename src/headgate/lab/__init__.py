@@ -1,0 +1,12 @@
+"""A lab: several nodes inside this machine, each with its own address, NIC rate, CPU, memory.
+
+To an engine a lab node is a `Node` with a `place`, and nothing else tells it from this machine.
+"""
+
+from __future__ import annotations
+
+from headgate.lab.looking import NodeStatus, nodes, status
+from headgate.lab.making import Outcome, change, down, up
+from headgate.lab.record import names
+
+__all__ = ["NodeStatus", "Outcome", "change", "down", "names", "nodes", "status", "up"]

@@ -1,0 +1,159 @@
+"""What a node has of this machine: a cgroup for each, within which the boxes of its tasks go."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from headgate.cluster import Node
+from headgate.errors import HeadgateError, IsolationError
+from headgate.isolation.cgroup_v1 import CgroupsV1
+from headgate.isolation.cgroup_v2 import CgroupsV2
+from headgate.isolation.cgroups import Cgroups, cap_microseconds, read_number
+from headgate.isolation.layout import CURE, Layout, find_layout
+from headgate.isolation.standins import Cores, StandIns
+from headgate.lab.record import Record
+from headgate.shares import UNLIMITED, Share
+
+CONTROLLERS = ("cpu", "cpuacct", "memory", "blkio", "io", "unified")
+"""Those that a node has a cgroup of; in others, such as cpuset, its tasks are as on the machine itself."""
+SHELL = "shell"
+"""Cgroup below a node's for what is run in it by hand: under v2 processes and cgroups must not be side by side."""
+
+
+def find() -> Layout:
+    """Where the cgroups of nodes can go.
+
+    Raises:
+        IsolationError: They cannot limit CPU and memory here.
+    """
+    found = find_layout(Path("/sys/fs/cgroup"))
+    lacking = {"cpu", "memory"} - found.bases.keys()
+    if lacking:
+        causes = "; ".join(dict.fromkeys(found.missing.get(name, f"no {name} controller") for name in sorted(lacking)))
+        raise IsolationError(f"a lab needs cgroups for CPU and memory: {causes}; {CURE}")
+    return Layout(found.mode, {name: found.bases[name] for name in CONTROLLERS if name in found.bases}, found.vacate)
+
+
+def make(record: Record, nodes: list[Node], vacate: bool) -> None:
+    """Make the cgroups of new nodes, with their limits."""
+    for node in nodes:
+        cgroups = _of(record, node.name, vacate)
+        cgroups.create()
+        for folder in cgroups.unique_folders:
+            _optional(folder / "memory.oom.group", "0")  # a machine that is out of memory kills a process, not all
+            (folder / SHELL).mkdir()
+        put(record, node)
+
+
+def put(record: Record, node: Node) -> None:
+    """Put the limits of a node in force, its tasks running.
+
+    Raises:
+        IsolationError: The kernel refused one, as a memory limit below what its tasks hold now; the others hold.
+    """
+    cgroups = _of(record, node.name)
+    if isinstance(cgroups, CgroupsV1):
+        lower_caps(cgroups.folders["cpu"], node.cores)
+    rate = node.disk_bytes_per_second
+    disk = UNLIMITED if rate is None else rate
+    notes = cgroups.apply(Share(cpu_cap_cores=node.cores, memory_bytes=node.memory_bytes, disk_bytes_per_second=disk))
+    if isinstance(cgroups, CgroupsV1) and cgroups.disk is not None and "blkio" in cgroups.folders:
+        # Under v1 a disk rate holds for a cgroup alone, not for those below it.
+        for folder in _below(cgroups.folders["blkio"]):
+            CgroupsV1({"blkio": folder}, StandIns(Cores()), cgroups.disk).apply(Share(disk_bytes_per_second=disk))
+    if rate is not None and notes:
+        raise IsolationError(f"node {node.name!r}: {'; '.join(notes)}")
+
+
+def lower_caps(cpu: Path, cores: float) -> None:
+    """Lower the caps below a cgroup to `cores`, from the bottom up: v1 refuses a cap below one further down."""
+    for folder in _below(cpu):
+        quota, period = read_number(folder / "cpu.cfs_quota_us"), read_number(folder / "cpu.cfs_period_us")
+        if quota is not None and period and quota > cores * period:
+            lower, again = cap_microseconds(cores)
+            _optional(folder / "cpu.cfs_quota_us", "-1")
+            _optional(folder / "cpu.cfs_period_us", str(again))
+            _optional(folder / "cpu.cfs_quota_us", str(lower))
+
+
+def used(record: Record, node: str) -> tuple[float, int]:
+    """CPU seconds that a node has used, and bytes of memory that it holds now."""
+    cgroups = _of(record, node)
+    memory = cgroups.memory_now() if isinstance(cgroups, CgroupsV1 | CgroupsV2) else None
+    return cgroups.cpu_seconds() or 0.0, memory or 0
+
+
+def pids(record: Record, node: str) -> list[int]:
+    """Processes in the cgroups of a node."""
+    return _of(record, node).pids()
+
+
+def kill(record: Record, node: str) -> None:
+    """End every process in the cgroups of a node, those forked meanwhile too."""
+    _of(record, node).kill()
+
+
+def there(record: Record, node: str) -> bool:
+    return all((folder / SHELL).is_dir() for folder in record.cgroups(node).values())
+
+
+def remove(record: Record, node: str) -> None:
+    """Remove the cgroups of a node; its processes have ended."""
+    cgroups = _of(record, node)
+    cgroups.remove()
+    left = [str(folder) for folder in cgroups.unique_folders if folder.exists()]
+    if left:
+        raise HeadgateError(f"node {node!r} cannot be removed: {', '.join(left)} is in use still; try again")
+
+
+def enter(record: Record, node: str) -> None:
+    """Put this process into the cgroups of a node."""
+    for folder in dict.fromkeys(record.cgroups(node).values()):
+        (folder / SHELL / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def found(record: Record) -> list[str]:
+    """Nodes of which a cgroup is there."""
+    groups = {Path(base) / record.names.group for base in record.bases.values()}
+    return sorted({entry.name for group in groups if group.is_dir() for entry in group.iterdir() if entry.is_dir()})
+
+
+def _of(record: Record, node: str, vacate: bool = False) -> Cgroups:
+    folders: Mapping[str, Path] = record.cgroups(node)
+    standins, disk = StandIns(Cores()), _disk()
+    if record.mode == "v1":
+        return CgroupsV1(folders, standins, disk)
+    return CgroupsV2(folders, standins, disk, vacate)
+
+
+def _disk() -> str | None:
+    """Device number of the disk that Headgate's folder is on; None where that is none (tmpfs, overlay, network)."""
+    from headgate import runs
+
+    try:
+        device = os.stat(runs.home()).st_dev
+        block = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve(strict=True)
+        if (block / "partition").exists():
+            block = block.parent
+        return (block / "dev").read_text().strip()
+    except OSError:
+        return None
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """The cgroups below one, the deepest first."""
+    for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if entry.is_dir():
+            yield from _below(entry)
+            yield entry
+
+
+def _optional(path: Path, text: str) -> None:
+    """Write a file that not every kernel has, or whose cgroup may end meanwhile."""
+    try:
+        if path.exists():
+            path.write_text(text)
+    except OSError:
+        return

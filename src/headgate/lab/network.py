@@ -1,0 +1,168 @@
+"""The network of a lab: a bridge in a network namespace of its own, and a wire from it to the namespace of each node.
+
+What limits a NIC is a token bucket (tbf) on both ends of its wire: on the node's for what it sends, on the switch's for
+what it receives. The bridge is not in the machine's own namespace, whose packet filter then never sees its packets
+(Docker has bridged packets filtered, and drops what it does not know).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from headgate.cluster import Node
+from headgate.lab.names import BRIDGE, UNDERLAY, WIRE, path, port
+from headgate.lab.record import Record
+from headgate.lab.tools import ask, batch
+
+VXLAN = "id 77 dstport 4789"
+VXLAN_MTU = 1450
+EVERYBODY = "00:00:00:00:00:00"
+"""Where a VXLAN sends what it does not know the receiver of."""
+FRAMED = 1514 / 1500
+"""A rate is that of the IP packets on the wire; the kernel counts the Ethernet header around them too."""
+BURST_SECONDS = 0.002
+"""What may pass at once, at the NIC's rate: less, and the rate is missed whenever the kernel's timer is late."""
+BURST_LEAST = 80_000
+"""Bytes: what the stack hands on as one (64 KiB) with its headers; what is larger than the bucket is cut up."""
+QUEUE_SECONDS = 0.05
+QUEUE_LEAST = 512_000
+"""Bytes that wait at a full NIC, at least; what comes on top is lost, as in a switch."""
+
+
+def make(record: Record, nodes: Sequence[Node]) -> None:
+    """Connect new nodes, with the switch where it is not there yet.
+
+    Raises:
+        HeadgateError: The kernel refused something.
+    """
+    names = record.names
+    plug = WIRE if record.overlay is None else UNDERLAY
+    new_switch = not record.complete
+    batch(
+        "ip",
+        [
+            *([f"netns add {names.switch}"] if new_switch else ()),
+            *(f"netns add {names.namespace(node.name)}" for node in nodes),
+            *(
+                f"link add name {port(node.name)} netns {names.switch} type veth "
+                f"peer name {plug} netns {names.namespace(node.name)}"
+                for node in nodes
+            ),
+        ],
+    )
+    bridge = ("link set lo up", f"link add {BRIDGE} type bridge mcast_snooping 0", f"link set {BRIDGE} up")
+    ports = (f"link set {port(node.name)} master {BRIDGE} up" for node in nodes)
+    batch("ip", [*(bridge if new_switch else ()), *ports], names.switch)
+    for node in nodes:
+        batch("ip", _node_lines(record, node), names.namespace(node.name))
+    set_rates(record, nodes)
+    if record.overlay is not None:
+        _introduce(record, nodes)
+
+
+def set_rates(record: Record, nodes: Iterable[Node]) -> None:
+    """Put the NIC rates of nodes in force; what is on its way goes on."""
+    nodes = list(nodes)
+    plug = WIRE if record.overlay is None else UNDERLAY
+    for node in nodes:
+        batch("tc", [_bucket(plug, node)], record.names.namespace(node.name))
+    batch("tc", [_bucket(port(node.name), node) for node in nodes], record.names.switch)
+
+
+def plug(record: Record, node: str, connected: bool) -> None:
+    """Connect or disconnect a node's NIC, as by its cable: addresses and routes stay."""
+    batch("ip", [f"link set {port(node)} {'up' if connected else 'down'}"], record.names.switch)
+
+
+def remove(record: Record, nodes: Iterable[str]) -> None:
+    """Take away nodes, whole or half made; the processes in them have ended."""
+    names, nodes = record.names, list(nodes)
+    if names.switch_found():
+        there = {link["ifname"] for link in ask("ip", "link", "show", namespace=names.switch)}
+        # Here and now: with its namespace a link goes some time later, and its name could not be used again until then.
+        batch("ip", [f"link del {port(node)}" for node in nodes if port(node) in there], names.switch)
+    found = set(names.nodes_found())
+    batch("ip", [f"netns del {names.namespace(node)}" for node in nodes if node in found])
+    left = [made.node for name, made in record.nodes.items() if name not in nodes and made.stage != "making"]
+    if record.overlay is not None:
+        for other in left:
+            gone = [record.nodes[name].node for name in nodes if name in record.nodes]
+            lines = [f"fdb del {EVERYBODY} dev {WIRE} dst {_underlay(node)}" for node in gone]
+            batch("bridge", lines, names.namespace(other.name), keep_going=True)
+
+
+def remove_switch(record: Record) -> None:
+    """Take away the switch, with every wire that is still in it."""
+    if record.names.switch_found():
+        batch("ip", [f"netns del {record.names.switch}"])
+
+
+def carried(record: Record) -> dict[str, tuple[int, int]]:
+    """Bytes that each node has received and sent since it was connected."""
+    links = ask("ip", "-s", "link", "show", namespace=record.names.switch)
+    counts = {link["ifname"]: link["stats64"] for link in links}
+    return {
+        name: (counts[port(name)]["tx"]["bytes"], counts[port(name)]["rx"]["bytes"])
+        for name in record.nodes
+        if port(name) in counts
+    }
+
+
+def there(record: Record, node: str) -> bool:
+    return path(record.names.namespace(node)).exists()
+
+
+def _node_lines(record: Record, node: Node) -> list[str]:
+    lines = ["link set lo up"]
+    if record.overlay is not None:
+        lines += [
+            f"address add {_underlay(node)}/16 dev {UNDERLAY} noprefixroute",
+            f"link set {UNDERLAY} up",
+            f"route add 169.254.0.0/16 dev {UNDERLAY} scope link src {_underlay(node)}",
+            f"link add {WIRE} mtu {VXLAN_MTU} type vxlan {VXLAN} local {_underlay(node)} dev {UNDERLAY}",
+        ]
+    length = ipaddress.IPv4Network(record.network).prefixlen
+    control = _congestion_control()
+    return [
+        *lines,
+        f"address add {node.address}/{length} dev {WIRE} noprefixroute",
+        f"link set {WIRE} up",
+        f"route add {record.network} dev {WIRE} scope link src {node.address}{control}",
+        # It leads nowhere, but programs ask for the way out to find their own address.
+        f"route add default dev {WIRE} src {node.address}{control}",
+    ]
+
+
+def _introduce(record: Record, new: Sequence[Node]) -> None:
+    """Tell every node where the others are below the overlay."""
+    every = [made.node for made in record.nodes.values()]
+    for node in every:
+        others = [other for other in (every if node in new else new) if other is not node]
+        lines = [f"fdb append {EVERYBODY} dev {WIRE} dst {_underlay(other)}" for other in others]
+        batch("bridge", lines, record.names.namespace(node.name))
+
+
+def _underlay(node: Node) -> str:
+    """Address of a node below the overlay: in the network that is kept for the inside of a link."""
+    return "169.254." + ".".join(node.address.split(".")[2:])
+
+
+def _bucket(interface: str, node: Node) -> str:
+    rate = node.nic_bytes_per_second
+    if rate is None:
+        return f"qdisc replace dev {interface} root noqueue"
+    burst = round(max(rate * BURST_SECONDS, BURST_LEAST))
+    limit = round(max(rate * QUEUE_SECONDS, QUEUE_LEAST))
+    return f"qdisc replace dev {interface} root handle 1: tbf rate {round(rate * FRAMED * 8)}bit burst {burst} limit {limit}"
+
+
+def _congestion_control() -> str:
+    """Cubic, wherever the machine's default is another: a namespace inherits that, and cannot choose what the machine
+    does not allow, but a route can. BBR needs up to a tenth longer for short bursts, and not evenly."""
+    settings = Path("/proc/sys/net/ipv4")
+    if (settings / "tcp_congestion_control").read_text().strip() == "cubic":
+        return ""
+    known = (settings / "tcp_available_congestion_control").read_text().split()
+    return " congctl cubic" if "cubic" in known else ""

@@ -1,0 +1,226 @@
+"""What Headgate knows of the labs that it made: a folder for each, `$HEADGATE_HOME/labs/LAB`.
+
+It holds the cluster file as it was given (`lab.yaml`), what was made of it (`state.json`), and the file that the nodes
+see as `/etc/hosts`. What is about to be made is written down before it is made, so that whoever comes after a command
+that was killed knows what to mend.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from headgate import runs
+from headgate.cluster import Gpu, Node, Place
+from headgate.errors import NotFoundError, StorageError, UsageError
+from headgate.isolation.processes import boot_id
+from headgate.lab.names import Names, path
+
+Stage = Literal["making", "setting", "ready"]
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A node of a lab.
+
+    Args:
+        node: What it is meant to be; without a place.
+        stage: `making`: nobody knows what of it is there. `setting`: it is there, and its limits may be others.
+        plugged: Whether its NIC is connected.
+    """
+
+    node: Node
+    stage: Stage = "making"
+    plugged: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A lab.
+
+    Args:
+        name: Its name.
+        boot: The boot that it was made in: no lab outlives one.
+        network: The network that its addresses are in, such as `10.77.0.0/24`.
+        overlay: As `ClusterFile.overlay`.
+        oversubscribe: As `ClusterFile.oversubscribe`.
+        mode: Version of the cgroups.
+        bases: Folder that its own cgroup is in, by controller.
+        complete: Whether the switch is there; False: nobody knows.
+        nodes: Its nodes, by name.
+    """
+
+    name: str
+    boot: str
+    network: str
+    overlay: str | None
+    oversubscribe: bool
+    mode: Literal["v1", "v2"]
+    bases: Mapping[str, str]
+    complete: bool = False
+    nodes: Mapping[str, Made] = field(default_factory=dict)
+
+    @property
+    def names(self) -> Names:
+        return Names(self.name, runs.home())
+
+    @property
+    def hosts(self) -> Path:
+        return folder(self.name) / "hosts"
+
+    def with_nodes(self, changed: Mapping[str, Made]) -> Record:
+        """This lab with some nodes added or changed."""
+        return replace(self, nodes={**self.nodes, **changed})
+
+    def cgroups(self, node: str) -> dict[str, Path]:
+        """Folder of a node's cgroup by controller."""
+        return {controller: Path(base) / self.names.group / node for controller, base in self.bases.items()}
+
+    def place(self, node: str) -> Place:
+        """Where the tasks of a node run."""
+        return Place(
+            namespace=str(path(self.names.namespace(node))),
+            hostname=node,
+            hosts=str(self.hosts),
+            cgroups={controller: str(folder) for controller, folder in self.cgroups(node).items()},
+        )
+
+
+def folder(lab: str) -> Path:
+    """The folder of a lab."""
+    return _labs() / lab
+
+
+def names() -> list[str]:
+    """The labs of this home, half made ones too."""
+    return sorted(entry.parent.name for entry in _labs().glob("*/state.json"))
+
+
+def read(lab: str) -> Record | None:
+    """What is known of a lab; None where there is none of that name, or none since this machine was started.
+
+    Raises:
+        StorageError: Its record cannot be read.
+    """
+    file = folder(lab) / "state.json"
+    try:
+        data = json.loads(file.read_text())
+        nodes = {name: _made(each) for name, each in data.pop("nodes").items()}
+        record = Record(**data, nodes=nodes)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise StorageError(f"{file} cannot be read ({error}); take the lab down: headgate lab down {lab}") from error
+    return record if record.boot == boot_id() else None
+
+
+def write(record: Record) -> None:
+    """Write down a lab; whole or not at all."""
+    place = folder(record.name)
+    try:
+        place.mkdir(mode=0o700, exist_ok=True)
+        draft = place / "state.json.part"
+        draft.write_text(json.dumps(asdict(record)))
+        draft.replace(place / "state.json")
+    except OSError as error:
+        raise StorageError(f"cannot write {place}: {error.strerror}; free some space there") from error
+
+
+def write_file(lab: str, text: str) -> None:
+    """Keep the cluster file as it was given."""
+    (folder(lab) / "lab.yaml").write_text(text)
+
+
+def write_hosts(record: Record) -> None:
+    """Write the hosts file in place: it is mounted where processes of the nodes see it."""
+    lines = ["127.0.0.1 localhost", *(f"{made.node.address} {name}" for name, made in record.nodes.items())]
+    text = "\n".join(lines) + "\n"
+    if not record.hosts.exists() or record.hosts.read_text() != text:
+        record.hosts.write_text(text)
+        record.hosts.chmod(0o644)
+
+
+def remove(lab: str) -> None:
+    """Forget a lab."""
+    try:
+        shutil.rmtree(folder(lab))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StorageError(f"cannot delete {folder(lab)}: {error.strerror}") from error
+
+
+@contextmanager
+def locked() -> Iterator[None]:
+    """Only one command of this home makes or changes labs at a time; the next waits."""
+    fd = os.open(_labs(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def choose(lab: str | None) -> str:
+    """The lab that is meant: the one of that name, or the only one.
+
+    Raises:
+        NotFoundError: There is none.
+        UsageError: It could be any of several.
+    """
+    known = names()
+    if lab is not None and lab not in known:
+        raise NotFoundError(f"no lab {lab!r} is up; {_listed(known)}")
+    if lab is None and len(known) != 1:
+        if not known:
+            raise NotFoundError("no lab is up; make one with: headgate lab up lab.yaml")
+        raise UsageError(f"expected the name of a lab; {_listed(known)}")
+    return lab if lab is not None else known[0]
+
+
+def choose_node(text: str) -> tuple[Record, str]:
+    """The node that is meant by `NODE` or `LAB/NODE`, and its lab.
+
+    Raises:
+        NotFoundError: There is none.
+        UsageError: It could be of any of several labs.
+    """
+    lab, _, node = text.rpartition("/")
+    records = [record for name in ([choose(lab)] if lab else names()) if (record := read(name)) is not None]
+    found = [record for record in records if node in record.nodes]
+    if len(found) > 1:
+        raise UsageError(f"{node!r} could be any of {', '.join(f'{record.name}/{node}' for record in found)}")
+    if not found:
+        known = [name for record in records for name in record.nodes]
+        raise NotFoundError(
+            f"no node {node!r} in any lab; " + (f"there are {', '.join(known)}" if known else _listed([]))
+        )
+    if found[0].nodes[node].stage == "making":
+        raise NotFoundError(f"node {node!r} was not made to the end; make it again: headgate lab up")
+    return found[0], node
+
+
+def _listed(known: list[str]) -> str:
+    return f"these are up: {', '.join(known)}" if known else "make one with: headgate lab up lab.yaml"
+
+
+def _labs() -> Path:
+    place = runs.home() / "labs"
+    try:
+        place.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot make {place}: {error.strerror}") from error
+    return place
+
+
+def _made(data: dict[str, object]) -> Made:
+    node = dict(data["node"])  # type: ignore[call-overload]
+    node |= {"gpus": tuple(Gpu(**gpu) for gpu in node["gpus"]), "nics": (), "disks": (), "place": None}
+    return Made(Node(**node), data["stage"], data["plugged"])  # type: ignore[arg-type]
