@@ -50,7 +50,15 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "ended REAL",
         "exit TEXT",  # JSON of the Exit
     ),
-    "events": ("t REAL", "job TEXT", "task TEXT", "kind TEXT", "text TEXT"),
+    "events": (
+        "t REAL",
+        "job TEXT",
+        "task TEXT",
+        "kind TEXT",
+        "text TEXT",
+        "seconds REAL",  # what a fault cost, where a task or the controller could tell
+        "steps INTEGER",  # that were done again or are lost by it
+    ),
     "progress": (
         "t REAL",
         "task TEXT",
@@ -74,7 +82,28 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "threads INTEGER",
         "reason TEXT",
     ),
-    "spans": ("t REAL", "task TEXT", "step INTEGER", "name TEXT", "seconds REAL", "bytes_in REAL", "bytes_out REAL"),
+    "spans": (
+        "t REAL",  # the same for all rows of one message, which comes when the step has ended
+        "task TEXT",
+        "step INTEGER",
+        "name TEXT",
+        "seconds REAL",
+        "bytes_in REAL",
+        "bytes_out REAL",
+        "begin REAL",  # seconds from the start of the step
+    ),
+    "transfers": (  # of a sampled step, between a task and one other; may overlap with its spans
+        "t REAL",  # that of the spans of the same message
+        "task TEXT",
+        "step INTEGER",
+        "peer TEXT",  # ROLE-INDEX of the same job
+        "push_begin REAL",  # seconds from the start of the step
+        "push_end REAL",
+        "push_bytes REAL",
+        "pull_begin REAL",
+        "pull_end REAL",
+        "pull_bytes REAL",
+    ),
     "checkpoints": (
         "t REAL",
         "task TEXT",
