@@ -33,6 +33,7 @@ class ProcessBox(Box):
         enclosure: Enclosure,
         mode: Mode,
         floor_kib: int,
+        where: str = "this machine",
     ) -> None:
         """
         Args:
@@ -41,6 +42,7 @@ class ProcessBox(Box):
             enclosure: What holds it.
             mode: What kind of enclosure it is.
             floor_kib: Most memory that the process which started it held until then.
+            where: What has run out of memory when it is killed for want of some, below its own limit.
         """
         self.task = task
         self.pid = child.pid
@@ -48,6 +50,7 @@ class ProcessBox(Box):
         self._enclosure = enclosure
         self._mode = mode
         self._floor_kib = floor_kib
+        self._where = where
         self._exit_fd = child.exit_fd
         self._lock = threading.Lock()
         self._reaped = False
@@ -93,7 +96,7 @@ class ProcessBox(Box):
         self._reaped = True
         # A new process starts with the peak of the one that started it: only what lies above that is its own.
         largest = usage.ru_maxrss * 1024 if usage.ru_maxrss > self._floor_kib else None
-        end = _exit(os.waitstatus_to_exitcode(status), largest, self._enclosure.memory())
+        end = _exit(os.waitstatus_to_exitcode(status), largest, self._enclosure.memory(), self._where)
         counted = self._enclosure.cpu_seconds()
         # Without a count of the whole: the first process and all below it that were waited for.
         return replace(end, cpu_seconds=usage.ru_utime + usage.ru_stime if counted is None else counted)
@@ -128,13 +131,14 @@ class ProcessBox(Box):
             raise IsolationError(f"{self.task}: {error}") from error
 
 
-def _exit(status: int, largest_bytes: int | None, memory: MemoryRecord) -> Exit:
+def _exit(status: int, largest_bytes: int | None, memory: MemoryRecord, where: str) -> Exit:
     """How a task ended.
 
     Args:
         status: Its exit status; negative: a signal.
         largest_bytes: Most that its largest process held; None where that cannot be told.
         memory: What was counted of it as a whole.
+        where: As of `ProcessBox`.
     """
     told = [peak for peak in (memory.peak_bytes, largest_bytes) if peak is not None]
     peak = max(told) if told else None
@@ -142,7 +146,7 @@ def _exit(status: int, largest_bytes: int | None, memory: MemoryRecord) -> Exit:
     over, reason = False, None
     if status != 0 and memory.kills:
         over = limit is not None and memory.at_limit
-        cause = "over its memory limit" if over else "this machine ran out of memory"
+        cause = "over its memory limit" if over else f"{where} ran out of memory"
         if limit is not None and over:
             cause += f" of {say_bytes(limit)}"
             peak = None if peak is None else min(peak, limit)  # files that it mapped are not counted in the limit

@@ -5,6 +5,8 @@ Files and units: Documentation/admin-guide/cgroup-v1 of the kernel.
 
 from __future__ import annotations
 
+import math
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +16,6 @@ from headgate.isolation.cgroups import (
     Value,
     Write,
     cap_microseconds,
-    kill_processes,
     read_counters,
     read_number,
 )
@@ -81,7 +82,7 @@ class CgroupsV1(Cgroups):
         """Where no cgroup2 tree is mounted beside v1: what is frozen cannot fork."""
         freezer = self.folders.get("freezer")
         if freezer is None:
-            kill_processes(self.pids())
+            self.send(signal.SIGKILL)
             return
         state = freezer / "freezer.state"
         state.write_text("FROZEN")
@@ -89,7 +90,7 @@ class CgroupsV1(Cgroups):
         while state.read_text().strip() == "FREEZING" and time.monotonic() < deadline:
             time.sleep(0.0005)
             state.write_text("FROZEN")  # a fork that raced with the first is frozen by the next
-        kill_processes(self.pids())
+        self.send(signal.SIGKILL)
         state.write_text("THAWED")
 
     def memory(self) -> MemoryRecord:
@@ -134,6 +135,8 @@ class CgroupsV1(Cgroups):
         if isinstance(value, Unlimited):
             return [lift]
         quota, period = cap_microseconds(value)
+        if quota / period >= _cores_above(folder):
+            return [lift]  # v1 refuses a cap above that of a folder higher up, which holds anyway
         writes = [Write(folder / "cpu.cfs_period_us", str(period)), Write(folder / "cpu.cfs_quota_us", str(quota))]
         # The quota of the old cap may be more than the kernel allows for the new period.
         capped = (read_number(folder / "cpu.cfs_quota_us") or -1) > 0
@@ -154,6 +157,17 @@ class CgroupsV1(Cgroups):
             rises = now is not None and (limit < 0 or limit > now)
             writes.insert(0 if rises else 1, swap)
         return writes
+
+
+def _cores_above(folder: Path) -> float:
+    """The tightest cap that the folders above have."""
+    least = math.inf
+    above = folder.parent.parent  # the group has none, and may not have been made yet
+    while (quota := read_number(above / "cpu.cfs_quota_us")) is not None:
+        if quota > 0 and (period := read_number(above / "cpu.cfs_period_us")):
+            least = min(least, quota / period)
+        above = above.parent
+    return least
 
 
 def _inherit_cpuset(folder: Path) -> list[Write]:

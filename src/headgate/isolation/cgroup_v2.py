@@ -5,6 +5,7 @@ Files and units: Documentation/admin-guide/cgroup-v2.rst of the kernel.
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,6 @@ from headgate.isolation.cgroups import (
     Value,
     Write,
     cap_microseconds,
-    kill_processes,
     memory_refusal,
     read_counters,
     read_number,
@@ -122,7 +122,7 @@ class CgroupsV2(Cgroups):
         deadline = time.monotonic() + FREEZE_SECONDS
         while not read_counters(folder / "cgroup.events").get("frozen") and time.monotonic() < deadline:
             time.sleep(0.0005)
-        kill_processes(self.pids())
+        self.send(signal.SIGKILL)
         (folder / "cgroup.freeze").write_text("0")
 
     def memory(self) -> MemoryRecord:

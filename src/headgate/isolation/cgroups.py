@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headgate.errors import IsolationError
+from headgate.isolation import processes
 from headgate.isolation.enclosure import FIELDS, Enclosure, Field
 from headgate.isolation.standins import StandIns
 from headgate.shares import Share, Unlimited
@@ -192,8 +193,13 @@ class Cgroups(Enclosure):
         return _processes(self.unique_folders[0])
 
     def terminate(self) -> None:
-        for pid in self.pids():
-            _signal(pid, signal.SIGTERM)
+        self.send(signal.SIGTERM)
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal the processes that are in it now, and none that was given the number of one that has ended."""
+        seen = [process for pid in self.pids() if (process := processes.look(pid)) is not None]
+        there = set(self.pids())
+        processes.send([process for process in seen if process.pid in there], number)
 
     def kill(self) -> None:
         deadline = time.monotonic() + KILL_SECONDS
@@ -283,18 +289,6 @@ def _processes(folder: Path) -> list[int]:
     except OSError:  # removed, or a threaded part, whose processes are listed further up
         return []
     return [pid for pid in pids if pid > 0]
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):
-        pass
-
-
-def kill_processes(pids: Sequence[int]) -> None:
-    for pid in pids:
-        _signal(pid, signal.SIGKILL)
 
 
 def _remove_tree(folder: Path, seconds: float = 2.0) -> None:

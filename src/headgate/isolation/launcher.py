@@ -2,7 +2,8 @@
 
 Started as `python -I -S launcher.py FD`. It waits for its order on FD, a socket to the one who started it; in the
 meantime it is put into its box from outside, so that no instruction of the task runs elsewhere. It answers `+` when it
-is about to become the task, and the error number if that fails; a task that has begun has closed FD.
+is about to become the task, and the error number if that fails; a task that has begun has closed FD. Where it cannot
+enter the place that it was ordered to, it answers `-`, the error number, a space and what it tried.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import signal
 import sys
 
 BEGINS = b"+"
+REFUSED = b"-"
 
 
 def main() -> None:
@@ -23,8 +25,14 @@ def main() -> None:
         order += part
     if not order:  # the one who started it is gone
         os._exit(125)
-    program, argv, env, files = marshal.loads(order)
+    program, argv, env, files, place = marshal.loads(order)
     os.set_inheritable(channel, False)
+    if place is not None:
+        try:
+            _enter(place)
+        except OSError as error:
+            os.write(channel, REFUSED + os.fsencode(f"{error.errno} {os.fsdecode(error.filename)}"))
+            os._exit(126)
     os.write(channel, BEGINS)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
@@ -35,6 +43,12 @@ def main() -> None:
     except OSError as error:
         os.write(channel, str(error.errno).encode())
     os._exit(127)
+
+
+def _enter(place: tuple[bytes, bytes, bytes]) -> None:
+    # In a file of its own, since this one is compiled for every task that is started.
+    sys.path.append(os.path.dirname(__file__))
+    __import__("entering").enter(*place)
 
 
 if __name__ == "__main__":

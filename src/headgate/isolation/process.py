@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from headgate.cluster import Place
 from headgate.errors import IsolationError
 from headgate.isolation import layout, processes
 from headgate.isolation.base import Box, Isolation, Launch
@@ -49,7 +50,8 @@ class ProcessIsolation(Isolation):
     """Boxes tasks in as plain processes of this machine.
 
     The cgroups of a task are `headgate-<group>/<task>` in each hierarchy, `/` in the task's id written as `:`. The
-    group's folder goes with its last box.
+    group's folder goes with its last box. A task with a place has them below the cgroups of that, and runs in its
+    network namespace, under its host name and with its `/etc/hosts`; that takes root.
     """
 
     name = "process"
@@ -93,7 +95,7 @@ class ProcessIsolation(Isolation):
             try:
                 enclosure.admit(child.pid)
                 enclosure.apply(share)
-                box = ProcessBox(launch.task, child, enclosure, self.mode, floor)
+                box = ProcessBox(launch.task, child, enclosure, self.mode, floor, _where(launch))
                 child.release(program)
             except BaseException:
                 child.abort()
@@ -106,7 +108,8 @@ class ProcessIsolation(Isolation):
         return box
 
     def describe(self, launch: Launch, share: Share) -> Sequence[str]:
-        return [*self._enclosure(launch).plan(share), f"cd {launch.cwd}", f"exec {shlex.join(launch.argv)}"]
+        there = [] if launch.place is None else _entering(launch.place)
+        return [*self._enclosure(launch).plan(share), *there, f"cd {launch.cwd}", f"exec {shlex.join(launch.argv)}"]
 
     def lost(self) -> tuple[str, ...]:
         missing = self._layout.missing
@@ -146,10 +149,11 @@ class ProcessIsolation(Isolation):
         if found.mode == "none":
             return Unboxed(launch.task, standins, self._census)
         name = launch.task.replace("/", ":")
-        folders = {controller: base / self._group / name for controller, base in found.bases.items()}
+        moved = _moved(found, launch.place)
+        folders = {controller: moved.get(base, base) / self._group / name for controller, base in found.bases.items()}
         if found.mode == "v1":
             return CgroupsV1(folders, standins, _disk_of(launch.cwd))
-        return CgroupsV2(folders, standins, _disk_of(launch.cwd), found.vacate)
+        return CgroupsV2(folders, standins, _disk_of(launch.cwd), found.vacate and not moved)
 
 
 def _layout(mode: Literal["auto", "v1", "v2", "none"], root: Path) -> layout.Layout:
@@ -162,6 +166,25 @@ def _layout(mode: Literal["auto", "v1", "v2", "none"], root: Path) -> layout.Lay
         causes = "; ".join(dict.fromkeys(found.missing.values()))
         raise IsolationError(f"cgroup {mode} cannot be used here: {causes}; {layout.CURE}")
     return found
+
+
+def _moved(found: layout.Layout, place: Place | None) -> Mapping[Path, Path]:
+    """The folders of a place that stand in for those of this machine. By folder, since controllers that share one are
+    of one hierarchy, in which a task can be only once."""
+    named = {} if place is None else place.cgroups
+    return {found.bases[name]: Path(folder) for name, folder in named.items() if name in found.bases}
+
+
+def _where(launch: Launch) -> str:
+    return "this machine" if launch.place is None else f"node {launch.place.hostname}"
+
+
+def _entering(place: Place) -> Sequence[str]:
+    return (
+        f"enter the network namespace {place.namespace}",
+        f"be called {place.hostname}, in a UTS namespace of its own",
+        f"mount {place.hosts} over /etc/hosts, and a sysfs of that network over /sys, in a mount namespace of its own",
+    )
 
 
 def _tagged(launch: Launch) -> Launch:

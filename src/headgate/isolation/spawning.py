@@ -96,7 +96,7 @@ class Spawned:
                 channel.sendall(marshal.dumps(_order(program, launch)))
                 channel.shutdown(socket.SHUT_WR)
                 answer = b""
-                while part := channel.recv(64):
+                while part := channel.recv(4096):
                     answer += part
             except OSError:  # it died: the answer stays short
                 answer = b""
@@ -105,6 +105,8 @@ class Spawned:
             self._process.returncode = 0
             return
         status = self._process.wait()
+        if answer.startswith(launcher.REFUSED):
+            raise IsolationError(f"{launch.task}: {_why_not_there(launch, answer)}")
         if not answer:
             how = f"signal {-status}" if status < 0 else f"status {status}"
             raise IsolationError(f"{launch.task}: its process ended with {how} before the program began")
@@ -122,13 +124,29 @@ class Spawned:
             self._process.wait()
 
 
-Order = tuple[bytes, list[bytes], dict[bytes, bytes], tuple[int, int]]
+Order = tuple[bytes, list[bytes], dict[bytes, bytes], tuple[int, int], tuple[bytes, bytes, bytes] | None]
 
 
 def _order(program: str, launch: Launch) -> Order:
     """As bytes: the launcher may be in another locale, and so see other bytes in the same text."""
     env = {os.fsencode(name): os.fsencode(value) for name, value in launch.env.items()}
-    return os.fsencode(program), [os.fsencode(word) for word in launch.argv], env, _FILES
+    there = None
+    if (place := launch.place) is not None:
+        there = os.fsencode(place.namespace), os.fsencode(place.hostname), os.fsencode(place.hosts)
+    return os.fsencode(program), [os.fsencode(word) for word in launch.argv], env, _FILES, there
+
+
+def _why_not_there(launch: Launch, answer: bytes) -> str:
+    number, _, tried = answer.removeprefix(launcher.REFUSED).decode(errors="replace").partition(" ")
+    name = launch.place.hostname if launch.place is not None else ""
+    match int(number):
+        case errno.EPERM:
+            cure = "tasks of a lab run as root only"
+        case errno.ENOENT | errno.EINVAL:
+            cure = "is the lab down? bring it up again: headgate lab up"
+        case _:
+            cure = "look at the node: headgate lab status"
+    return f"node {name!r} cannot be entered: {tried}: {os.strerror(int(number))}; {cure}"
 
 
 def _why_not(program: str, number: int) -> str:

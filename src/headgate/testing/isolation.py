@@ -22,6 +22,7 @@ from pathlib import Path
 
 import pytest
 
+from headgate.cluster import Place
 from headgate.errors import IsolationError
 from headgate.events import Exit
 from headgate.isolation import processes
@@ -35,12 +36,15 @@ MIB = 1 << 20
 
 _STARTER = """
 import importlib, json, os, signal, sys
+from headgate.cluster import Place
 from headgate.isolation.base import Launch
 from headgate.shares import Share
 
 order = json.loads(sys.argv[1])
 isolation = eval(order["expression"], vars(importlib.import_module(order["module"])))
-launch = Launch(**{**order["launch"], "argv": tuple(order["launch"]["argv"])})
+place = order["launch"].pop("place")
+argv = tuple(order["launch"].pop("argv"))
+launch = Launch(**order["launch"], argv=argv, place=place and Place(**place))
 with open(os.devnull, "w") as nowhere:
     record = isolation.start(launch, Share(), nowhere.fileno()).record()
 print(json.dumps(record), flush=True)
@@ -105,6 +109,8 @@ class IsolationContract:
     """Whether a cap may be a fraction of a core; otherwise it is rounded up to whole ones."""
     limits_tasks = True
     """Whether the memory limit is that of the whole task and ends it; otherwise an allocation fails in a process."""
+    place: Place | None = None
+    """Where the tasks run; None: on the machine as it is."""
     elsewhere: tuple[str, str]
     """A module, and an expression over its names that makes the isolation in another process."""
 
@@ -176,7 +182,8 @@ class IsolationContract:
 
     def launch(self, name: str, *arguments: object, task: str = "run/job/worker-0") -> Launch:
         env = {"PATH": os.environ.get("PATH", os.defpath), TAG: task}
-        return Launch(task=task, argv=programs.argv(name, *arguments), env=env, cwd=os.getcwd(), threads=1)
+        argv = programs.argv(name, *arguments)
+        return Launch(task=task, argv=argv, env=env, cwd=os.getcwd(), threads=1, place=self.place)
 
     def run(self, launch: Launch, share: Share = Share()) -> Running:  # noqa: B008 — it is frozen
         reading, writing = os.pipe()
@@ -376,7 +383,7 @@ class IsolationContract:
 
     def test_16_a_program_that_is_missing_is_named(self) -> None:
         for argv, named in ((("no-such-program-here",), "no-such-program-here"), (("/etc/passwd",), "/etc/passwd")):
-            launch = Launch(task="run/job/worker-0", argv=argv, env={}, cwd="/", threads=1)
+            launch = Launch(task="run/job/worker-0", argv=argv, env={}, cwd="/", threads=1, place=self.place)
             with pytest.raises(IsolationError, match=named):
                 self.run(launch)
             assert self.traces() == []

@@ -1,0 +1,255 @@
+"""A task in a place on this machine: what it sees there, what limits it, and what is left of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.places import ADDRESS, placed, set_cores, set_memory
+
+from headgate.cluster import Place
+from headgate.errors import IsolationError
+from headgate.isolation.base import Launch
+from headgate.isolation.layout import Layout
+from headgate.isolation.process import ProcessIsolation
+from headgate.shares import UNLIMITED, Share
+from headgate.testing import programs
+from headgate.testing.isolation import IsolationContract, Running
+from headgate.testing.wait import until
+
+pytestmark = pytest.mark.hardware
+GROUP = f"placed-{os.getpid()}"
+MIB = 1 << 20
+NOTHING = Share()
+
+
+def folders_left() -> list[str]:
+    walk = os.walk("/sys/fs/cgroup")
+    return [f"{at}/{name}" for at, names, _ in walk for name in names if name.startswith(f"headgate-{GROUP}")]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with placed(tmp_path_factory.mktemp("place"), "iso") as place:
+        yield place
+
+
+@pytest.fixture
+def isolation(place: Place) -> ProcessIsolation:
+    isolation = ProcessIsolation(GROUP)
+    if isolation.mode == "none":
+        pytest.skip(f"cgroups cannot be written here: {isolation.lost()[0]}")
+    return isolation
+
+
+class TestTheContract(IsolationContract):
+    elsewhere = ("headgate.isolation.process", f"ProcessIsolation({GROUP!r})")
+
+    @pytest.fixture
+    def isolation(self, place: Place, isolation: ProcessIsolation) -> ProcessIsolation:
+        self.place = place
+        return isolation
+
+    def traces(self) -> list[str]:
+        return folders_left()
+
+
+Run = Callable[..., Running]
+
+
+@pytest.fixture
+def run(place: Place) -> Iterator[Run]:
+    """Starts a task in the place."""
+    running: list[Running] = []
+
+    def start(
+        isolation: ProcessIsolation,
+        argv: tuple[str, ...],
+        share: Share = NOTHING,
+        place: Place = place,
+    ) -> Running:
+        reading, writing = os.pipe()
+        try:
+            box = isolation.start(_launch(argv, place), share, writing)
+        except BaseException:
+            os.close(reading)
+            raise
+        finally:
+            os.close(writing)
+        running.append(Running(box, reading))
+        return running[-1]
+
+    yield start
+    for each in running:
+        each.close()
+    assert folders_left() == []
+
+
+def _launch(argv: tuple[str, ...], place: Place | None) -> Launch:
+    return Launch("run/job/worker-0", argv, {"PATH": os.defpath}, os.getcwd(), 1, place)
+
+
+SIGHTS = (
+    'echo "name $(cat /proc/sys/kernel/hostname)"; echo "hosts $(tail -n 1 /etc/hosts)"; '
+    'echo "sysfs $(echo $(ls /sys/class/net))"; '
+    'for line in $(tail -n +3 /proc/net/dev | cut -d: -f1); do echo "device $line"; done; echo ready; exec sleep 1000'
+)
+
+
+def mounts() -> str:
+    return Path("/proc/self/mountinfo").read_text()
+
+
+@pytest.mark.parametrize("mode", ["auto", "none"])
+def test_it_sees_its_own_name_hosts_and_interfaces_and_the_machine_keeps_its_own(
+    mode: str, place: Place, run: Run
+) -> None:
+    before = socket.gethostname(), Path("/etc/hosts").read_text(), mounts(), os.listdir("/sys/class/net")
+    isolation = ProcessIsolation(GROUP, mode="none") if mode == "none" else ProcessIsolation(GROUP)
+    task = run(isolation, ("/bin/sh", "-c", SIGHTS))
+    task.said("ready")
+    assert task.said("name") == place.hostname
+    assert task.said("hosts") == f"{ADDRESS} {place.hostname}"
+    assert task.said("sysfs") == "eth0 lo"
+    devices = {line.removeprefix("device ") for line in task.text.splitlines() if line.startswith("device ")}
+    assert devices == {"lo", "eth0"}
+    assert (socket.gethostname(), Path("/etc/hosts").read_text(), mounts(), os.listdir("/sys/class/net")) == before
+
+
+def test_it_still_sees_cgroups_where_they_were(isolation: ProcessIsolation, run: Run) -> None:
+    task = run(isolation, ("/bin/sh", "-c", "echo entries $(ls /sys/fs/cgroup)"))
+    assert task.said("entries").split() == sorted(os.listdir("/sys/fs/cgroup"))
+
+
+def test_it_reaches_what_listens_on_the_address_of_its_place_and_not_on_the_machine_s(
+    isolation: ProcessIsolation, run: Run
+) -> None:
+    code = (
+        "import socket, sys\n"
+        f"with socket.create_server(({ADDRESS!r}, 0)) as server:\n"
+        "    socket.create_connection(server.getsockname()).close()\n"
+        "    print('reached')\n"
+        "try:\n"
+        "    socket.create_connection(('127.0.0.1', int(sys.argv[1])), timeout=5)\n"
+        "except ConnectionRefusedError:\n"
+        "    print('refused')\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as ours:
+        argv = (*programs.argv("")[:3], "-c", code, str(ours.getsockname()[1]))
+        task = run(isolation, argv)
+        task.said("reached")
+        task.said("refused")
+
+
+def test_its_cgroups_are_below_those_of_the_place(isolation: ProcessIsolation, place: Place, run: Run) -> None:
+    first = run(isolation, programs.argv("rest"), Share(cpu_weight=300))
+    folders = first.box.cgroups
+    assert folders.keys() == place.cgroups.keys()
+    for controller, folder in folders.items():
+        assert folder == Path(place.cgroups[controller]) / f"headgate-{GROUP}" / "run:job:worker-0"
+        assert str(first.box.pid) in (folder / "cgroup.procs").read_text().split()
+    weight = "cpu.shares" if "cpuacct" in folders else "cpu.weight"
+    assert (folders["cpu"].parent / weight).read_text() == (folders["cpu"] / weight).read_text()
+
+
+def test_a_controller_that_the_place_does_not_name_is_used_as_on_the_machine(
+    isolation: ProcessIsolation, place: Place, run: Run
+) -> None:
+    named = {name: folder for name, folder in place.cgroups.items() if name in ("cpu", "unified")}
+    folders = run(isolation, programs.argv("rest"), place=replace(place, cgroups=named)).box.cgroups
+    for controller, folder in folders.items():
+        together = isolation.mode == "v2" or controller in named
+        assert folder.is_relative_to(place.cgroups[controller]) == together
+
+
+def test_controllers_of_one_hierarchy_stay_together(isolation: ProcessIsolation, place: Place) -> None:
+    joined, memory = Path("/groups/cpu,cpuacct"), Path("/groups/memory")
+    isolation._layout = Layout("v1", bases={"cpu": joined, "cpuacct": joined, "memory": memory})
+    there = replace(place, cgroups={"cpu": "/groups/cpu,cpuacct/lab/a"})
+    lines = isolation.describe(_launch(("true",), there), Share())
+    assert f"mkdir /groups/cpu,cpuacct/lab/a/headgate-{GROUP}/run:job:worker-0" in lines
+    assert f"mkdir /groups/memory/headgate-{GROUP}/run:job:worker-0" in lines
+    assert not any(f"cpuacct/headgate-{GROUP}" in line for line in lines)
+
+
+def test_the_quota_of_the_place_limits_it_whatever_its_own_cap(
+    isolation: ProcessIsolation, place: Place, run: Run
+) -> None:
+    contract = TestTheContract()
+    set_cores(place, 0.2)
+    try:
+        task = run(isolation, programs.argv("spin", 2), Share(cpu_cap_cores=0.5))
+        task.said("ready")
+        contract.settles(lambda: contract.cores([task.box])[0], 0.18, 0.22, "cores in use in a place with 0.2")
+        task.box.apply(Share(cpu_cap_cores=0.1))
+        contract.settles(lambda: contract.cores([task.box])[0], 0.09, 0.11, "cores in use under a cap of 0.1")
+        task.box.apply(Share(cpu_cap_cores=UNLIMITED))
+        contract.settles(lambda: contract.cores([task.box])[0], 0.18, 0.22, "cores in use once the cap is lifted")
+    finally:
+        set_cores(place, os.cpu_count() or 1)
+
+
+def test_it_is_said_when_the_place_ran_out_of_memory(isolation: ProcessIsolation, place: Place, run: Run) -> None:
+    set_memory(place, 64 * MIB)
+    try:
+        end = run(isolation, programs.argv("hold", 256 * MIB)).ended()
+    finally:
+        set_memory(place, 1 << 40)
+    assert end.reason is not None
+    assert end.reason.startswith(f"killed: node {place.hostname} ran out of memory")
+    assert not end.over_memory
+
+
+def test_a_dry_run_says_where_it_would_run(isolation: ProcessIsolation, place: Place) -> None:
+    lines = isolation.describe(_launch(("true",), place), Share())
+    assert f"enter the network namespace {place.namespace}" in lines
+    assert any(line.startswith(f"be called {place.hostname}") for line in lines)
+    assert any(line.startswith(f"mount {place.hosts} over /etc/hosts") for line in lines)
+    assert lines[-1] == "exec true"
+    assert f"mkdir {place.cgroups['cpu']}/headgate-{GROUP}/run:job:worker-0" in lines
+    assert folders_left() == []
+
+
+@pytest.mark.parametrize("mode", ["auto", "none"])
+@pytest.mark.parametrize(
+    ("namespace", "hosts", "said"),
+    [
+        ("/run/netns/no-such-node", None, "/run/netns/no-such-node: No such file"),
+        ("/etc/hosts", None, "enter network namespace /etc/hosts: Invalid argument"),
+        (None, "/no/such/hosts", "mount /no/such/hosts: No such file"),
+    ],
+)
+def test_a_place_that_is_not_there_is_one_clear_error(
+    mode: str, namespace: str | None, hosts: str | None, said: str, place: Place, run: Run
+) -> None:
+    isolation = ProcessIsolation(GROUP, mode="none") if mode == "none" else ProcessIsolation(GROUP)
+    absent = replace(place, namespace=namespace or place.namespace, hosts=hosts or place.hosts)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(IsolationError, match=f"^run/job/worker-0: node 'iso' cannot be entered: {said}.*lab up$"):
+        run(isolation, programs.argv("rest"), place=absent)
+    assert folders_left() == []
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_cgroups_that_are_gone_with_the_place_are_one_too(isolation: ProcessIsolation, place: Place, run: Run) -> None:
+    gone = {name: f"{folder}-gone" for name, folder in place.cgroups.items()}
+    with pytest.raises(IsolationError, match=r"^run/job/worker-0: the box cannot be made: .*-gone"):
+        run(isolation, programs.argv("rest"), place=replace(place, cgroups=gone))
+    assert folders_left() == []
+
+
+def test_what_it_mounts_or_leaves_does_not_outlive_it(isolation: ProcessIsolation, run: Run, tmp_path: Path) -> None:
+    before = mounts()
+    mounting = f"mount -t tmpfs none {tmp_path} && touch {tmp_path}/file && echo ready; exec sleep 1000"
+    task = run(isolation, ("/bin/sh", "-c", mounting))
+    task.said("ready")
+    assert list(tmp_path.iterdir()) == []
+    assert mounts() == before
+    os.kill(task.box.pid, signal.SIGKILL)
+    task.ended()
+    until(lambda: mounts() == before, what="the mounts of the machine as they were")
