@@ -10,8 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
+from tests.telemetry.tasks import Task
 from tests.telemetry.trees import BONDED_NICS, STACKED_DISKS, net_dev, plant
 
 from headgate.cluster import Gpu
@@ -93,64 +93,6 @@ class TestWithoutCgroups(SamplerContract):
 
 
 # --- real tasks, which do what a test tells them to
-
-WORKER = """
-import os, sys, time
-def burn(seconds):
-    end = time.process_time() + seconds
-    while time.process_time() < end: pass
-def burn_in_child(seconds):
-    child = os.fork()
-    if child == 0: burn(seconds); os._exit(0)
-    os.waitpid(child, 0)
-def hold(count):
-    global held; held = bytearray(b"x") * count
-def write(path, count):
-    with open(path, "wb") as file:
-        file.write(bytes(count)); file.flush(); os.fsync(file.fileno())
-def send(count):
-    import socket
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
-        for _ in range(count): out.sendto(bytes(1000), ("10.99.9.2", 9))
-for line in sys.stdin:
-    exec(line)
-    print("done", flush=True)
-"""
-
-
-class Task:
-    """A process, in the groups of a box or in none, that does what it is told to."""
-
-    def __init__(self, cgroups: Mapping[str, Path], prefix: tuple[str, ...] = ()) -> None:
-        self.cgroups = cgroups
-        self._process = subprocess.Popen(
-            [*prefix, sys.executable, "-c", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-        )
-        for folder in set(cgroups.values()):
-            (folder / "cgroup.procs").write_text(str(self._process.pid))
-        self.do("pass")
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def pids(self) -> list[int]:
-        if self._process.poll() is not None:
-            return []
-        return [self.pid, *(child.pid for child in psutil.Process(self.pid).children(recursive=True))]
-
-    def do(self, line: str) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{line}\n")
-        assert self._process.stdout.readline() == "done\n"
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        self._process.wait(10)
 
 
 @pytest.fixture(params=["cgroups", "processes"])

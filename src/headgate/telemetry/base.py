@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from headgate.cluster import Place
 from headgate.telemetry.columns import Column
 
 
@@ -21,10 +22,11 @@ class Boxed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A task to read, or (with `box` None) the node itself."""
+    """A task to read, or (with `box` None) a node: this machine, or what runs in a `place` on it."""
 
     id: str
     box: Boxed | None
+    place: Place | None = None
 
 
 class Sampler(ABC):

@@ -17,19 +17,13 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class CpuSampler(SourcedSampler):
-    """`cpu_cores` of everything; `cpu_fullest_core` of the node and, under cgroup v1, of tasks.
+    """`cpu_cores` of everything; `cpu_fullest_core` of this machine and, under cgroup v1, of tasks and places on it.
 
-    A task is read from cpuacct (v1), else from cpu.stat (v2, which counts all cores together), else from its processes.
-
-    Args:
-        root: Where /proc is found.
+    Those are read from cpuacct (v1), else from cpu.stat (v2, which counts all cores together), else from their
+    processes.
     """
 
     name = "cpu"
-
-    def __init__(self, root: Path = Path("/")) -> None:
-        super().__init__()
-        self._root = root
 
     def open_node(self) -> Source:
         return _Node(self._root / "proc/stat")

@@ -22,16 +22,9 @@ class DiskSampler(SourcedSampler):
     A task is read from io.stat (v2), else from what the kernel accounts to its processes, which are charged for a write
     when they dirty the page. The blkio files of cgroup v1 are of no use: they leave out buffered writes, which kernel
     threads make, and newer kernels count in them only where a limit is set.
-
-    Args:
-        root: Where /proc and /sys are found.
     """
 
     name = "disk"
-
-    def __init__(self, root: Path = Path("/")) -> None:
-        super().__init__()
-        self._root = root
 
     def open_node(self) -> Source:
         return _Node(self._root)

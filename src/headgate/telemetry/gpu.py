@@ -10,6 +10,7 @@ from typing import Any
 from headgate.cluster import Gpu
 from headgate.telemetry.base import Sampler, Target
 from headgate.telemetry.columns import Column
+from headgate.telemetry.sources import PlacedNode
 
 
 def open_nvml() -> Any | None:
@@ -55,8 +56,9 @@ class _State:
 class GpuSampler(Sampler):
     """`gpu_busy` and `gpu_memory_bytes`.
 
-    Of the node: over all GPUs. Of a task: what NVML accounts to its processes, over the GPUs that they hold memory on;
-    nothing when they hold none. Without NVML or a GPU there are no readings, and that is no error.
+    Of this machine: over all GPUs. Of a task, and of a node that is a place on this machine: what NVML accounts to its
+    processes, over the GPUs that they hold memory on; nothing when they hold none. Without NVML or a GPU there are no
+    readings, and that is no error.
 
     Args:
         nvml: The `pynvml` module, initialised; None to look for it at the first reading.
@@ -82,7 +84,8 @@ class GpuSampler(Sampler):
         states = [self._state(self._nvml, index, handle) for index, handle in enumerate(self._handles)]
         readings: dict[str, Mapping[Column, float]] = {}
         for target in targets:
-            values = _of_node(states) if target.box is None else _of_task(states, frozenset(target.box.pids()))
+            box = target.box if target.place is None else PlacedNode(target.place)
+            values = _of_node(states) if box is None else _of_task(states, frozenset(box.pids()))
             if values:
                 readings[target.id] = values
         return readings

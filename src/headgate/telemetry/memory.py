@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 
@@ -18,16 +17,9 @@ class MemorySampler(SourcedSampler):
 
     A task is read from memory.stat of its cgroup (v1 or v2), else from its processes. Those know nothing of the page
     cache, count a page that parent and child share by copy-on-write in each, and memory that they map together in none.
-
-    Args:
-        root: Where /proc is found.
     """
 
     name = "memory"
-
-    def __init__(self, root: Path = Path("/")) -> None:
-        super().__init__()
-        self._root = root
 
     def open_node(self) -> Source:
         return _Node(self._root / "proc/meminfo")

@@ -6,9 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from headgate.cluster import Place
 from headgate.telemetry.base import Boxed, Target
 from headgate.telemetry.columns import Column
 from headgate.telemetry.counters import Rates
+from headgate.telemetry.namespaces import look
 from headgate.telemetry.nics import counted, default_routes
 from headgate.telemetry.sources import FileSource, Source, SourcedSampler
 
@@ -16,25 +18,22 @@ from headgate.telemetry.sources import FileSource, Source, SourcedSampler
 class NetworkSampler(SourcedSampler):
     """`net_in` and `net_out`.
 
-    Of the node: its physical interfaces (see `nics.counted`). Of a task: every interface in its namespace that a
+    Of this machine: its physical interfaces (see `nics.counted`). Of a node that is a place on it: all in its namespace
+    but loopback and those that stand on others, as a VXLAN does. Of a task: every interface in its namespace that a
     default route leaves by, or all but loopback where there is none; nothing when its namespace is also ours or another
     task's, for then the bytes cannot be told apart.
-
-    Args:
-        root: Where /proc and /sys are found.
     """
 
     name = "network"
-
-    def __init__(self, root: Path = Path("/")) -> None:
-        super().__init__()
-        self._root = root
 
     def open_node(self) -> Source:
         return _Node(self._root)
 
     def open_task(self, box: Boxed) -> Source | None:
         return _Namespace(box, self._root)
+
+    def open_place(self, place: Place) -> Source:
+        return _Place(place.namespace)
 
     def read(self, now: float, targets: Sequence[Target]) -> Mapping[str, Mapping[Column, float]]:
         readings = super().read(now, targets)
@@ -104,6 +103,20 @@ class _Namespace(Source):
                 return pid
         self.inode = None
         return None
+
+
+class _Place(Source):
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self._inode: int | None = None
+        self._rates = Rates()
+
+    def read(self, now: float, /) -> dict[Column, float]:
+        inside = look(self._namespace)
+        if inside.inode != self._inode:  # the node was taken down and set up again
+            self._inode, self._rates = inside.inode, Rates()
+        rows = _rows(inside.table)
+        return self._rates.of(now, _totals(rows, frozenset(rows) - inside.stacked))
 
 
 def _rows(data: bytes) -> dict[bytes, list[bytes]]:

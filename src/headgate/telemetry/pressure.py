@@ -15,16 +15,9 @@ _FILES: tuple[tuple[Column, str], ...] = (("psi_cpu", "cpu"), ("psi_memory", "me
 class PressureSampler(SourcedSampler):
     """`psi_cpu`, `psi_memory`, `psi_io`: from the `some` line's running total, not from the kernel's own averages over
     10 s and more. Nothing where the kernel has no PSI; of a task only where it is in a cgroup2 folder.
-
-    Args:
-        root: Where /proc is found.
     """
 
     name = "pressure"
-
-    def __init__(self, root: Path = Path("/")) -> None:
-        super().__init__()
-        self._root = root
 
     def open_node(self) -> Source | None:
         folder = self._root / "proc/pressure"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
+from headgate.cluster import Place
 from headgate.telemetry.base import Boxed, Sampler, Target
 from headgate.telemetry.columns import Column
 from headgate.telemetry.counters import OpenFile, Rates
@@ -84,6 +86,30 @@ class ProcessSource(Source):
         return list(known.values())
 
 
+class PlacedNode:
+    """A node that is a place on this machine, read as if all that runs in its cgroups were one task."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    @property
+    def cgroups(self) -> Mapping[str, object]:
+        return self._place.cgroups
+
+    def pids(self) -> list[int]:
+        """Every living process in it."""
+        folder = next(iter(self._place.cgroups.values()), None)
+        return [] if folder is None else [int(pid) for at, _, _ in os.walk(folder) for pid in _processes(at)]
+
+
+def _processes(folder: str) -> list[bytes]:
+    try:
+        with open(f"{folder}/cgroup.procs", "rb") as file:
+            return file.read().split()
+    except OSError:  # removed meanwhile
+        return []
+
+
 def first(*openers: Callable[[], Source]) -> Source | None:
     """The first source that can be opened, None when none can."""
     for opener in openers:
@@ -95,18 +121,27 @@ def first(*openers: Callable[[], Source]) -> Source | None:
 
 
 class SourcedSampler(Sampler):
-    """A sampler that opens a source for each target; what the contract asks of all of them is kept here."""
+    """A sampler that opens a source for each target; what the contract asks of all of them is kept here.
 
-    def __init__(self) -> None:
-        self._sources: dict[str, tuple[Boxed | None, Source]] = {}
+    Args:
+        root: Where /proc and /sys are found.
+    """
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
+        self._sources: dict[str, tuple[Boxed | Place | None, Source]] = {}
 
     @abstractmethod
     def open_node(self) -> Source | None:
-        """A source for the node; None where this machine has nothing of the kind; OSError when it cannot be read."""
+        """A source for this machine; None where it has nothing of the kind; OSError when it cannot be read."""
 
     @abstractmethod
     def open_task(self, box: Boxed) -> Source | None:
         """A source for a task; None where it has nothing of the kind."""
+
+    def open_place(self, place: Place) -> Source | None:
+        """A source for a node that is a place on this machine."""
+        return self.open_task(PlacedNode(place))
 
     def read(self, now: float, targets: Sequence[Target]) -> Mapping[str, Mapping[Column, float]]:
         readings: dict[str, Mapping[Column, float]] = {}
@@ -119,7 +154,7 @@ class SourcedSampler(Sampler):
                 values = source.read(now) if source is not None else {}
             except GONE as error:
                 self._close(target.id)
-                if target.box is None:
+                if target.box is None and target.place is None:
                     failure = error
                 continue
             succeeded = succeeded or source is not None
@@ -130,15 +165,21 @@ class SourcedSampler(Sampler):
         return readings
 
     def _source(self, target: Target) -> Source | None:
+        what = target.place if target.box is None else target.box
         known = self._sources.get(target.id)
         if known is not None:
-            if known[0] is target.box:
+            if known[0] == what:
                 return known[1]
             self._close(target.id)  # the same task in a new box: a second attempt
-        source = self.open_node() if target.box is None else self.open_task(target.box)
+        source = self._open(target)
         if source is not None:
-            self._sources[target.id] = (target.box, source)
+            self._sources[target.id] = (what, source)
         return source
+
+    def _open(self, target: Target) -> Source | None:
+        if target.box is not None:
+            return self.open_task(target.box)
+        return self.open_node() if target.place is None else self.open_place(target.place)
 
     def _forget(self, targets: Sequence[Target]) -> None:
         handed = {target.id for target in targets}

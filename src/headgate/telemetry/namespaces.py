@@ -1,0 +1,88 @@
+"""What passes the interfaces of another network namespace, read from inside."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import socket
+import struct
+import threading
+from array import array
+from dataclasses import dataclass
+
+_CLONE_NEWNET = 0x40000000  # linux/sched.h
+_SIOCETHTOOL = 0x8946  # linux/sockios.h
+_ETHTOOL_GDRVINFO = 3  # linux/ethtool.h
+_DRIVER_INFO = struct.Struct("=I32s160x")  # struct ethtool_drvinfo: command, driver, and what does not matter here
+_REQUEST = struct.Struct("@16sP16x")  # struct ifreq: name, pointer to the data
+
+_STACKED = frozenset({b"vxlan", b"geneve", b"bridge", b"bonding", b"802.1Q VLAN Support"})
+"""Drivers of interfaces whose bytes pass another interface as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """A network namespace as of now.
+
+    Args:
+        inode: Tells it from one that takes its name later.
+        table: Its /proc/net/dev.
+        stacked: Names of the interfaces whose bytes pass another one as well.
+    """
+
+    inode: int
+    table: bytes
+    stacked: frozenset[bytes]
+
+
+def look(namespace: str) -> Inside:
+    """What is in the network namespace at a path; takes root, and a tenth of a millisecond.
+
+    A thread of its own enters it and ends there: what stayed, or kept a file of it open, would keep it alive after the
+    node, and with it the far ends of its links.
+
+    Raises:
+        OSError: There is none, or it may not be entered.
+    """
+    found: list[Inside] = []
+    failed: list[OSError] = []
+
+    def enter() -> None:
+        try:
+            found.append(_look(namespace))
+        except OSError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=enter, name="namespace", daemon=True)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return found[0]
+
+
+def _look(namespace: str) -> Inside:
+    fd = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if ctypes.CDLL(None, use_errno=True).setns(fd, _CLONE_NEWNET) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), namespace)
+        inode = os.fstat(fd).st_ino
+    finally:
+        os.close(fd)
+    with open("/proc/thread-self/net/dev", "rb") as file:
+        table = file.read()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        names = (name.encode() for _, name in socket.if_nameindex())
+        return Inside(inode, table, frozenset(name for name in names if _driver(asking, name) in _STACKED))
+
+
+def _driver(asking: socket.socket, name: bytes) -> bytes:
+    data = array("B", _DRIVER_INFO.pack(_ETHTOOL_GDRVINFO, b""))
+    try:
+        fcntl.ioctl(asking, _SIOCETHTOOL, _REQUEST.pack(name, data.buffer_info()[0]))
+    except OSError:  # loopback has no driver
+        return b""
+    driver: bytes = _DRIVER_INFO.unpack(data)[1]
+    return driver.rstrip(b"\0")
