@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import headgate
-from headgate.engines.launch import command, inject, interpreter, launch
+from headgate.cluster import Place
+from headgate.engines.launch import Role, command, inject, interpreter, launch, transport
 from headgate.errors import StorageError, UsageError
 from headgate.events import Checkpoint
 from headgate.isolation.base import Launch
@@ -19,7 +20,13 @@ from headgate.jobs import Job
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_MAX_THREADS")
 
 
-def launched(job: Job, environment: dict[str, str] | None = None, resume: Checkpoint | None = None) -> Launch:
+def launched(
+    job: Job,
+    environment: dict[str, str] | None = None,
+    resume: Checkpoint | None = None,
+    role: Role = "worker",
+    place: Place | None = None,
+) -> Launch:
     return launch(
         "run/job/worker-0",
         job,
@@ -28,6 +35,8 @@ def launched(job: Job, environment: dict[str, str] | None = None, resume: Checkp
         injected=Path("/injected"),
         checkpoints=Path("/checkpoints"),
         resume=resume,
+        role=role,
+        place=place,
     )
 
 
@@ -127,6 +136,30 @@ def test_text_goes_to_the_shell_and_arguments_past_it(run: str, args: tuple[str,
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == output
 
 
+def test_a_server_runs_under_the_interpreter_of_the_job_in_its_folder_and_environment(tmp_path: Path) -> None:
+    python = program(tmp_path / "bin", "python")
+    path = {"PATH": str(python.parent)}
+    for job in (
+        Job(name="job", script="train.py", args=("--epochs", "5"), env={"SEED": "1"}, workdir=str(tmp_path)),
+        Job(name="job", run="torchrun train.py", env={"SEED": "1"}, workdir=str(tmp_path)),
+        Job(name="job", run=("own-program",), python="bin/python", env={"SEED": "1"}, workdir=str(tmp_path)),
+    ):
+        started = launched(job, path, role="server")
+        assert tuple(map(os.path.normpath, started.argv)) == (str(python), "-m", "headgate.torch.ps")
+        assert (started.cwd, started.env["SEED"]) == (str(tmp_path), "1")
+
+
+def test_a_server_of_a_command_without_any_python_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="found no 'python' on the PATH"):
+        launched(Job(name="job", run="true"), {"PATH": str(tmp_path)}, role="server")
+
+
+def test_it_runs_in_its_place() -> None:
+    place = Place("/run/netns/a", "a", "/hosts", {})
+    assert launched(Job(name="job", run="true"), place=place).place == place
+    assert launched(Job(name="job", run="true")).place is None
+
+
 # --- the library in a task
 
 
@@ -186,3 +219,31 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "inject").touch()
     with pytest.raises(StorageError, match=f"cannot make {tmp_path}/inject/.*: Not a directory"):
         inject(tmp_path / "inject")
+
+
+def test_a_task_without_pyzmq_is_told_where_there_is_one_and_does_not_see_it_before(
+    tmp_path: Path, bare_python: str
+) -> None:
+    injected = inject(tmp_path / "inject")
+    env = launch(
+        "run/job/server-0",
+        Job(name="job", run="true"),
+        environment={"PATH": os.defpath},
+        threads=1,
+        injected=injected,
+        checkpoints=tmp_path,
+        resume=None,
+    ).env
+    assert env["HEADGATE_ZMQ"] == str(transport(injected))
+    assert "zmq" in os.listdir(transport(injected))
+    assert set(os.listdir(transport(injected))) <= {"zmq", "pyzmq.libs"}
+    code = (
+        "import importlib.util, os, sys\n"
+        "assert importlib.util.find_spec('zmq') is None\n"
+        "sys.path.append(os.environ['HEADGATE_ZMQ'])\n"
+        "import zmq\n"
+        "with zmq.Context() as context, context.socket(zmq.PAIR) as pair:\n"
+        "    print(zmq.has('curve'))\n"
+    )
+    answer = subprocess.run([bare_python, "-c", code], env=dict(env), capture_output=True, text=True, check=False)
+    assert (answer.stdout, answer.stderr) == ("True\n", "")

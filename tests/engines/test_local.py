@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import resource
 import selectors
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from headgate.cluster import Node
+from headgate.engines import local as engine_local
 from headgate.engines import log as logs
 from headgate.engines.local import LocalEngine
 from headgate.events import Exit, TaskId
@@ -239,3 +242,38 @@ def test_an_error_with_one_task_ends_neither_the_engine_nor_the_others(
     assert "the kernel said no" in local.told.of(None, "warned")[0].what
     local.engine.stop(other, 0.0)
     assert local.ended(other).signal == signal.SIGKILL
+
+
+def test_where_it_can_open_no_more_files_those_who_connect_wait_and_nothing_spins(
+    local: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_local, "ACCEPT_PAUSE_SECONDS", 0.2)
+    tried: list[float] = []
+    accept_one = LocalEngine._accept_one
+
+    def noting(engine: LocalEngine) -> None:
+        tried.append(time.monotonic())
+        accept_one(engine)
+
+    monkeypatch.setattr(LocalEngine, "_accept_one", noting)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket(socket.AF_UNIX) as waiting:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_lowest_free(), before[1]))
+        try:
+            waiting.connect(str(local.channel))
+            until(lambda: len(tried) >= 4, what="four attempts")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        assert tried[3] - tried[0] > 0.5
+        (warning,) = local.told.of(None, "warned")
+        assert warning.what == "a task cannot connect for now: Too many open files; it is tried again"
+        task = local.start(engine_programs.argv("talk", 3))
+        assert local.ended(task).ok
+        assert len(local.told.messages(task, "count")) == 3
+
+
+def _lowest_free() -> int:
+    """The number that the next descriptor gets: with it as the limit there is none."""
+    fd = os.open(os.devnull, os.O_RDONLY)
+    os.close(fd)
+    return fd

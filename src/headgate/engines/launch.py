@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 import headgate
+from headgate.cluster import Place
 from headgate.errors import StorageError, UsageError
 from headgate.events import Checkpoint, TaskId
 from headgate.isolation.base import Launch
 from headgate.jobs import Job
+
+Role = Literal["worker", "server"]
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_MAX_THREADS")
 
@@ -48,21 +53,36 @@ def server_command(python: str) -> tuple[str, ...]:
 
 def inject(folder: Path) -> Path:
     """A folder for a task's PYTHONPATH that holds `headgate` and nothing else of the environment it is installed in.
+    Beside it comes one that holds `zmq` alone, see `transport`.
 
     Raises:
         StorageError: It cannot be made.
     """
     package = Path(headgate.__file__).parent
-    link = folder / headgate.__version__ / "headgate"
+    injected = folder / headgate.__version__
+    _link(injected / "headgate", package)
+    if (found := find_spec("zmq")) is not None and found.origin is not None:
+        zmq = Path(found.origin).parent
+        _link(transport(injected) / "zmq", zmq)
+        if (libraries := zmq.with_name("pyzmq.libs")).is_dir():  # a wheel's; one built here uses the machine's own
+            _link(transport(injected) / libraries.name, libraries)
+    return injected
+
+
+def transport(injected: Path) -> Path:
+    """The folder, beside that from `inject`, from which a task that has no pyzmq of its own may import it."""
+    return injected.with_name(f"{injected.name}-zmq")
+
+
+def _link(link: Path, target: Path) -> None:
     try:
         link.parent.mkdir(parents=True, exist_ok=True)
-        if not link.is_symlink() or link.resolve() != package:
-            fresh = link.with_name(f"headgate.{os.getpid()}")
-            fresh.symlink_to(package)
+        if not link.is_symlink() or link.resolve() != target.resolve():
+            fresh = link.with_name(f"{link.name}.{os.getpid()}")
+            fresh.symlink_to(target)
             fresh.replace(link)
     except OSError as error:
         raise StorageError(f"cannot make {link}: {error.strerror}") from error
-    return link.parent
 
 
 def launch(
@@ -76,6 +96,8 @@ def launch(
     resume: Checkpoint | None,
     gpus: tuple[int, ...] | None = None,
     mode: str = "run",
+    role: Role = "worker",
+    place: Place | None = None,
 ) -> Launch:
     """What is started for a task; its engine adds where it finds the task channel.
 
@@ -87,6 +109,11 @@ def launch(
         resume: Where to go on from.
         gpus: Numbers of the GPUs that it may see; None: all.
         mode: `run` or `profile`.
+        role: A worker runs the job's command; a parameter server runs under the interpreter of the job's script.
+        place: Where on this machine it runs; None: on the machine as it is.
+
+    Raises:
+        UsageError: There is no such interpreter.
     """
     env = dict(environment)
     for variable in _THREAD_VARIABLES:
@@ -103,9 +130,12 @@ def launch(
     env["HEADGATE_TASK"] = task
     env["HEADGATE_CHECKPOINTS"] = str(checkpoints)
     env["HEADGATE_MODE"] = mode
+    env["HEADGATE_ZMQ"] = str(transport(injected))
     if gpus is not None:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
     env.pop("HEADGATE_RESUME", None)
     if resume is not None:
         env["HEADGATE_RESUME"] = resume.path
-    return Launch(task=task, argv=command(job, env.get("PATH")), env=env, cwd=job.workdir, threads=threads)
+    path = env.get("PATH")
+    argv = server_command(interpreter(job, path)) if role == "server" else command(job, path)
+    return Launch(task=task, argv=argv, env=env, cwd=job.workdir, threads=threads, place=place)

@@ -1,4 +1,4 @@
-"""Engine `local`: tasks on this machine, watched by one thread."""
+"""Engine `local`: tasks on this machine and the places on it, watched by one thread."""
 
 from __future__ import annotations
 
@@ -25,6 +25,9 @@ from headgate.shares import Share
 
 _READ_BYTES = 1 << 16
 _DRAIN_READS = 64
+
+ACCEPT_PAUSE_SECONDS = 1.0
+"""How long tasks that want to connect wait where this process can take in no more of them."""
 
 CLOSE_SECONDS = 15.0
 """How long `close` waits for tasks that it killed."""
@@ -57,7 +60,7 @@ class LocalEngine(Engine):
     """Starts tasks on this machine, in boxes of `isolation`.
 
     Args:
-        node: This machine.
+        cluster: This machine, or the nodes that are places on it; one alone will do.
         isolation: What the tasks are boxed in.
         channel: Path of the task channel's socket, in a folder that only this user can enter.
         keeper: Told of each box, so that it outlives this process no longer than it should.
@@ -65,13 +68,17 @@ class LocalEngine(Engine):
 
     name = "local"
 
-    def __init__(self, node: Node, isolation: Isolation, channel: Path, keeper: Keeper | None = None) -> None:
-        self._node = node
+    def __init__(
+        self, cluster: Cluster | Node, isolation: Isolation, channel: Path, keeper: Keeper | None = None
+    ) -> None:
+        self._cluster = Cluster((cluster,)) if isinstance(cluster, Node) else cluster
         self._isolation = isolation
         self._channel = channel
         self._keeper = keeper
         self._commands: deque[Callable[[], None]] = deque()
         self._tasks: dict[TaskId, _Task] = {}
+        self._accepts_again: float | None = None
+        self._crowded = False
         self._closing_at: float | None = None
         self._open = False
         self._thread = threading.Thread(target=self._watch, name="engine", daemon=True)
@@ -89,7 +96,7 @@ class LocalEngine(Engine):
         self._open = True
 
     def cluster(self) -> Cluster:
-        return Cluster((self._node,))
+        return self._cluster
 
     def lost(self) -> tuple[str, ...]:
         return self._isolation.lost()
@@ -166,12 +173,16 @@ class LocalEngine(Engine):
                     self._try(task.box.kill)
                 if task.reads_again is not None and now >= task.reads_again:
                     self._read_on(task)
+            if self._accepts_again is not None and now >= self._accepts_again:
+                self._accepts_again = None
+                self._selector.register(self._server, selectors.EVENT_READ, self._accept)
         for task in self._tasks.values():  # its box's record stays, for the next who cleans up
             self._listener.exited(task.id, Exit(code=None, reason="it could not be killed: it is stuck in the kernel"))
 
     def _next_time(self) -> float | None:
         times = [t.kill_at for t in self._tasks.values() if t.kill_at is not None]
         times += [t.reads_again for t in self._tasks.values() if t.reads_again is not None]
+        times += [self._accepts_again] if self._accepts_again is not None else []
         times += [self._closing_at + CLOSE_SECONDS] if self._closing_at is not None else []
         return max(min(times) - time.monotonic(), 0.0) if times else None
 
@@ -272,8 +283,18 @@ class LocalEngine(Engine):
         return task.key if task is not None else None
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):
+        try:
             self._accept_one()
+            self._crowded = False
+        except (BlockingIOError, ConnectionError):  # it has gone again
+            return
+        except OSError as error:
+            # Out of descriptors or memory: whoever waits there would be announced again and again.
+            self._selector.unregister(self._server)
+            self._accepts_again = time.monotonic() + ACCEPT_PAUSE_SECONDS
+            if not self._crowded:
+                self._crowded = True
+                self._listener.warned(None, f"a task cannot connect for now: {error.strerror}; it is tried again")
 
     def _accept_one(self) -> None:
         connection = Connection(self._server.accept()[0], self._key_of)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from headgate.cluster import Place
 from headgate.engines.base import Engine
 from headgate.events import Exit, TaskId
 from headgate.isolation import processes
@@ -39,6 +40,9 @@ class EngineContract:
 
     What is not about the engine itself (a clock, who lives) is in methods that a twin overrides.
     """
+
+    place: Place | None = None
+    """Where the tasks run; None: on the machine as it is."""
 
     @pytest.fixture
     def engine(self, tmp_path: Path) -> Engine:
@@ -106,7 +110,7 @@ class EngineContract:
     def start(self, argv: tuple[str, ...], name: str = "job", share: Share | None = None, cwd: str = "/") -> TaskId:
         task = self.task(name)
         env = {"PATH": os.environ.get("PATH", os.defpath), "HEADGATE_TASK": task}
-        launch = Launch(task=task, argv=argv, env=env, cwd=cwd, threads=1)
+        launch = Launch(task=task, argv=argv, env=env, cwd=cwd, threads=1, place=self.place)
         self._starts[task] = self._starts.get(task, 0) + 1
         self.tested.start(launch, share or Share(), str(self.log(task)))
         return task
