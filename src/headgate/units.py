@@ -50,7 +50,8 @@ def size(text: object) -> int:
 
 
 def rate(text: object) -> float:
-    """Bytes a second from `200Mbit`, `1Gbit/s`, `100Mbps` (bits), `10GB/s`, `100MiB/s` (bytes); `b` is a bit, `B` a byte.
+    """Bytes a second from `200Mbit`, `1Gbit/s`, `100Mbps` (bits), `10GB/s`, `100MiB/s` (bytes): `b` is a bit, `B` a
+    byte.
 
     Raises:
         ValueError: It is none of these; a number without a unit could be either and is refused.

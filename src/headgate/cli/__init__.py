@@ -24,6 +24,7 @@ VERBS = {
     "report": "Write a run's report as one HTML page.",
     "rm": "Delete runs that have ended.",
     "profile": "Measure what a script's model costs.",
+    "lab": "Make several nodes inside this machine, and change them.",
     "doctor": "Show this machine, and what cannot be controlled on it.",
     "schema": "Print the JSON schema of a job file.",
 }

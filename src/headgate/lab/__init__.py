@@ -5,8 +5,9 @@ To an engine a lab node is a `Node` with a `place`, and nothing else tells it fr
 
 from __future__ import annotations
 
+from headgate.lab.entering import enter
 from headgate.lab.looking import NodeStatus, nodes, status
 from headgate.lab.making import Outcome, change, down, up
 from headgate.lab.record import names
 
-__all__ = ["NodeStatus", "Outcome", "change", "down", "names", "nodes", "status", "up"]
+__all__ = ["NodeStatus", "Outcome", "change", "down", "enter", "names", "nodes", "status", "up"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -85,13 +86,15 @@ def change(node: str, values: Mapping[str, object], plugged: bool | None = None)
         The node as it is now.
 
     Raises:
+        NotFoundError: There is no such node.
+        UsageError: Several labs have one, or a value is out of its range.
         IsolationError: The kernel refused a limit; the others hold.
     """
     _check_able()
     with record.locked():
         lab, name = record.choose_node(node)
         before = lab.nodes[name]
-        after = replace(before.node, **values)  # type: ignore[arg-type]
+        after = _checked(replace(before.node, **values))  # type: ignore[arg-type]
         if after.cores > before.node.cores:
             others = [made.node.cores for other, made in lab.nodes.items() if other != name]
             _check_cores(lab.name, [*others, after.cores], lab.oversubscribe)
@@ -220,6 +223,23 @@ def _with_gpus(file: ClusterFile) -> ClusterFile:
                 raise UsageError(f"node {node.name!r} asks for GPU {gpu.index}; this machine has {known}")
     nodes = (replace(node, gpus=tuple(here[gpu.index] for gpu in node.gpus)) for node in file.cluster.nodes)
     return replace(file, cluster=replace(file.cluster, nodes=tuple(nodes)))
+
+
+def _checked(node: Node) -> Node:
+    """
+    Raises:
+        UsageError: A value is out of the range that a file's would have to be in.
+    """
+    rates = [rate for rate in (node.nic_bytes_per_second, node.disk_bytes_per_second) if rate is not None]
+    if not clusterfile.LEAST_CORES <= node.cores < math.inf:
+        raise UsageError(f"cores: found {node.cores:g}; expected at least {clusterfile.LEAST_CORES:g}")
+    if any(rate < clusterfile.LEAST_RATE for rate in rates):
+        raise UsageError(
+            f"found a rate of {say_bits(min(rates))}; expected at least {say_bits(clusterfile.LEAST_RATE)}"
+        )
+    if node.memory_bytes <= 0:
+        raise UsageError(f"memory: found {node.memory_bytes}; expected more than 0")
+    return node
 
 
 def _check_able() -> None:

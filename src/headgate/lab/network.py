@@ -47,7 +47,7 @@ def make(record: Record, nodes: Sequence[Node]) -> None:
             *(f"netns add {names.namespace(node.name)}" for node in nodes),
             *(
                 f"link add name {port(node.name)} netns {names.switch} type veth "
-                f"peer name {plug} netns {names.namespace(node.name)}"
+                f"peer name {plug} address {_hardware(node, plug)} netns {names.namespace(node.name)}"
                 for node in nodes
             ),
         ],
@@ -121,7 +121,8 @@ def _node_lines(record: Record, node: Node) -> list[str]:
             f"address add {_underlay(node)}/16 dev {UNDERLAY} noprefixroute",
             f"link set {UNDERLAY} up",
             f"route add 169.254.0.0/16 dev {UNDERLAY} scope link src {_underlay(node)}",
-            f"link add {WIRE} mtu {VXLAN_MTU} type vxlan {VXLAN} local {_underlay(node)} dev {UNDERLAY}",
+            f"link add {WIRE} address {_hardware(node, WIRE)} mtu {VXLAN_MTU} "
+            f"type vxlan {VXLAN} local {_underlay(node)} dev {UNDERLAY}",
         ]
     length = ipaddress.IPv4Network(record.network).prefixlen
     control = _congestion_control()
@@ -144,6 +145,12 @@ def _introduce(record: Record, new: Sequence[Node]) -> None:
         batch("bridge", lines, record.names.namespace(node.name))
 
 
+def _hardware(node: Node, interface: str) -> str:
+    """Address of its NIC, always the same: whoever knew a node finds it at once when it was made anew."""
+    parts = (0x02, 0x68 if interface == WIRE else 0x69, *map(int, node.address.split(".")))
+    return ":".join(f"{part:02x}" for part in parts)
+
+
 def _underlay(node: Node) -> str:
     """Address of a node below the overlay: in the network that is kept for the inside of a link."""
     return "169.254." + ".".join(node.address.split(".")[2:])
@@ -153,9 +160,10 @@ def _bucket(interface: str, node: Node) -> str:
     rate = node.nic_bytes_per_second
     if rate is None:
         return f"qdisc replace dev {interface} root noqueue"
+    bits = round(rate * FRAMED * 8)
     burst = round(max(rate * BURST_SECONDS, BURST_LEAST))
     limit = round(max(rate * QUEUE_SECONDS, QUEUE_LEAST))
-    return f"qdisc replace dev {interface} root handle 1: tbf rate {round(rate * FRAMED * 8)}bit burst {burst} limit {limit}"
+    return f"qdisc replace dev {interface} root handle 1: tbf rate {bits}bit burst {burst} limit {limit}"
 
 
 def _congestion_control() -> str:

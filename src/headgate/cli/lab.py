@@ -1,0 +1,192 @@
+"""`headgate lab`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+
+import click
+from rich.table import Table
+
+from headgate import lab, units
+from headgate.cli.following import print_table
+from headgate.cluster import Node
+from headgate.errors import UsageError
+from headgate.units import say_bits, say_bytes
+
+SETTINGS = "nic, cores, memory, disk"
+
+
+@click.group()
+def command() -> None:
+    """Several nodes inside this machine, each with its own address, NIC rate, CPU, memory and disk rate.
+
+    Every command takes --json.
+
+    \b
+    Example: headgate lab up lab.yaml
+             headgate lab exec half-1 -- python train.py
+             headgate lab down
+    """
+
+
+@command.command()
+@click.argument("file")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def up(file: str, as_json: bool) -> None:
+    """Make the lab of a cluster file, or make what is there of it as the file says.
+
+    \b
+    Example: headgate lab up lab.yaml
+    """
+    done = lab.up(file)
+    nodes = lab.nodes(done.lab).nodes
+    if as_json:
+        click.echo(json.dumps({"lab": done.lab, "changes": done.changes, "nodes": [asdict(node) for node in nodes]}))
+        return
+    for line in done.changes or ("nothing had to be changed",):
+        click.echo(line)
+    click.echo(f"lab {done.lab} is up: {len(nodes)} nodes, {sum(node.cores for node in nodes):g} cores")
+
+
+@command.command()
+@click.argument("name", metavar="[LAB]", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def status(name: str | None, as_json: bool) -> None:
+    """Show what the nodes of the labs that are up have, and what they use now.
+
+    \b
+    Example: headgate lab status
+    """
+    found = [lab.status(each) for each in ([name] if name is not None else lab.names())]
+    if as_json:
+        click.echo(json.dumps([asdict(node) for nodes in found for node in nodes], indent=2))
+        return
+    if not found:
+        click.echo("no lab is up; make one with: headgate lab up lab.yaml")
+    for nodes in found:
+        click.echo(f"lab {nodes[0].lab}" if nodes else "an empty lab")
+        print_table(_table(nodes))
+
+
+@command.command(name="exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--json", "as_json", is_flag=True, help="Print output and exit code as JSON when it has ended.")
+@click.argument("node")
+@click.argument("words", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+def execute(node: str, words: tuple[str, ...], as_json: bool) -> None:
+    """Run a command in a node (NODE, or LAB/NODE): with its address, host name, CPU and memory.
+
+    \b
+    Example: headgate lab exec half-1 -- python train.py
+    """
+    words = words[1:] if words[0] == "--" else words
+    if not words:
+        raise UsageError("expected a command after the node, such as: headgate lab exec half-1 -- hostname")
+    if as_json:
+        again = [sys.executable, "-m", "headgate", "lab", "exec", node, "--", *words]
+        done = subprocess.run(again, capture_output=True, text=True, errors="replace", check=False)
+        click.echo(json.dumps({"exit_code": done.returncode, "stdout": done.stdout, "stderr": done.stderr}))
+        raise SystemExit(done.returncode if done.returncode >= 0 else 128 - done.returncode)
+    lab.enter(node)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, and what it starts would too
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvp(words[0], words)
+    except OSError as error:
+        click.echo(f"headgate: {words[0]} cannot be run: {error.strerror}", err=True)
+        raise SystemExit(127 if isinstance(error, FileNotFoundError) else 126) from None
+
+
+@command.command(name="set")
+@click.argument("node")
+@click.argument("settings", metavar="SETTING=VALUE...", nargs=-1, required=True)
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def change(node: str, settings: tuple[str, ...], as_json: bool) -> None:
+    """Change what a node has, while jobs run in it: cores, memory, nic and disk, the last two up to `unlimited`.
+
+    nic=down disconnects its NIC as by the cable, nic=up connects it again.
+
+    \b
+    Example: headgate lab set half-1 nic=100Mbit cores=0.5
+    """
+    values, plugged = _settings(settings)
+    after = lab.change(node, values, plugged)
+    if as_json:
+        click.echo(json.dumps(asdict(after)))
+        return
+    memory, nic = say_bytes(after.memory_bytes), _rate(after.nic_bytes_per_second)
+    disk = "" if after.disk_bytes_per_second is None else f", disk {say_bytes(after.disk_bytes_per_second)}/s"
+    state = "" if plugged is None else ", NIC connected" if plugged else ", NIC disconnected"
+    click.echo(f"{after.name}: {after.cores:g} cores, {memory}, {nic}{disk}{state}")
+
+
+@command.command()
+@click.argument("name", metavar="[LAB]", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def down(name: str | None, as_json: bool) -> None:
+    """Take a lab down: processes in it are ended, and nothing of it is left.
+
+    \b
+    Example: headgate lab down
+    """
+    gone = lab.down(name)
+    click.echo(json.dumps({"lab": gone}) if as_json else f"lab {gone} is down")
+
+
+def _settings(words: Iterable[str]) -> tuple[dict[str, object], bool | None]:
+    values: dict[str, object] = {}
+    plugged: bool | None = None
+    for word in words:
+        key, _, text = word.partition("=")
+        try:
+            match key:
+                case "nic" if text in ("up", "down"):
+                    plugged = text == "up"
+                case "nic" | "disk":
+                    values[f"{key}_bytes_per_second"] = None if text == "unlimited" else units.rate(text)
+                case "cores":
+                    values["cores"] = float(text)
+                case "memory":
+                    values["memory_bytes"] = units.size(text)
+                case _:
+                    raise UsageError(f"found {word!r}; expected one of {SETTINGS}, such as nic=100Mbit")
+        except ValueError as error:
+            expected = str(error) if key != "cores" else "expected a number such as 0.5"
+            raise UsageError(f"{key}: found {text!r}; {expected}") from None
+    return values, plugged
+
+
+def _table(nodes: Iterable[lab.NodeStatus]) -> Table:
+    table = Table(box=None, pad_edge=False, collapse_padding=True)
+    for heading in ("node", "kind", "address", "cores", "memory", "NIC", "in", "out", "disk", "processes", "state"):
+        table.add_column(heading, no_wrap=True)
+    for each in nodes:
+        node = each.node
+        table.add_row(
+            node.name,
+            node.kind,
+            node.address,
+            f"{each.cores:.2f} of {node.cores:g}",
+            f"{say_bytes(each.memory_bytes)} of {say_bytes(node.memory_bytes)}",
+            _rate(node.nic_bytes_per_second),
+            say_bits(each.bytes_in),
+            say_bits(each.bytes_out),
+            _disk(node),
+            str(each.processes),
+            each.state,
+        )
+    return table
+
+
+def _rate(rate: float | None) -> str:
+    return "unlimited" if rate is None else say_bits(rate)
+
+
+def _disk(node: Node) -> str:
+    rate = node.disk_bytes_per_second
+    return "unlimited" if rate is None else f"{say_bytes(rate)}/s"
