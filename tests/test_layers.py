@@ -36,7 +36,7 @@ LAYERS = (
 RANK = {name: rank for rank, names in enumerate(reversed(LAYERS)) for name in names}
 
 # What runs in a user's process, and what it may import besides the standard library and itself.
-TRAINING_SIDE = {"task": set(), "torch": {"torch"}, "keras": {"keras"}, "jax": {"jax"}}
+TRAINING_SIDE = {"task": set(), "torch": {"torch", "zmq"}, "keras": {"keras"}, "jax": {"jax"}}
 NEWER_THAN_3_9 = {"tomllib"}
 NEWER_KEYWORDS = {"dataclass": {"slots", "kw_only"}, "field": {"kw_only"}, "zip": {"strict"}}
 

@@ -1,0 +1,74 @@
+"""Training over parameter servers: `python -m headgate.torch.ps` is a server, `backend` the workers' side of it.
+
+It needs pyzmq: the user's own, or else the hub's, to which `HEADGATE_ZMQ` points.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headgate.task import Channel
+    from headgate.torch.backend import Backend
+
+_VIEW_SECONDS = 60.0
+
+
+def _find_zmq() -> None:
+    """Make `import zmq` work, without leaving a trace in the user's import path.
+
+    Raises:
+        ImportError: There is none that this interpreter can load.
+    """
+    if importlib.util.find_spec("zmq") is not None:
+        return
+    folder = os.environ.get("HEADGATE_ZMQ", "")
+    reason = "it is not installed"
+    if folder:
+        sys.path.append(folder)
+        try:
+            importlib.import_module("zmq")
+            return
+        except ImportError as error:
+            reason = f"it is not installed, and Headgate's own cannot be loaded here ({error})"
+        finally:
+            sys.path.remove(folder)
+    version = ".".join(map(str, sys.version_info[:2]))
+    raise ImportError(
+        f"parameter servers need pyzmq in the script's Python ({sys.executable}, {version}): {reason}; "
+        "install it with: pip install pyzmq"
+    )
+
+
+_find_zmq()
+
+
+def backend(channel: Channel) -> Backend:
+    """This worker's side of the job's parameter servers, for a synchronous plan.
+
+    Args:
+        channel: To the hub; was welcomed.
+
+    Raises:
+        RuntimeError: The hub told no view of the job's tasks.
+    """
+    from headgate.torch.ps.dense import Dense
+    from headgate.torch.ps.links import Links
+    from headgate.torch.ps.loop import Loop
+
+    if not channel.wait_for(lambda: bool(channel.peers), _VIEW_SECONDS):
+        raise RuntimeError(f"the hub did not tell this worker of its job's other tasks within {_VIEW_SECONDS:g} s")
+    made: list[Dense] = []
+
+    def failed(error: BaseException) -> None:
+        for dense in made:
+            dense.failed(error)
+
+    loop = Loop("headgate-wire", failed)
+    links = Links(channel, loop)
+    made.append(Dense(channel, links, loop))
+    links.start()
+    return made[0]

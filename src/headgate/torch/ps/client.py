@@ -1,0 +1,346 @@
+"""A worker's side of synchronous rounds: pushes chunks as buffers fill, takes sums, and stays of one mind with the
+other workers when tasks come and go."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from headgate.torch.ps import wire
+from headgate.torch.ps.board import Board, Round
+from headgate.torch.ps.layout import Chunk
+from headgate.torch.ps.links import Links
+from headgate.torch.ps.loop import Loop
+from headgate.torch.ps.views import Member, View
+from headgate.torch.ps.wire import Buffer, Header, Kind, Message
+
+_ASK_AGAIN_SECONDS = 5.0
+_NOTE_SECONDS = 30.0
+_VIEWS_KEPT = 64
+
+
+class Behind(Exception):
+    """The servers do not keep the sums that this worker needs next any more."""
+
+
+class Client:
+    """Takes part in rounds, one at a time. Methods with an underscore run in the loop's thread only.
+
+    Args:
+        links: To the servers.
+        loop: Drives them.
+        joins: Whether others are at work already, whose next round is this worker's first.
+        note: Tells the user something.
+
+    Attributes:
+        error: What ended the loop's thread, or keeps this worker from going on.
+    """
+
+    def __init__(self, links: Links, loop: Loop, joins: bool, note: Callable[[str], None]) -> None:
+        self._links = links
+        self._loop = loop
+        self._note = note
+        self._next: int | None = None if joins else 0
+        self._under = -1
+        self._round: Round | None = None
+        self._last: Round | None = None
+        self._answers: dict[int, list[int]] = {}
+        self._donor: int | None = None
+        self._actives: dict[int, frozenset[int]] = {}
+        self._board: Board | None = None
+        self._lost: set[str] = set()
+        self.error: BaseException | None = None
+        links.handlers.update(
+            {
+                Kind.ANSWER: self._answered,
+                Kind.SUM: self._summed,
+                Kind.PENDING: self._pending,
+                Kind.WANT: self._wanted,
+                Kind.MAPPED: self._mapped,
+            }
+        )
+        links.watchers.append(self._entered)
+        loop.call(self._look)
+
+    # --- from the thread that trains ---------------------------------------------------------------------------------
+
+    def share(self, board: Board) -> None:
+        """Exchange what is on this board through shared memory with servers beside this worker."""
+        self._loop.call(self._share, board)
+
+    def begin(self, board: Board, weight: float, lowest_only: bool = False) -> Round:
+        """Begin the next round; returns at once."""
+        began = Round(-1, board, weight, lowest_only)
+        self._loop.call(self._begin, began)
+        return began
+
+    def launch(self, running: Round, index: int) -> None:
+        """Buffer `index` holds this worker's contribution, and does so until the round is done; returns at once."""
+        self._loop.call(self._launch, running, index)
+
+    def wait(self, running: Round) -> None:
+        """Wait until all sums are there.
+
+        Raises:
+            Behind: They are not to be had any more.
+        """
+        running.done.wait()
+        if self.error is not None:
+            raise self.error
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing more can be had: whoever waits is told."""
+        self.error = error
+        if self._round is not None:
+            self._round.done.set()
+
+    def members(self, running: Round) -> frozenset[int]:
+        """The workers that count in the view in which a round was completed."""
+        return self._actives.get(running.under, self._links.view.active)
+
+    def take_lost(self) -> set[str]:
+        """Tasks that the views have lost since the last call."""
+        lost, self._lost = self._lost, set()
+        return lost
+
+    # --- a round -----------------------------------------------------------------------------------------------------
+
+    def _begin(self, began: Round) -> None:
+        if self.error is not None:
+            began.done.set()
+            return
+        self._round = began
+        self._links.compare_clocks()
+        if self._next is not None:
+            began.number = self._next
+            self._settle()
+
+    def _launch(self, running: Round, index: int) -> None:
+        running.launched.append(index)
+        running.moved = time.monotonic()
+        if running.target is not None and not running.pulling:
+            self._push(running, running.board.layout.buffers[index])
+        elif running.pulling:
+            self._pull(running)
+
+    def _push(self, running: Round, chunks: Sequence[Chunk]) -> None:
+        board = running.board
+        zeros = running.lowest_only and self._links.index != min(self._links.view.active)
+        assert running.target is not None
+        for chunk in chunks:
+            header = Header(
+                Kind.PUSH,
+                flags=(wire.EMPTY if zeros else 0) | (wire.ALL if running.lowest_only else 0),
+                dtype=board.dtypes[chunk.buffer],
+                view=running.target,
+                round=running.number,
+                chunk=chunk.number,
+                chunks=board.layout.counts[chunk.server],
+                size=chunk.size,
+                weight=running.weight,
+            )
+            region = board.regions.get(chunk.server)
+            if chunk.server in running.ahead:
+                self._pull_from(running, chunk.server, [chunk.number])
+                continue
+            running.traffic[chunk.server].goes(chunk.size, time.monotonic())
+            if region is not None:
+                header = header._replace(flags=header.flags | wire.SHARED, offset=chunk.place)
+                if not zeros:
+                    region.put(chunk.place, board.contribution(chunk))
+                self._links.send(chunk.server, header)
+            elif zeros:
+                self._links.send(chunk.server, header)
+            else:
+                self._links.send(chunk.server, header, board.contribution(chunk))
+
+    def _pull(self, running: Round) -> None:
+        for server in range(self._links.servers):
+            if missing := running.missing(server):
+                self._pull_from(running, server, missing)
+
+    def _pull_from(self, running: Round, server: int, chunks: Sequence[int]) -> None:
+        assert running.target is not None
+        header = Header(Kind.PULL, view=running.target, round=running.number)
+        self._links.send_json(server, header, {"chunks": chunks})
+
+    def _summed(self, server: int, message: Message) -> None:
+        header, running = message.header, self._round
+        if running is None or header.round != running.number or header.view != running.under:
+            return
+        chunk = running.board.chunks[header.chunk]
+        received: Buffer | None
+        if header.flags & wire.EMPTY:
+            received = None
+        elif header.flags & wire.SHARED:
+            received = running.board.regions[server].summed(header.offset, chunk.size)
+        else:
+            received = message.frames[0].buffer
+        running.board.total(chunk)[:] = bytes(chunk.size) if received is None else received
+        running.received[chunk.number] = received
+        running.weights[chunk.number] = header.weight
+        if header.flags & wire.COMPLETE:
+            running.ahead.add(server)
+        running.late |= bool(header.flags & wire.LATE)
+        running.moved = message.at
+        sent = self._links.ours(server, header.sent)
+        arrived = self._links.ours(server, header.asked) if header.asked else sent
+        running.traffic[server].came(chunk.size, arrived, sent, message.at)
+        running.last = (arrived, sent, message.at)
+        if self._last is not None:
+            self._last.received.pop(chunk.number, None)
+        if running.whole:
+            self._complete(running)
+
+    def _complete(self, running: Round) -> None:
+        assert self._next is not None
+        self._under = running.under
+        self._last, self._round = running, None
+        self._next += 1
+        self._answers.clear()
+        if self._under < self._links.view.number:
+            # Others may have gone on under the former view before they saw the present one.
+            self._ask()
+        running.done.set()
+
+    # --- what a change of the view left open -------------------------------------------------------------------------
+
+    def _entered(self, former: View) -> None:
+        view = self._links.view
+        self._actives[view.number] = view.active
+        while len(self._actives) > _VIEWS_KEPT:
+            del self._actives[min(self._actives)]
+        self._lost |= _lost("worker", former.workers, view.workers) | _lost("server", former.servers, view.servers)
+        if self._next is None and self._links.index not in view.active:
+            self._donor = min(view.active, default=None)
+        self._answers.clear()
+        if self._round is not None:
+            self._round.target = None
+        board = self._board
+        if board is not None:
+            self._share(board)
+        self._ask()
+
+    def _ask(self) -> None:
+        """Tell the servers how far this worker is, and have them say what became of its next round."""
+        view = self._links.view
+        if self._links.index not in view.active:
+            return
+        content = {
+            "round": self._next,
+            "completed": self._next - 1 if self._next is not None else -1,
+            "under": self._under,
+            "whole": self._last is not None and self._last.whole,
+        }
+        header = Header(Kind.ASK, view=view.number, round=self._next or 0)
+        for server in range(self._links.servers):
+            if server not in self._answers:
+                self._links.send_json(server, header, content)
+
+    def _answered(self, server: int, message: Message) -> None:
+        header, content = message.header, message.json()
+        if header.view != self._links.view.number:
+            return
+        if header.round == -1 and self._next is None:
+            completed = {int(worker): last for worker, last in content["completed"].items()}
+            self._next = 1 + completed.get(-1 if self._donor is None else self._donor, max(completed.values()))
+            if self._round is not None:
+                self._round.number = self._next
+            self._ask()
+        elif header.round == self._next:
+            if content["gone"]:
+                self.fail(Behind(f"the servers do not keep the sums of round {self._next} any more"))
+                return
+            self._answers[server] = content["views"]
+            self._settle()
+
+    def _settle(self) -> None:
+        """Once it is known what became of earlier attempts at the round: take the sums of one that all servers
+        completed, or else push."""
+        running, view = self._round, self._links.view.number
+        if running is None or running.target is not None:
+            return
+        if self._under != view:
+            if len(self._answers) < self._links.servers:
+                return
+            complete = set.intersection(*map(set, self._answers.values()))
+            if complete:
+                running.aim(min(complete), pulling=True)
+                self._pull(running)
+                return
+        running.aim(view, pulling=False)
+        for index in running.launched:
+            self._push(running, running.board.layout.buffers[index])
+
+    def _wanted(self, server: int, message: Message) -> None:
+        """A server that was started again lacks the sums of a round that this worker has."""
+        kept = self._last
+        if kept is None or kept.number != message.header.round or not kept.whole:
+            return
+        for chunk in kept.board.chunks:
+            if chunk.server != server:
+                continue
+            received = kept.received[chunk.number]
+            header = Header(
+                Kind.SUPPLY,
+                flags=wire.EMPTY if received is None else 0,
+                dtype=kept.board.dtypes[chunk.buffer],
+                view=kept.under,
+                round=kept.number,
+                chunk=chunk.number,
+                chunks=kept.board.layout.counts[server],
+                size=chunk.size,
+                weight=kept.weights[chunk.number],
+            )
+            self._links.send(server, header, *(() if received is None else (received,)))
+
+    # --- when nothing moves ------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Ask again for what is long in coming: a connection that broke may have lost it."""
+        self._loop.after(_ASK_AGAIN_SECONDS, self._look)
+        running = self._round
+        if running is None or len(running.launched) < len(running.board.buffers):
+            return
+        still = time.monotonic() - running.moved
+        if still < _ASK_AGAIN_SECONDS:
+            return
+        if running.target is None:
+            self._ask()
+        else:
+            self._pull(running)
+        if still > _NOTE_SECONDS and not running.noted:
+            running.noted = True
+            self._note(f"round {running.number} has waited {still:.0f} s for {self._waited(running)}")
+
+    def _pending(self, server: int, message: Message) -> None:
+        running, content = self._round, message.json()
+        if running is None or message.header.round != running.number or message.header.view != running.target:
+            return
+        running.waited |= set(content["waited"])
+        if not running.pulling:
+            self._push(running, [running.board.chunks[number] for number in content["needed"]])
+
+    def _waited(self, running: Round) -> str:
+        absent = [f"server-{n}" for n in range(self._links.servers) if self._links.member(n) is None]
+        return ", ".join([*absent, *(f"worker-{n}" for n in sorted(running.waited))]) or "the servers' answers"
+
+    # --- shared memory -----------------------------------------------------------------------------------------------
+
+    def _share(self, board: Board) -> None:
+        self._board = board
+        for server in range(self._links.servers):
+            member = self._links.member(server)
+            if member is None or member.node != self._links.node:
+                board.withdraw(server)
+            elif board.shared_with.get(server) != member.life and (offered := board.offer(server)) is not None:
+                board.shared_with[server] = member.life
+                self._links.send_json(server, Header(Kind.SHARE, view=self._links.view.number), offered)
+
+    def _mapped(self, server: int, message: Message) -> None:
+        if self._board is not None:
+            self._board.accepted(server, message.json()["descriptor"])
+
+
+def _lost(role: str, before: Mapping[int, Member], now: Mapping[int, Member]) -> set[str]:
+    return {f"{role}-{n}" for n, member in before.items() if n not in now or now[n].life != member.life}

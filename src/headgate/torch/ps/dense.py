@@ -1,0 +1,187 @@
+"""Dense synchronous training over parameter servers, as the reducer sees it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Sequence
+
+import torch
+
+from headgate.task import Channel, Stop
+from headgate.torch.backend import MIB, Backend, Passage, RoundResult, Transfer
+from headgate.torch.ps.board import Board, Round
+from headgate.torch.ps.client import Behind, Client
+from headgate.torch.ps.links import Links
+from headgate.torch.ps.loop import Loop
+
+_ROUNDS_TO_COMPARE = 21
+_NOTE_LATE_SECONDS = 60.0
+_GOODBYE_SECONDS = 1.0
+
+
+class Dense(Backend):
+    """The worker of a synchronous `ps` plan.
+
+    Args:
+        channel: To the hub; was welcomed, and has told a first view.
+        links: To the servers.
+        loop: Drives them.
+    """
+
+    bucket_bytes = MIB
+    first_bucket_bytes = MIB
+    ordered = False
+    device = torch.device("cpu")
+
+    def __init__(self, channel: Channel, links: Links, loop: Loop) -> None:
+        welcome = channel.welcome
+        self.index = welcome["index"]
+        self.members = tuple(sorted(m["index"] for m in channel.peers["members"] if m["role"] == "worker"))
+        self._channel = channel
+        self._loop = loop
+        self._servers = links.servers
+        self._lockstep = not welcome["plan"]["backup_workers"]
+        self._client = Client(links, loop, welcome["joins"], self._note)
+        self._board: Board | None = None
+        self._round: Round | None = None
+        self._seconds: deque[float] = deque(maxlen=_ROUNDS_TO_COMPARE)
+        self._late_rounds = 0
+        self._late_samples = 0.0
+        self._rounds = 0
+        self._told_late = time.monotonic()
+
+    def failed(self, error: BaseException) -> None:
+        """The loop has ended with an error: whoever waits is to raise it."""
+        self._client.fail(error)
+
+    def register(self, buffers: Sequence[torch.Tensor]) -> None:
+        self._board = Board(buffers, self._servers)
+        self._client.share(self._board)
+
+    def begin(self, weight: float) -> None:
+        self._round = self._client.begin(self._registered, weight)
+
+    def launch(self, index: int) -> None:
+        self._client.launch(self._running, index)
+
+    def finish(self) -> RoundResult:
+        running, begun = self._running, time.monotonic()
+        self._wait(running)
+        ended = time.monotonic()
+        if not self._lockstep:
+            self._even_out(running)
+            self._count_late(running)
+        self._count_loss(running, ended - running.begun)
+        self.members = tuple(sorted(self._client.members(running)))
+        self._round = None
+        # What of the wait was exposed, as the chunk that came last saw it.
+        arrived, sent, _ = (min(max(at, begun), ended) for at in running.last)
+        sent = max(arrived, sent)
+        transfers = self._transfers(running) if self.traced else ()
+        return RoundResult(running.board.sums, self.members, arrived - begun, sent - arrived, ended - sent, transfers)
+
+    def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
+        with torch.no_grad():
+            here = [tensor.detach().cpu().contiguous() for tensor in tensors]
+            buffer = torch.cat([_bytes(tensor) for tensor in here]) if here else torch.empty(0, dtype=torch.uint8)
+            if not buffer.numel():
+                return
+            board = Board([buffer], self._servers)
+            running = self._client.begin(board, 0.0, lowest_only=True)
+            self._client.launch(running, 0)
+            self._wait(running)
+            offset = 0
+            for tensor, mine in zip(tensors, here):
+                raw = _bytes(mine)
+                raw.copy_(board.sums[0][offset : offset + raw.numel()])
+                offset += raw.numel()
+                if mine.data_ptr() != tensor.data_ptr():
+                    tensor.detach().copy_(mine)
+
+    def close(self) -> None:
+        if self._late_rounds:
+            self._tell_late()
+        self._loop.close(_GOODBYE_SECONDS)
+
+    # --- what a round came to ----------------------------------------------------------------------------------------
+
+    def _wait(self, running: Round) -> None:
+        try:
+            self._client.wait(running)
+        except Behind as error:
+            text = f"worker-{self.index} is too far behind the others to catch up, and ends: {error}"
+            self._channel.send({"type": "fault", "text": text, "seconds": 0.0, "steps": 0})
+            self._leave(error)
+
+    def _leave(self, error: BaseException) -> None:
+        self._channel.flush(_GOODBYE_SECONDS)
+        raise Stop from error
+
+    def _even_out(self, running: Round) -> None:
+        """Where a sum need not be of all, each chunk's may be of other workers: have all stand for as many samples."""
+        chunks = running.board.chunks
+        wanted = running.weights[chunks[-1].number]
+        for chunk in chunks:
+            weight = running.weights[chunk.number]
+            if weight and weight != wanted:
+                running.board.scale(chunk, wanted / weight)
+
+    def _count_late(self, running: Round) -> None:
+        self._rounds += 1
+        if running.late:
+            self._late_rounds += 1
+            self._late_samples += running.weight
+        if self._late_rounds and time.monotonic() - self._told_late > _NOTE_LATE_SECONDS:
+            self._tell_late()
+
+    def _tell_late(self) -> None:
+        self._told_late = time.monotonic()
+        self._note(
+            f"worker-{self.index} was too late in {self._late_rounds} of {self._rounds} rounds: "
+            f"{self._late_samples:g} samples were not, or only in part, trained on"
+        )
+
+    def _count_loss(self, running: Round, seconds: float) -> None:
+        """Tell what it cost that tasks were lost while this round ran."""
+        lost = self._client.take_lost()
+        usual = statistics.median(self._seconds) if self._seconds else seconds
+        if lost and (running.again or any(task.startswith("server-") for task in lost)):
+            text = f"{', '.join(sorted(lost))} lost in round {running.number}"
+            if running.again:
+                text += ", which was done again without what was lost"
+            cost = max(0.0, seconds - usual)
+            self._channel.send({"type": "fault", "text": text, "seconds": cost, "steps": int(running.again)})
+        else:
+            self._seconds.append(seconds)
+
+    def _transfers(self, running: Round) -> list[Transfer]:
+        return [
+            Transfer(
+                f"server-{server}",
+                Passage(*traffic.pushed, traffic.bytes_out) if traffic.bytes_out else None,
+                Passage(*traffic.pulled, traffic.bytes_in) if traffic.bytes_in else None,
+            )
+            for server, traffic in enumerate(running.traffic)
+        ]
+
+    def _note(self, text: str) -> None:
+        self._channel.send({"type": "note", "text": text})
+
+    @property
+    def _registered(self) -> Board:
+        if self._board is None:
+            raise RuntimeError("a round was to begin before its buffers were registered")
+        return self._board
+
+    @property
+    def _running(self) -> Round:
+        if self._round is None:
+            raise RuntimeError("a buffer was launched outside a round")
+        return self._round
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a contiguous tensor, as a flat tensor of the same memory."""
+    return tensor.reshape(-1).view(torch.uint8) if tensor.numel() else torch.empty(0, dtype=torch.uint8)

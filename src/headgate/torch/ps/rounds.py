@@ -1,0 +1,225 @@
+"""Adding up what workers push, chunk by chunk, in rounds: no sockets, no clock, one call for each message.
+
+A round is tried under a view. Once all workers that count have pushed a chunk (or as many as have to), its sum is
+fixed and handed out. When the view changes, what was fixed stays and the rest is dropped: what a server says of an
+attempt under a former view never changes again, so that all workers that ask all servers come to the same conclusion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+
+HISTORY = 16
+"""Rounds of which a server keeps the sums for workers that are behind, where a round need not wait for all."""
+_LOCKSTEP_HISTORY = 2
+
+
+@dataclass
+class Slot:
+    """One chunk of an attempt.
+
+    Attributes:
+        total: Sum so far; None: zeros.
+        dtype: Type of the sum, as in a header.
+        size: Bytes of the sum.
+        weight: Sum of the weights.
+        pushed: When each worker's contribution arrived, in seconds.
+        places: Where the sum goes in the memory that a worker shares with the server.
+        fixed: Whether the sum is final.
+    """
+
+    total: torch.Tensor | None = None
+    dtype: int = 0
+    size: int = 0
+    weight: float = 0.0
+    pushed: dict[int, float] = field(default_factory=dict)
+    places: dict[int, int] = field(default_factory=dict)
+    fixed: bool = False
+
+
+@dataclass
+class _Attempt:
+    count: int
+    slots: dict[int, Slot] = field(default_factory=dict)
+    fixed: int = 0
+
+    @property
+    def complete(self) -> bool:
+        return self.fixed == self.count
+
+
+class Reply(NamedTuple):
+    """A sum that a worker is due."""
+
+    worker: int
+    round: int
+    view: int
+    chunk: int
+    slot: Slot
+    late: bool
+    complete: bool
+
+
+class Contribution(NamedTuple):
+    """What a worker pushed, or a sum that it had received.
+
+    Args:
+        values: A flat tensor that may be written to unless it has a place; None: zeros.
+        dtype: Type of the values, as in a header.
+        size: Bytes of the values.
+        weight: Its weight.
+        at: When it arrived, in seconds.
+        place: Where in the memory that it shares with the server the worker's values are, and its sum goes; None: it
+            shares none. Such values have to be copied to be kept.
+        of_all: Whether the sum needs the contributions of all.
+    """
+
+    values: torch.Tensor | None
+    dtype: int
+    size: int
+    weight: float
+    at: float
+    place: int | None = None
+    of_all: bool = False
+
+
+class Rounds:
+    """The rounds of one server.
+
+    Args:
+        needed: Contributions that fix a sum; None: those of all workers that count.
+
+    Attributes:
+        late: Contributions that came after the sum was fixed.
+        completed: The last round that each worker has all sums of; -1 before the first.
+    """
+
+    def __init__(self, needed: int | None) -> None:
+        self._needed = needed
+        self._history = _LOCKSTEP_HISTORY if needed is None else HISTORY
+        self._view = -1
+        self._active: frozenset[int] = frozenset()
+        self._attempts: dict[tuple[int, int], _Attempt] = {}
+        self._forgotten = -1
+        self.late = 0
+        self.completed: dict[int, int] = {}
+
+    def enter(self, view: int, active: frozenset[int]) -> None:
+        """The view changed: attempts that are not complete by now never will be."""
+        self._view, self._active = view, active
+        self._attempts = {key: attempt for key, attempt in self._attempts.items() if attempt.complete}
+        self.completed = {worker: last for worker, last in self.completed.items() if worker in active}
+
+    def push(self, worker: int, number: int, view: int, chunk: int, count: int, given: Contribution) -> list[Reply]:
+        """A contribution arrived; what is to be sent now. One under a former view comes too late to count.
+
+        Args:
+            worker: Who pushed it.
+            number: Of the round.
+            view: View that the worker acts in.
+            chunk: Number of the chunk.
+            count: Chunks of this round on this server.
+            given: What it contributes.
+        """
+        if view != self._view or worker not in self._active or self.gone(number):
+            return []
+        self._progressed(worker, number - 1)
+        attempt = self._attempts.setdefault((number, view), _Attempt(count))
+        slot = attempt.slots.setdefault(chunk, Slot())
+        if worker in slot.pushed:  # pushed again: the first answer may have been lost
+            return [self._reply(worker, number, view, chunk)] if slot.fixed else []
+        slot.pushed[worker] = given.at
+        if given.place is not None:
+            slot.places[worker] = given.place
+        if slot.fixed:
+            self.late += 1
+            return [self._reply(worker, number, view, chunk, late=True)]
+        _add(slot, given)
+        needed = self._needed if self._needed is not None and not given.of_all else len(self._active)
+        if len(slot.pushed) < min(len(self._active), needed):
+            return []
+        slot.fixed = True
+        attempt.fixed += 1
+        self._prune(number)
+        return [self._reply(receiver, number, view, chunk) for receiver in slot.pushed]
+
+    def pull(
+        self, worker: int, number: int, view: int, chunks: Iterable[int]
+    ) -> tuple[list[Reply], list[int], frozenset[int]]:
+        """The sums of these chunks that are fixed, the chunks that this worker has yet to push, and the workers that
+        the others wait for."""
+        replies: list[Reply] = []
+        needed: list[int] = []
+        waited: set[int] = set()
+        attempt = self._attempts.get((number, view))
+        for chunk in chunks:
+            slot = attempt.slots.get(chunk) if attempt is not None else None
+            if slot is not None and slot.fixed:
+                replies.append(self._reply(worker, number, view, chunk, late=worker not in slot.pushed))
+                continue
+            pushed = slot.pushed.keys() if slot is not None else frozenset[int]()
+            if worker not in pushed:
+                needed.append(chunk)
+            waited |= self._active - pushed - {worker}
+        return replies, needed, frozenset(waited)
+
+    def complete(self, number: int) -> list[int]:
+        """The views under which all sums of a round are fixed here, ascending."""
+        return sorted(
+            view for (round_, view), attempt in self._attempts.items() if round_ == number and attempt.complete
+        )
+
+    def gone(self, number: int) -> bool:
+        """Whether the sums of a round are not kept any more."""
+        return number <= self._forgotten
+
+    def supply(self, number: int, view: int, chunk: int, count: int, given: Contribution) -> bool:
+        """A worker hands back a sum that a former life of this server had fixed; whether that was the last one."""
+        attempt = self._attempts.setdefault((number, view), _Attempt(count))
+        if chunk not in attempt.slots:
+            slot = attempt.slots[chunk] = Slot(fixed=True)
+            _add(slot, given)
+            attempt.fixed += 1
+        return attempt.complete
+
+    def forget(self, number: int) -> None:
+        """The sums up to that round are not to be had."""
+        self._forgotten = max(self._forgotten, number)
+        self._attempts = {key: attempt for key, attempt in self._attempts.items() if key[0] > self._forgotten}
+
+    def tell(self, worker: int, completed: int) -> None:
+        """A worker says which round it completed last."""
+        self._progressed(worker, completed)
+
+    def _progressed(self, worker: int, completed: int) -> None:
+        if completed > self.completed.get(worker, -2):
+            self.completed[worker] = completed
+            if self._active <= self.completed.keys():
+                self.forget(min(self.completed[active] for active in self._active))
+
+    def _prune(self, newest: int) -> None:
+        self.forget(newest - self._history)
+
+    def _reply(self, worker: int, number: int, view: int, chunk: int, late: bool = False) -> Reply:
+        attempt = self._attempts[number, view]
+        return Reply(worker, number, view, chunk, attempt.slots[chunk], late, attempt.complete)
+
+
+def _add(slot: Slot, given: Contribution) -> None:
+    slot.dtype, slot.size = given.dtype, given.size
+    slot.weight += given.weight
+    if given.values is None:
+        return
+    if slot.total is None:
+        slot.total = given.values.clone() if given.place is not None else given.values
+    elif slot.total.shape != given.values.shape or slot.total.dtype != given.values.dtype:
+        raise ValueError(
+            f"a worker pushed {tuple(given.values.shape)} of {given.values.dtype}, another one "
+            f"{tuple(slot.total.shape)} of {slot.total.dtype}: their models differ"
+        )
+    else:
+        slot.total.add_(given.values)

@@ -1,0 +1,58 @@
+"""Who is there: the job's tasks as the hub last told (docs/channel.md, `peers`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Member:
+    """A task that is there.
+
+    Args:
+        index: Of its role.
+        node: Name of its node.
+        life: How often it was started.
+        active: Whether it counts, or is still to be given the state of the others.
+        endpoint: Where it is reached; empty before it listens.
+    """
+
+    index: int
+    node: str
+    life: int
+    active: bool
+    endpoint: str
+
+
+@dataclass(frozen=True)
+class View:
+    """The tasks that were there at one time.
+
+    Args:
+        number: Grows with every change.
+        workers: By index.
+        servers: By index.
+    """
+
+    number: int = -1
+    workers: Mapping[int, Member] = field(default_factory=dict)
+    servers: Mapping[int, Member] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, message: Mapping[str, Any]) -> View:
+        """The view in a `peers` message; the empty one if there is none in it."""
+        if not message:
+            return cls()
+        roles: dict[str, dict[int, Member]] = {"worker": {}, "server": {}}
+        for entry in message["members"]:
+            endpoint = (entry["endpoints"] or [""])[0]
+            member = Member(entry["index"], entry["node"], entry["life"], entry["active"], endpoint)
+            roles[entry["role"]][member.index] = member
+        return cls(message["view"], roles["worker"], roles["server"])
+
+    @property
+    def active(self) -> frozenset[int]:
+        """Indices of the workers that count."""
+        return frozenset(index for index, member in self.workers.items() if member.active)
