@@ -39,7 +39,8 @@ class Gang:
 
     Args:
         folder: Where sockets, logs and checkpoints go.
-        plan: What to start; its nodes do not matter.
+        plan: What to start. Tasks on nodes of different names take each other to be on different machines; where it
+            names none, all are on one.
         command: What each worker runs.
         environment: Variables added to those of each task.
         encrypt: Whether the tasks encrypt what they send each other.
@@ -93,7 +94,7 @@ class Gang:
         """Start these tasks; all of the plan if none is named. A task that has ended is started anew."""
         for name in names or self.names:
             with self._lock:
-                self.peers.start(name, "here", "127.0.0.1", joins)
+                self.peers.start(name, self._node(name), "127.0.0.1", joins)
         for name in names or self.names:
             output = self.folder / f"{name}.log"
             command = server_command(sys.executable) if name.startswith("server-") else self._command
@@ -173,6 +174,11 @@ class Gang:
         self._selector.close()
 
     # --- as much of a hub as they need ------------------------------------------------------------------------------
+
+    def _node(self, name: str) -> str:
+        role, _, index = name.partition("-")
+        nodes = self._plan.worker_nodes if role == "worker" else self._plan.server_nodes
+        return nodes[int(index) % len(nodes)] if nodes else "here"
 
     def _variables(self, name: str, added: Mapping[str, str]) -> dict[str, str]:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("HEADGATE_")}
