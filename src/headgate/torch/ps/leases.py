@@ -1,0 +1,200 @@
+"""Who trains on what, where workers go at their own pace: server 0 leases the global batches of an epoch, one by one.
+
+No clock and no sockets: requests in, answers out.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+OVER = "over"
+"""No batch of the epoch is left, and none will be."""
+LATER = "later"
+"""None is left now; some that others hold may come back. Given only to a worker that holds some itself."""
+Answer = Union[int, str]
+"""Number of a batch, `OVER` or `LATER`."""
+
+
+@dataclass
+class _Epoch:
+    next: int = 0
+    total: int | None = None
+    returned: list[int] = field(default_factory=list)
+    held: dict[int, str] = field(default_factory=dict)
+    below: int = 0
+    """All batches under this number are done."""
+    ahead: set[int] = field(default_factory=set)
+    """Done ones above it."""
+
+    def complete(self, number: int) -> None:
+        if number >= self.below:
+            self.ahead.add(number)
+        while self.below in self.ahead:
+            self.ahead.remove(self.below)
+            self.below += 1
+
+    def is_done(self, number: int) -> bool:
+        return number < self.below or number in self.ahead
+
+
+class Leases:
+    """The batches of the epochs of one job. An epoch has a number that all workers count alike; a worker that asks for
+    a batch of one has left those before it.
+
+    A batch is held from the answer that names it until it is done. What a worker holds that is gone comes back, and is
+    the next to be given out; a worker that is given a batch it has passed already looks back.
+    """
+
+    def __init__(self) -> None:
+        self._epochs: dict[int, _Epoch] = {}
+        self._asking: dict[str, int] = {}
+        self._inside: dict[str, int] = {}
+        self._oldest = 0
+
+    def begin(self, epoch: int, below: int, ahead: Iterable[int]) -> None:
+        """An epoch that a checkpoint was taken in: batches under `below`, and those in `ahead`, are done. Later calls
+        for the same epoch change nothing."""
+        if epoch not in self._epochs:
+            found = self._epochs[epoch] = _Epoch(next=below, below=below)
+            for number in ahead:
+                found.complete(number)
+
+    def ask(self, worker: str, epoch: int) -> None:
+        """A worker wants a batch; `answers` has it once there is one."""
+        self._inside[worker] = epoch
+        self._asking[worker] = epoch
+        self._forget()
+
+    def ends(self, epoch: int, total: int) -> None:
+        """A worker found that the epoch has so many batches; numbers past them were given in vain."""
+        found = self._epoch(epoch)
+        if found.total is None or total < found.total:
+            found.total = total
+            found.held = {number: worker for number, worker in found.held.items() if number < total}
+            found.returned = [number for number in found.returned if number < total]
+            heapq.heapify(found.returned)
+
+    def done(self, worker: str, epoch: int, numbers: Iterable[int]) -> None:
+        """A worker's update with these batches has been applied."""
+        found = self._epochs.get(epoch)
+        if found is None:
+            return
+        for number in numbers:
+            if found.held.get(number, worker) != worker:
+                continue  # it was taken for gone, and another has the batch now
+            found.held.pop(number, None)
+            found.complete(number)
+        found.returned = [number for number in found.returned if not found.is_done(number)]
+        heapq.heapify(found.returned)
+
+    def gone(self, worker: str) -> dict[int, list[int]]:
+        """A worker is gone; the numbers that came back by it, by epoch."""
+        self._asking.pop(worker, None)
+        self._inside.pop(worker, None)
+        back: dict[int, list[int]] = {}
+        for key, epoch in self._epochs.items():
+            numbers = sorted(number for number, holder in epoch.held.items() if holder == worker)
+            for number in numbers:
+                del epoch.held[number]
+                heapq.heappush(epoch.returned, number)
+            if numbers:
+                back[key] = numbers
+        self._forget()
+        return back
+
+    def back(self, worker: str, epoch: int, numbers: Iterable[int]) -> None:
+        """A worker gives back what it will not train on."""
+        found = self._epoch(epoch)
+        for number in numbers:
+            if found.held.get(number) == worker:
+                del found.held[number]
+                heapq.heappush(found.returned, number)
+
+    def answers(self) -> list[tuple[str, Answer]]:
+        """Workers that asked and can be answered now."""
+        found = []
+        for worker, epoch in list(self._asking.items()):
+            answer = self._answer(worker, epoch)
+            if answer is not None:
+                del self._asking[worker]
+                found.append((worker, answer))
+        return found
+
+    def waiting(self, worker: str) -> bool:
+        """Whether a worker waits for an answer."""
+        return worker in self._asking
+
+    def position(self, epoch: int) -> tuple[int, list[int]]:
+        """Batches of an epoch that are done: all under a number, and those above it."""
+        found = self._epochs.get(epoch)
+        return (0, []) if found is None else (found.below, sorted(found.ahead))
+
+    def retell(self, worker: str, epoch: int, done: Iterable[int], held: Iterable[int]) -> None:
+        """What a worker did and holds, told again to a server that was started again and knows less."""
+        found = self._epoch(epoch)
+        self._inside[worker] = epoch
+        for number in done:
+            found.complete(number)
+            found.held.pop(number, None)
+        for number in held:
+            if not found.is_done(number):
+                found.held[number] = worker
+        known = [*found.held, *found.ahead, found.below - 1]
+        self._raise(found, max(known) + 1)
+        found.returned = [n for n in found.returned if not found.is_done(n) and n not in found.held]
+        heapq.heapify(found.returned)
+
+    def state(self) -> dict[str, Any]:
+        """As plain values, for a snapshot; what is held counts as not done."""
+        return {
+            str(key): {"total": epoch.total, "below": epoch.below, "ahead": sorted(epoch.ahead)}
+            for key, epoch in self._epochs.items()
+        }
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any]) -> Leases:
+        """From `state`: all that is not done can be given out again."""
+        leases = cls()
+        for key, saved in state.items():
+            epoch = leases._epochs[int(key)] = _Epoch(
+                next=saved["below"], total=saved["total"], below=saved["below"], ahead=set(saved["ahead"])
+            )
+            leases._raise(epoch, max([saved["below"] - 1, *saved["ahead"]]) + 1)
+        return leases
+
+    def _raise(self, epoch: _Epoch, to: int) -> None:
+        """Numbers under `to` are no longer new; those of them that nobody did or holds were others' who may be gone."""
+        for number in range(epoch.next, to):
+            if not epoch.is_done(number) and number not in epoch.held:
+                heapq.heappush(epoch.returned, number)
+        epoch.next = max(epoch.next, to)
+
+    def _answer(self, worker: str, number: int) -> Answer | None:
+        if number < self._oldest:
+            return OVER
+        epoch = self._epoch(number)
+        if epoch.returned:
+            number = heapq.heappop(epoch.returned)
+        else:
+            while epoch.is_done(epoch.next):
+                epoch.next += 1
+            if epoch.total is not None and epoch.next >= epoch.total:
+                holders = set(epoch.held.values())
+                return OVER if not holders else LATER if worker in holders else None
+            number = epoch.next
+            epoch.next += 1
+        epoch.held[number] = worker
+        return number
+
+    def _epoch(self, number: int) -> _Epoch:
+        return self._epochs.setdefault(number, _Epoch())
+
+    def _forget(self) -> None:
+        """Drop epochs that every worker has left; what is held in them will never be done."""
+        oldest = min(self._inside.values(), default=None)
+        if oldest is not None:
+            self._oldest = max(self._oldest, oldest)
+            self._epochs = {key: epoch for key, epoch in self._epochs.items() if key >= oldest}

@@ -1,0 +1,127 @@
+"""What a server alone knows, on disk every few seconds: a server that is started again goes on from there.
+
+A snapshot is written from the living tensors while they change: it holds each number as it was at some moment of the
+writing. Nothing is held up and no memory is taken twice; where workers do not wait for each other, no moment is better
+than another.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from headgate.torch.ps.payload import PayloadError, octets, pack, unpack
+
+EVERY_SECONDS = 10.0
+VARIABLE = "HEADGATE_SNAPSHOT_SECONDS"
+"""Environment variable with another interval, in seconds."""
+_MAGIC = b"headgate server 1\n"
+_HEAD = struct.Struct("<QQ")
+
+
+class SnapshotError(Exception):
+    """A snapshot could not be written or read."""
+
+
+def interval() -> float:
+    """Seconds between two snapshots."""
+    try:
+        return max(0.1, float(os.environ.get(VARIABLE, "")))
+    except ValueError:
+        return EVERY_SECONDS
+
+
+def write(path: Path, text: bytes, tensors: list[Any]) -> int:
+    """Write what `pack` gave, whole or not at all; the bytes.
+
+    Raises:
+        SnapshotError: It could not be written; what was there before is untouched.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(partial, "wb") as file:
+            file.write(_MAGIC + _HEAD.pack(len(text), len(tensors)) + text)
+            for tensor in tensors:
+                content = octets(tensor)
+                file.write(struct.pack("<Q", len(content)))
+                file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            size = file.tell()
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise SnapshotError(f"{path} could not be written: {error.strerror}") from error
+    return size
+
+
+def read(path: Path) -> Any:
+    """What was written; its tensors lie in the file until they are changed.
+
+    Raises:
+        SnapshotError: There is none, or it cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        view = memoryview(content)
+        if view[: len(_MAGIC)] != _MAGIC:
+            raise SnapshotError(f"{path} is no snapshot of this version of Headgate")
+        at = len(_MAGIC)
+        length, count = _HEAD.unpack_from(view, at)
+        at += _HEAD.size
+        text = bytes(view[at : at + length])
+        at += length
+        buffers = []
+        for _ in range(count):
+            (size,) = struct.unpack_from("<Q", view, at)
+            buffers.append(view[at + 8 : at + 8 + size])
+            at += 8 + size
+        return unpack(text, buffers)
+    except (OSError, ValueError, struct.error, PayloadError) as error:
+        raise SnapshotError(f"{path} cannot be read: {error}") from error
+
+
+class Writer:
+    """Writes one snapshot at a time, in a thread of its own.
+
+    Args:
+        path: Of the snapshot.
+        failed: Told once what went wrong; from the writing thread.
+    """
+
+    def __init__(self, path: Path, failed: Callable[[str], None]) -> None:
+        self._path = path
+        self._failed = failed
+        self._told = False
+        self._thread: threading.Thread | None = None
+
+    def take(self, state: Any) -> bool:
+        """Begin to write; False while the one before is still being written."""
+        if self._thread is not None and self._thread.is_alive():
+            return False
+        text, tensors = pack({"at": time.time(), "state": state})
+        self._thread = threading.Thread(target=self._write, args=(text, tensors), name="headgate-snapshot", daemon=True)
+        self._thread.start()
+        return True
+
+    def finish(self) -> None:
+        """Wait until nothing is being written, then remove the snapshot: the job ended well."""
+        if self._thread is not None:
+            self._thread.join()
+        self._path.unlink(missing_ok=True)
+
+    def _write(self, text: bytes, tensors: list[Any]) -> None:
+        try:
+            write(self._path, text, tensors)
+        except SnapshotError as error:
+            if not self._told:
+                self._told = True
+                self._failed(str(error))
