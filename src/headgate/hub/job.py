@@ -7,10 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.events import ENDED, Checkpoint, JobState, Progress
+from headgate.hub.attempt import Attempt
 from headgate.jobs import Job
-from headgate.telemetry.patterns import ProgressReader
 
 _LOSSES = 128
+
+
+@dataclass(slots=True)
+class Broken:
+    """When all tasks of an attempt were lost, the step they were at, and the one that the next began from."""
+
+    at: float
+    step: int
+    again_from: int | None = None
 
 
 @dataclass(slots=True)
@@ -20,15 +29,12 @@ class LiveJob:
     spec: Job
     position: int
     submitted: float
-    reader: ProgressReader
-    reader_failed: bool = False
-    last_line: str = ""  # that an attempt printed
+    current: Attempt | None = None  # the latest; None before the first
     state: JobState = "waiting"
     reason: str = ""
     exit_code: int | None = None
     started: float | None = None
     ended: float | None = None
-    attempt: int = 0
     plan: str | None = None
     profile: str | None = None
     profile_key: str = ""  # of the script as it was when the job was handed in
@@ -41,11 +47,7 @@ class LiveJob:
     losses_open: list[float] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     not_a_number: bool = False
-    reports_itself: bool = False
-    threads: int = 0
-    entitled_cores: float = 0.0
-    cpu_cores: float | None = None
-    memory_bytes: float | None = None
+    broke: Broken | None = None  # as long as it is not where it was again
     checkpoint: Checkpoint | None = None
 
     def mark(self, state: JobState, reason: str, exit_code: int | None, now: float) -> None:
@@ -58,11 +60,30 @@ class LiveJob:
         if state in ENDED:
             self.ended = now
 
-    def begin(self, attempt: int) -> None:
-        """Take note that an attempt starts: its output is read anew."""
-        self.attempt = attempt
-        self.reader, self.reader_failed = ProgressReader(self.spec.progress), False
-        self.reports_itself = self.not_a_number = False
+    @property
+    def attempt(self) -> int:
+        """Which attempt the latest is; 0 before the first."""
+        return self.current.number if self.current is not None else 0
+
+    def begin(self, attempt: Attempt, step: int) -> None:
+        """Take note that an attempt starts, after so many steps of former ones."""
+        self.current = attempt
+        self.not_a_number = False
+        if self.broke is not None:
+            self.broke.again_from = step
+
+    def interrupt(self, now: float) -> None:
+        """Take note that all its tasks are lost: what that costs is known once it is where it was."""
+        if self.broke is None:
+            self.broke = Broken(now, self.step or 0)
+
+    def caught_up(self, now: float) -> tuple[float, int] | None:
+        """Seconds and steps that it cost that all its tasks were lost, once it is where it was then; told once."""
+        broke = self.broke
+        if broke is None or broke.again_from is None or self.step is None or self.step < broke.step:
+            return None
+        self.broke = None
+        return now - broke.at, max(broke.step - broke.again_from, 0)
 
     def progressed(self, progress: Progress) -> str | None:
         """Take note of what the job reported; what people should be warned of, once."""
@@ -93,7 +114,10 @@ class LiveJob:
             self.losses_each *= 2
 
     def snapshot(self, name: str) -> dict[str, Any]:
-        """What a live view shows of it."""
+        """What a live view shows of it; what tasks use and are granted is that of all that run together."""
+        tasks = list(self.current.tasks.values()) if self.current is not None else []
+        running = [task for task in tasks if task.state != "ended"]
+        read = [task.usage for task in running if task.usage is not None]
         return {
             "name": name,
             "state": self.state,
@@ -108,8 +132,9 @@ class LiveJob:
             "loss": None if self.loss is None or not math.isfinite(self.loss) else self.loss,
             "losses": self.losses,
             "metrics": self.metrics,
-            "threads": self.threads,
-            "entitled_cores": self.entitled_cores,
-            "cpu_cores": self.cpu_cores,
-            "memory_bytes": self.memory_bytes,
+            "threads": sum(task.threads for task in running),
+            "entitled_cores": sum(task.entitled_cores for task in running),
+            "cpu_cores": sum(used.get("cpu_cores", 0.0) for used in read) if read else None,
+            "memory_bytes": sum(used.get("memory_bytes", 0.0) for used in read) if read else None,
+            "tasks": [task.snapshot() for task in tasks],
         }

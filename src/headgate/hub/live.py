@@ -1,5 +1,4 @@
-"""The live loop: carries the controller's actions to the engine, and what happens back to the controller, the stores
-and whoever watches."""
+"""The live loop: carries the controller's actions to the engine, and what clients ask for to the controller."""
 
 from __future__ import annotations
 
@@ -9,30 +8,30 @@ import json
 import sys
 import time
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from headgate import events, runs
 from headgate.cluster import Node
 from headgate.controller import Controller
-from headgate.engines.base import Engine, Listener
+from headgate.engines.base import Engine
 from headgate.engines.launch import command, inject, launch
 from headgate.errors import HeadgateError, UsageError
 from headgate.events import ENDED, Action, Event, Exit, TaskId
-from headgate.hub import messages
+from headgate.hub.attempt import Attempt
+from headgate.hub.hearing import Hearing
 from headgate.hub.job import LiveJob
+from headgate.hub.ledger import Ledger
+from headgate.hub.nodes import Nodes
 from headgate.hub.run import LiveRun, Submission
-from headgate.hub.watching import Watchers
+from headgate.hub.sampling import Sampling
 from headgate.planning import candidates
 from headgate.policies import Policy
 from headgate.profiling import store as profiles
 from headgate.shares import Share
-from headgate.telemetry.base import Target
-from headgate.telemetry.round import Round, samplers
+from headgate.telemetry.patterns import ProgressReader
 
-SAMPLE_SECONDS = 1.0
-_LINE_SHOWN = 200
 _NOT_USED = "disk rate"  # no policy sets one, so that its lack changes nothing
 ORIGIN_SECONDS = 5.0
 """Longest that the end of a short run waits for what its scripts run with to be listed."""
@@ -40,7 +39,7 @@ REPORT_SECONDS = 600.0
 """Longest that a report may take; a run of a month takes minutes."""
 
 
-class LiveHub(Listener):
+class LiveHub:
     """Everything that a hub does, on one event loop.
 
     Args:
@@ -56,29 +55,30 @@ class LiveHub(Listener):
         self._node = node
         self._engine = engine
         self._controller = Controller(policy)
-        self._sampling = Round(samplers(self._trouble), self._trouble)
-        self._runs: dict[str, LiveRun] = {}
-        self.watchers = Watchers(self._snapshot)
-        self._connected: set[TaskId] = set()
+        self._ledger = Ledger(lambda: self.policy)
+        self._nodes = Nodes(node, self._ledger, self._step)
+        self._hearing = Hearing(self._ledger, home / "profiles", self._step, lambda _: self._nodes.look())
+        self._sampling = Sampling(self._ledger, engine, node, self._step)
         self._shares: dict[TaskId, Share] = {}
         self._wake: asyncio.TimerHandle | None = None
-        self._sampler: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[Any]] = set()
         self._origins: dict[str, asyncio.Task[Any]] = {}
-        engine.open(self)
-        self._step(events.NodeJoined(node))
+        self._closing = False
+        self.watchers = self._ledger.watchers
+        engine.open(self._hearing)
+        self._nodes.tell()
 
     # --- what clients ask for ---------------------------------------------------------------------------------------
 
     @property
     def runs(self) -> Mapping[str, LiveRun]:
         """Runs that have not ended."""
-        return self._runs
+        return self._ledger.runs
 
     @property
     def busy(self) -> bool:
         """Whether anything is still to be done."""
-        return bool(self._runs or self._background)
+        return bool(self.runs or self._background)
 
     @property
     def policy(self) -> str:
@@ -92,48 +92,50 @@ class LiveHub(Listener):
         """
         if policy.name == self.policy:
             return
-        if self._runs:
+        if self.runs:
             join = f"wait for them, or leave out `--policy {policy.name}` to join them"
             raise UsageError(f"jobs run under policy {self.policy!r}; {join}")
         self._controller = Controller(policy)
-        self._step(events.NodeJoined(self._node))
+        self._nodes.tell()
 
-    def submit(self, submission: Submission) -> LiveRun:
+    async def submit(self, submission: Submission) -> LiveRun:
         """Take in a run.
 
         Raises:
             HeadgateError: It cannot be run here; nothing of it was kept.
         """
-        cluster = self._engine.cluster()
+        cluster = self._nodes.cluster(submission)
         keys = {}
         for job in submission.jobs:  # so that what can be known now is one message now, and not a failed job later
             candidates(cluster, job)
             keys[job.name] = profiles.key(job, self._node)
             command(job, {**submission.environment, **job.env}.get("PATH"))
         inject(self._home / "inject")
-        run = LiveRun(submission, self._node, self.policy, time.monotonic(), self._trouble)
-        self._runs[run.id] = run
+        run = LiveRun(submission, self._node, self.policy, time.monotonic(), self._ledger.trouble)
+        await asyncio.to_thread(run.confirm)
+        self._ledger.runs[run.id] = run
+        self._nodes.join(submission)
+        names = tuple(node.name for node in cluster.nodes)
         for name, live in run.jobs.items():
             live.profile_key = keys[name]
             known = profiles.load(self._home / "profiles", live.profile_key)
             if known is not None:
                 live.profile = profiles.dump(known)
-            self._step(events.JobSubmitted(f"{run.id}/{name}", live.spec, live.checkpoint))
+            self._step(events.JobSubmitted(f"{run.id}/{name}", live.spec, live.checkpoint, names))
         if lost := [line.split(":")[0] for line in self._engine.lost() if not line.startswith(_NOT_USED)]:
             text = f"only approximate or missing here: {', '.join(lost)}; `headgate doctor` says why and what to do"
             # Not at once: whoever submitted it watches it from here on.
-            self._loop.call_soon(self._event, run, "warning", text)
+            self._loop.call_soon(self._ledger.event, run, "warning", text)
         self._origins[run.id] = self._in_background(asyncio.to_thread(run.note_origin))
         self._in_background(self._retain(run))
-        if self._sampler is None:
-            self._sample()
+        self._sampling.start()
         return run
 
     async def _retain(self, run: LiveRun) -> None:
         try:
             await asyncio.to_thread(runs.retain)
         except HeadgateError as error:
-            self._event(run, "warning", f"no old run was deleted: {error}")
+            self._ledger.event(run, "warning", f"no old run was deleted: {error}")
 
     def stop(self, run: str, jobs: Sequence[str] | None, kill: bool) -> list[str]:
         """Stop jobs of a run (None: all of them); the names of those that had not ended.
@@ -141,11 +143,10 @@ class LiveHub(Listener):
         Raises:
             UsageError: The run has no job of such a name.
         """
-        live = self._runs[run]
         for name in jobs or ():
-            if name not in live.jobs:
-                raise UsageError(f"run {run} has no job {name!r}; expected one of {', '.join(live.jobs)}")
-        stopping = [name for name in jobs or live.jobs if live.jobs[name].state not in ENDED]
+            self._job(run, name)
+        known = self.runs[run].jobs
+        stopping = [name for name in jobs or known if known[name].state not in ENDED]
         for name in stopping:
             self._step(events.StopRequested(f"{run}/{name}", kill))
         return stopping
@@ -153,22 +154,44 @@ class LiveHub(Listener):
     def checkpoint(self, run: str, jobs: Sequence[str] | None) -> list[str]:
         """Ask jobs for a checkpoint at their next step boundary; the names of those that can save one."""
         asked = []
-        for task in sorted(self._connected):
-            id, job, _ = task.split("/")
-            if id == run and (jobs is None or job in jobs):
-                self._engine.send(task, {"type": "checkpoint"})
-                asked.append(job)
+        for name, live in sorted(self.runs[run].jobs.items()):
+            lowest = live.current.lowest if live.current is not None else None
+            if (jobs is None or name in jobs) and live.current and lowest and live.current.is_connected(lowest):
+                self._engine.send(f"{run}/{name}/{lowest}", {"type": "checkpoint"})
+                asked.append(name)
         return asked
+
+    def resize(self, run: str, job: str, workers: int) -> None:
+        """Have a running job of several tasks go on with so many workers.
+
+        Raises:
+            UsageError: It cannot.
+        """
+        live = self._job(run, job)
+        plan = live.current.plan if live.current is not None else None
+        fewest, most = live.spec.limits.workers
+        if live.state != "running" or plan is None:
+            raise UsageError(f"job {job!r} is {live.state}; only a running one can be resized")
+        if plan.strategy == "single":
+            raise UsageError(f"job {job!r} runs as a single task; resume it as another: headgate resume --workers")
+        if isinstance(plan.batch_per_worker, tuple):
+            raise UsageError(f"job {job!r} has a batch for each of its workers; stop it, and resume it by another plan")
+        if workers <= plan.backup_workers:
+            raise UsageError(f"found {workers} workers; expected more than its {plan.backup_workers} backup workers")
+        if workers < fewest or (most is not None and workers > most):
+            limits = f"{fewest}..{'' if most is None else most}"
+            raise UsageError(f"found {workers} workers; the limits of job {job!r} say {limits}")
+        self._step(events.ResizeRequested(f"{run}/{job}", workers))
 
     async def close(self) -> None:
         """Kill what runs and write what is left."""
         await asyncio.to_thread(self._engine.close)
         await asyncio.sleep(0)  # what the engine said last is queued on this loop
         self.watchers.close()
-        for handle in (self._wake, self._sampler):
-            if handle is not None:
-                handle.cancel()
-        for run in list(self._runs.values()):
+        self._sampling.close()
+        if self._wake is not None:
+            self._wake.cancel()
+        for run in list(self.runs.values()):
             self._finish(run)
         await asyncio.gather(*self._background, return_exceptions=True)
 
@@ -187,67 +210,105 @@ class LiveHub(Listener):
     def _act(self, action: Action) -> None:
         match action:
             case events.PlanJob(job, spec, revision):
-                plan = candidates(self._engine.cluster(), spec)[0]
-                self._find(job)[1].plan = json.dumps(asdict(plan))
+                run, live = self._ledger.find(job)
+                try:
+                    plan = candidates(self._nodes.cluster(run.submission), spec)[0]
+                except UsageError as error:  # a node has gone since it was handed in
+                    self._loop.call_soon(self._ledger.event, run, "warning", str(error), spec.name)
+                    self._loop.call_soon(self._step, events.StopRequested(job))
+                    return
+                live.plan = json.dumps(asdict(plan))
                 self._loop.call_soon(self._step, events.JobPlanned(job, revision, plan))
             case events.StartTask():
                 self._start(action)
             case events.SetShare(task, share, threads, entitled, reason):
                 if share != Share():
                     self._engine.set_share(task, share)
-                if task in self._connected:
+                _, live = self._ledger.find(task)
+                if live.current is not None and live.current.is_connected(task.rsplit("/", 1)[1]):
                     self._engine.send(task, {"type": "threads", "threads": threads})
                 self._granted(task, share, threads, entitled, reason)
-            case events.StopTask(task, grace, _):
+            case events.StopTask(task, grace, _, leaves):
+                _, live = self._ledger.find(task)
+                if leaves and live.current is not None:
+                    live.current.part(task.rsplit("/", 1)[1])  # so that nobody takes it for an order to all
                 self._engine.stop(task, grace)
+            case events.Resize(job, plan):
+                run, live = self._ledger.find(job)
+                live.plan = json.dumps(asdict(plan))
+                if live.current is not None:
+                    live.current.plan = plan
+                run.record_job(live.spec.name)
+            case events.Fault(job, task, text, restarts):
+                run, live = self._ledger.find(job)
+                if restarts:
+                    live.interrupt(run.clock())
+                self._ledger.event(run, "fault", text, live.spec.name, task)
             case events.MarkJob():
                 self._mark(action)
             case events.Warn(text):
-                for run in self._runs.values():
-                    self._event(run, "warning", text)
+                self._ledger.tell_all(text)
 
     def _start(self, action: events.StartTask) -> None:
-        run, live = self._find(action.job)
-        name = action.spec.name
-        live.begin(action.attempt)
-        run.record_task(action.task, node=action.node, attempt=action.attempt, started=run.clock())
+        run, live = self._ledger.find(action.job)
+        name = action.task.rsplit("/", 1)[1]
+        if live.current is None or live.current.number != action.attempt:
+            attempt = Attempt(action.job, action.attempt, action.plan, action.spec.encrypt, self._engine.send)
+            live.begin(attempt, action.resume.step if action.resume is not None else 0)
+        else:
+            attempt = live.current
+        run.record_task(
+            action.task, node=action.node, attempt=action.attempt, pid=None, started=run.clock(), ended=None, exit=None
+        )
+        node = self._nodes.get(action.node)
+        reader = ProgressReader(action.spec.progress)
+        attempt.start(name, action.node, node.address if node is not None else "", reader, action.joins)
+        self._shares.pop(action.task, None)
         self._granted(action.task, action.share, action.threads, action.entitled_cores, action.reason)
         try:
+            if node is None:
+                raise HeadgateError(f"node {action.node} is gone")
             prepared = launch(
                 action.task,
                 action.spec,
                 environment=run.submission.environment,
                 threads=action.threads,
                 injected=inject(self._home / "inject"),
-                checkpoints=run.checkpoints(name),
+                checkpoints=run.checkpoints(action.spec.name),
                 resume=action.resume,
                 gpus=action.gpus,
                 mode=run.submission.mode,
+                role="server" if name.startswith("server-") else "worker",
+                place=node.place,
             )
         except HeadgateError as error:  # its interpreter may be gone since it was handed in
             failure = Exit(code=None, reason=f"could not be started: {error}")
-            self._loop.call_soon(self._exited, action.task, failure)
+            self._loop.call_soon(self._hearing.ended, action.task, failure)
             return
         self._engine.start(prepared, action.share, run.log(action.task))
 
     def _granted(self, task: TaskId, change: Share, threads: int, entitled: float, reason: str) -> None:
+        run, live = self._ledger.find(task)
         share = self._shares[task] = self._shares.get(task, Share()).merged(change)
-        run, live = self._find(task)
-        live.threads, live.entitled_cores = threads, entitled
+        name = task.rsplit("/", 1)[1]
+        if live.current is not None and name in live.current.tasks:
+            live.current.tasks[name].threads, live.current.tasks[name].entitled_cores = threads, entitled
         run.record_share(task, share, threads, entitled, reason)
 
     def _mark(self, action: events.MarkJob) -> None:
-        run, live = self._find(action.job)
+        run, live = self._ledger.find(action.job)
         live.mark(action.state, action.reason, action.exit_code, run.clock())
         run.record_job(live.spec.name)
-        self._event(run, action.state, action.reason, job=live.spec.name)
+        self._ledger.event(run, action.state, action.reason, job=live.spec.name)
         if run.ended:
             self._loop.call_soon(self._finish, run)
 
     def _finish(self, run: LiveRun) -> None:
-        if self._runs.pop(run.id, None) is None:
+        if self._ledger.runs.pop(run.id, None) is None:
             return
         self._controller.forget(run.id)
+        self._nodes.release()
+        self._shares = {task: share for task, share in self._shares.items() if task.split("/")[0] != run.id}
         last = {**run.snapshot(self.policy), "type": "end"}
         self._in_background(self._wind_up(run, last))
 
@@ -261,146 +322,18 @@ class LiveHub(Listener):
         self.watchers.tell(run.id, {"type": "reported", "run": run.id, "report": str(page) if page.exists() else None})
         self.watchers.drop(run.id)
 
-    # --- what the engine says, from its own thread ------------------------------------------------------------------
-
-    def started(self, task: TaskId, pid: int) -> None:
-        self._loop.call_soon_threadsafe(self._started, task, pid)
-
-    def output(self, task: TaskId, lines: Sequence[str]) -> None:
-        self._loop.call_soon_threadsafe(self._output, task, lines)
-
-    def message(self, task: TaskId, message: Mapping[str, object]) -> None:
-        self._loop.call_soon_threadsafe(self._message, task, message)
-
-    def exited(self, task: TaskId, exit: Exit) -> None:
-        self._loop.call_soon_threadsafe(self._exited, task, exit)
-
-    def warned(self, task: TaskId | None, text: str) -> None:
-        self._loop.call_soon_threadsafe(self._warned, task, text)
-
-    def _started(self, task: TaskId, pid: int) -> None:
-        run, _ = self._find(task)
-        run.record_task(task, pid=pid)
-        self._step(events.TaskStarted(task, pid))
-
-    def _output(self, task: TaskId, lines: Sequence[str]) -> None:
-        run, live = self._find(task)
-        live.last_line = next((line for line in reversed(lines) if line.strip()), live.last_line)
-        readings = live.reader.feed(lines)
-        if live.reader.problem is not None and not live.reader_failed:
-            live.reader_failed = True
-            self._event(run, "warning", live.reader.problem, live.spec.name, task)
-        for reading in readings:
-            if not live.reports_itself:
-                self._progress(run, live, messages.read(task, reading, live.spec.progress.metric))
-
-    def _message(self, task: TaskId, message: Mapping[str, Any]) -> None:
-        run, live = self._find(task)
-        try:
-            match message["type"]:
-                case "hello":
-                    run.note_seed(live.spec.name, message.get("seed"))
-                    self._connected.add(task)
-                    self._engine.send(task, messages.welcome(task, json.loads(live.plan or "{}"), live.threads))
-                    self._step(events.TaskConnected(task, str(message.get("framework"))))
-                case "progress":
-                    live.reports_itself = True
-                    self._progress(run, live, messages.progress(task, message))
-                case "spans":
-                    run.record_spans(task, message)
-                case "profile":
-                    self._profiled(run, live, message["profile"])
-                case "checkpoint":
-                    live.checkpoint = run.record_checkpoint(task, message)
-                    self._step(events.CheckpointDone(task, live.checkpoint))
-                case "checkpoint_failed":
-                    self._event(run, "warning", f"no checkpoint was saved: {message['error']}", live.spec.name, task)
-                case "note":
-                    self._event(run, "note", str(message["text"]), live.spec.name, task)
-        except (KeyError, TypeError, ValueError) as error:
-            self._event(run, "warning", f"a message that makes no sense was left out: {error!r}", live.spec.name, task)
-
-    def _exited(self, task: TaskId, exit: Exit) -> None:
-        run, live = self._find(task)
-        if exit.code and exit.reason is None and live.last_line:
-            exit = replace(exit, reason=f"exit code {exit.code}, after the line: {live.last_line[:_LINE_SHOWN]}")
-        run.flush_progress(task)
-        run.record_task(task, ended=run.clock(), exit=asdict(exit))
-        self._connected.discard(task)
-        self._shares.pop(task, None)
-        live.cpu_cores = live.memory_bytes = None
-        self._step(events.TaskExited(task, exit))
-
-    def _warned(self, task: TaskId | None, text: str) -> None:
-        if task is None:
-            self._trouble(text)
-        else:
-            run, live = self._find(task)
-            self._event(run, "warning", text, live.spec.name, task)
-
-    # --- what is measured -------------------------------------------------------------------------------------------
-
-    def _progress(self, run: LiveRun, live: LiveJob, progress: events.Progress) -> None:
-        warning = live.progressed(progress)
-        run.record_progress(progress)
-        if warning is not None:
-            self._event(run, "warning", warning, live.spec.name, progress.task)
-        self._step(progress)
-
-    def _profiled(self, run: LiveRun, live: LiveJob, data: dict[str, Any]) -> None:
-        profile = profiles.parse(data)
-        live.profile = profiles.dump(profile)
-        run.record_job(live.spec.name)
-        try:
-            profiles.save(self._home / "profiles", live.profile_key, profile)
-        except OSError as error:
-            self._event(run, "warning", f"the profile was not stored: {error.strerror}", live.spec.name)
-
-    def _sample(self) -> None:
-        if not self._runs:
-            self._sampler = None
-            self._sampling.read(time.monotonic(), [])  # lets go of the files of what is gone
-            return
-        self._sampler = self._loop.call_later(SAMPLE_SECONDS, self._sample)
-        node = f"node:{self._node.name}"
-        targets = [Target(task, box) for task, box in self._engine.boxes().items()]
-        readings = self._sampling.read(time.monotonic(), [*targets, Target(node, None)])
-        for run in self._runs.values():
-            if node in readings:
-                run.record_usage(node, readings[node])
-        for task, reading in readings.items():
-            if task == node or task.split("/")[0] not in self._runs:
-                continue
-            run, live = self._find(task)
-            run.record_usage(task.split("/", 1)[1], reading)
-            live.cpu_cores = reading.get("cpu_cores")
-            live.memory_bytes = reading.get("memory_bytes")
-            if live.cpu_cores is not None and live.memory_bytes is not None:
-                self._step(events.Usage(task, live.cpu_cores, live.memory_bytes))
-
     # --- small things -----------------------------------------------------------------------------------------------
 
-    def _snapshot(self, run: str) -> dict[str, Any] | None:
-        return self._runs[run].snapshot(self.policy) if run in self._runs else None
+    def _job(self, run: str, name: str) -> LiveJob:
+        """A job of a run.
 
-    def _event(self, run: LiveRun, kind: str, text: str, job: str | None = None, task: TaskId | None = None) -> None:
-        at = run.clock()
-        run.event(at, kind, text, job, task.split("/", 1)[1] if task else None)
-        self.watchers.tell(run.id, {"type": "event", "t": at, "kind": kind, "text": text, "job": job})
-
-    def _trouble(self, text: str | None) -> None:
-        """Something concerns every run; also called from the stores' threads."""
-
-        def tell() -> None:
-            for run in self._runs.values():
-                self._event(run, "warning" if text else "note", text or "the store is written again")
-
-        self._loop.call_soon_threadsafe(tell)
-
-    def _find(self, id: str) -> tuple[LiveRun, LiveJob]:
-        """Run and job of a job's or task's id."""
-        run, name, *_ = id.split("/")
-        return self._runs[run], self._runs[run].jobs[name]
+        Raises:
+            UsageError: The run has none of that name.
+        """
+        known = self.runs[run].jobs
+        if name not in known:
+            raise UsageError(f"run {run} has no job {name!r}; expected one of {', '.join(known)}")
+        return known[name]
 
     def _in_background(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = self._loop.create_task(work)

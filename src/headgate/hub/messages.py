@@ -9,12 +9,6 @@ from headgate.events import Checkpoint, Progress, TaskId
 from headgate.telemetry.patterns import Reading
 
 
-def welcome(task: TaskId, plan: Mapping[str, Any], threads: int) -> dict[str, object]:
-    """The first message down."""
-    role, index = task.rsplit("/", 1)[1].rsplit("-", 1)
-    return {"type": "welcome", "v": 1, "role": role, "index": int(index), "plan": plan, "threads": threads}
-
-
 def progress(task: TaskId, message: Mapping[str, Any]) -> Progress:
     """A `progress` message.
 
@@ -29,7 +23,7 @@ def progress(task: TaskId, message: Mapping[str, Any]) -> Progress:
         epochs=_whole(message.get("epochs")),
         samples=_whole(message.get("samples")),
         loss=float(loss) if loss is not None else None,
-        count=int(message.get("count", 1)),
+        count=max(int(message.get("count", 1)), 1),
         metrics={str(name): float(value) for name, value in dict(message.get("metrics") or {}).items()},
     )
 
@@ -53,6 +47,35 @@ def read(task: TaskId, reading: Reading, metric: str) -> Progress:
     )
 
 
+def span(message: Mapping[str, Any]) -> dict[str, object]:
+    """A part of a step, as a row of the store.
+
+    Raises:
+        KeyError, ValueError, TypeError: It makes no sense.
+    """
+    begin = message.get("begin")
+    return {
+        "name": str(message["name"]),
+        "seconds": float(message["seconds"]),
+        "bytes_in": float(message.get("bytes_in") or 0),
+        "bytes_out": float(message.get("bytes_out") or 0),
+        "begin": float(begin) if begin is not None else None,
+    }
+
+
+def transfer(message: Mapping[str, Any]) -> dict[str, object]:
+    """What went to and came from one other task in a step, as a row of the store.
+
+    Raises:
+        KeyError, ValueError, TypeError: It makes no sense.
+    """
+    row: dict[str, object] = {"peer": str(message["peer"])}
+    for way in ("push", "pull"):
+        begin, end, count = message.get(way) or (None, None, 0)
+        row |= {f"{way}_begin": _number(begin), f"{way}_end": _number(end), f"{way}_bytes": float(count)}
+    return row
+
+
 def checkpoint(message: Mapping[str, Any]) -> Checkpoint:
     """A `checkpoint` message.
 
@@ -62,6 +85,10 @@ def checkpoint(message: Mapping[str, Any]) -> Checkpoint:
     return Checkpoint(
         str(message["path"]), int(message["step"]), int(message["epoch"]), _whole(message.get("position"))
     )
+
+
+def _number(value: object) -> float | None:
+    return float(str(value)) if value is not None else None
 
 
 def _whole(value: object) -> int | None:

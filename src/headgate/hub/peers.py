@@ -18,6 +18,7 @@ class _Member:
     life: int = 0
     endpoints: Sequence[str] | None = None
     active: bool = True
+    leaving: bool = False
     here: bool = False
 
 
@@ -33,7 +34,7 @@ class Peers:
     """
 
     def __init__(self, plan: Plan, encrypt: bool = True) -> None:
-        self._plan = plan
+        self.plan = plan
         self._encrypt = encrypt
         self._members: dict[str, _Member] = {}
         self._view = 0
@@ -60,9 +61,15 @@ class Peers:
         self._members[name].endpoints = tuple(endpoints)
         self._view += 1
 
-    def activate(self, name: str) -> None:
-        """A task that joins was given the state of the others: it counts from now on."""
-        self._members[name].active = True
+    def activate(self, *names: str) -> None:
+        """Tasks that join were given the state of the others: they count from now on."""
+        for name in names:
+            self._members[name].active = True
+        self._view += 1
+
+    def part(self, name: str) -> None:
+        """A worker is to end before the others, who go on."""
+        self._members[name].leaving = True
         self._view += 1
 
     def leave(self, name: str) -> None:
@@ -77,7 +84,7 @@ class Peers:
     def donor(self) -> str | None:
         """The worker that gives its state to one that joins: the first that counts."""
         workers = [name for name, m in self._members.items() if m.here and m.active and name.startswith("worker-")]
-        return min(workers, key=_index, default=None)
+        return min(workers, key=lambda name: (self._members[name].leaving, _index(name)), default=None)
 
     def view(self) -> dict[str, Any]:
         """The `peers` message: servers first, then workers, by index."""
@@ -94,6 +101,7 @@ class Peers:
                 "address": member.address,
                 "life": member.life,
                 "active": member.active,
+                "leaving": member.leaving,
                 "endpoints": member.endpoints,
             }
             for name, member in here
@@ -109,13 +117,13 @@ class Peers:
             "v": 1,
             "role": role,
             "index": _index(name),
-            "plan": asdict(self._plan),
+            "plan": asdict(self.plan),
             "threads": threads,
             "node": member.node,
             "address": member.address,
             "joins": not member.active,
         }
-        if self._plan.strategy != "single":
+        if self.plan.strategy != "single":
             message["secrets"] = self._secrets(role)
         return message
 

@@ -28,13 +28,12 @@ from headgate.hub.job import LiveJob
 from headgate.jobs import Job
 from headgate.shares import Share, Unlimited
 from headgate.telemetry.columns import Column
-from headgate.telemetry.patterns import ProgressReader
 from headgate.telemetry.store import Recorder
 
 JOB = TypeAdapter(Job)
 _FLUSH_SECONDS = 5.0
+"""Longest that the first rows of a run may take to be on disk; whoever hands it in waits for them."""
 _EVERY_REPORT_SECONDS = 600.0  # ten rows a second for a month would be 26 million
-"""Longest that the first rows of a run may take to be on disk; the hub waits for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +48,8 @@ class Submission:
         mode: `run` or `profile`.
         resume: Where to go on from, by job.
         resumed_from: Id of the run that is gone on with.
+        cluster: Name of the cluster that its jobs run on; empty: on this machine.
+        nodes: The nodes of that cluster.
     """
 
     jobs: tuple[Job, ...]
@@ -58,6 +59,8 @@ class Submission:
     mode: str = "run"
     resume: Mapping[str, Checkpoint] = field(default_factory=dict)
     resumed_from: str | None = None
+    cluster: str = ""
+    nodes: tuple[Node, ...] = ()
 
 
 class LiveRun:
@@ -104,21 +107,33 @@ class LiveRun:
             "headgate": headgate.__version__,
             "command": shlex.join(submission.command),
             "cwd": submission.cwd,
-            "node": json.dumps(asdict(node)),
+            "node": json.dumps([asdict(each) for each in (node, *submission.nodes)]),
         }
+        if submission.cluster:
+            meta["cluster"] = submission.cluster
         if submission.resumed_from is not None:
             meta["resumed_from"] = submission.resumed_from
         for key, value in meta.items():
             self.recorder.add("meta", key=key, value=value)
         for i, job in enumerate(submission.jobs):
             (self.folder / "jobs" / job.name / "checkpoints").mkdir(mode=0o700, parents=True)
-            live = self.jobs[job.name] = LiveJob(job, i, 0.0, ProgressReader(job.progress))
+            live = self.jobs[job.name] = LiveJob(job, i, 0.0)
             live.checkpoint = submission.resume.get(job.name)
             self.record_job(job.name)
             if live.checkpoint is not None:
                 point = asdict(live.checkpoint)
                 self.recorder.add("checkpoints", t=0.0, task=f"{job.name}/worker-0", why="resumed", **point)
+
+    def confirm(self) -> None:
+        """Wait until what the run begins with is on disk.
+
+        Raises:
+            StorageError: It is not after a while; then nothing is left of the run.
+        """
         if not self.recorder.flush(_FLUSH_SECONDS):
+            self.recorder.close()
+            os.close(self._lock)
+            shutil.rmtree(self.folder, ignore_errors=True)
             raise StorageError(f"cannot write {self.folder}; free some space there, or set HEADGATE_HOME")
 
     @property
@@ -219,17 +234,10 @@ class LiveRun:
             KeyError, TypeError, ValueError: The message makes no sense.
         """
         at, id, step = self.clock(), task.split("/", 1)[1], int(message["step"])
-        for span in message["spans"]:
-            self.recorder.add(
-                "spans",
-                t=at,
-                task=id,
-                step=step,
-                name=str(span["name"]),
-                seconds=float(span["seconds"]),
-                bytes_in=float(span.get("bytes_in") or 0),
-                bytes_out=float(span.get("bytes_out") or 0),
-            )
+        rows = [("spans", messages.span(span)) for span in message["spans"]]
+        rows += [("transfers", messages.transfer(each)) for each in message.get("transfers") or ()]
+        for table, row in rows:  # all of them, or none of a message that makes no sense
+            self.recorder.add(table, t=at, task=id, step=step, **row)
 
     def record_checkpoint(self, task: TaskId, message: Mapping[str, Any]) -> Checkpoint:
         """Write that a checkpoint was saved.
@@ -255,9 +263,9 @@ class LiveRun:
             "usage", t=self.clock(), target=target, **{str(column): value for column, value in reading.items()}
         )
 
-    def event(self, t: float, kind: str, text: str, job: str | None = None, task: str | None = None) -> None:
-        """Write what happened."""
-        self.recorder.add("events", t=t, job=job, task=task, kind=kind, text=text)
+    def event(self, t: float, kind: str, text: str, **more: object) -> None:
+        """Write what happened; `more` names further columns of the table."""
+        self.recorder.add("events", t=t, kind=kind, text=text, **more)
 
     def note_seed(self, job: str, seed: object) -> None:
         """Record what a job's random generator was seeded with."""

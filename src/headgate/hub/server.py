@@ -87,7 +87,7 @@ class Server:
         try:
             while line := await reader.readline():
                 try:
-                    answer = self._answer(json.loads(line), writer, closers)
+                    answer = await self._answer(json.loads(line), writer, closers)
                 except HeadgateError as error:
                     answer = {"error": str(error), "exit_code": error.exit_code}
                 except ValueError as error:
@@ -105,7 +105,7 @@ class Server:
             self._clients -= 1
             writer.close()
 
-    def _answer(
+    async def _answer(
         self, request: object, writer: asyncio.StreamWriter, closers: list[Callable[[], None]]
     ) -> dict[str, Any]:
         if not isinstance(request, dict):
@@ -121,7 +121,9 @@ class Server:
                 policy = request.get("policy") or (None if self._hub.runs else policies.DEFAULT)
                 if policy is not None:
                     self._hub.set_policy(policies.make(policy))
-                submitted = self._hub.submit(SUBMISSION.validate_python(request.get("submission")))
+                submitted = await self._hub.submit(SUBMISSION.validate_python(request.get("submission")))
+                if self._ending:  # meanwhile
+                    self._hub.stop(submitted.id, None, kill=False)
                 if request.get("attach"):
                     closers.append(self._hub.watchers.add(submitted.id, lambda message: _show(writer, message)))
                 return {"type": "submitted", "run": submitted.id, "path": str(submitted.folder)}
@@ -132,7 +134,10 @@ class Server:
                 return {"type": "stopping", "jobs": self._hub.stop(run, request.get("jobs"), bool(request.get("kill")))}
             case "checkpoint" if run in self._hub.runs:
                 return {"type": "checkpointing", "jobs": self._hub.checkpoint(run, request.get("jobs"))}
-            case "attach" | "stop" | "checkpoint":
+            case "resize" if run in self._hub.runs:
+                self._hub.resize(run, str(request.get("job")), int(request.get("workers") or 0))
+                return {"type": "resizing", "run": run, "job": request["job"]}
+            case "attach" | "stop" | "checkpoint" | "resize":
                 raise UsageError(f"run {run} is not running")
             case "runs":
                 return {"type": "runs", "policy": self._hub.policy, "runs": list(self._hub.runs)}

@@ -19,7 +19,7 @@ from typing import Any
 from headgate.errors import NotFoundError, StorageError
 from headgate.telemetry.columns import COLUMNS
 
-VERSION = 1
+VERSION = 2
 _KEPT_ROWS = 200_000
 _COMMIT_SECONDS = 0.5
 
@@ -265,6 +265,7 @@ class RunReader:
             self._db.row_factory = sqlite3.Row
             version = self._db.execute("PRAGMA user_version").fetchone()[0]
             self._db.execute("SELECT count(*) FROM meta").fetchone()
+            self._tables = {row[0] for row in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         except sqlite3.Error as error:
             raise StorageError(f"cannot read {path}: {error}") from error
         if version > VERSION:
@@ -287,9 +288,12 @@ class RunReader:
     def rows(
         self, table: str, where: str = "", parameters: Iterable[object] = (), order: str = "rowid"
     ) -> Iterator[dict[str, Any]]:
-        """Rows of a table as dictionaries, in the order they were written."""
+        """Rows of a table as dictionaries, in the order they were written; those of an older version lack columns that
+        came later."""
         if table not in TABLES:
             raise KeyError(table)
+        if table not in self._tables:
+            return
         condition = f"WHERE {where}" if where else ""
         for row in self._db.execute(f"SELECT * FROM {table} {condition} ORDER BY {order}", tuple(parameters)):
             yield dict(row)

@@ -1,0 +1,185 @@
+"""The tasks of one attempt of a job, and what each is told of the others (docs/channel.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.events import Progress, TaskId
+from headgate.hub.merging import Course
+from headgate.hub.peers import Peers
+from headgate.plans import Plan
+from headgate.telemetry.columns import Column
+from headgate.telemetry.patterns import ProgressReader
+
+_SHOWN: tuple[Column, ...] = ("cpu_cores", "memory_bytes", "net_in", "net_out")
+
+Send = Callable[[TaskId, Mapping[str, object]], None]
+
+
+@dataclass(slots=True)
+class LiveTask:
+    """How a task stands now; `state` is `running`, `joining`, `leaving` or `ended`."""
+
+    name: str
+    node: str
+    reader: ProgressReader
+    reader_failed: bool = False
+    reports_itself: bool = False
+    last_line: str = ""
+    state: str = "running"
+    threads: int = 0
+    entitled_cores: float = 0.0
+    usage: Mapping[Column, float] | None = None
+
+    def snapshot(self) -> dict[str, Any]:
+        """What a live view shows of it."""
+        used = self.usage or {}
+        return {
+            "task": self.name,
+            "node": self.node,
+            "state": self.state,
+            "threads": self.threads,
+            "entitled_cores": self.entitled_cores,
+            **{column: used.get(column) for column in _SHOWN},
+        }
+
+
+class Attempt:
+    """The tasks of one attempt, from its start on.
+
+    A worker that joins others at work waits for their state. One of them at a time, the donor, is told to save it and
+    to hold; when it has, those whom it was told of are handed the file and count from the next view on.
+
+    Args:
+        job: Id of the job.
+        number: Which attempt it is, from 1.
+        plan: What is started.
+        encrypt: Whether what the tasks send each other is encrypted.
+        send: Sends a message down to a task.
+    """
+
+    def __init__(self, job: str, number: int, plan: Plan, encrypt: bool, send: Send) -> None:
+        self.number = number
+        self.tasks: dict[str, LiveTask] = {}
+        self._job = job
+        self._peers = Peers(plan, encrypt)
+        self._send = send
+        self._connected: set[str] = set()
+        self._course = Course()
+        self._waiting: list[str] = []
+        self._donor: str | None = None  # while it was told to save and has not
+        self._served: list[str] = []
+
+    @property
+    def plan(self) -> Plan:
+        return self._peers.plan
+
+    @plan.setter
+    def plan(self, plan: Plan) -> None:
+        self._peers.plan = plan
+
+    @property
+    def lowest(self) -> str | None:
+        """The worker that speaks for all: the first that has the job's state and stays."""
+        return self._peers.donor()
+
+    def is_connected(self, name: str) -> bool:
+        return name in self._connected
+
+    # --- what happens to tasks --------------------------------------------------------------------------------------
+
+    def start(self, name: str, node: str, address: str, reader: ProgressReader, joins: bool) -> None:
+        """A task is started, on a node of that address; `reader` reads its output."""
+        self.tasks[name] = LiveTask(name, node, reader, state="joining" if joins else "running")
+        self._peers.start(name, node, address, joins)
+        self._tell()
+
+    def connect(self, name: str) -> None:
+        """A task said hello."""
+        self._connected.add(name)
+        self._send(f"{self._job}/{name}", self._peers.welcome(name, self.tasks[name].threads))
+        if self._together:
+            self._send(f"{self._job}/{name}", self._peers.view())
+        self._order()
+
+    def listen(self, name: str, endpoints: Sequence[str]) -> None:
+        """A task said where the others reach it."""
+        self._peers.listen(name, endpoints)
+        self._tell()
+
+    def part(self, name: str) -> None:
+        """A worker is to end before the others."""
+        self.tasks[name].state = "leaving"
+        self._peers.part(name)
+        self._tell()
+
+    def leave(self, name: str) -> None:
+        """A task has ended."""
+        self.tasks[name].state, self.tasks[name].usage = "ended", None
+        self._connected.discard(name)
+        self._peers.leave(name)
+        self._waiting = [each for each in self._waiting if each != name]
+        self._served = [each for each in self._served if each != name]
+        self._tell()
+        if name == self._donor:
+            self._take_back()
+            self._order()
+
+    # --- joining ----------------------------------------------------------------------------------------------------
+
+    def join(self, name: str) -> None:
+        """A task that joins has made its objects, and waits for the state of the others."""
+        if name not in self._waiting:
+            self._waiting.append(name)
+        self._order()
+
+    def saved(self, name: str, path: str) -> list[str]:
+        """The donor saved what it was told to; the tasks that count now."""
+        if name != self._donor:
+            return []
+        joined, self._served, self._donor = self._served, [], None
+        for each in joined:
+            self._send(f"{self._job}/{each}", {"type": "state", "path": path})
+            self.tasks[each].state = "running"
+        if joined:
+            self._peers.activate(*joined)
+            self._tell()
+        self._order()
+        return joined
+
+    def failed(self, name: str) -> None:
+        """A task could not save: those that wait for its state are served at the next occasion."""
+        if name == self._donor:
+            self._take_back()
+
+    def _take_back(self) -> None:
+        self._waiting, self._served, self._donor = [*self._served, *self._waiting], [], None
+
+    def _order(self) -> None:
+        donor = self.lowest
+        if self._donor is not None or not self._waiting or donor is None or donor not in self._connected:
+            return
+        self._donor, self._served, self._waiting = donor, self._waiting, []
+        self._send(f"{self._job}/{donor}", {"type": "checkpoint", "hold": True, "tasks": self._served})
+
+    # --- progress ---------------------------------------------------------------------------------------------------
+
+    def progressed(self, progress: Progress) -> Progress | None:
+        """Take in what a task reported; the job's progress, where that follows from it."""
+        if len(self.tasks) == 1 or self.lowest is None:
+            return progress
+        return self._course.add(progress, f"{self._job}/{self.lowest}")
+
+    # --- small things -----------------------------------------------------------------------------------------------
+
+    @property
+    def _together(self) -> bool:
+        return self.plan.strategy != "single"
+
+    def _tell(self) -> None:
+        if self._together:
+            view = self._peers.view()
+            for name in self._connected:
+                self._send(f"{self._job}/{name}", view)

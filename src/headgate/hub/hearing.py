@@ -1,0 +1,179 @@
+"""What the engine and the tasks say: brought to the hub's loop, and from there to controller, stores and watchers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from headgate import events
+from headgate.engines.base import Listener
+from headgate.events import Event, Exit, TaskId
+from headgate.hub import messages
+from headgate.hub.attempt import Attempt
+from headgate.hub.job import LiveJob
+from headgate.hub.ledger import Ledger
+from headgate.hub.run import LiveRun
+from headgate.profiling import store as profiles
+
+_LINE_SHOWN = 200
+
+
+class Hearing(Listener):
+    """Whom the engine tells.
+
+    Args:
+        ledger: Where the runs are.
+        profiles: Folder of the stored profiles.
+        step: Tells the controller.
+        lost: Called before a task's end is told that did not end well: its node may be gone.
+    """
+
+    def __init__(
+        self, ledger: Ledger, profiles: Path, step: Callable[[Event], None], lost: Callable[[TaskId], None]
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ledger = ledger
+        self._profiles = profiles
+        self._step = step
+        self._lost = lost
+
+    # --- from the engine's threads ----------------------------------------------------------------------------------
+
+    def started(self, task: TaskId, pid: int) -> None:
+        self._loop.call_soon_threadsafe(self._started, task, pid)
+
+    def output(self, task: TaskId, lines: Sequence[str]) -> None:
+        self._loop.call_soon_threadsafe(self._output, task, lines)
+
+    def message(self, task: TaskId, message: Mapping[str, object]) -> None:
+        self._loop.call_soon_threadsafe(self._message, task, message)
+
+    def exited(self, task: TaskId, exit: Exit) -> None:
+        self._loop.call_soon_threadsafe(self.ended, task, exit)
+
+    def warned(self, task: TaskId | None, text: str) -> None:
+        self._loop.call_soon_threadsafe(self._warned, task, text)
+
+    # --- on the loop ------------------------------------------------------------------------------------------------
+
+    def _find(self, task: TaskId) -> tuple[LiveRun, LiveJob, Attempt, str]:
+        """Run, job and attempt of a task, and its name."""
+        run, live = self._ledger.find(task)
+        if live.current is None:
+            raise KeyError(task)
+        return run, live, live.current, task.rsplit("/", 1)[1]
+
+    def _started(self, task: TaskId, pid: int) -> None:
+        run, *_ = self._find(task)
+        run.record_task(task, pid=pid)
+        self._step(events.TaskStarted(task, pid))
+
+    def _output(self, task: TaskId, lines: Sequence[str]) -> None:
+        run, live, attempt, name = self._find(task)
+        told = attempt.tasks[name]
+        told.last_line = next((line for line in reversed(lines) if line.strip()), told.last_line)
+        readings = told.reader.feed(lines)
+        if told.reader.problem is not None and not told.reader_failed:
+            told.reader_failed = True
+            self._ledger.event(run, "warning", told.reader.problem, live.spec.name, task)
+        for reading in readings:
+            if not told.reports_itself:
+                self._progress(task, messages.read(task, reading, live.spec.progress.metric))
+
+    def _message(self, task: TaskId, message: Mapping[str, Any]) -> None:
+        run, live, attempt, name = self._find(task)
+        job = live.spec.name
+        try:
+            match message["type"]:
+                case "hello":
+                    run.note_seed(job, message.get("seed"))
+                    attempt.connect(name)
+                    self._step(events.TaskConnected(task, str(message.get("framework"))))
+                case "listening":
+                    attempt.listen(name, [str(each) for each in message["endpoints"]])
+                case "joining":
+                    attempt.join(name)
+                case "progress":
+                    attempt.tasks[name].reports_itself = True
+                    self._progress(task, messages.progress(task, message))
+                case "spans":
+                    run.record_spans(task, message)
+                case "profile":
+                    self._profiled(run, live, message["profile"])
+                case "checkpoint":
+                    self._saved(task, message)
+                case "checkpoint_failed":
+                    attempt.failed(name)
+                    self._ledger.event(run, "warning", f"no checkpoint was saved: {message['error']}", job, task)
+                case "fault":
+                    self._recovered(task, message)
+                case "note":
+                    self._ledger.event(run, "note", str(message["text"]), job, task)
+        except (KeyError, TypeError, ValueError) as error:
+            self._ledger.event(run, "warning", f"a message that makes no sense was left out: {error!r}", job, task)
+
+    def ended(self, task: TaskId, exit: Exit) -> None:
+        """A task has ended, or could not be started; on the loop."""
+        run, _, attempt, name = self._find(task)
+        last_line = attempt.tasks[name].last_line
+        if exit.code and exit.reason is None and last_line:
+            exit = replace(exit, reason=f"exit code {exit.code}, after the line: {last_line[:_LINE_SHOWN]}")
+        run.flush_progress(task)
+        run.record_task(task, ended=run.clock(), exit=asdict(exit))
+        attempt.leave(name)
+        if not exit.ok:
+            self._lost(task)
+        self._step(events.TaskExited(task, exit))
+
+    def _warned(self, task: TaskId | None, text: str) -> None:
+        if task is None:
+            self._ledger.trouble(text)
+        else:
+            run, live, *_ = self._find(task)
+            self._ledger.event(run, "warning", text, live.spec.name, task)
+
+    # --- what tasks tell --------------------------------------------------------------------------------------------
+
+    def _progress(self, task: TaskId, progress: events.Progress) -> None:
+        run, live, attempt, _ = self._find(task)
+        run.record_progress(progress)
+        whole = attempt.progressed(progress)
+        if whole is None:
+            return
+        warning = live.progressed(whole)
+        if warning is not None:
+            self._ledger.event(run, "warning", warning, live.spec.name, task)
+        if (cost := live.caught_up(run.clock())) is not None:
+            text = f"where it was before, at step {live.step}"
+            self._ledger.event(run, "recovered", text, live.spec.name, seconds=cost[0], steps=cost[1])
+        self._step(whole)
+
+    def _saved(self, task: TaskId, message: Mapping[str, Any]) -> None:
+        run, live, attempt, name = self._find(task)
+        live.checkpoint = run.record_checkpoint(task, message)
+        self._step(events.CheckpointDone(task, live.checkpoint))
+        if message.get("why") == "join":
+            for joined in attempt.saved(name, live.checkpoint.path):
+                self._ledger.event(run, "note", f"{joined} has joined at step {live.checkpoint.step}", live.spec.name)
+                self._step(events.TaskJoined(f"{run.id}/{live.spec.name}/{joined}"))
+
+    def _recovered(self, task: TaskId, message: Mapping[str, Any]) -> None:
+        """A task survived a fault of another one, of its node or of the network, or it leaves for being left behind."""
+        run, live, _, name = self._find(task)
+        seconds, steps = float(message.get("seconds") or 0.0), int(message.get("steps") or 0)
+        text = f"{name}: {message['text']}"
+        self._ledger.event(run, "recovered", text, live.spec.name, task, seconds=seconds, steps=steps)
+        if message.get("leaves"):
+            self._step(events.TaskLeaves(task))
+
+    def _profiled(self, run: LiveRun, live: LiveJob, data: dict[str, Any]) -> None:
+        profile = profiles.parse(data)
+        live.profile = profiles.dump(profile)
+        run.record_job(live.spec.name)
+        try:
+            profiles.save(self._profiles, live.profile_key, profile)
+        except OSError as error:
+            self._ledger.event(run, "warning", f"the profile was not stored: {error.strerror}", live.spec.name)

@@ -1,0 +1,52 @@
+"""The runs that go on, and who watches them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from headgate.events import TaskId
+from headgate.hub.job import LiveJob
+from headgate.hub.run import LiveRun
+from headgate.hub.watching import Watchers
+
+
+class Ledger:
+    """Finds runs, and tells what happens to them to their stores and to whoever watches.
+
+    Args:
+        policy: Name of the policy as of now.
+    """
+
+    def __init__(self, policy: Callable[[], str]) -> None:
+        self.runs: dict[str, LiveRun] = {}
+        self.watchers = Watchers(self._snapshot)
+        self._policy = policy
+        self._loop = asyncio.get_running_loop()
+
+    def find(self, id: str) -> tuple[LiveRun, LiveJob]:
+        """Run and job of a job's or task's id."""
+        run, name, *_ = id.split("/")
+        return self.runs[run], self.runs[run].jobs[name]
+
+    def event(
+        self, run: LiveRun, kind: str, text: str, job: str | None = None, task: TaskId | None = None, **more: object
+    ) -> None:
+        """Something happened to a run; `more` names further columns of the store's table of events."""
+        at, name = run.clock(), task.split("/", 1)[1] if task else None
+        run.event(at, kind, text, job=job, task=name, **more)
+        message = {"type": "event", "t": at, "kind": kind, "text": text, "job": job, "task": name}
+        self.watchers.tell(run.id, message)
+
+    def trouble(self, text: str | None) -> None:
+        """Something concerns every run, None: no longer; may be called from any thread."""
+        self._loop.call_soon_threadsafe(self.tell_all, text or "the store is written again", bool(text))
+
+    def tell_all(self, text: str, warns: bool = True) -> None:
+        """Tell every run of something."""
+        for run in self.runs.values():
+            self.event(run, "warning" if warns else "note", text)
+
+    def _snapshot(self, run: str) -> dict[str, Any] | None:
+        return self.runs[run].snapshot(self._policy()) if run in self.runs else None
