@@ -49,7 +49,8 @@ def test_a_day_of_ten_tasks_stays_under_five_megabytes(tmp_path: Path) -> None:
                 (float(t), target, t, 0, 1, t * 64, 1 / (1 + t) + t % 7, 0, 1, None) for t in range(0, seconds, 2)
             ]
             insert(path, "progress", reports)
-            insert(path, "events", [(float(t), target.split("/")[0], target, "note", "x" * 80) for t in range(500)])
+            name = target.split("/")[0]
+            insert(path, "events", [(float(t), name, target, "note", "x" * 80, None, None) for t in range(500)])
             insert(
                 path, "checkpoints", [(float(t), target, "x", t, 0, 0, 1, 0.1, "epoch") for t in range(0, seconds, 60)]
             )

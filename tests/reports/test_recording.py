@@ -82,7 +82,9 @@ def test_tasks_of_a_job_are_told_together(tmp_path: Path) -> None:
     assert (told.cpu_seconds, told.cpu_mean_cores, told.granted_cores) == (10.0, 1.0, 2.0)
     assert told.fullest_core_max == pytest.approx(0.4)
     assert told.memory_peak_bytes == 200.0
-    assert (told.samples_per_second, told.steps_per_second) == (16.0, 1.0)
+    # Both count the samples of all.
+    assert (told.samples_per_second, told.steps_per_second) == (8.0, 1.0)
+    assert (told.loss_first, told.loss_final) == (1.5, 1.5)
     assert np.isclose(job.entitled.integral, 20.0)
 
 

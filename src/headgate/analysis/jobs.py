@@ -8,14 +8,20 @@ from typing import Any, get_args
 
 import numpy as np
 
+from headgate.analysis.faults import Survived
+from headgate.analysis.progress import Progress
+from headgate.analysis.sampled import SampledStep
 from headgate.analysis.steps import Division
-from headgate.analysis.usage import EMPTY, Array, Signal, rate
+from headgate.analysis.usage import EMPTY, Signal, rate
 from headgate.events import ENDED, JobState
 from headgate.telemetry.columns import Column
 
 STATES: tuple[JobState, ...] = get_args(JobState)
 FAULTS: frozenset[str] = frozenset({"failed", "killed", "interrupted"})
 """States of a job, and kinds of events, that tell of a fault."""
+
+
+Usage = Mapping[Column, Signal]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,24 +36,49 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Progress:
-    """What a job reported, in the order of time: NaN where a report had no such field. Arrays of one length."""
+class TaskRecord:
+    """What was recorded of a task of a job.
 
-    t: Array
-    step: Array
-    epoch: Array
-    samples: Array
-    loss: Array
-    count: Array
-    task: tuple[str, ...]
-    not_numbers: int
-    epochs: int | None
-    metrics: Mapping[str, tuple[Array, Array]]
+    Args:
+        id: `JOB/ROLE-INDEX`.
+        node: Name of its node; empty where not known.
+        usage: While its job ran.
+        division: How its sampled steps divide; of a server, its rounds.
+        memory_peak_bytes: Most that it held, as the kernel counted it.
+    """
+
+    id: str
+    node: str
+    started: float | None
+    ended: float | None
+    usage: Usage
+    division: Division | None
+    memory_peak_bytes: float | None
+
+    @property
+    def name(self) -> str:
+        """`ROLE-INDEX`."""
+        return self.id.rsplit("/", 1)[-1]
+
+    @property
+    def is_worker(self) -> bool:
+        return self.name.startswith("worker-")
+
+    def signal(self, column: Column) -> Signal:
+        """The usage of that column; empty where there was none."""
+        return self.usage.get(column, EMPTY)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JobRecord:
-    """All that was recorded of a job; of several tasks, what they come to together."""
+    """All that was recorded of a job; of several tasks, what they come to together.
+
+    Args:
+        division: How the sampled steps of its workers divide.
+        tasks: Workers first, by index, then servers.
+        sampled: A typical and the slowest step with all that its tasks did; empty for a job of one task.
+        faults: Those that it survived.
+    """
 
     name: str
     state: str
@@ -60,7 +91,7 @@ class JobRecord:
     attempts: int
     phases: tuple[Phase, ...]
     progress: Progress
-    usage: Mapping[Column, Signal]
+    usage: Usage
     entitled: Signal
     division: Division | None
     profile: Mapping[str, Any] | None
@@ -69,6 +100,14 @@ class JobRecord:
     cpu_seconds: float | None
     checkpoints: Sequence[Mapping[str, Any]] = ()
     events: Sequence[Mapping[str, Any]] = ()
+    tasks: tuple[TaskRecord, ...] = ()
+    sampled: tuple[SampledStep, ...] = ()
+    faults: tuple[Survived, ...] = ()
+
+    @property
+    def distributed(self) -> bool:
+        """Whether it had several tasks."""
+        return len(self.tasks) > 1
 
     def signal(self, column: Column) -> Signal:
         """The usage of that column; empty where there was none."""
@@ -96,6 +135,11 @@ class JobFigures:
         granted_cores: Mean cores that it was entitled to while it ran.
         used_of_granted: Mean cores in use over `granted_cores`; above 1 where others left some.
         input_fraction: Fraction of a step that waits for input, 0 to 1, over `sampled_steps` steps.
+        exposed_fraction: Fraction of a step that only waits for communication, 0 to 1; None for a job of one task.
+        bytes_per_step: Bytes that its workers send and receive in a step, all together; None where nothing tells.
+        tasks: Number of tasks.
+        faults: Faults that it survived.
+        fault_seconds: What these cost, as far as anything tells.
     """
 
     name: str
@@ -134,6 +178,11 @@ class JobFigures:
     input_high: float | None
     sampled_steps: int
     step_seconds: float | None
+    exposed_fraction: float | None
+    bytes_per_step: float | None
+    tasks: int
+    faults: int
+    fault_seconds: float
 
 
 def phases(
@@ -207,8 +256,8 @@ def figures(job: JobRecord) -> JobFigures:
         metrics={name: float(values[-1]) for name, (_, values) in progress.metrics.items()},
         steps=int(steps.max()) if len(steps) else None,
         epochs=int(epochs.max()) if len(epochs) else None,
-        samples_per_second=_pace(progress, progress.samples, together=True),
-        steps_per_second=_pace(progress, progress.step, together=False),
+        samples_per_second=rate(progress.t, progress.samples),
+        steps_per_second=rate(progress.t, progress.step),
         cpu_seconds=job.cpu_seconds,
         cpu_mean_cores=cpu.mean,
         cpu_max_cores=cpu.maximum,
@@ -225,14 +274,14 @@ def figures(job: JobRecord) -> JobFigures:
         input_high=division.input_high if division else None,
         sampled_steps=division.steps if division else 0,
         step_seconds=division.step_seconds if division else None,
+        exposed_fraction=division.exposed_fraction if division and job.distributed else None,
+        bytes_per_step=_exchanged(job),
+        tasks=len(job.tasks),
+        faults=len(job.faults),
+        fault_seconds=sum(fault.seconds or 0.0 for fault in job.faults),
     )
 
 
-def _pace(progress: Progress, counter: Array, *, together: bool) -> float | None:
-    """Growth of a counter a second; of several tasks the sum (samples) or the fastest (steps, which all take)."""
-    tasks = np.array(progress.task)
-    paces = [rate(progress.t[tasks == task], counter[tasks == task]) for task in dict.fromkeys(progress.task)]
-    known = [pace for pace in paces if pace is not None]
-    if not known:
-        return None
-    return sum(known) if together else max(known)
+def _exchanged(job: JobRecord) -> float | None:
+    divisions = [task.division for task in job.tasks if task.is_worker and task.division is not None]
+    return sum(each.sent + each.received for each in divisions) if divisions and job.distributed else None

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headgate.analysis.jobs import Usage
 from headgate.analysis.steps import Division
 from headgate.analysis.usage import Signal, means, rate
 from headgate.errors import NotFoundError
-from headgate.reports.recording import NODE, Recording, Usage
+from headgate.reports.recording import NODE, Recording
 from headgate.telemetry.columns import COLUMNS, Column
 
 _POINTS = 32

@@ -7,8 +7,9 @@ from typing import Any
 
 from headgate.analysis.jobs import FAULTS, JobRecord
 from headgate.reports.figures import job_colour
+from headgate.reports.job_rows import loads
 from headgate.reports.markup import Markup, element, figure_of
-from headgate.reports.recording import Recording, loads
+from headgate.reports.recording import Recording
 from headgate.reports.words import MISSING, counted, say, say_moment, say_step_time
 from headgate.units import say_bytes
 

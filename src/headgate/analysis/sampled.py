@@ -1,0 +1,231 @@
+"""Single sampled steps of a job of several tasks: which ones to look at, and where in them everything lies.
+
+A task tells of a step when it has ended. Workers of a synchronous plan go through the same steps, which begin together,
+so that their spans are laid over each other from the start of the step. Everything else, rounds of servers and steps of
+asynchronous workers, is laid by when the tasks told of it, which is right to within some milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+Kind = Literal["typical", "slowest"]
+_CLOSE_SECONDS = 0.25
+"""How far from a step a server's message may be when none came during it."""
+
+
+class Told(NamedTuple):
+    """What a task told of one step: when, seconds of the run, which step, and how many seconds it took."""
+
+    t: float
+    task: str
+    step: int
+    seconds: float
+
+    @property
+    def start(self) -> float:
+        """When the step began, by when the task told that it had ended."""
+        return self.t - self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A step that was chosen to be shown.
+
+    Args:
+        start: When it began, seconds of the run.
+        seconds: How long it took; of synchronous workers, the slowest of them.
+        workers: What its workers told.
+        servers: What servers told at the time; of one server it may be several rounds.
+    """
+
+    kind: Kind
+    step: int
+    start: float
+    seconds: float
+    workers: tuple[Told, ...]
+    servers: tuple[Told, ...]
+
+    @property
+    def told(self) -> tuple[Told, ...]:
+        return *self.workers, *self.servers
+
+
+class Bar(NamedTuple):
+    """A span within a step; `begin` is in seconds from the start of the step."""
+
+    name: str
+    begin: float
+    seconds: float
+    bytes_in: float = 0.0
+    bytes_out: float = 0.0
+
+    @property
+    def end(self) -> float:
+        return self.begin + self.seconds
+
+
+class Transfer(NamedTuple):
+    """Bytes to (`push`) or from (`pull`) a peer, from the first to the last of them; seconds from the start of the
+    step."""
+
+    peer: str
+    way: Literal["push", "pull"]
+    begin: float
+    end: float
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStep:
+    """What a task did in a step: its spans in the order of time, and what it exchanged with each peer."""
+
+    task: str
+    seconds: float
+    bars: tuple[Bar, ...]
+    transfers: tuple[Transfer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SampledStep:
+    """A step with everything in it: workers first, by index, then servers."""
+
+    kind: Kind
+    step: int
+    start: float
+    seconds: float
+    tasks: tuple[TaskStep, ...]
+
+
+def choose(workers: Sequence[Told], servers: Sequence[Told], *, synchronous: bool) -> tuple[Chosen, ...]:
+    """The step of median length and the slowest one; one of the two where they are the same, none without any.
+
+    Args:
+        workers: What the workers told.
+        servers: What the servers told.
+        synchronous: Whether the workers go through the same steps.
+    """
+    steps = _shared(workers) if synchronous else [(told,) for told in workers]
+    if not steps:
+        return ()
+    crowd = sorted(len(step) for step in steps)[len(steps) // 2]
+    usual = sorted((step for step in steps if len(step) >= crowd), key=_seconds)
+    picked: list[tuple[Kind, tuple[Told, ...]]] = [("typical", usual[(len(usual) - 1) // 2])]
+    slowest = max(steps, key=_seconds)
+    if slowest is not picked[0][1]:
+        picked.append(("slowest", slowest))
+    result = []
+    for kind, step in picked:
+        seconds = _seconds(step)
+        start = max(told.t for told in step) - seconds
+        others = step if synchronous else (*step, *_beside(step[0], workers))
+        result.append(Chosen(kind, step[0].step, start, seconds, others, _during(start, seconds, servers)))
+    return tuple(result)
+
+
+def _seconds(step: Sequence[Told]) -> float:
+    return max(told.seconds for told in step)
+
+
+def _shared(workers: Sequence[Told]) -> list[tuple[Told, ...]]:
+    """What the workers told, step by step. A step that a worker tells of again was done again."""
+    done: list[dict[str, Told]] = []
+    latest: dict[int, dict[str, Told]] = {}
+    for told in sorted(workers):
+        step = latest.get(told.step)
+        if step is None or told.task in step:
+            step = latest[told.step] = {}
+            done.append(step)
+        step[told.task] = told
+    return [tuple(sorted(step.values(), key=lambda told: by_role(told.task))) for step in done]
+
+
+def _beside(one: Told, workers: Sequence[Told]) -> list[Told]:
+    """Of every other worker the step that overlaps most with `one`, if any does."""
+    best: dict[str, tuple[float, Told]] = {}
+    for told in workers:
+        overlap = min(told.t, one.t) - max(told.start, one.start)
+        if told.task != one.task and overlap > best.get(told.task, (0.0, told))[0]:
+            best[told.task] = overlap, told
+    return [told for _, told in best.values()]
+
+
+def _during(start: float, seconds: float, servers: Sequence[Told]) -> tuple[Told, ...]:
+    """The rounds of servers that a step waited for: a server tells of a round about when its workers get the sums."""
+    slack = seconds / 4
+    found = [told for told in servers if start + slack < told.t <= start + seconds + slack]
+    seen = {told.task for told in found}
+    near = max(_CLOSE_SECONDS, seconds)
+    closest: dict[str, Told] = {}
+    for told in servers:
+        off = abs(told.t - start - seconds)
+        if told.task not in seen and off <= near:
+            before = closest.get(told.task)
+            if before is None or off < abs(before.t - start - seconds):
+                closest[told.task] = told
+    return *found, *closest.values()
+
+
+def by_role(task: str) -> tuple[bool, str, int]:
+    """Sorts tasks: workers before servers, each by index."""
+    role, _, index = task.rsplit("/", 1)[-1].rpartition("-")
+    return role != "worker", role, int(index) if index.isdecimal() else 0
+
+
+def lay_out(spans: Iterable[tuple[str, float | None, float, float, float]]) -> tuple[Bar, ...]:
+    """Bars that do not cover each other, from name, begin (None: after the one before), seconds, bytes in and out.
+
+    A span that came in several pieces is told as one, from where it first began: what lies behind it moves on.
+    """
+    bars: list[Bar] = []
+    end = 0.0
+    given = list(spans)
+    if all(begin is not None for _, begin, *_ in given):
+        given.sort(key=lambda span: span[1] or 0.0)
+    for name, begin, seconds, bytes_in, bytes_out in given:
+        at = max(end, begin if begin is not None else end)
+        bars.append(Bar(name, at, seconds, bytes_in, bytes_out))
+        end = at + seconds
+    return tuple(bars)
+
+
+def assemble(
+    chosen: Chosen,
+    parts: Iterable[tuple[Told, Sequence[Bar], Sequence[Transfer]]],
+    *,
+    synchronous: bool,
+) -> SampledStep:
+    """A chosen step as it is drawn.
+
+    Args:
+        parts: For each of `chosen.told` its bars and transfers, in seconds from its own start.
+        synchronous: As for `choose`.
+    """
+    given = sorted(parts, key=lambda part: (by_role(part[0].task), part[0].t))
+    pushed: dict[str, float] = {}  # when the first bytes left for each peer
+    tasks: dict[str, TaskStep] = {}
+    for told, bars, transfers in given:
+        worker = told in chosen.workers
+        offset = 0.0 if worker and synchronous else told.start - chosen.start
+        arrived = next((bar.begin for bar in bars if bar.name == "receive"), None)
+        name = told.task.rsplit("/", 1)[-1]
+        if not worker and synchronous and told.task not in tasks and name in pushed and arrived is not None:
+            offset = pushed[name] - arrived  # cause and effect know better than clocks
+        laid = tuple(bar._replace(begin=bar.begin + offset) for bar in bars)
+        sent = tuple(each._replace(begin=each.begin + offset, end=each.end + offset) for each in transfers)
+        for each in sent:
+            if each.way == "push":
+                pushed[each.peer] = min(each.begin, pushed.get(each.peer, each.begin))
+        before = tasks.get(told.task)
+        if before is None:
+            tasks[told.task] = TaskStep(told.task, told.seconds, laid, sent)
+        else:
+            tasks[told.task] = replace(
+                before,
+                seconds=before.seconds + told.seconds,
+                bars=(*before.bars, *laid),
+                transfers=(*before.transfers, *sent),
+            )
+    return SampledStep(chosen.kind, chosen.step, chosen.start, chosen.seconds, tuple(tasks.values()))

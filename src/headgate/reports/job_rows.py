@@ -1,0 +1,208 @@
+"""One job as a run's store has it."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from headgate.analysis.faults import survived
+from headgate.analysis.jobs import JobRecord, Phase, TaskRecord, Usage, phases, running
+from headgate.analysis.progress import Progress, together
+from headgate.analysis.sampled import by_role
+from headgate.analysis.steps import divide
+from headgate.analysis.usage import EMPTY, Array, Signal, highest, settings, total
+from headgate.events import ENDED
+from headgate.reports import stepping
+from headgate.reports.stepping import Stepping
+from headgate.telemetry.columns import COLUMNS, Column
+from headgate.telemetry.store import RunReader
+
+_SUMMED: frozenset[Column] = frozenset(
+    {"cpu_cores", "memory_bytes", "cache_bytes", "disk_read", "disk_write", "net_in", "net_out", "gpu_memory_bytes"}
+)
+"""Columns that add up over the tasks of a job; of the others the largest counts."""
+
+
+def loads(text: str | None) -> Any:
+    """A JSON value of the store; None where it is missing or damaged."""
+    try:
+        return json.loads(text) if text else None
+    except ValueError:
+        return None
+
+
+def as_object(text: str | None) -> dict[str, Any]:
+    value = loads(text)
+    return value if isinstance(value, dict) else {}
+
+
+def job(
+    reader: RunReader,
+    row: Mapping[str, Any],
+    every_task: Sequence[Mapping[str, Any]],
+    every_event: Sequence[Mapping[str, Any]],
+    usage: Mapping[str, Usage],
+    steps: Stepping,
+    run_state: str,
+    until: float,
+) -> JobRecord:
+    """A job from its row.
+
+    Args:
+        every_task: Rows of all tasks of the run.
+        every_event: The run's events, in the order of time.
+        usage: By task.
+        until: Seconds of the run.
+    """
+    name = row["name"]
+    mine = sorted((task for task in every_task if task["job"] == name), key=lambda task: by_role(task["id"]))
+    tasks = {task["id"]: task for task in mine}
+    events = [event for event in every_event if event["job"] == name]
+    state, reason = row["state"] or "waiting", row["reason"] or ""
+    if run_state == "interrupted" and state not in ENDED:
+        state, reason = "interrupted", "no end was recorded"
+    submitted = row["submitted"] if row["submitted"] is not None else 0.0
+    course = phases(
+        [(event["t"], event["kind"], event["text"] or "") for event in events],
+        submitted=submitted,
+        started=row["started"],
+        ended=row["ended"],
+        state=state,
+        until=row["ended"] if row["ended"] is not None else until,
+    )
+    plan = as_object(row["plan"])
+    synchronous = plan.get("synchronous") is not False
+    progress = together(_progress(reader, list(tasks)), synchronous=synchronous)
+    checkpoints = _of(reader, "checkpoints", list(tasks))
+    records = tuple(_task(task, usage, steps, course) for task in tasks.values())
+    return JobRecord(
+        name=name,
+        state=state,
+        reason=reason,
+        exit_code=row["exit_code"],
+        spec=as_object(row["spec"]),
+        submitted=submitted,
+        started=row["started"],
+        ended=row["ended"],
+        attempts=row["attempt"] or 0,
+        phases=course,
+        progress=progress,
+        usage=_together([usage.get(task, {}) for task in tasks], course),
+        entitled=_entitled(reader, tasks, course, until),
+        division=divide(steps.sums[task.id] for task in records if task.is_worker and task.id in steps.sums),
+        profile=as_object(row["profile"]) or None,
+        plan=plan or None,
+        memory_peak_bytes=max((task.memory_peak_bytes for task in records if task.memory_peak_bytes), default=None),
+        cpu_seconds=_spent(tasks.values(), usage, running(course)),
+        checkpoints=checkpoints,
+        events=events,
+        tasks=records,
+        sampled=stepping.sampled(reader, steps, tasks, synchronous=synchronous) if len(tasks) > 1 else (),
+        faults=survived(events, progress, checkpoints),
+    )
+
+
+def _task(row: Mapping[str, Any], usage: Mapping[str, Usage], steps: Stepping, course: Sequence[Phase]) -> TaskRecord:
+    id = row["id"]
+    peak = as_object(row["exit"]).get("memory_peak_bytes")
+    return TaskRecord(
+        id=id,
+        node=row["node"] or "",
+        started=row["started"],
+        ended=row["ended"],
+        usage=_together([usage.get(id, {})], course),
+        division=divide([steps.sums[id]]) if id in steps.sums else None,
+        memory_peak_bytes=peak if isinstance(peak, int | float) else None,
+    )
+
+
+def _together(usages: Sequence[Usage], course: Sequence[Phase]) -> dict[Column, Signal]:
+    """The usage of a job from that of its tasks, while they ran: no reading reaches back over a pause."""
+    result: dict[Column, Signal] = {}
+    for column in COLUMNS:
+        signals = [usage[column] for usage in usages if column in usage]
+        merged = total(signals) if column in _SUMMED else highest(signals)
+        ran = running(course)
+        clipped = merged.during(ran) if ran else merged
+        if len(clipped):
+            result[column] = clipped
+    return result
+
+
+def _entitled(
+    reader: RunReader, tasks: Mapping[str, Mapping[str, Any]], course: Sequence[Phase], until: float
+) -> Signal:
+    shares = []
+    for task in tasks:
+        found = reader.tuples("SELECT t, entitled_cores FROM shares WHERE task = ? ORDER BY t", (task,))
+        table = np.array(found, dtype=float).reshape(-1, 2)
+        shares.append(settings(table[:, 0], table[:, 1], until))
+    return total(shares).during(running(course))
+
+
+def _marks(names: Sequence[str]) -> str:
+    return ", ".join("?" * len(names))
+
+
+def _of(reader: RunReader, table: str, tasks: Sequence[str]) -> list[dict[str, Any]]:
+    return list(reader.rows(table, f"task IN ({_marks(tasks)})", tasks, "t")) if tasks else []
+
+
+def _progress(reader: RunReader, tasks: Sequence[str]) -> Progress:
+    sql = (
+        "SELECT t, step, epoch, samples, loss, coalesce(count, 1), coalesce(nan, 0), epochs, task, metrics"
+        f" FROM progress WHERE task IN ({_marks(tasks)}) ORDER BY t, rowid"
+    )
+    found = reader.tuples(sql, tasks)
+    table: Array = np.array([row[:8] for row in found], dtype=float).reshape(-1, 8)
+    metrics: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for row in found:
+        if row[9]:
+            for name, value in as_object(row[9]).items():
+                if isinstance(value, int | float) and np.isfinite(value):
+                    metrics[name].append((row[0], float(value)))
+    epochs = table[np.isfinite(table[:, 7]), 7]
+    return Progress(
+        t=table[:, 0],
+        step=table[:, 1],
+        epoch=table[:, 2],
+        samples=table[:, 3],
+        loss=table[:, 4],
+        count=table[:, 5],
+        task=tuple(row[8] for row in found),
+        not_numbers=int(table[:, 6].sum()),
+        epochs=int(epochs[-1]) if len(epochs) else None,
+        metrics={
+            name: (np.array([t for t, _ in pairs]), np.array([v for _, v in pairs])) for name, pairs in metrics.items()
+        },
+    )
+
+
+def cpu_seconds(task: Mapping[str, Any]) -> float | None:
+    """CPU time of a task's last attempt, as it was counted; None where it was not, or while it runs."""
+    started, ended = task["started"], task["ended"]
+    # While an attempt runs, the row still has the end of the one before.
+    if started is None or ended is None or ended < started:
+        return None
+    spent = as_object(task["exit"]).get("cpu_seconds")
+    return float(spent) if isinstance(spent, int | float) else None
+
+
+def _spent(
+    tasks: Iterable[Mapping[str, Any]], usage: Mapping[str, Usage], ran: Sequence[tuple[float, float]]
+) -> float | None:
+    """CPU seconds of a job, all attempts of its tasks together: as counted, or else from the readings."""
+    parts: list[float] = []
+    for task in tasks:
+        cpu = usage.get(task["id"], {}).get("cpu_cores", EMPTY)
+        cpu = cpu.during(ran) if ran else cpu
+        counted = cpu_seconds(task)
+        if counted is not None:
+            parts.append(cpu.within(-np.inf, task["started"]).integral + counted)
+        elif len(cpu):
+            parts.append(cpu.integral)
+    return sum(parts) if parts else None

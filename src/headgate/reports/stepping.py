@@ -1,0 +1,126 @@
+"""Sampled steps as a run's store has them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from headgate.analysis.sampled import (
+    Bar,
+    SampledStep,
+    Told,
+    Transfer,
+    assemble,
+    by_role,
+    choose,
+    lay_out,
+)
+from headgate.analysis.steps import ORDER, StepSums
+from headgate.telemetry.store import RunReader
+
+_PLACE = {name: index for index, name in enumerate(ORDER)}
+
+
+@dataclass(frozen=True, slots=True)
+class Stepping:
+    """The sampled steps of all tasks of a run: summed up, and what was told of each."""
+
+    sums: dict[str, StepSums]
+    told: dict[str, list[Told]]
+
+
+def read(reader: RunReader, after: float) -> Stepping:
+    """The steps that were told of after a time, in seconds of the run.
+
+    SQLite does the adding: a day of a job of ten tasks has some million spans.
+    """
+    known = "FROM spans WHERE seconds IS NOT NULL AND t >= ? AND task IS NOT NULL"
+    told: dict[str, list[Told]] = defaultdict(list)
+    waited: dict[str, list[float]] = defaultdict(list)
+    sql = f"SELECT t, task, step, total(seconds), total(CASE name WHEN 'input' THEN seconds END) {known}"
+    for t, task, step, seconds, input_seconds in reader.tuples(f"{sql} GROUP BY task, t, step", [after]):
+        told[task].append(Told(t, task, step or 0, seconds))
+        waited[task].append(input_seconds)
+    spans: dict[str, dict[str, tuple[float, float, float]]] = defaultdict(dict)
+    sql = f"SELECT task, name, total(seconds), total(bytes_in), total(bytes_out) {known} GROUP BY task, name"
+    for task, name, *sums in reader.tuples(sql, [after]):
+        spans[task][name] = (sums[0], sums[1], sums[2])
+    return Stepping(
+        sums={
+            task: StepSums(np.array([each.seconds for each in told[task]]), np.array(waited[task]), spans[task])
+            for task in told
+        },
+        told=dict(told),
+    )
+
+
+def sampled(
+    reader: RunReader, stepping: Stepping, tasks: Collection[str], *, synchronous: bool
+) -> tuple[SampledStep, ...]:
+    """A typical and the slowest step of a job with everything in it.
+
+    Args:
+        tasks: The job's.
+        synchronous: Whether its workers go through the same steps.
+    """
+    every = [told for task in tasks for told in stepping.told.get(task, ())]
+    workers = [told for told in every if not by_role(told.task)[0]]
+    servers = [told for told in every if by_role(told.task)[0]]
+    result = []
+    for chosen in choose(workers, servers, synchronous=synchronous):
+        bars, transfers = _bars(reader, chosen.told), _transfers(reader, chosen.told)
+        parts = [(told, bars.get(told, ()), transfers.get(told, ())) for told in chosen.told]
+        result.append(assemble(chosen, parts, synchronous=synchronous))
+    return tuple(result)
+
+
+def _bars(reader: RunReader, told: Sequence[Told]) -> dict[Told, tuple[Bar, ...]]:
+    begin = "begin" if _has(reader, "spans", "begin") else "NULL"
+    of = {(each.t, each.task, each.step): each for each in told}
+    rows: dict[Told, list[tuple[str, float | None, float, float, float]]] = defaultdict(list)
+    sql = (
+        f"SELECT t, task, coalesce(step, 0), name, {begin}, seconds, coalesce(bytes_in, 0), coalesce(bytes_out, 0)"
+        " FROM spans WHERE t BETWEEN ? AND ? AND seconds IS NOT NULL"
+    )
+    for t, task, step, name, *rest in reader.tuples(sql, _between(told)):
+        if (each := of.get((t, task, step))) is not None:
+            rows[each].append((name, rest[0], rest[1], rest[2], rest[3]))
+    # Where nobody said when a span began, they follow each other as in any step.
+    ordered = {each: sorted(found, key=lambda row: _PLACE.get(row[0], len(ORDER))) for each, found in rows.items()}
+    return {each: lay_out(found) for each, found in ordered.items()}
+
+
+def _transfers(reader: RunReader, told: Sequence[Told]) -> dict[Told, list[Transfer]]:
+    result: dict[Told, list[Transfer]] = defaultdict(list)
+    if not _has(reader, "transfers", "peer"):
+        return result
+    of = {(each.t, each.task, each.step): each for each in told}
+    sql = (
+        "SELECT t, task, coalesce(step, 0), peer, push_begin, push_end, push_bytes, pull_begin, pull_end, pull_bytes"
+        " FROM transfers WHERE t BETWEEN ? AND ? ORDER BY peer"
+    )
+    for t, task, step, peer, *numbers in reader.tuples(sql, _between(told)):
+        if (each := of.get((t, task, step))) is None:
+            continue
+        ways: tuple[tuple[Literal["push", "pull"], list[float | None]], ...] = (
+            ("push", numbers[:3]),
+            ("pull", numbers[3:]),
+        )
+        for way, (begin, end, size) in ways:
+            if begin is not None and end is not None:
+                result[each].append(Transfer(peer, way, begin, end, size or 0.0))
+    return result
+
+
+def _between(told: Sequence[Told]) -> tuple[float, float]:
+    times = [each.t for each in told]
+    return min(times), max(times)
+
+
+def _has(reader: RunReader, table: str, column: str) -> bool:
+    """Whether a store has it: one that an earlier version wrote may not."""
+    return bool(reader.tuples("SELECT 1 FROM pragma_table_info(?) WHERE name = ?", (table, column)))
