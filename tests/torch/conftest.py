@@ -168,7 +168,7 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempting:
     ) -> Attempt:
         folder = tmp_path / f"attempt-{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
-        with ChannelListener(folder) as listener:
+        with ChannelListener(folder, welcome={"role": "worker", "index": 0, "plan": {}, "threads": None}) as listener:
             variables = listener.environment(**({"HEADGATE_RESUME": resume} if resume else {}), **more)
             for name, value in variables.items():
                 monkeypatch.setenv(name, value)

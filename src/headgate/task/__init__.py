@@ -10,6 +10,6 @@ from headgate.task.environment import TaskEnvironment
 from headgate.task.fit import LineFit, fit_line
 from headgate.task.progress import Progress
 from headgate.task.spans import StepSpans
-from headgate.task.stop import Stop
+from headgate.task.stop import PeerLost, Stop
 
-__all__ = ["Channel", "LineFit", "Progress", "Stop", "StepSpans", "TaskEnvironment", "fit_line"]
+__all__ = ["Channel", "LineFit", "PeerLost", "Progress", "Stop", "StepSpans", "TaskEnvironment", "fit_line"]

@@ -37,6 +37,7 @@ class Channel:
         stopping: `stop` when asked to end, `orphaned` when the engine is gone, else empty. Stays once set.
         welcome: The engine's greeting; empty until it came.
         peers: The latest view of the job's tasks; empty until one came.
+        state: The checkpoint that a task which joins others starts from; empty until it was told.
         watcher: Where set, called from the reading thread with each view and each `state`; must not block.
     """
 
@@ -46,9 +47,11 @@ class Channel:
         self.stopping = ""
         self.welcome: Mapping[str, Any] = {}
         self.peers: Mapping[str, Any] = {}
+        self.state = ""
         self.watcher: Callable[[Mapping[str, Any]], None] | None = None
         self._threads: int | None = None
         self._checkpoint = False
+        self._hold = False
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._unsent = bytearray()
@@ -152,6 +155,13 @@ class Channel:
             self._settle()
         return asked
 
+    def take_hold(self) -> bool:
+        """Whether a checkpoint for a task that joins was asked for since the last call."""
+        with self._lock:
+            asked, self._hold = self._hold, False
+            self._settle()
+        return asked
+
     def wait_for(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Wait until `condition` holds, which is asked again after each message, or nobody is there; whether it
         holds."""
@@ -169,7 +179,7 @@ class Channel:
         self._wake()
 
     def _settle(self) -> None:
-        self.pending = bool(self._threads is not None or self._checkpoint or self.stopping)
+        self.pending = bool(self._threads is not None or self._checkpoint or self._hold or self.stopping)
 
     def _wake(self) -> None:
         try:
@@ -227,11 +237,16 @@ class Channel:
                 if kind == "welcome":
                     self.welcome = message
             elif kind == "checkpoint":
-                self._checkpoint = True
+                if message.get("hold"):
+                    self._hold = True
+                else:
+                    self._checkpoint = True
             elif kind == "stop":
                 self.stopping = "stop"
             elif kind == "peers":
                 self.peers = message
+            elif kind == "state":
+                self.state = str(message.get("path", ""))
             if not self.pending:
                 self.pending_since = time.monotonic()
             self._settle()

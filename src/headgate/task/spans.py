@@ -11,19 +11,27 @@ class StepSpans:
 
     Args:
         clock: Seconds, never going back. A device that works asynchronously needs a clock that waits for it.
+
+    Attributes:
+        begins: Seconds from the step's start to that of each span; where it was entered again, to the first.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._spans: dict[str, float] = {}
         self._name = ""
+        self._began = 0.0
         self._entered = 0.0
+        self._carved = 0.0
+        self.begins: dict[str, float] = {}
 
     def begin(self, name: str) -> None:
         """Start a new step, in the span `name`."""
         self._spans = {}
         self._name = name
-        self._entered = self._clock()
+        self._carved = 0.0
+        self._began = self._entered = self._clock()
+        self.begins = {name: 0.0}
 
     @property
     def inside(self) -> str:
@@ -33,9 +41,22 @@ class StepSpans:
     def enter(self, name: str) -> None:
         """The span `name` begins, and ends the one before it."""
         now = self._clock()
-        self._spans[self._name] = self._spans.get(self._name, 0.0) + now - self._entered
+        self._spans[self._name] = self._spans.get(self._name, 0.0) + now - self._entered - self._carved
         self._name = name
         self._entered = now
+        self._carved = 0.0
+        if name:
+            self.begins.setdefault(name, now - self._began)
+
+    def carve(self, name: str, begin: float, seconds: float) -> None:
+        """`seconds` of the running span, from `begin` by the clock on, belong to the span `name` instead."""
+        self._spans[name] = self._spans.get(name, 0.0) + seconds
+        self._carved += seconds
+        self.begins.setdefault(name, begin - self._began)
+
+    def since_begin(self, moment: float) -> float:
+        """Seconds from the step's start to `moment` by the clock."""
+        return moment - self._began
 
     def end(self) -> dict[str, float]:
         """End the step; seconds by span, in the order in which they first ended."""

@@ -12,3 +12,16 @@ class Stop(SystemExit):
 
     def __init__(self) -> None:
         super().__init__(0)
+
+
+class PeerLost(SystemExit):
+    """Ends the script because another task of its job is gone and the rest cannot go on: status 75, "try again".
+
+    The engine starts the job again from its last checkpoint.
+    """
+
+    STATUS = 75
+
+    def __init__(self, text: str) -> None:
+        super().__init__(self.STATUS)
+        self.text = text

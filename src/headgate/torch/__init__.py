@@ -70,7 +70,9 @@ def prepare(
     if loss_reduction not in ("mean", "sum"):
         raise ValueError(f"prepare(loss_reduction={loss_reduction!r}): expected 'mean' or 'sum'")
     session = _join()
-    prepared = list(loaders) if session is None else session.prepare(model, optimizer, loaders, scheduler)
+    prepared = (
+        list(loaders) if session is None else session.prepare(model, optimizer, loaders, scheduler, loss_reduction)
+    )
     return model if optimizer is None and not loaders else (model, optimizer, *prepared)
 
 

@@ -59,21 +59,60 @@ class RoundResult:
             until the next `begin`. May be the registered buffers themselves.
         members: Indices, ascending, of the workers that count in the view in which the round was completed. The next
             global batch is divided between these. The same for all workers.
-        push_seconds: Seconds of `finish` until everything had left.
         wait_seconds: Seconds of `finish` for which nothing moved because others were not done.
-        pull_seconds: Seconds of `finish` in which sums came in.
+        pull_seconds: Seconds of `finish` in which sums came in, and nothing of this worker's went out any more. The
+            rest of `finish` counts as push.
         transfers: By peer; may be left out where nobody asked for it (`Backend.traced`).
     """
 
     sums: Sequence[torch.Tensor]
     members: tuple[int, ...]
-    push_seconds: float = 0.0
     wait_seconds: float = 0.0
     pull_seconds: float = 0.0
     transfers: Sequence[Transfer] = field(default=())
 
 
-class Backend(ABC):
+class Link(ABC):
+    """What ties a worker to the others of its job.
+
+    Attributes:
+        index: This worker's index in the plan.
+    """
+
+    index: int
+
+    @property
+    @abstractmethod
+    def lowest(self) -> bool:
+        """Whether this is the worker that saves checkpoints: the first that counts."""
+
+    @abstractmethod
+    def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Overwrite the tensors with those of the lowest worker; all workers call it alike.
+
+        Raises:
+            headgate.task.PeerLost: It cannot be completed because another task is gone.
+            headgate.task.Stop: The same, while this task was asked to stop.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """The script ends: say goodbye to the others and return soon. May be called twice."""
+
+    def broadcast_value(self, value: Any) -> Any:
+        """The lowest worker's `value`, of tensors, numbers, strings and containers of them."""
+        packed = io.BytesIO()
+        torch.save(value, packed)
+        content = torch.frombuffer(bytearray(packed.getvalue()), dtype=torch.uint8)
+        size = torch.tensor([content.numel()], dtype=torch.int64)
+        self.broadcast([size])
+        if content.numel() != int(size):
+            content = torch.empty(int(size), dtype=torch.uint8)
+        self.broadcast([content])
+        return torch.load(io.BytesIO(content.numpy().tobytes()), weights_only=True)
+
+
+class Backend(Link):
     """Adds up the buffers of all workers of a job.
 
     A round is: `begin`, then `launch` of every buffer once, in any order (`ordered`: by index), then `finish`. All
@@ -86,7 +125,6 @@ class Backend(ABC):
         ordered: Whether buffers have to be launched by index.
         device: Where the buffers have to be; None: where the parameters are.
         traced: Whether the running round is one of a sampled step: `finish` then tells its transfers.
-        index: This worker's index in the plan.
         members: Indices, ascending, of the workers that count, as of the last completed round (before the first: of the
             view that the job began with).
     """
@@ -96,7 +134,6 @@ class Backend(ABC):
     ordered: bool = True
     device: torch.device | None = None
     traced: bool = False
-    index: int
     members: tuple[int, ...]
 
     @property
@@ -133,10 +170,6 @@ class Backend(ABC):
             headgate.task.Stop: The same, while this task was asked to stop.
         """
 
-    @abstractmethod
-    def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Overwrite the tensors with those of the lowest worker; all workers call it alike, before the first round."""
-
     def sum_sparse(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The sums of sparse (COO) gradients, one for one; called after `finish`, by all workers alike.
 
@@ -145,38 +178,15 @@ class Backend(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} cannot add up sparse gradients; make the layer sparse=False")
 
-    @abstractmethod
-    def close(self) -> None:
-        """The script ends: say goodbye to the others and return soon. May be called twice."""
 
-    def broadcast_value(self, value: Any) -> Any:
-        """The lowest worker's `value`, of tensors, numbers, strings and containers of them."""
-        packed = io.BytesIO()
-        torch.save(value, packed)
-        content = torch.frombuffer(bytearray(packed.getvalue()), dtype=torch.uint8)
-        size = torch.tensor([content.numel()], dtype=torch.int64)
-        self.broadcast([size])
-        if content.numel() != int(size):
-            content = torch.empty(int(size), dtype=torch.uint8)
-        self.broadcast([content])
-        return torch.load(io.BytesIO(content.numpy().tobytes()), weights_only=True)
-
-
-class Asynchronous(ABC):
+class Asynchronous(Link):
     """Parameter servers that workers do not wait for each other at: optimizers run there, and no gradient is averaged.
 
     Attributes:
-        index: This worker's index in the plan.
         dealer: Which global batches this worker takes.
     """
 
-    index: int
     dealer: Dealer
-
-    @property
-    @abstractmethod
-    def lowest(self) -> bool:
-        """Whether this is the worker that saves checkpoints: the first that counts."""
 
     @abstractmethod
     def adopt(self, model: torch.nn.Module, optimizer: Any) -> None:
@@ -192,10 +202,6 @@ class Asynchronous(ABC):
     @abstractmethod
     def before_save(self) -> None:
         """A checkpoint is about to be saved here: bring parameters and the state of optimizers from the servers."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """The script ends: push what is left, say goodbye, and return soon. May be called twice."""
 
 
 REMOTE = "_headgate_remote"

@@ -30,17 +30,18 @@ def size(batch: Any) -> int | None:
     return None
 
 
-def part(batch: Any, samples: int, whole: int) -> Any:
-    """The first `samples` of the `whole` samples in `batch`; tensors of another first dimension stay as they are."""
+def part(batch: Any, samples: int, whole: int, begin: int = 0) -> Any:
+    """`samples` of the `whole` samples in `batch`, from the one numbered `begin` on; tensors of another first dimension
+    stay as they are."""
     if isinstance(batch, torch.Tensor):
-        return batch[:samples] if batch.dim() and batch.size(0) == whole else batch
+        return batch[begin : begin + samples] if batch.dim() and batch.size(0) == whole else batch
     if isinstance(batch, Mapping):
-        items = {key: part(item, samples, whole) for key, item in batch.items()}
+        items = {key: part(item, samples, whole, begin) for key, item in batch.items()}
         return items if type(batch) is dict else _rebuilt(batch, items)
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(part(item, samples, whole) for item in batch))
+        return type(batch)(*(part(item, samples, whole, begin) for item in batch))
     if isinstance(batch, (list, tuple)):
-        return type(batch)(part(item, samples, whole) for item in batch)
+        return type(batch)(part(item, samples, whole, begin) for item in batch)
     return batch
 
 

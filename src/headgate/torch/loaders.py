@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol
 
@@ -16,6 +17,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from headgate.torch import rng
+from headgate.torch.iteration import Iteration
+from headgate.torch.shards import Hand, Pass, ShardingSampler, Sharing
 from headgate.torch.watching import MARK, OpenIterator, SkippingSampler, attributes_of, cannot_rejoin, watched
 
 
@@ -29,6 +32,9 @@ class Watcher(Protocol):
 
     def exhausted(self, iteration: Iteration) -> None: ...
 
+    def lost_some(self, iteration: Iteration) -> None:
+        """Batches that were drawn ahead for workers that are gone cannot be drawn anew."""
+
 
 class Loaders:
     """All prepared loaders of a script.
@@ -37,6 +43,7 @@ class Loaders:
         epoch: Number of epochs entered; iterations of different ones are told apart by it.
         generators: Random generators that loaders were given.
         source: Where set, what the first loader's batches are drawn through.
+        sharing: How training data is divided between several workers; None: there is one.
     """
 
     def __init__(self, watcher: Watcher) -> None:
@@ -44,6 +51,7 @@ class Loaders:
         self.states: list[LoaderState] = []
         self.epoch = 0
         self.source: Callable[[OpenIterator], Iterator[Any]] | None = None
+        self.sharing: Sharing | None = None
         self._iterations = 0
         self.generators: list[torch.Generator] = []
         self._resume_rng: rng.RngState | None = None
@@ -57,6 +65,10 @@ class Loaders:
         known = {id(generator) for generator in self.generators}
         self.generators += [g for g in attributes_of(loader, torch.Generator) if id(g) not in known]
         return watched(loader, state.iterate, state.sampler_for)
+
+    def drawing(self) -> AbstractContextManager[None]:
+        """A context in which the random stream that data is drawn with is in force: with one worker, the script's."""
+        return nullcontext() if self.sharing is None else self.sharing.stream.drawing()
 
     def capture_rng(self, devices: bool = True) -> rng.RngState:
         return rng.capture(self.generators, devices)
@@ -164,6 +176,11 @@ class LoaderState:
         self.to_end = 0
         self.to_rejoin: dict[str, Any] | None = None
         self.skip: SkippingSampler | None = None
+        self.shards: ShardingSampler | None = None
+        if loaders.sharing is not None and _gives_batches_of_indices(loader):
+            loader.in_order = True  # all workers have to train on the same batches at the same time
+            self.skip = SkippingSampler()
+            self.shards = ShardingSampler(loaders.drawing, loaders.sharing.smallest)
 
     def current(self) -> Iteration | None:
         """The latest iteration, if the script still holds on to it and it is not exhausted."""
@@ -175,8 +192,32 @@ class LoaderState:
         loader = self._loader() if self._loader is not None else None
         return getattr(loader, "_iterator", None) is not None
 
+    def drop_iterator(self) -> None:
+        """End the workers that the loader keeps from pass to pass: the next iterator is a new one."""
+        loader = self._loader() if self._loader is not None else None
+        if loader is not None and self.keeps_iterator():
+            loader._iterator = None
+
+    def draws_ahead(self) -> bool:
+        """Whether indices of a worker's parts are drawn before their batch is asked for."""
+        loader = self._loader() if self._loader is not None else None
+        return self.shards is not None and loader is not None and loader.num_workers > 0
+
     def sampler_for(self, sampler: Any) -> Any:
-        return sampler if self.skip is None else self.skip.around(sampler)
+        if self.skip is not None:
+            sampler = self.skip.around(sampler)
+        return sampler if self.shards is None else self.shards.around(sampler)
+
+    def deal(self, done: int) -> Hand | None:
+        """This worker's part of the pass that begins now after `done` batches; None: it takes all of it."""
+        sharing = self.loaders.sharing
+        if sharing is None or not sharing.divides():
+            return None
+        loader = self._loader() if self._loader is not None else None
+        batches = len(loader) if loader is not None and self.by_index else None
+        phase, epoch = sharing.place()
+        by_index = self.shards is not None
+        return sharing.dealer.deal(Pass(phase, epoch, self.index, self.ended, done, batches, by_index))
 
     def iterate(self, open_inner: OpenIterator) -> Iteration:
         if self.to_end:
@@ -191,100 +232,11 @@ class LoaderState:
         return iteration
 
 
-class Iteration:
-    """One pass over a prepared loader.
-
-    Attributes:
-        done: Batches that it gave, those before a resume included.
-        reopened: Whether the loader's iterator, with its workers, is one from an earlier pass: that draws fewer random
-            numbers than a new one.
-        created: Random states when it was created.
-        first: Random states before its first batch; None until then.
-        before: How often each loader had been gone through in this epoch when it was created.
-        epoch: The epoch it was created in, as `Loaders` counts.
-        number: Counts the iterations of the script.
-    """
-
-    def __init__(self, state: LoaderState, open_inner: OpenIterator, position: dict[str, Any] | None) -> None:
-        loaders = state.loaders
-        self.state = state
-        self.exhausted = False
-        self.number = loaders.number_iteration()
-        self.epoch = loaders.epoch
-        self.before = loaders.counts()
-        self._watcher = loaders.watcher
-        self._open = open_inner
-        self._inner: Iterator[Any] | None = None
-        if position is None:
-            self.done = 0
-            self.reopened = state.keeps_iterator()
-            self.first: rng.RngState | None = None
-            self.created = loaders.capture_rng(devices=False)
-            self._inner = open_inner()
-        else:
-            self.done = position["done"]
-            self.reopened = position["reopened"]
-            self.first = position["first"]
-            self.created = position["created"]
-
-    def __iter__(self) -> Iteration:
-        return self
-
-    def __next__(self) -> Any:
-        inner = self._inner
-        if inner is None:
-            inner = self._inner = self._rejoined()
-        if self.first is None:
-            self.first = self.state.loaders.capture_rng(devices=False)
-        self._watcher.fetching(self)
-        try:
-            batch = next(inner)
-        except StopIteration:
-            self._watcher.exhausted(self)
-            self._finish()
-            raise
-        self.done += 1
-        return self._watcher.fetched(self, batch)
-
-    def position(self, within_epoch: bool) -> dict[str, Any]:
-        """What it takes to rejoin; `inside` says whether it was created in the epoch that is to be resumed."""
-        return {
-            "done": self.done,
-            "reopened": self.reopened,
-            "created": self.created,
-            "first": self.first,
-            "inside": within_epoch and self.epoch == self.state.loaders.epoch,
-        }
-
-    def __len__(self) -> int:
-        return len(self._inner)  # type: ignore[arg-type]
-
-    def __del__(self) -> None:
-        self._finish()
-
-    def _finish(self) -> None:
-        if not self.exhausted:
-            self.exhausted = True
-            if self.epoch == self.state.loaders.epoch:
-                self.state.ended += 1
-
-    def _rejoined(self) -> Iterator[Any]:
-        """The inner iterator as it was after `done` batches, with the random states of that moment."""
-        state, loaders = self.state, self.state.loaders
-        now = loaders.capture_rng()
-        skip = state.skip = SkippingSampler()
-        if self.reopened:
-            self._open()
-        loaders.restore_rng(self.created)
-        skip.count = self.done if state.by_index else 0
-        inner = self._open()
-        if self.first is not None:
-            loaders.restore_rng(self.first)
-        if state.by_index:
-            skip.advance()
-        else:
-            for _ in range(self.done):
-                next(inner, None)
-        state.skip = None
-        loaders.restore_rng(loaders.take_resume_rng() or now)
-        return inner
+def _gives_batches_of_indices(loader: Any) -> bool:
+    """Whether a batch of a loader is what the indices say that its sampler draws."""
+    return (
+        isinstance(loader, DataLoader)
+        and not isinstance(loader.dataset, IterableDataset)
+        and loader.batch_sampler is not None
+        and type(loader).__iter__ is DataLoader.__iter__
+    )

@@ -15,10 +15,13 @@ import torch
 from torch import nn
 
 from headgate.task import StepSpans
+from headgate.torch.backend import Passage, RoundResult
 from headgate.torch.rng import cuda_in_use
 
 FIRST_STEPS = 20
 """Steps at the start that are all sampled."""
+_EXCHANGE = ("push", "wait", "pull")
+_SPANS = ("input", "forward", "backward", *_EXCHANGE, "optimizer", "other")
 _FLOPS_STEP = 2
 _EVERY = 50
 _IN_A_ROW = 2
@@ -31,7 +34,9 @@ class Step:
     Args:
         number: Counts the steps of this process, from 1.
         samples: Samples that it took; None where batches do not tell.
-        spans: Seconds by span: `input`, `forward`, `backward`, `optimizer`, `other`.
+        spans: Seconds by span: `input`, `forward`, `backward`, `push`, `wait`, `pull`, `optimizer`, `other`.
+        begins: Seconds from the step's start to the first of each span.
+        transfers: What went between this task and others, as the channel tells it.
         flops_forward: FLOPs of the forward passes; None unless counted on this step.
         flops: FLOPs of the whole step.
     """
@@ -39,6 +44,8 @@ class Step:
     number: int
     samples: int | None
     spans: dict[str, float] = field(default_factory=dict)
+    begins: dict[str, float] = field(default_factory=dict)
+    transfers: list[dict[str, Any]] = field(default_factory=list)
     flops_forward: int | None = None
     flops: int | None = None
 
@@ -48,8 +55,26 @@ class Step:
 
     @property
     def compute_seconds(self) -> float:
-        """Seconds without waiting for input."""
-        return self.seconds - self.spans.get("input", 0.0)
+        """Seconds without waiting for input and for other tasks."""
+        return self.seconds - sum(self.spans.get(name, 0.0) for name in ("input", *_EXCHANGE))
+
+    def told(self) -> dict[str, Any]:
+        """Spans, with their bytes, and transfers, as the channel tells them."""
+        sent = sum(transfer["push"][2] for transfer in self.transfers if transfer["push"])
+        received = sum(transfer["pull"][2] for transfer in self.transfers if transfer["pull"])
+        inwards = "pull" if "pull" in self.spans else "push"  # a ring sends and receives at once
+        spans = [
+            {
+                "name": name,
+                "seconds": self.spans[name],
+                "begin": self.begins.get(name, 0.0),
+                "bytes_in": received if name == inwards else 0,
+                "bytes_out": sent if name == "push" else 0,
+            }
+            for name in _SPANS
+            if name in self.spans
+        ]
+        return {"spans": spans, "transfers": self.transfers} if self.transfers else {"spans": spans}
 
 
 class Meter:
@@ -74,6 +99,7 @@ class Meter:
         self._every_step = every_step
         self._spans = StepSpans(_clock)
         self._sampled = False
+        self._transfers: list[dict[str, Any]] = []
         self._depth = 0
         self._handles: list[Any] = []
         self._flops: _FlopPhases | None = None
@@ -92,6 +118,7 @@ class Meter:
         self._sampled = self._every_step or number <= FIRST_STEPS or number % _EVERY < _IN_A_ROW
         if self._sampled:
             self._depth = 0
+            self._transfers = []
             self._hook(number == _FLOPS_STEP)
             self._spans.begin("other")
 
@@ -99,6 +126,31 @@ class Meter:
         """The span `name` of the running step begins."""
         if self._sampled:
             self._spans.enter(name)
+
+    @property
+    def sampled(self) -> bool:
+        """Whether the running step is one of those that are measured."""
+        return self._sampled
+
+    def exchanged(self, begin: float, end: float, result: RoundResult) -> None:
+        """Of the running span, the time from `begin` to `end` went into exchanging gradients."""
+        if not self._sampled:
+            return
+        at = begin
+        wait, pull = result.wait_seconds, result.pull_seconds
+        for name, seconds in zip(_EXCHANGE, (max(0.0, end - begin - wait - pull), wait, pull)):
+            if seconds:
+                self._spans.carve(name, at, seconds)
+                at += seconds
+        self._transfers += [
+            {"peer": transfer.peer, "push": self._passage(transfer.push), "pull": self._passage(transfer.pull)}
+            for transfer in result.transfers
+        ]
+
+    def _passage(self, passage: Passage | None) -> list[float] | None:
+        if passage is None:
+            return None
+        return [self._spans.since_begin(passage.begin), self._spans.since_begin(passage.end), passage.bytes]
 
     def complete(self) -> None:
         """The optimizer has taken its step: what is marked from now on still belongs to it, until `end`."""
@@ -117,7 +169,7 @@ class Meter:
         self.unhook()
         spans = self._spans.end()
         if self.completed:
-            step = Step(self.steps, self.samples, spans)
+            step = Step(self.steps, self.samples, spans, self._spans.begins, self._transfers)
             if self._flops is not None and self._flops.counter.complete and self._flops.forward:
                 step.flops_forward, step.flops = self._flops.forward, self._flops.counter.flops
             self._flops = None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -52,3 +53,35 @@ def restore(state: RngState, generators: Sequence[torch.Generator]) -> None:
     for index, saved in enumerate(state.get("cuda", [])):
         if index < torch.cuda.device_count():
             torch.cuda.set_rng_state(saved, index)
+
+
+class Stream:
+    """A stream of random numbers beside the one that the script draws from: what data is drawn with.
+
+    Args:
+        state: Where it begins.
+    """
+
+    def __init__(self, state: RngState) -> None:
+        self.move(state)
+        self._drawing = False
+
+    def move(self, state: RngState) -> None:
+        """Go on from `state`."""
+        self._state = {name: part for name, part in state.items() if name != "cuda"}
+
+    @contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Whoever draws meanwhile draws from this stream; the script's own stands still. May be nested."""
+        if self._drawing:
+            yield
+            return
+        own = capture((), devices=False)
+        restore(self._state, ())
+        self._drawing = True
+        try:
+            yield
+        finally:
+            self._drawing = False
+            self._state = capture((), devices=False)
+            restore(own, ())

@@ -19,8 +19,12 @@ from torch import nn
 from headgate.task import Channel, Progress, Stop, TaskEnvironment
 from headgate.torch import batches, checkpoints
 from headgate.torch.costs import Costs
-from headgate.torch.loaders import Iteration, Loaders
+from headgate.torch.distributed import Worker, plan_of, state_to_join
+from headgate.torch.iteration import Iteration
+from headgate.torch.loaders import Loaders
 from headgate.torch.meter import FIRST_STEPS, Meter, Step
+from headgate.torch.orders import AgreedOrders
+from headgate.torch.reduce import Exchange
 from headgate.torch.saving import Saver
 from headgate.torch.sweep import Sweep
 from headgate.torch.trained import Trained
@@ -28,7 +32,6 @@ from headgate.torch.trained import Trained
 PATIENCE_SECONDS = 3.0
 """How long an order waits for a step boundary before any report or fetch has to do, at the cost of the position."""
 _FLUSH_SECONDS = 2.0
-_COMPUTE_SPANS = ("input", "forward", "backward", "optimizer", "other")
 
 
 class Session:
@@ -39,13 +42,17 @@ class Session:
         self._profiling = environment.mode == "profile"
         self._progress = Progress(lambda message: channel.send(message, can_be_missed=True), _numbers)
         self._resume: dict[str, Any] | None = None
-        if environment.resume is not None and not self._profiling:
-            self._resume = checkpoints.read(environment.resume)
+        plan = {} if self._profiling else plan_of(channel)
+        resume = (state_to_join(channel) if plan else "") or environment.resume
+        if resume is not None and not self._profiling:
+            self._resume = checkpoints.read(resume)
             self._progress.samples = self._resume["samples"]
         self._steps: int = self._resume["step"] if self._resume else 0
         self._progress.step = self._steps
         self._trained = Trained(self._resume)
         self._saver = Saver(environment.checkpoints, self._trained, channel.send)
+        self._worker = Worker(channel, plan, self._resume, self) if plan else None
+        self._orders: Channel | AgreedOrders = channel if self._worker is None else self._worker.orders
         self._loaders = Loaders(self)
         self._costs = Costs(self._trained, environment.mode)
         self._profile_sent = False
@@ -57,7 +64,7 @@ class Session:
         self._hooked = False
         self._fed: set[int] = set()
         self._feeding: set[int] = set()
-        self._samples: dict[int, int] = {}
+        self._samples: dict[int, tuple[int, int]] = {}
         self._phase = -1
         self._epoch: int | None = None
         self._epoch_rng: dict[str, Any] | None = None
@@ -68,15 +75,22 @@ class Session:
 
     # --- what the script calls ---------------------------------------------------------------------------------------
 
-    def prepare(self, model: nn.Module, optimizer: Any, loaders: Sequence[Any], scheduler: Any) -> list[Any]:
+    def prepare(
+        self, model: nn.Module, optimizer: Any, loaders: Sequence[Any], scheduler: Any, loss_reduction: str = "mean"
+    ) -> list[Any]:
         """Register what the script trains with and load a checkpoint into it; the loaders, prepared."""
         self._trained.add(model, optimizer, scheduler)
+        if self._worker is not None:
+            self._worker.prepare(model, optimizer, loss_reduction)
+            self._loaders.sharing = self._worker.sharing
         if hasattr(optimizer, "register_step_post_hook"):
             self._hooked = True
             optimizer.register_step_pre_hook(self._optimizer_begins)
             optimizer.register_step_post_hook(self._optimizer_ended)
         known = len(self._loaders.states)
         prepared = [self._loaders.prepare(loader) for loader in loaders]
+        if self._worker is not None:
+            self._worker.share_random(self._loaders.generators)
         for loader in prepared[:1]:
             self._costs.trains_on(loader)
         resume = self._resume
@@ -124,7 +138,7 @@ class Session:
         self._progress.report(loss, metrics)
         if not self._loaders.states and self._stepped:
             self._begin_step()
-        if self._channel.pending and self._stepped and (not self._loaders.states or self._patience_ends()):
+        if self._orders.pending and self._stepped and (not self._loaders.states or self._patience_ends()):
             self._obey(None)
 
     def close(self) -> None:
@@ -135,11 +149,15 @@ class Session:
             self._costs.notes.append("the script ended before all sizes and thread counts were measured")
         if self._meter.steps and not self._profile_sent:
             self._send_profile()
+        if self._worker is not None:
+            self._worker.close()
         self._channel.flush(_FLUSH_SECONDS)
 
     # --- what the optimizer and the loaders tell ---------------------------------------------------------------------
 
     def _optimizer_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._worker is not None:
+            self._worker.optimizer_begins()
         if optimizer is self._trained.optimizers[-1]:
             self._meter.unhook()
         self._meter.mark("optimizer")
@@ -156,9 +174,9 @@ class Session:
         self._stepped = True
         self._feeding, self._fed = self._fed, set()
         if self._samples:
-            taken = self._samples[min(self._samples)]
-            self._progress.samples = (self._progress.samples or 0) + taken
-            self._meter.samples = taken
+            whole, here = self._samples[min(self._samples)]
+            self._progress.samples = (self._progress.samples or 0) + whole
+            self._meter.samples = here
             self._samples = {}
         self._meter.complete()
 
@@ -177,10 +195,10 @@ class Session:
         if boundary or self._meter.completed or not self._meter.open:
             self._begin_step()
         if boundary:
-            if self._channel.pending:
+            if self._orders.pending:
                 self._obey(self._loaders.anchor(self._feeding))
             self._stepped = False
-        elif self._channel.pending and self._patience_ends():
+        elif self._orders.pending and self._patience_ends():
             self._obey(None)
         self._meter.mark("input")
 
@@ -190,10 +208,15 @@ class Session:
             self._costs.saw_batch(batch)
         if self._sweep is not None:
             batch = self._sweep.part(batch)
-        samples = batches.size(batch)
+        here = batches.size(batch)
         index = iteration.state.index
-        if samples is not None:
-            self._samples[index] = self._samples.get(index, 0) + samples
+        dealt = iteration.dealt
+        if self._worker is not None:
+            self._worker.fetched(index, dealt)
+        if here is not None:
+            whole = here if dealt is None or dealt.whole is None else dealt.whole
+            before = self._samples.get(index, (0, 0))
+            self._samples[index] = before[0] + whole, before[1] + here
         self._fed.add(iteration.number)
         return batch
 
@@ -201,10 +224,30 @@ class Session:
         self._meter.end()
         self._samples.pop(iteration.state.index, None)
 
+    def lost_some(self, iteration: Iteration) -> None:
+        self._note(
+            f"{iteration.state.cannot_rejoin}: of the batches that were read ahead when a worker left or joined, "
+            "some samples are skipped"
+        )
+
+    # --- what a worker of several asks and tells ---------------------------------------------------------------------
+
+    def place(self) -> tuple[int, int]:
+        return self._phase, -1 if self._epoch is None else self._epoch
+
+    def sampling(self) -> bool:
+        return self._meter.sampled
+
+    def exchanged(self, exchange: Exchange) -> None:
+        self._meter.exchanged(exchange.begin, exchange.end, exchange.result)
+
     # --- boundaries --------------------------------------------------------------------------------------------------
 
     def _patience_ends(self) -> bool:
-        return time.monotonic() - self._channel.pending_since > PATIENCE_SECONDS
+        ends = time.monotonic() - self._orders.pending_since > PATIENCE_SECONDS
+        if ends and self._worker is not None:
+            self._worker.insist()
+        return ends
 
     def _obey(self, anchor: Iteration | None) -> None:
         """Do what the engine asked for, in the middle of an epoch.
@@ -213,18 +256,25 @@ class Session:
             anchor: The iteration whose position a checkpoint records; None where there is no exact one.
         """
         self._follow_threads()
-        stopping = self._channel.stopping
+        stopping = self._orders.stopping
         if stopping:
             self._save_in_epoch(stopping, anchor)
             self._end()
+        if anchor is not None and self._orders.take_hold():
+            self._save_in_epoch("join", anchor)
+            self._hold()
         if anchor is None and self._epoch is not None and not self._loaders.states:
             self._note("no loader was prepared: a checkpoint that is asked for is saved at the end of the epoch")
             return
-        if self._channel.take_checkpoint():
+        if self._orders.take_checkpoint():
             self._save_in_epoch("request", anchor)
 
+    def _hold(self) -> None:
+        if self._worker is not None:
+            self._worker.hold()
+
     def _follow_threads(self) -> None:
-        threads = self._channel.take_threads()
+        threads = self._orders.take_threads()
         if threads is not None and not self._profiling and threads != torch.get_num_threads():
             torch.set_num_threads(threads)
 
@@ -242,7 +292,10 @@ class Session:
             self._loaders.restore_rng(resume["epoch_rng"])
             self._loaders.arm(resume["loaders"], resume["rng"], inside=True)
         else:
-            self._loaders.restore_rng(resume["rng"])
+            with self._loaders.drawing():
+                self._loaders.restore_rng(resume["rng"])
+        if self._worker is not None:
+            self._worker.reseed()
 
     def _end_epoch(self, epoch: int) -> None:
         self._meter.end()
@@ -250,11 +303,14 @@ class Session:
         self._loaders.disarm()
         self._stepped = False
         self._follow_threads()
-        why = self._channel.stopping or ("request" if self._channel.take_checkpoint() else "")
+        joins = self._orders.take_hold()
+        why = self._orders.stopping or ("request" if self._orders.take_checkpoint() else "join" if joins else "")
         if why or self._saver.due():
             self._save(why or "epoch", epoch + 1, 0, self._loaders.snapshot(None))
-        if self._channel.stopping:
+        if self._orders.stopping:
             self._end()
+        if joins:
+            self._hold()
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
@@ -276,14 +332,19 @@ class Session:
         self._progress.flush()
         if self._ended or self._profiling or not self._trained.models:
             return
+        if self._worker is not None and not self._worker.saves:
+            return
+        with self._loaders.drawing():
+            data_rng = self._loaders.capture_rng()
         place = {
             "samples": self._progress.samples,
             "phase": self._phase if epoch is not None else None,
             "epoch": epoch,
             "position": position,
             "loaders": loaders or [],
-            "rng": self._loaders.capture_rng(),
+            "rng": data_rng,
             "epoch_rng": self._epoch_rng,
+            **({} if self._worker is None else self._worker.before_save()),
         }
         self._saver.save(why, self._steps, place)
 
@@ -304,12 +365,7 @@ class Session:
         if step.number == FIRST_STEPS:
             self._send_profile()
         if 3 <= step.number <= 7 or step.number > FIRST_STEPS:
-            spans = [
-                {"name": name, "seconds": step.spans[name], "bytes_in": 0, "bytes_out": 0}
-                for name in _COMPUTE_SPANS
-                if name in step.spans
-            ]
-            message = {"type": "spans", "step": self._steps, "seconds": step.seconds, "spans": spans}
+            message = {"type": "spans", "step": self._steps, "seconds": step.seconds, **step.told()}
             self._channel.send({**message, "epoch": self._epoch}, can_be_missed=True)
 
     def _send_profile(self) -> None:

@@ -80,6 +80,11 @@ class SkippingSampler:
         self._sampler: Any = None
         self._latest: _SkippedIterator | None = None
 
+    @property
+    def inner(self) -> Any:
+        """The sampler that it stands in for."""
+        return self._sampler
+
     def around(self, sampler: Any) -> SkippingSampler:
         self._sampler = sampler
         return self

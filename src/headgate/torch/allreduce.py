@@ -1,0 +1,231 @@
+"""All-reduce: the workers add up gradients among themselves, through torch.distributed's own collectives.
+
+Gloo, over the node's own address; NCCL where every worker has a GPU to itself. The groups are ours alone: a script may
+have a default group of its own beside them.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, NoReturn
+
+import torch
+
+from headgate.task import Channel, PeerLost, Stop
+from headgate.torch.backend import Backend, Passage, RoundResult, Transfer
+
+START_SECONDS = 300.0
+"""How long the workers of a job wait for each other to start."""
+_SLICE = timedelta(seconds=0.5)
+"""How often a worker that waits for the others looks whether they are there."""
+_GOODBYE_SECONDS = 10.0
+_NO_LIMIT = timedelta(days=365)
+
+
+class AllReduce(Backend):
+    """The workers of an `allreduce` plan.
+
+    Args:
+        channel: To the engine: tells where the others are, and who is gone.
+        device: Where the model is.
+
+    Raises:
+        PeerLost: A worker ended before all had started.
+        RuntimeError: This PyTorch was built without torch.distributed, or not all workers started in time.
+    """
+
+    def __init__(self, channel: Channel, device: torch.device) -> None:
+        import torch.distributed as dist
+
+        if not dist.is_available():
+            raise RuntimeError(
+                f"PyTorch {torch.__version__} was built without torch.distributed; a plan with several workers needs it"
+            )
+        self._dist: Any = dist
+        self._channel = channel
+        welcome = channel.welcome
+        self.index = int(welcome["index"])
+        self.members = tuple(range(int(welcome["plan"]["workers"])))
+        address = str(welcome["address"])
+        self._store = self._meet(address)
+        self._gloo = self._gloo_group(address)
+        self._group = self._gloo
+        self.device = torch.device("cpu")
+        if self._each_has_a_gpu(device, str(welcome["node"])):
+            self._group = self._nccl_group()
+            self.device = device
+        # A worker may take its time, in a validation of its own; one that is gone is known by other means.
+        self._all, self._from_lowest = dist.AllreduceOptions(), dist.BroadcastOptions()
+        self._all.timeout = self._from_lowest.timeout = _NO_LIMIT
+        self._buffers: list[torch.Tensor] = []
+        self._works: list[Any] = []
+        self._launched: list[float] = []
+
+    def register(self, buffers: Sequence[torch.Tensor]) -> None:
+        self._buffers = list(buffers)
+
+    def begin(self, weight: float) -> None:
+        self._works = []
+        self._launched = []
+
+    def launch(self, index: int) -> None:
+        self._launched.append(time.perf_counter())
+        try:
+            self._works.append(self._group.allreduce([self._buffers[index]], self._all))
+        except RuntimeError as error:
+            self._lost(error)
+
+    def finish(self) -> RoundResult:
+        ended = []
+        for work in self._works:
+            self._wait(work)
+            ended.append(time.perf_counter())
+        # A ring sends and receives at once, and how much of its time is waiting no worker sees: all counts as push.
+        return RoundResult(self._buffers, self.members, transfers=self._transfers(ended))
+
+    def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
+        for tensor in tensors:
+            here = tensor.detach().to(self._staging(tensor)).contiguous()
+            self._wait(self._group_of(here).broadcast([here], self._from_lowest))
+            if here.data_ptr() != tensor.data_ptr():
+                with torch.no_grad():
+                    tensor.detach().copy_(here)
+
+    def sum_sparse(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        sums = []
+        for gradient in gradients:
+            here = gradient.cpu().coalesce()
+            self._wait(self._gloo.allreduce([here], self._all))
+            sums.append(here.to(gradient.device))
+        return sums
+
+    def close(self) -> None:
+        # Ended by hand, so that a worker which is done does not wait for one that is not.
+        self._works = []
+        for group in {id(group): group for group in (self._gloo, self._group)}.values():
+            if hasattr(group, "abort"):
+                group.abort()
+
+    # --- how workers find each other ---------------------------------------------------------------------------------
+
+    def _meet(self, address: str) -> Any:
+        """The store through which the groups are formed: on worker 0, bound to its node's address alone."""
+        limit = timedelta(seconds=START_SECONDS)
+        if self.index == 0:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            with socket.socket(family, socket.SOCK_STREAM) as listener:
+                listener.bind((address, 0))
+                listener.listen(len(self.members))
+                port = listener.getsockname()[1]
+                store = self._dist.TCPStore(
+                    address, port, None, True, limit, False, master_listen_fd=listener.detach(), use_libuv=False
+                )
+            self._channel.send({"type": "listening", "endpoints": [f"tcp://{address}:{port}"]})
+            return store
+        if not self._channel.wait_for(lambda: bool(self._first_endpoint()), START_SECONDS):
+            self._leave_if_stopping()
+            raise RuntimeError(f"worker 0 of this job did not listen within {START_SECONDS:g} s; see its log")
+        host, _, port_text = self._first_endpoint().rpartition(":")
+        return self._dist.TCPStore(host, int(port_text), None, False, limit, False, use_libuv=False)
+
+    def _first_endpoint(self) -> str:
+        """Host and port of worker 0's store; empty until it listens."""
+        for member in self._channel.peers.get("members", ()):
+            if member["role"] == "worker" and member["index"] == 0 and member["endpoints"]:
+                return str(member["endpoints"][0]).removeprefix("tcp://")
+        return ""
+
+    def _gloo_group(self, address: str) -> Any:
+        kind = self._dist.ProcessGroupGloo
+        options = kind._Options()
+        options._devices = [kind.create_device(hostname=address)]
+        options._threads = 2
+        options._timeout = timedelta(seconds=START_SECONDS)
+        return kind(self._dist.PrefixStore("gloo", self._store), self.index, len(self.members), options)
+
+    def _each_has_a_gpu(self, device: torch.device, node: str) -> bool:
+        """Whether every worker's model is on a GPU, and no two on the same."""
+        own = ""
+        if device.type == "cuda" and self._dist.is_nccl_available():
+            own = f"{node} {torch.cuda.get_device_properties(device).uuid}"
+        self._store.set(f"gpu-{self.index}", own)
+        found = [self._store.get(f"gpu-{member}").decode() for member in self.members]
+        return all(found) and len(set(found)) == len(found)
+
+    def _nccl_group(self) -> Any:
+        store = self._dist.PrefixStore("nccl", self._store)
+        options = self._dist.ProcessGroupNCCL.Options()
+        return self._dist.ProcessGroupNCCL(store, self.index, len(self.members), options)
+
+    # --- waiting, and who is gone ------------------------------------------------------------------------------------
+
+    def _wait(self, work: Any) -> None:
+        """Wait for a collective while all workers are there."""
+        while True:
+            try:
+                if self._group is self._gloo or not hasattr(work, "block_current_stream"):
+                    work.wait(_SLICE)
+                else:
+                    work.wait()
+                return
+            except RuntimeError as error:
+                if work.is_completed():
+                    self._lost(error)
+            gone = self._gone()
+            if gone:
+                self._lost(None)
+
+    def _gone(self) -> list[int]:
+        """Workers that the engine no longer lists."""
+        peers = self._channel.peers
+        if not peers:
+            return []
+        here = {member["index"] for member in peers["members"] if member["role"] == "worker"}
+        return [member for member in self.members if member not in here]
+
+    def _leave_if_stopping(self) -> None:
+        if self._channel.stopping:
+            raise Stop
+
+    def _lost(self, error: RuntimeError | None) -> NoReturn:
+        """A collective failed: end this worker, as the job goes on from its last checkpoint.
+
+        The engine is given time to say who is gone, or to stop this worker, so that it takes this end for no fault of
+        the script.
+        """
+        self._channel.wait_for(lambda: bool(self._gone()), _GOODBYE_SECONDS)
+        self._leave_if_stopping()
+        gone = self._gone()
+        who = ", ".join(f"worker-{index}" for index in gone) or "a worker"
+        cause = f": {str(error).splitlines()[0]}" if error is not None and not gone else ""
+        text = f"{who} is gone in the middle of a step{cause}; this worker cannot go on without it"
+        print(f"headgate: {text}", file=sys.stderr, flush=True)
+        self._channel.send({"type": "note", "text": text})
+        raise PeerLost(text)
+
+    def _transfers(self, ended: Sequence[float]) -> list[Transfer]:
+        """Each buffer goes once around a ring: nearly twice its bytes to one neighbour, as many from the other."""
+        if not self.traced:
+            return []
+        world = len(self.members)
+        after, before = self.members[(self.index + 1) % world], self.members[self.index - 1]
+        transfers = []
+        for number, end in enumerate(ended):
+            buffer = self._buffers[number]
+            volume = 2 * (world - 1) * buffer.numel() * buffer.element_size() // world
+            passage = Passage(self._launched[number], end, volume)
+            if after == before:
+                transfers.append(Transfer(f"worker-{after}", passage, passage))
+            else:
+                transfers += [Transfer(f"worker-{after}", push=passage), Transfer(f"worker-{before}", pull=passage)]
+        return transfers
+
+    def _group_of(self, tensor: torch.Tensor) -> Any:
+        return self._group if tensor.is_cuda else self._gloo
+
+    def _staging(self, tensor: torch.Tensor) -> torch.device:
+        return tensor.device if tensor.is_cuda and self._group is not self._gloo else torch.device("cpu")

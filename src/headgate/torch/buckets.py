@@ -1,0 +1,129 @@
+"""Flat buffers in which gradients travel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from headgate.torch.backend import Backend
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a parameter's gradient travels.
+
+    Args:
+        parameter: The parameter.
+        bucket: Number of the buffer.
+        offset: First element in it.
+        view: That part of the buffer, in the gradient's shape; of a complex one, as real numbers.
+    """
+
+    parameter: torch.Tensor
+    bucket: int
+    offset: int
+    view: torch.Tensor
+
+    def in_sums(self, sums: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The same part of what the buffers came to."""
+        return sums[self.bucket][self.offset : self.offset + self.view.numel()].view(self.view.shape)
+
+
+class Buckets:
+    """The buffers for a list of parameters.
+
+    Half types are summed in float32. Buffers of both float32 and float64 are filled in the order of the parameters, a
+    small one first, as torch's DistributedDataParallel does.
+
+    Args:
+        parameters: Those with dense gradients, in the order in which their gradients come.
+        sparse: Those with sparse gradients: they are only told of.
+        backend: Says how large buffers are, and where.
+
+    Attributes:
+        slots: By `id` of the parameter, in the order of `parameters`.
+        sparse: The parameters with sparse gradients.
+        buffers: The buffers; the last one ends with `control`.
+        control: What is told besides gradients; of the first element on, `controls` numbers.
+        last: Number of the last buffer.
+    """
+
+    def __init__(
+        self, parameters: Sequence[torch.Tensor], sparse: Sequence[torch.Tensor], controls: int, backend: Backend
+    ) -> None:
+        self.sparse = list(sparse)
+        self.slots: dict[int, Slot] = {}
+        self.buffers: list[torch.Tensor] = []
+        groups = _grouped(parameters, backend)
+        if not groups:
+            groups = [([], torch.float32, backend.device or torch.device("cpu"))]
+        self._sizes = [len(group) for group, _, _ in groups]
+        self._missing = list(self._sizes)
+        self.last = len(groups) - 1
+        for number, (group, dtype, device) in enumerate(groups):
+            elements = sum(_elements(parameter) for parameter in group)
+            extra = controls if number == self.last else 0
+            buffer = torch.zeros(elements + extra, dtype=dtype, device=device)
+            self.buffers.append(buffer)
+            offset = 0
+            for parameter in group:
+                count = _elements(parameter)
+                shape = (*parameter.shape, 2) if parameter.is_complex() else parameter.shape
+                self.slots[id(parameter)] = Slot(parameter, number, offset, buffer[offset : offset + count].view(shape))
+                offset += count
+            if number == self.last:
+                self._control_at = offset
+                self.control = buffer[offset:]
+
+    def control_of(self, sums: Sequence[torch.Tensor]) -> torch.Tensor:
+        """What the control vectors came to."""
+        return sums[self.last][self._control_at :]
+
+    def fill(self, slot: Slot) -> bool:
+        """A gradient was put into its slot; whether its buffer is full now."""
+        self._missing[slot.bucket] -= 1
+        return not self._missing[slot.bucket]
+
+    def is_full(self, bucket: int) -> bool:
+        return not self._missing[bucket]
+
+    def empty(self) -> None:
+        """A round begins."""
+        self._missing = list(self._sizes)
+
+
+def sparse_parameters(model: nn.Module) -> set[int]:
+    """`id` of the parameters whose gradients hold only the rows that were used."""
+    return {
+        id(module.weight)
+        for module in model.modules()
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse
+    }
+
+
+def _elements(parameter: torch.Tensor) -> int:
+    return parameter.numel() * (2 if parameter.is_complex() else 1)
+
+
+def _sum_type(parameter: torch.Tensor) -> torch.dtype:
+    return torch.float64 if parameter.dtype in (torch.float64, torch.complex128) else torch.float32
+
+
+def _grouped(
+    parameters: Sequence[torch.Tensor], backend: Backend
+) -> list[tuple[list[torch.Tensor], torch.dtype, torch.device]]:
+    """Parameters by buffer, and each buffer's type and device, in the order in which buffers get full."""
+    open_groups: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
+    sizes: dict[tuple[torch.dtype, torch.device], int] = {}
+    closed: list[tuple[list[torch.Tensor], torch.dtype, torch.device]] = []
+    for parameter in parameters:
+        key = _sum_type(parameter), backend.device or parameter.device
+        open_groups.setdefault(key, []).append(parameter)
+        sizes[key] = sizes.get(key, 0) + _elements(parameter) * key[0].itemsize
+        if sizes[key] >= (backend.bucket_bytes if closed else backend.first_bucket_bytes):
+            closed.append((open_groups.pop(key), *key))
+            del sizes[key]
+    return closed + [(group, *key) for key, group in open_groups.items()]

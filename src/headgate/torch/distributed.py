@@ -1,0 +1,256 @@
+"""One worker's part in a job of several: what ties it to the others, and how data, gradients and orders are shared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from headgate.task import Channel, Stop
+from headgate.torch import rng
+from headgate.torch.backend import REMOTE, Asynchronous, Backend, Link
+from headgate.torch.orders import AgreedOrders
+from headgate.torch.reduce import Exchange, Reducer, Weight
+from headgate.torch.shards import Dealer, Dealt, Sharing, Slices
+
+WELCOME_SECONDS = 60.0
+"""How long a task waits to be told what it is."""
+JOIN_SECONDS = 600.0
+"""How long a worker that joins others waits for their state, and they for it."""
+
+
+class Owner(Protocol):
+    """The session that a worker is part of."""
+
+    def place(self) -> tuple[int, int]:
+        """Present phase and epoch; -1 where there is none."""
+
+    def sampling(self) -> bool:
+        """Whether the running step is measured."""
+
+    def exchanged(self, exchange: Exchange) -> None: ...
+
+
+def plan_of(channel: Channel) -> Mapping[str, Any]:
+    """The plan that this task is part of; empty where it is alone.
+
+    Raises:
+        RuntimeError: The engine did not say.
+    """
+    if not channel.connected:
+        return {}
+    if not channel.wait_for(lambda: bool(channel.welcome), WELCOME_SECONDS) and channel.connected:
+        raise RuntimeError(
+            f"Headgate did not say within {WELCOME_SECONDS:g} s what part this task has in its job; "
+            "see `headgate doctor`, or run the script without Headgate"
+        )
+    plan: Mapping[str, Any] = channel.welcome.get("plan") or {}
+    alone = plan.get("strategy", "single") == "single" or (plan["strategy"] == "allreduce" and plan["workers"] == 1)
+    return {} if alone else plan
+
+
+def state_to_join(channel: Channel) -> str:
+    """The checkpoint that a worker which joins others starts from; empty where it does not join.
+
+    Raises:
+        RuntimeError: The others gave none.
+        Stop: It was asked to stop meanwhile.
+    """
+    if not channel.welcome.get("joins"):
+        return ""
+    channel.send({"type": "joining"})
+    if not channel.wait_for(lambda: bool(channel.state), JOIN_SECONDS):
+        if channel.stopping:
+            raise Stop
+        raise RuntimeError(f"the workers that were to be joined gave no state within {JOIN_SECONDS:g} s")
+    return channel.state
+
+
+class Worker:
+    """A worker of a plan with several tasks.
+
+    Args:
+        channel: To the engine.
+        plan: The plan, with the fields of `headgate.Plan`.
+        resume: The checkpoint that was loaded; None on a fresh start.
+        owner: Whom to ask where the script is, and to tell of rounds.
+
+    Attributes:
+        orders: What the engine asks for, to be looked at in place of the channel.
+        sharing: How loaders share their data; in force once a model was prepared.
+    """
+
+    def __init__(
+        self, channel: Channel, plan: Mapping[str, Any], resume: Mapping[str, Any] | None, owner: Owner
+    ) -> None:
+        self._channel = channel
+        self._plan = plan
+        self._resume = resume
+        self._owner = owner
+        self._link: Link | None = None
+        self._reducer: Reducer | None = None
+        self._slices: Slices | None = None
+        self._models: list[nn.Module] = []
+        self._iterated = False
+        self._fed: dict[int, Dealt | None] = {}
+        self._weight: Weight | None = None
+        self._agreed = AgreedOrders(channel)
+        self._synchronous = bool(plan["synchronous"])
+        self.sharing: Sharing | None = None
+
+    @property
+    def orders(self) -> AgreedOrders | Channel:
+        return self._agreed if self._synchronous else self._channel
+
+    @property
+    def saves(self) -> bool:
+        """Whether this is the worker that saves checkpoints."""
+        return self._link is None or self._link.lowest
+
+    def insist(self) -> None:
+        """No step comes: do alone what the engine asked for."""
+        self._agreed.insist()
+
+    def prepare(self, model: nn.Module, optimizer: Any, loss_reduction: str) -> None:
+        """Start from the same values as the others, and share gradients from now on.
+
+        Raises:
+            RuntimeError: The script shares gradients itself.
+            ValueError: A model before had another `loss_reduction`.
+        """
+        if isinstance(model, nn.parallel.DistributedDataParallel):
+            raise RuntimeError("prepare(model): found a DistributedDataParallel; expected the model inside of it")
+        summed = loss_reduction == "sum"
+        link = self._link
+        if link is None:
+            link = self._tie(_device_of(model))
+        elif self._reducer is not None and self._reducer.summed != summed:
+            raise ValueError(f"prepare(loss_reduction={loss_reduction!r}): a model before was prepared with another")
+        self._models.append(model)
+        if self._resume is None:
+            tensors = [t for t in (*model.parameters(), *model.buffers()) if not hasattr(t, REMOTE)]
+            link.broadcast(list({id(tensor): tensor for tensor in tensors}.values()))
+        if self._reducer is not None:
+            self._reducer.summed = summed
+            self._reducer.add(model)
+        if isinstance(link, Asynchronous):
+            link.adopt(model, optimizer)
+
+    def share_random(self, generators: Sequence[torch.Generator]) -> None:
+        """Draw data with the same random stream as the others from now on, and all else with one of its own.
+
+        Args:
+            generators: Those that loaders were given.
+        """
+        if self.sharing is None or self._link is None:
+            return
+        if self._resume is not None:
+            state = self._resume["rng"]
+        else:
+            state = self._link.broadcast_value(rng.capture(generators, devices=False))
+        if not self._iterated:
+            for generator, saved in zip(generators, state["generators"]):
+                generator.set_state(saved)
+            self.sharing.stream.move(state)
+        self.reseed()
+
+    def reseed(self) -> None:
+        """Let dropout and the like differ from the other workers', and from what they were before a resume."""
+        index = int(self._channel.welcome["index"])
+        steps = 0 if self._resume is None else int(self._resume["step"])
+        if index or steps:
+            torch.manual_seed((torch.initial_seed() + index + 65537 * steps) % 2**63)
+
+    def fetched(self, loader: int, dealt: Dealt | None) -> None:
+        """The loader of this number has given a batch."""
+        self._iterated = True
+        if dealt is not None or self._divides():  # not a validation's
+            self._fed[loader] = dealt
+
+    def optimizer_begins(self) -> None:
+        """A step of the optimizer begins: gradients have to be there."""
+        if self._reducer is not None:
+            self._reducer.settle()
+
+    def before_save(self) -> dict[str, Any]:
+        """A checkpoint is about to be saved; what it holds for those who resume or join."""
+        if isinstance(self._link, Asynchronous):
+            self._link.before_save()
+        return {} if self._slices is None else {"members": list(self._slices.members)}
+
+    def hold(self) -> None:
+        """Wait for the worker that joins, for which a checkpoint was saved: until it counts, or is gone."""
+        self._channel.wait_for(lambda: not _joining(self._channel.peers), JOIN_SECONDS)
+
+    def close(self) -> None:
+        if self._link is not None:
+            self._link.close()
+
+    # --- the ties ----------------------------------------------------------------------------------------------------
+
+    def _tie(self, device: torch.device) -> Link:
+        if self._plan["strategy"] == "allreduce":
+            from headgate.torch.allreduce import AllReduce
+
+            link: Link = AllReduce(self._channel, device)
+        else:
+            from headgate.torch import ps
+
+            link = ps.backend(self._channel) if self._synchronous else ps.asynchronous_backend(self._channel)
+        self._link = link
+        dealer: Dealer
+        if isinstance(link, Backend):
+            dealer = self._slices = self._slices_of(link)
+            self._reducer = Reducer(link, self._weigh, self._agreed.flags, self._agreed.agree, self._exchanged)
+        elif isinstance(link, Asynchronous):
+            dealer = link.dealer
+        stream = rng.Stream(rng.capture((), devices=False))
+        self.sharing = Sharing(dealer, stream, self._divides, self._owner.place, self._smallest)
+        return link
+
+    def _slices_of(self, link: Backend) -> Slices:
+        batch = self._plan.get("batch_per_worker")
+        members = link.members
+        if self._resume is not None and self._channel.welcome.get("joins"):
+            members = tuple(self._resume.get("members") or members)
+        return Slices(link.index, members, batch if isinstance(batch, (list, tuple)) else None, self._smallest)
+
+    def _divides(self) -> bool:
+        return torch.is_grad_enabled() and any(model.training for model in self._models)
+
+    def _smallest(self) -> int:
+        normalised = any(
+            isinstance(m, nn.modules.batchnorm._BatchNorm) for model in self._models for m in model.modules()
+        )
+        return 2 if normalised else 1
+
+    # --- rounds ------------------------------------------------------------------------------------------------------
+
+    def _weigh(self) -> Weight:
+        """What the gradients of the running backward count: by the first of the loaders that fed it."""
+        assert isinstance(self._link, Backend) and self._slices is not None
+        self._link.traced = self._owner.sampling()
+        if self._fed:
+            dealt = self._fed[min(self._fed)]
+            self._fed = {}
+            self._weight = None if dealt is None else Weight(float(dealt.taken), 1.0 if dealt.taken else 0.0)
+        if self._weight is not None:
+            return self._weight
+        # All of them train on the same: a whole batch, or what the script reads by itself.
+        counts = self._link.index in self._slices.members
+        return Weight(1.0, 1.0 / len(self._slices.members)) if counts else Weight(0.0, 0.0)
+
+    def _exchanged(self, exchange: Exchange) -> None:
+        if self._slices is not None:
+            self._slices.members = exchange.result.members
+        self._owner.exchanged(exchange)
+
+
+def _joining(peers: Mapping[str, Any]) -> bool:
+    return any(member["role"] == "worker" and not member["active"] for member in peers.get("members", ()))
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))

@@ -1,0 +1,66 @@
+"""What the engine asks for, where all workers of a job have to do it at the same step."""
+
+from __future__ import annotations
+
+import time
+
+from headgate.task import Channel
+
+
+class AgreedOrders:
+    """The orders of a `Channel`, once all workers know of them; it looks like a channel to whoever obeys.
+
+    A worker that was asked to stop or to save says so in the next round; all do it at the step boundary after.
+
+    Args:
+        channel: Where orders come in.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._asked = False
+        self._stop = False
+        self._checkpoint = False
+        self._round_at = 0.0
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is anything to look at."""
+        return self._stop or self._checkpoint or self._channel.pending
+
+    @property
+    def pending_since(self) -> float:
+        """`time.monotonic()` from which on no round could have told the others."""
+        return max(self._channel.pending_since, self._round_at)
+
+    @property
+    def stopping(self) -> str:
+        return (self._channel.stopping or "stop") if self._stop else ""
+
+    def take_threads(self) -> int | None:
+        return self._channel.take_threads()
+
+    def take_hold(self) -> bool:
+        return self._channel.take_hold()
+
+    def take_checkpoint(self) -> bool:
+        asked, self._checkpoint = self._checkpoint, False
+        return asked
+
+    def flags(self) -> tuple[bool, bool]:
+        """Whether this worker was asked to stop, and to save a checkpoint: told to the others in a round."""
+        self._asked = self._channel.take_checkpoint() or self._asked
+        return bool(self._channel.stopping), self._asked
+
+    def agree(self, stop: bool, checkpoint: bool) -> None:
+        """A round is over, and any worker was asked so."""
+        self._round_at = time.monotonic()
+        self._stop = self._stop or stop
+        if checkpoint:
+            self._checkpoint, self._asked = True, False
+
+    def insist(self) -> None:
+        """No round comes, as in a long validation: do alone what was asked for."""
+        _, asked = self.flags()
+        self._stop = self._stop or bool(self._channel.stopping)
+        self._checkpoint, self._asked = self._checkpoint or asked, False

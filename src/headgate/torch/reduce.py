@@ -1,0 +1,363 @@
+"""Makes `.grad` what one process would have: gradients leave while backward runs; when it returns, their mean is there.
+
+Each trained parameter is hooked. Its gradient is weighed with the samples that it came from and put into a flat buffer;
+a full buffer is handed to the backend. At the end of the whole backward the sums are divided and written into `.grad`:
+clipping, accumulation, gradient scalers and every optimizer then do what they do in one process.
+
+The last buffer ends with a *control vector*: the weight, what this worker was asked to do (`stop`, `checkpoint`), and
+for each parameter whether it has a gradient. So all workers learn the same, at the same step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Callable
+
+import torch
+from torch import nn
+
+from headgate.torch.backend import REMOTE, Backend, RoundResult
+from headgate.torch.buckets import Buckets, sparse_parameters
+
+_FLAGS = 2
+
+
+@dataclass(frozen=True)
+class Weight:
+    """What this worker's gradients count in a round.
+
+    Args:
+        samples: Samples that they are of, where the loss is a mean over them; 0: none that count.
+        factor: What they are multiplied with where the loss is a sum.
+    """
+
+    samples: float
+    factor: float
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A round as the step sees it, by `time.perf_counter()`.
+
+    Args:
+        begin: When backward was done and the wait for the sums began.
+        end: When they were there.
+        result: What came of it.
+    """
+
+    begin: float
+    end: float
+    result: RoundResult
+
+
+class ReduceError(RuntimeError):
+    """Gradients came in a way that cannot be averaged."""
+
+
+class Reducer:
+    """Averages the gradients of prepared models over the workers of a job.
+
+    Args:
+        backend: Adds them up.
+        weigh: What this worker's gradients count; asked once in each round.
+        flags: Whether this worker was asked to stop, and to save a checkpoint; asked at the end of each round.
+        agreed: Takes for each round whether any worker was asked to stop, and to save.
+        exchanged: Takes each round.
+
+    Attributes:
+        summed: Whether the loss of a batch is the sum of its samples' losses, not their mean.
+        rounds: Rounds so far.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        weigh: Callable[[], Weight],
+        flags: Callable[[], tuple[bool, bool]],
+        agreed: Callable[[bool, bool], None],
+        exchanged: Callable[[Exchange], None],
+    ) -> None:
+        self._backend = backend
+        self._weigh = weigh
+        self._flags = flags
+        self._agreed = agreed
+        self._exchanged = exchanged
+        self.summed = False
+        self.rounds = 0
+        self._parameters: list[nn.Parameter] = []
+        self._sparse: set[int] = set()
+        self._trained: list[bool] = []
+        self._hooked: set[int] = set()
+        self._buckets: Buckets | None = None
+        self._order: list[int] | None = None
+        self._weight = Weight(1.0, 1.0)
+        self._open = False
+        self._tasks: set[int] = set()
+        self._arrived: dict[int, int] = {}
+        self._earlier: dict[int, torch.Tensor] = {}
+        self._launched = 0
+        self._late = _Late()
+
+    def add(self, model: nn.Module) -> None:
+        """Average the gradients of this model too."""
+        known = {id(parameter) for parameter in self._parameters}
+        for parameter in model.parameters():
+            if id(parameter) not in known and not hasattr(parameter, REMOTE):
+                known.add(id(parameter))
+                self._parameters.append(parameter)
+        self._sparse |= sparse_parameters(model)
+        self._trained = []
+        for parameter in self._parameters:
+            self._hook(parameter)
+
+    def settle(self) -> None:
+        """The optimizer begins its step: end a round whose backward had no end of its own."""
+        if self._open:
+            self._end_round()
+
+    # --- while backward runs -----------------------------------------------------------------------------------------
+
+    def _has_arrived(self, parameter: torch.Tensor) -> None:
+        if not self._open:
+            self._begin_round()
+        task = torch._C._current_graph_task_id()
+        if task not in self._tasks:
+            self._tasks.add(task)
+            torch.autograd.Variable._execution_engine.queue_callback(self._graph_done)
+        key = id(parameter)
+        if key in self._arrived:
+            raise ReduceError(
+                "a parameter got a second gradient in one backward; expected one. Either a backward failed before and "
+                "the script went on, or a layer is used in several checkpointed parts: use_reentrant=False cures that"
+            )
+        self._arrived[key] = len(self._arrived)
+        buckets = self._laid_out
+        slot = buckets.slots.get(key)
+        if slot is None:
+            return  # sparse: added up when all is known
+        with torch.no_grad():
+            self._contribute(slot.view, parameter)
+        full = buckets.fill(slot)
+        if self._backend.ordered:
+            while self._launched < buckets.last and buckets.is_full(self._launched):
+                self._backend.launch(self._launched)
+                self._launched += 1
+        elif full and slot.bucket != buckets.last:
+            self._backend.launch(slot.bucket)
+
+    def _begin_round(self) -> None:
+        self._open = True
+        self._tasks.clear()
+        self._arrived.clear()
+        self._launched = 0
+        self._lay_out()
+        self._weight = self._weigh()
+        self._backend.begin(self._weight.samples)
+
+    def _lay_out(self) -> None:
+        """Make the buckets, if what is trained has changed."""
+        trained = [parameter.requires_grad for parameter in self._parameters]
+        if trained != self._trained:
+            self._trained = trained
+            self._order = None
+            self._buckets = None
+        if self._buckets is not None:
+            self._buckets.empty()
+            return
+        parameters = [p for p, on in zip(self._parameters, trained) if on]
+        dense = [p for p in parameters if id(p) not in self._sparse]
+        # Gradients come from the last layer to the first; once seen, in the order in which they came.
+        order = range(len(dense) - 1, -1, -1) if self._order is None else self._order
+        sparse = [p for p in parameters if id(p) in self._sparse]
+        controls = 1 + _FLAGS + len(dense) + 2 * len(sparse)
+        self._buckets = Buckets([dense[i] for i in order], sparse, controls, self._backend)
+        self._backend.register(self._buckets.buffers)
+        for parameter in parameters:  # those that were frozen before
+            self._hook(parameter)
+
+    def _hook(self, parameter: torch.Tensor) -> None:
+        if not parameter.requires_grad or id(parameter) in self._hooked:
+            return
+        self._hooked.add(id(parameter))
+        if self.summed:
+
+            def about_to_arrive(gradient: torch.Tensor) -> None:
+                if parameter.grad is not None:
+                    self._earlier[id(parameter)] = parameter.grad.detach().clone()
+
+            parameter.register_hook(about_to_arrive)  # type: ignore[no-untyped-call]
+        parameter.register_post_accumulate_grad_hook(self._has_arrived)  # type: ignore[no-untyped-call]
+
+    def _contribute(self, view: torch.Tensor, parameter: torch.Tensor) -> None:
+        """Put what this worker adds to the sum into its slot."""
+        assert parameter.grad is not None
+        factor = self._weight.factor if self.summed else self._weight.samples
+        if not factor:
+            view.zero_()  # not multiplied: a borrowed sample's gradient may be infinite
+            return
+        gradient = _real(self._fresh(parameter))
+        if gradient.dtype == view.dtype and gradient.device == view.device:
+            torch.mul(gradient, factor, out=view)
+        else:
+            view.copy_(gradient).mul_(factor)
+
+    def _fresh(self, parameter: torch.Tensor) -> torch.Tensor:
+        """The gradient that travels: of a sum only what this backward added."""
+        assert parameter.grad is not None
+        gradient = parameter.grad.detach()
+        earlier = self._earlier.get(id(parameter)) if self.summed else None
+        if earlier is not None:
+            gradient = gradient - earlier
+        return gradient.to_dense() if gradient.is_sparse and id(parameter) not in self._sparse else gradient
+
+    # --- at its end --------------------------------------------------------------------------------------------------
+
+    def _graph_done(self) -> None:
+        # A backward within a backward (reentrant checkpointing) ends while a node of the outer one is at work.
+        if self._open and torch._C._current_autograd_node() is None:
+            self._end_round()
+
+    @torch.no_grad()
+    def _end_round(self) -> None:
+        buckets = self._laid_out
+        for slot in buckets.slots.values():
+            if id(slot.parameter) not in self._arrived:
+                if slot.parameter.grad is None or self.summed:
+                    slot.view.zero_()
+                else:  # part of a mean of what was accumulated earlier
+                    self._contribute(slot.view, slot.parameter)
+        self._write_control(buckets)
+        if self._backend.ordered:
+            remaining = list(range(self._launched, buckets.last + 1))
+        else:
+            remaining = [n for n in range(buckets.last + 1) if n == buckets.last or not buckets.is_full(n)]
+        begin = time.perf_counter()
+        for number in remaining:
+            self._backend.launch(number)
+        result = self._backend.finish()
+        end = time.perf_counter()
+        self._write_back(buckets, result)
+        self._earlier.clear()
+        self._open = False
+        self.rounds += 1
+        if self._backend.ordered and self._order is None:
+            self._reorder(buckets)
+        self._exchanged(Exchange(begin, end, result))
+
+    def _write_control(self, buckets: Buckets) -> None:
+        used = [float(id(slot.parameter) in self._arrived) for slot in buckets.slots.values()]
+        sparse = [float(id(parameter) in self._arrived) for parameter in buckets.sparse]
+        dense = [float(p.grad is not None and not p.grad.is_sparse) for p in buckets.sparse]
+        stop, checkpoint = self._flags()
+        control = [float(self._weight.samples), float(stop), float(checkpoint), *used, *sparse, *dense]
+        buckets.control.copy_(torch.tensor(control, dtype=buckets.control.dtype))
+
+    def _write_back(self, buckets: Buckets, result: RoundResult) -> None:
+        control = buckets.control_of(result.sums)
+        slots = list(buckets.slots.values())
+        told: list[float] | None = None
+        if control.is_cuda:
+            # Not to wait for the GPU in every step, what was agreed is looked at one round later; by all alike.
+            stop, checkpoint = self._late.swap(control[1 : 1 + _FLAGS])
+            total: torch.Tensor | float = control[0].clamp_min(torch.finfo(control.dtype).tiny)
+            if buckets.sparse or any(id(slot.parameter) not in self._arrived for slot in slots):
+                told = control.tolist()
+        else:
+            told = control.tolist()
+            stop, checkpoint = told[1] > 0, told[2] > 0
+            total = told[0] or 1.0
+        self._agreed(stop, checkpoint)
+        used = [True] * len(slots) if told is None else [n > 0 for n in told[1 + _FLAGS : 1 + _FLAGS + len(slots)]]
+        if not self.summed:
+            for sums in result.sums:
+                sums.div_(total)
+        gradients, values = [], []
+        for slot, is_used in zip(slots, used):
+            if is_used:
+                gradients.append(self._gradient_to_write(slot.parameter))
+                values.append(slot.in_sums(result.sums))
+        if gradients:
+            torch._foreach_copy_(gradients, values)
+        if self.summed:
+            for slot in slots:
+                earlier = self._earlier.get(id(slot.parameter))
+                if earlier is not None and slot.parameter.grad is not None:
+                    slot.parameter.grad.add_(earlier)
+        if buckets.sparse and told is not None:
+            self._sum_sparse(buckets.sparse, told[1 + _FLAGS + len(slots) :], told[0] or 1.0)
+
+    def _gradient_to_write(self, parameter: torch.Tensor) -> torch.Tensor:
+        gradient = parameter.grad
+        if gradient is None or gradient.is_sparse:
+            gradient = parameter.grad = torch.empty_like(parameter)
+        return _real(gradient.detach())
+
+    def _sum_sparse(self, parameters: Sequence[torch.Tensor], told: Sequence[float], total: float) -> None:
+        factor = self._weight.factor if self.summed else self._weight.samples
+        used = [p for p, n in zip(parameters, told) if n > 0]
+        dense = {id(p) for p, n in zip(parameters, told[len(parameters) :]) if n > 0}
+        contributions = []
+        for parameter in used:
+            if parameter.grad is None or not factor or (self.summed and id(parameter) not in self._arrived):
+                contributions.append(_nothing(parameter))
+            else:
+                gradient = self._fresh(parameter)
+                contributions.append((gradient if gradient.is_sparse else gradient.to_sparse(1)).coalesce() * factor)
+        if not used:
+            return
+        for parameter, summed in zip(used, self._backend.sum_sparse(contributions)):
+            gradient = summed if self.summed else summed / total
+            earlier = self._earlier.get(id(parameter))
+            if earlier is not None:
+                gradient = gradient + earlier if earlier.is_sparse == gradient.is_sparse else earlier + gradient
+            if id(parameter) in dense and gradient.is_sparse:
+                gradient = gradient.to_dense()
+            parameter.grad = gradient.to(parameter.dtype)
+
+    def _reorder(self, buckets: Buckets) -> None:
+        """From the next round on, fill buffers in the order in which gradients came to the lowest worker."""
+        dense = [p for p, on in zip(self._parameters, self._trained) if on and id(p) not in self._sparse]
+        unused = len(self._arrived)
+        order = sorted(range(len(dense)), key=lambda i: (self._arrived.get(id(dense[i]), unused), -i))
+        self._order = list(self._backend.broadcast_value(order))
+        if [id(dense[i]) for i in self._order] != list(buckets.slots):
+            self._buckets = None
+
+    @property
+    def _laid_out(self) -> Buckets:
+        if self._buckets is None:
+            raise ReduceError("a round was to end that had not begun")
+        return self._buckets
+
+
+class _Late:
+    """Numbers on a GPU, read one round later."""
+
+    def __init__(self) -> None:
+        self._numbers: torch.Tensor | None = None
+        self._there: torch.cuda.Event | None = None
+
+    def swap(self, numbers: torch.Tensor) -> tuple[bool, bool]:
+        """Whether each of the numbers of the last call is above 0; begins to fetch these."""
+        before = (False, False)
+        if self._numbers is not None and self._there is not None:
+            self._there.synchronize()
+            before = (bool(self._numbers[0] > 0), bool(self._numbers[1] > 0))
+        self._numbers = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+        self._numbers.copy_(numbers, non_blocking=True)
+        self._there = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._there.record()
+        return before
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def _nothing(parameter: torch.Tensor) -> torch.Tensor:
+    """A sparse gradient without rows."""
+    indices = torch.empty((1, 0), dtype=torch.int64, device=parameter.device)
+    values = torch.empty((0, *parameter.shape[1:]), dtype=parameter.dtype, device=parameter.device)
+    return torch.sparse_coo_tensor(indices, values, parameter.shape, check_invariants=False, is_coalesced=True)
