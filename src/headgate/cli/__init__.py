@@ -19,6 +19,7 @@ VERBS = {
     "logs": "Print what a job printed.",
     "metrics": "Show what was measured of a run's jobs.",
     "checkpoint": "Have running jobs save a checkpoint.",
+    "resize": "Have a running job go on with more or fewer workers.",
     "stop": "Stop jobs, with a checkpoint.",
     "resume": "Go on with a run that was stopped or interrupted.",
     "report": "Write a run's report as one HTML page.",
@@ -26,7 +27,7 @@ VERBS = {
     "profile": "Measure what a script's model costs.",
     "lab": "Make several nodes inside this machine, and change them.",
     "doctor": "Show this machine, and what cannot be controlled on it.",
-    "schema": "Print the JSON schema of a job file.",
+    "schema": "Print the JSON schema of a job, plan or cluster file.",
 }
 
 

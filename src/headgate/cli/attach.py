@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from headgate import runs
-from headgate.cli.following import conclude, follow
+from headgate.cli.following import Interrupts, conclude, follow
 from headgate.hub.client import connect
 
 
@@ -22,10 +22,10 @@ def command(run: str | None, as_json: bool) -> int:
     folder = runs.find(run)
     hub = connect() if runs.alive(folder) else None
     if hub is not None:
-        with hub:
+        with hub, Interrupts(hub) as interrupts:
             if folder.name in hub.ask("runs")["runs"]:
                 hub.ask("attach", run=folder.name)
-                return follow(hub, folder.name, as_json)
+                return follow(hub, folder.name, as_json, interrupts)
     page = folder / "report.html"
     conclude(folder, str(page) if page.exists() else None, as_json)
     return 0 if all(job.state == "done" for job in runs.summary(folder).jobs) else 1

@@ -26,8 +26,9 @@ def starts(submission: Submission, policy: str, cluster: Cluster) -> list[events
     controller = Controller(policies.make(policy))
     # Without timeouts the controller asks to be woken for starts alone.
     jobs = [replace(job, timeout=None) for job in submission.jobs]
+    names = tuple(node.name for node in cluster.nodes)
     pending: list[events.Event] = [events.NodeJoined(node) for node in cluster.nodes]
-    pending += [events.JobSubmitted(f"run/{job.name}", job) for job in jobs]
+    pending += [events.JobSubmitted(f"run/{job.name}", job, nodes=names) for job in jobs]
     found: list[events.StartTask] = []
     running: list[str] = []
     now = 0.0
@@ -40,13 +41,16 @@ def starts(submission: Submission, policy: str, cluster: Cluster) -> list[events
             elif isinstance(action, events.StartTask):
                 found.append(action)
                 running.append(action.task)
-        if pending or len(found) == len(jobs):
+        if pending or len({start.job for start in found}) == len(jobs):
             continue
         if wake_at is not None:
             now = max(now, wake_at)
             pending.append(events.Wake())
         elif running:
-            pending.append(events.TaskExited(running.pop(0), events.Exit(code=0)))
+            # Servers end last, as they do.
+            ending = min(running, key=lambda task: "/server-" in task)
+            running.remove(ending)
+            pending.append(events.TaskExited(ending, events.Exit(code=0)))
     return found
 
 
@@ -56,7 +60,10 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
     node = machine.detect(home / "node.json")
     boxes = isolation.make(isolation.DEFAULT, "dry-run")
     entries: list[dict[str, Any]] = []
-    for start in starts(submission, policy or policies.DEFAULT, Cluster((node,))):
+    cluster = Cluster(submission.nodes or (node,))
+    made: set[str] = set()
+    for start in starts(submission, policy or policies.DEFAULT, cluster):
+        task = start.task.split("/", 1)[1]
         prepared = launch(
             start.task,
             start.spec,
@@ -66,12 +73,16 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
             checkpoints=Path("RUN") / "jobs" / start.spec.name / "checkpoints",
             resume=start.resume,
             gpus=start.gpus,
+            role="server" if task.split("/")[1].startswith("server-") else "worker",
+            place=cluster.node(start.node).place,
         )
+        box = [line for line in boxes.describe(prepared, start.share) if line not in made]
+        made.update(line for line in box if line.startswith("mkdir "))
         added = {key: value for key, value in sorted(prepared.env.items()) if os.environ.get(key) != value}
         entries.append(
             {
                 "job": start.spec.name,
-                "task": start.task.split("/", 1)[1],
+                "task": task,
                 "at": start.spec.at,
                 "after": start.spec.after,
                 "node": start.node,
@@ -80,7 +91,7 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
                 "env": added,
                 "threads": start.threads,
                 "entitled_cores": start.entitled_cores,
-                "box": list(boxes.describe(prepared, start.share)),
+                "box": box,
             }
         )
     if as_json:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -37,7 +36,7 @@ _STYLES = {
 _RANKS = {"running": 0, "stopping": 0, "failed": 1, "killed": 1}
 
 
-def follow(hub: Hub, run: str, as_json: bool) -> int:
+def follow(hub: Hub, run: str, as_json: bool, interrupts: Interrupts) -> int:
     """Show a run that this connection is attached to, until its report is written.
 
     Returns:
@@ -45,10 +44,10 @@ def follow(hub: Hub, run: str, as_json: bool) -> int:
     """
     console = Console(stderr=as_json)
     view = _Table(console) if console.is_terminal and not as_json else _Lines(console, quiet=as_json)
-    interrupts = _Interrupts(hub, run, view)
     end: dict[str, Any] = {}
     report = None
-    with interrupts.handled(), view:
+    interrupts.watch(run, view.say)
+    with view:
         for message in hub.follow(0.2):
             interrupts.pass_on()
             match message:
@@ -63,6 +62,7 @@ def follow(hub: Hub, run: str, as_json: bool) -> int:
                     end = message
                 case {"type": "reported"}:
                     report = message["report"]
+    interrupts.release()
     conclude(runs.home() / "runs" / run, report, as_json)
     if interrupts.count:
         if any(job["state"] in ("stopped", "killed") for job in end["jobs"]):
@@ -81,36 +81,52 @@ def conclude(folder: Path, report: str | None, as_json: bool) -> None:
     summary(folder / runs.STORE, wide_console())
 
 
-class _Interrupts:
-    """First Ctrl-C: stop with a checkpoint. Second: kill. SIGTERM counts as one. A closed terminal detaches."""
+class Interrupts:
+    """First Ctrl-C: stop with a checkpoint. Second: kill. SIGTERM counts as one. A closed terminal detaches.
 
-    def __init__(self, hub: Hub, run: str, view: _Lines | _Table) -> None:
+    Counts them from the moment it is entered, and acts on them once it knows which run is watched; before that a second
+    one ends this process.
+    """
+
+    def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._run = run
-        self._view = view
+        self._run: str | None = None
+        self._say: Callable[[str], None] = click.echo
         self._sent = 0
+        self._before: dict[signal.Signals, Any] = {}
         self.count = 0
 
-    @contextmanager
-    def handled(self) -> Iterator[None]:
-        before = {number: signal.signal(number, self._count) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def __enter__(self) -> Interrupts:
+        self._before = {number: signal.signal(number, self._count) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Leave the signals to whoever had them; may be called twice."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def watch(self, run: str, say: Callable[[str], None]) -> None:
+        """Act on a run from now on, and tell of it through `say`."""
+        self._run, self._say = run, say
 
     def _count(self, _number: int, _frame: FrameType | None) -> None:
         # Nothing else in a handler: the main loop may be in the middle of a message.
         self.count += 1
+        if self._run is None and self.count > 1:
+            raise KeyboardInterrupt
 
     def pass_on(self) -> None:
+        """Tell the hub what was asked for since the last call."""
         if self._sent == min(self.count, 2):
             return
         self._sent = min(self.count, 2)
         kill = self._sent == 2
         self._hub.send("stop", run=self._run, kill=kill)
-        self._view.say(
+        self._say(
             "killing"
             if kill
             else "stopping: jobs that use headgate.torch at the end of a step, with a checkpoint; "
@@ -203,13 +219,15 @@ class _Table:
         self._live.update(Group(self._fitting(snapshot), ""), refresh=True)
 
     def _fitting(self, snapshot: dict[str, Any]) -> Table:
-        """A table that the terminal has lines for: of too many jobs those that run or failed first."""
+        """A table that the terminal has lines for: without the tasks where they are too many, of too many jobs those
+        that run or failed first."""
         room = self._console.height - 1
         jobs = snapshot["jobs"]
+        table = self._table(snapshot, jobs, [], with_tasks=True)
+        if len(self._console.render_lines(table)) <= room:
+            return table
         table = self._table(snapshot, jobs, [])
         excess = len(self._console.render_lines(table)) - room
-        if excess <= 0:
-            return table
         jobs = sorted(jobs, key=lambda job: _RANKS.get(job["state"], len(_RANKS)))
         shown = len(jobs)
         while excess > 0 and shown > 0:
@@ -218,7 +236,13 @@ class _Table:
             excess = len(self._console.render_lines(table)) - room
         return table
 
-    def _table(self, snapshot: dict[str, Any], shown: list[dict[str, Any]], hidden: list[dict[str, Any]]) -> Table:
+    def _table(
+        self,
+        snapshot: dict[str, Any],
+        shown: list[dict[str, Any]],
+        hidden: list[dict[str, Any]],
+        with_tasks: bool = False,
+    ) -> Table:
         table = Table(
             title=f"run {snapshot['run']} · policy {snapshot['policy']} · {snapshot['t']:.0f} s", title_justify="left"
         )
@@ -241,6 +265,8 @@ class _Table:
                 "" if job["cpu_cores"] is None else f"{job['cpu_cores']:.2f}",
                 "" if job["memory_bytes"] is None else say_bytes(job["memory_bytes"]),
             )
+            for task in job["tasks"] if with_tasks and len(job["tasks"]) > 1 else ():
+                table.add_row(*task_cells(task), style="dim")
         return table
 
     def _course(self, losses: list[float]) -> str:
@@ -255,6 +281,21 @@ def position(job: dict[str, Any]) -> str:
     if job["step"] is not None:
         parts.append(f"step {job['step']}")
     return " ".join(parts)
+
+
+def task_cells(task: dict[str, Any]) -> tuple[str, ...]:
+    """A task of a job as a row below it: name, state, node and NIC, nothing, share, CPU, memory."""
+    ended = task["state"] == "ended"
+    rates = [f"{way} {say_bytes(task[name])}/s" for way, name in (("in", "net_in"), ("out", "net_out")) if task[name]]
+    return (
+        f"  {task['task']}",
+        task["state"],
+        ", ".join([f"on {task['node']}", *([] if ended else rates)]),
+        "",
+        "" if ended or task["entitled_cores"] is None else f"{task['entitled_cores']:.2f} cores",
+        "" if ended or task["cpu_cores"] is None else f"{task['cpu_cores']:.2f}",
+        "" if ended or task["memory_bytes"] is None else say_bytes(task["memory_bytes"]),
+    )
 
 
 def progress(job: dict[str, Any]) -> str:

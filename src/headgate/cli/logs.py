@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections import deque
@@ -14,36 +15,97 @@ from typing import NamedTuple
 import click
 
 from headgate import runs
-from headgate.errors import UsageError
+from headgate.errors import NotFoundError, UsageError
 from headgate.events import ENDED
 
 _FOLLOW_SECONDS = 0.2
+_TASK = re.compile(r"(worker|server)-\d+")
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", metavar="[RUN/]JOB[/TASK]")
+@click.option("--all", "every", is_flag=True, help="Those of all its tasks, each under its name.")
 @click.option("--run", help="Run of the job; the latest that has one of this name, when left out.")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
 @click.option("-n", "--tail", type=click.IntRange(min=0), help="Only the last lines.")
 @click.option("--json", "as_json", is_flag=True, help="Print the paths and sizes of the log files as JSON instead.")
-def command(job: str, run: str | None, follow: bool, tail: int | None, as_json: bool) -> None:
-    """Print what a job's tasks printed, both streams.
+def command(job: str, every: bool, run: str | None, follow: bool, tail: int | None, as_json: bool) -> None:
+    """Print what a job's first worker printed, or any other task of it: both streams.
 
     \b
     Example: headgate logs cnn -f
              headgate logs 20261121-0930/cnn --tail 20
+             headgate logs cnn/worker-1
     """
     if as_json and (follow or tail is not None):
         raise UsageError("found --json with --follow or --tail; --json lists the log files, and stands alone")
-    folder, name = runs.find_job(job, run)
-    files = [Path(f"{path}{end}") for path in sorted((folder / "jobs" / name).glob("*.log")) for end in (".1", "")]
+    folder, name, task = _find(job, run)
+    if every and task is not None:
+        raise UsageError(f"found --all with a task, {task}; give one of them")
+    logs = sorted((folder / "jobs" / name).glob("*.log"), key=_order)
+    everyone = every or (as_json and task is None)
+    chosen = _Chosen(folder, name, "*.log" if everyone else f"{task or 'worker-0'}.log")
+    if task is not None and not chosen.logs():
+        known = ", ".join(path.stem for path in logs) or "none yet"
+        raise NotFoundError(f"job {name!r} has no task {task!r} with a log; it has {known}")
+    files = [Path(f"{path}{end}") for path in chosen.logs() for end in (".1", "")]
     files = [path for path in files if path.exists()]
     if as_json:
         click.echo(json.dumps([{"path": str(path), "bytes": path.stat().st_size} for path in files], indent=2))
         return
-    printed = {path: _print(path, tail) for path in files if tail is None or path.suffix == ".log"}
+    headings = _Headings(len(logs) > 1 and every)
+    printed = {}
+    for path in files:
+        if tail is None or path.suffix == ".log":
+            headings.show(path)
+            printed[path] = _print(path, tail)
     if follow:
-        _follow(folder, name, printed)
+        _follow(chosen, printed, headings)
+
+
+def _find(text: str, run: str | None) -> tuple[Path, str, str | None]:
+    """Folder of the run, name of the job, and the task, that `[RUN/]JOB[/TASK]` means."""
+    job, _, task = text.rpartition("/")
+    if job and _TASK.fullmatch(task):
+        try:
+            return *runs.find_job(job, run), task
+        except NotFoundError:  # a job may be called so itself
+            pass
+    return *runs.find_job(text, run), None
+
+
+def _order(path: Path) -> tuple[bool, str, int]:
+    """Workers first, by their numbers."""
+    role, _, index = path.stem.rpartition("-")
+    return role != "worker", role, int(index) if index.isdecimal() else 0
+
+
+class _Chosen(NamedTuple):
+    """Logs of a job."""
+
+    folder: Path
+    job: str
+    pattern: str
+
+    def logs(self) -> list[Path]:
+        return sorted((self.folder / "jobs" / self.job).glob(self.pattern), key=_order)
+
+    def ended(self) -> bool:
+        return any(entry.name == self.job and entry.state in ENDED for entry in runs.summary(self.folder).jobs)
+
+
+class _Headings:
+    """Says whose log the next lines are from, where that is another one than before."""
+
+    def __init__(self, wanted: bool) -> None:
+        self._wanted = wanted
+        self._last = ""
+
+    def show(self, path: Path) -> None:
+        task = path.name.removesuffix(".1").removesuffix(".log")
+        if self._wanted and task != self._last:
+            click.echo(f"==> {task} <==")
+        self._last = task
 
 
 class _Place(NamedTuple):
@@ -64,28 +126,29 @@ def _print(path: Path, tail: int | None = None, start: int = 0) -> _Place:
         return _Place(os.fstat(file.fileno()).st_ino, file.tell())
 
 
-def _follow(folder: Path, job: str, printed: dict[Path, _Place]) -> None:
+def _follow(chosen: _Chosen, printed: dict[Path, _Place], headings: _Headings) -> None:
     while True:
-        ended = _ended(folder, job)
-        for path in sorted((folder / "jobs" / job).glob("*.log")):
+        ended = chosen.ended()
+        for path in chosen.logs():
             with suppress(FileNotFoundError):  # it is being begun anew
-                printed[path] = _print_on(path, printed.get(path))
+                place = printed.get(path)
+                printed[path] = _print_on(path, place, headings)
         if ended:
             return
         time.sleep(_FOLLOW_SECONDS)
 
 
-def _print_on(path: Path, place: _Place | None) -> _Place:
+def _print_on(path: Path, place: _Place | None, headings: _Headings) -> _Place:
     """Print what has come to a log since it was printed up to `place`."""
+    status = path.stat()
+    if place == _Place(status.st_ino, status.st_size):
+        return place
+    headings.show(path)
     if place is None:
         return _print(path)
-    if path.stat().st_ino == place.inode:
+    if status.st_ino == place.inode:
         return _print(path, start=place.bytes)
     former = Path(f"{path}.1")
     if former.stat().st_ino == place.inode:
         _print(former, start=place.bytes)
     return _print(path)
-
-
-def _ended(folder: Path, job: str) -> bool:
-    return any(entry.name == job and entry.state in ENDED for entry in runs.summary(folder).jobs)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
 from headgate import runs
+from headgate.cli import layout
+from headgate.cli.layout import Layout
 from headgate.cli.run import submit
 from headgate.errors import UsageError
 from headgate.events import Checkpoint
@@ -19,27 +23,40 @@ from headgate.telemetry.store import RunReader
 @click.command()
 @click.argument("run", required=False)
 @click.option("--policy", metavar="NAME", help="What moves shares between the jobs.")
+@layout.options
 @click.option("-d", "--detach", is_flag=True, help="Return at once; watch with `headgate attach`.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def command(run: str | None, policy: str | None, detach: bool, as_json: bool) -> int:
+def command(run: str | None, policy: str | None, detach: bool, as_json: bool, **where: Any) -> int:
     """Go on with the jobs of a run (the latest, when none is named) that are not done, each from its last checkpoint.
 
-    A job without a checkpoint starts again. It is a new run, whose report names the former.
+    A job without a checkpoint starts again. It is a new run, whose report names the former. Where and how the jobs ran
+    they run again; a checkpoint of any strategy and any number of workers goes on under any other.
 
     \b
     Example: headgate resume
              headgate resume 20261121-0930
+             headgate resume --strategy allreduce --workers 2
     """
     folder = runs.find(run)
     if runs.summary(folder).state == "interrupted":
         # What tasks of a hub that died just now still save is saved once another hub can start.
         connect_or_start().close()
-    return submit(unfinished(folder), policy, detach, as_json)
+    return submit(_laid_out(unfinished(folder), Layout(**where), folder), policy, detach, as_json)
 
 
-def _resumed_from(folder: Path) -> str | None:
+def _laid_out(submission: Submission, said: Layout, folder: Path) -> Submission:
+    """A submission with what the command line says of where and how."""
+    if said.states_plan and len(submission.jobs) > 1:
+        names = ", ".join(job.name for job in submission.jobs)
+        raise UsageError(f"found a plan for several jobs ({names}); it can be said for one only")
+    cluster, nodes = said.place(_meta(folder, "cluster"))
+    jobs = tuple(said.applied(job) for job in submission.jobs)
+    return replace(submission, jobs=jobs, cluster=cluster, nodes=nodes)
+
+
+def _meta(folder: Path, key: str) -> str | None:
     with RunReader(folder / runs.STORE) as reader:
-        return reader.meta().get("resumed_from")
+        return reader.meta().get(key)
 
 
 def unfinished(folder: Path) -> Submission:
@@ -51,7 +68,7 @@ def unfinished(folder: Path) -> Submission:
     if runs.alive(folder):
         raise UsageError(f"run {folder.name} is running; watch it with: headgate attach {folder.name}")
     for other in runs.listing():
-        if other.name > folder.name and runs.alive(other) and _resumed_from(other) == folder.name:
+        if other.name > folder.name and runs.alive(other) and _meta(other, "resumed_from") == folder.name:
             raise UsageError(f"run {folder.name} goes on already, as run {other.name}")
     left = [job.name for job in runs.summary(folder).jobs if job.state != "done"]
     if not left:

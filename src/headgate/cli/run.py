@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
 from headgate import jobfile
-from headgate.cli.following import follow
+from headgate.cli import layout
+from headgate.cli.following import Interrupts, follow
+from headgate.cli.layout import Layout
 from headgate.errors import UsageError
 from headgate.hub import api
 from headgate.hub.client import clean, connect_or_start
@@ -36,12 +39,14 @@ class WithRest(click.Command):
 )
 @click.option("--cores", type=click.FloatRange(min=0, min_open=True), help="Most cores for each script.")
 @click.option("--memory", help="Most memory for each script, such as 2GiB.")
+@layout.options
 @click.option("-d", "--detach", is_flag=True, help="Return at once; watch with `headgate attach`.")
 @click.option("--dry-run", is_flag=True, help="Print exactly what would be started, and start nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     targets: tuple[str, ...],
     name: str | None,
     policy: str | None,
@@ -50,6 +55,7 @@ def command(
     detach: bool,
     dry_run: bool,
     as_json: bool,
+    **where: Any,
 ) -> int:
     """Run scripts side by side, or the jobs of one job file, and watch them until they end.
 
@@ -60,11 +66,16 @@ def command(
              headgate run a.py b.py
              headgate run train.py -- --epochs 5
              headgate run jobs.yaml --detach
+             headgate run train.py --cluster lab.yaml --strategy ps --workers 4 --servers 2
 
     Exit codes: 0 every job is done, 1 one is not, 2 bad input, 4 no place to write, 6 no hub, 130 interrupted.
     """
+    said = Layout(**where)
     jobs = read(targets, ctx.meta.get("rest", ()), name, cores, memory)
-    submission = api.submission(jobs)
+    if said.states_plan and Path(targets[0]).suffix in (".yaml", ".yml"):
+        raise UsageError(f"plans of the jobs of {targets[0]} go into that file, below `plan:`")
+    cluster, nodes = said.place()
+    submission = api.submission([said.applied(job) for job in jobs], cluster=cluster, nodes=nodes)
     if dry_run:
         from headgate.cli.dry_run import show
 
@@ -76,7 +87,8 @@ def command(
 def submit(submission: Submission, policy: str | None, detach: bool, as_json: bool) -> int:
     """Hand jobs in and watch them; the exit code."""
     clean()
-    with connect_or_start() as hub:
+    with connect_or_start() as hub, Interrupts(hub) as interrupts:
+        # From here on a Ctrl-C is one to the run, which may have begun before its id is known.
         answer = hub.ask(
             "submit", submission=SUBMISSION.dump_python(submission, mode="json"), policy=policy, attach=not detach
         )
@@ -90,7 +102,7 @@ def submit(submission: Submission, policy: str | None, detach: bool, as_json: bo
             return 0
         if not as_json:
             click.echo(f"run {run} in {answer['path']}")
-        return follow(hub, run, as_json)
+        return follow(hub, run, as_json, interrupts)
 
 
 def read(

@@ -6,15 +6,19 @@ import json
 
 import click
 
-from headgate import jobfile
+from headgate import clusterfile, jobfile, planfile
+
+_FILES = {"jobs": jobfile.schema, "plan": planfile.schema, "cluster": clusterfile.schema}
 
 
 @click.command()
+@click.argument("file", type=click.Choice(list(_FILES)), default="jobs", metavar="[jobs|plan|cluster]")
 @click.option("--json", "_as_json", is_flag=True, help="As JSON; it always is.")
-def command(_as_json: bool) -> None:
-    """Print the JSON schema of a job file, for an editor to check it by.
+def command(file: str, _as_json: bool) -> None:
+    """Print the JSON schema of a job file (or of a plan or cluster file), for an editor to check it by.
 
     \b
     Example: headgate schema > jobs.schema.json
+             headgate schema plan
     """
-    click.echo(json.dumps(jobfile.schema(), indent=2))
+    click.echo(json.dumps(_FILES[file](), indent=2))

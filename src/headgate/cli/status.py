@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -10,7 +11,7 @@ import click
 from rich.table import Table
 
 from headgate import runs
-from headgate.cli.following import position, print_table
+from headgate.cli.following import position, print_table, task_cells
 from headgate.telemetry.store import RunReader
 from headgate.units import say_bytes, say_seconds
 
@@ -19,7 +20,8 @@ from headgate.units import say_bytes, say_seconds
 @click.argument("run", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(run: str | None, as_json: bool) -> None:
-    """Show how the jobs of a run (the latest, when none is named) stand: state and reason, progress, share, use.
+    """Show how the jobs of a run (the latest, when none is named) stand: state and reason, progress, share, use,
+    and where the tasks of one that has several are.
 
     \b
     Example: headgate status
@@ -47,26 +49,67 @@ def command(run: str | None, as_json: bool) -> None:
             say_bytes(job["memory_bytes"]) if running and job["memory_bytes"] is not None else "",
             job["reason"].replace("[", r"\["),
         )
+        for task in job["tasks"] if len(job["tasks"]) > 1 and running else ():
+            table.add_row(*task_cells(task))
     print_table(table)
 
 
 def latest(reader: RunReader, job: str) -> dict[str, Any]:
-    """The last known progress, share and use of a job; `nan`: its last loss was none (NaN or infinite)."""
-    tasks = f"{job}/*"
-    found: dict[str, Any] = {}
-    for table, column, names in (
-        ("progress", "task", ("step", "epoch", "epochs", "loss")),
-        ("shares", "task", ("entitled_cores", "threads", "cpu_weight", "cpu_cap_cores")),
-        ("usage", "target", ("cpu_cores", "memory_bytes")),
-    ):
-        # The newest rows have what was reported lately; a table of weeks is not searched for what never was.
-        rows = reader.query(f"SELECT * FROM {table} WHERE {column} GLOB ? ORDER BY rowid DESC LIMIT 100", [tasks])
-        for name in names:
-            found[name] = next((row[name] for row in rows if row[name] is not None), None)
-    last = reader.query(
-        "SELECT nan FROM progress WHERE task GLOB ? AND (loss IS NOT NULL OR nan) ORDER BY rowid DESC LIMIT 1", [tasks]
+    """The last known progress, share and use of a job, and of each task of its last attempt; `nan`: its last loss was
+    none (NaN or infinite). Of several workers the steps are those of the first that runs, the loss is the mean of their
+    last ones."""
+    attempt = "SELECT max(attempt) FROM tasks WHERE job = ?"
+    rows = list(reader.rows("tasks", f"job = ? AND attempt = ({attempt})", [job, job]))
+    tasks = [_task(reader, row) for row in sorted(rows, key=_order)]
+    left = [task for task in tasks if task["state"] == "running"] or tasks
+    workers = [task["task"] for task in left if task["task"].startswith("worker-")] or ["worker-0"]
+    last = [found for name in workers if (found := _last_loss(reader, f"{job}/{name}")) is not None]
+    losses = [(loss, count) for loss, count, _ in last if loss is not None]
+    return {
+        **_newest(reader, "progress", "task", f"{job}/{workers[0]}", ("step", "epoch", "epochs")),
+        "loss": sum(loss * n for loss, n in losses) / sum(n for _, n in losses) if losses else None,
+        "nan": bool(last) and any(nan for *_, nan in last),
+        **{name: _sum(task[name] for task in left) for name in ("entitled_cores", "threads")},
+        **{name: left[0][name] if left else None for name in ("cpu_weight", "cpu_cap_cores")},
+        **{name: _sum(task[name] for task in left) for name in ("cpu_cores", "memory_bytes")},
+        "tasks": tasks,
+    }
+
+
+def _task(reader: RunReader, row: dict[str, Any]) -> dict[str, Any]:
+    """What is known of a task: where it is, what it is granted and what it uses."""
+    return {
+        "task": row["id"].rsplit("/", 1)[1],
+        "node": row["node"],
+        "pid": row["pid"],
+        "state": "running" if row["ended"] is None else "ended",
+        **_newest(reader, "shares", "task", row["id"], ("entitled_cores", "threads", "cpu_weight", "cpu_cap_cores")),
+        **_newest(reader, "usage", "target", row["id"], ("cpu_cores", "memory_bytes", "net_in", "net_out")),
+    }
+
+
+def _order(row: dict[str, Any]) -> tuple[bool, int]:
+    """Workers first, by their numbers."""
+    role, _, index = row["id"].rsplit("/", 1)[1].rpartition("-")
+    return role != "worker", int(index)
+
+
+def _newest(reader: RunReader, table: str, column: str, id: str, names: Sequence[str]) -> dict[str, Any]:
+    """The last known value of each of these columns, for one task."""
+    # The newest rows have what was reported lately; a table of weeks is not searched for what never was.
+    rows = reader.query(f"SELECT * FROM {table} WHERE {column} = ? ORDER BY rowid DESC LIMIT 100", [id])
+    return {name: next((row[name] for row in rows if row[name] is not None), None) for name in names}
+
+
+def _last_loss(reader: RunReader, id: str) -> tuple[float | None, int, bool] | None:
+    """The last loss that a task reported, of how many it is the mean, and whether it was none."""
+    rows = reader.query(
+        "SELECT * FROM progress WHERE task = ? AND (loss IS NOT NULL OR nan) ORDER BY rowid DESC LIMIT 1", [id]
     )
-    found["nan"] = bool(last and last[0]["nan"])
-    if found["nan"]:
-        found["loss"] = None
-    return found
+    return (None if rows[0]["nan"] else rows[0]["loss"], rows[0]["count"] or 1, bool(rows[0]["nan"])) if rows else None
+
+
+def _sum(values: Iterable[Any]) -> Any:
+    """The sum of what is known; None where nothing is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

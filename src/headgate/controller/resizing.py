@@ -42,9 +42,7 @@ def resize(job: JobRecord, workers: int, sharing: Sharing, jobs: Collection[JobR
     return [Resize(job.id, job.plan), job.mark("running", f"{text}: {who} {verb}"), *ends]
 
 
-def _join(
-    job: JobRecord, nodes: Collection[str], sharing: Sharing, jobs: Collection[JobRecord]
-) -> list[TaskRecord]:
+def _join(job: JobRecord, nodes: Collection[str], sharing: Sharing, jobs: Collection[JobRecord]) -> list[TaskRecord]:
     """Make workers that join on these nodes, with the lowest numbers that are free."""
     taken = {task.index for task in job.workers()}
     free = (index for index in range(len(taken) + len(nodes)) if index not in taken)

@@ -12,6 +12,7 @@ from typing import Any
 
 from headgate import runs
 from headgate.errors import HeadgateError, UsageError
+from headgate.hub import clusters
 from headgate.hub.client import clean, connect_or_start
 from headgate.hub.run import Submission
 from headgate.hub.server import SUBMISSION
@@ -75,12 +76,13 @@ def _absolute(job: Job) -> Job:
     return replace(job, workdir=str(workdir), script=str(script))
 
 
-def run(*jobs: Job, policy: str | None = None) -> runs.RunSummary:
-    """Run jobs side by side on this machine, and wait until they have ended.
+def run(*jobs: Job, policy: str | None = None, cluster: str | None = None) -> runs.RunSummary:
+    """Run jobs side by side, and wait until they have ended.
 
     Args:
         jobs: What to run.
         policy: What moves shares between them; None: what the jobs that run already have, else `equal`.
+        cluster: Name or file of a lab that is up, to run on its nodes; None: on this machine.
 
     Returns:
         How the run and each of its jobs ended; `path` is the run's folder, with its logs and `report.html`.
@@ -93,7 +95,8 @@ def run(*jobs: Job, policy: str | None = None) -> runs.RunSummary:
         >>> import headgate
         >>> headgate.run(headgate.Job(name="a", script="a.py"), headgate.Job(name="b", run="make b"))
     """
-    data = SUBMISSION.dump_python(submission(jobs), mode="json")
+    name, nodes = clusters.reach(cluster) if cluster is not None else ("", ())
+    data = SUBMISSION.dump_python(submission(jobs, cluster=name, nodes=nodes), mode="json")
     clean()
     with connect_or_start() as hub:
         answer = hub.ask("submit", submission=data, policy=policy, attach=True)

@@ -147,8 +147,8 @@ class Hearing(Listener):
         if warning is not None:
             self._ledger.event(run, "warning", warning, live.spec.name, task)
         if (cost := live.caught_up(run.clock())) is not None:
-            text = f"where it was before, at step {live.step}"
-            self._ledger.event(run, "recovered", text, live.spec.name, seconds=cost[0], steps=cost[1])
+            text = f"at step {live.step} again, as before its tasks were lost"
+            self._ledger.event(run, "fault", text, live.spec.name, seconds=cost[0], steps=cost[1])
         self._step(whole)
 
     def _saved(self, task: TaskId, message: Mapping[str, Any]) -> None:
@@ -165,7 +165,7 @@ class Hearing(Listener):
         run, live, _, name = self._find(task)
         seconds, steps = float(message.get("seconds") or 0.0), int(message.get("steps") or 0)
         text = f"{name}: {message['text']}"
-        self._ledger.event(run, "recovered", text, live.spec.name, task, seconds=seconds, steps=steps)
+        self._ledger.event(run, "fault", text, live.spec.name, task, seconds=seconds, steps=steps)
         if message.get("leaves"):
             self._step(events.TaskLeaves(task))
 

@@ -1,0 +1,115 @@
+"""How a command line says on which nodes jobs run, and how they are laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import click
+
+from headgate import planfile
+from headgate.cluster import Node
+from headgate.errors import UsageError
+from headgate.hub import clusters
+from headgate.jobs import Allowed, Job
+from headgate.plans import Plan, Strategy
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_COUNT = click.IntRange(min=1)
+
+
+def options(command: _F) -> _F:
+    """Gives a command the options that `Layout` takes, as keyword arguments."""
+    for option in reversed(
+        (
+            click.option("--cluster", metavar="LAB|FILE", help="Run on the nodes of a lab that is up, or of its file."),
+            click.option("--nodes", metavar="A,B,...", help="Only on these nodes of the cluster."),
+            click.option("--plan", "plan_file", metavar="FILE", help="Its layout: `headgate schema plan`."),
+            click.option("--strategy", type=click.Choice(["single", "allreduce", "ps"]), help="How workers join up."),
+            click.option("--workers", type=_COUNT, help="Number of workers."),
+            click.option("--servers", type=_COUNT, help="Number of parameter servers; 1 for ps."),
+            click.option("--async", "asynchronous", is_flag=True, help="ps: no worker waits for another."),
+            click.option(
+                "--staleness", type=click.IntRange(min=0), help="ps: asynchronous, none so many steps ahead of another."
+            ),
+            click.option("--backup-workers", type=_COUNT, help="ps: gradients that a step does without."),
+            click.option("--no-encrypt", is_flag=True, help="Tasks talk in the clear: for private networks."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What a command line says of where and how; None, False: nothing."""
+
+    cluster: str | None = None
+    nodes: str | None = None
+    plan_file: str | None = None
+    strategy: Strategy | None = None
+    workers: int | None = None
+    servers: int | None = None
+    asynchronous: bool = False
+    staleness: int | None = None
+    backup_workers: int | None = None
+    no_encrypt: bool = False
+
+    @property
+    def states_plan(self) -> bool:
+        """Whether it says anything of a job's plan."""
+        return self.plan_file is not None or self.no_encrypt or self._flagged
+
+    @property
+    def _flagged(self) -> bool:
+        flags = (self.strategy, self.workers, self.servers, self.staleness, self.backup_workers)
+        return self.asynchronous or any(flag is not None for flag in flags)
+
+    def applied(self, job: Job) -> Job:
+        """A job with what is said of its plan.
+
+        Raises:
+            UsageError: It makes no sense.
+        """
+        if not self.states_plan:
+            return job
+        try:
+            plan = self._plan(job.plan) if self._flagged or self.plan_file is not None else job.plan
+            # Who asks for it on the command line allows it.
+            asynchronous = plan is not None and not plan.synchronous
+            extra: frozenset[Allowed] = frozenset({"async"} if asynchronous else ())
+            return replace(job, plan=plan, allow=job.allow | extra, encrypt=job.encrypt and not self.no_encrypt)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+
+    def _plan(self, before: Plan | None) -> Plan:
+        if self.plan_file is not None:
+            if self._flagged:
+                raise UsageError("found --plan with options that state a plan too; give one of them")
+            return planfile.load(self.plan_file)
+        strategy = self.strategy or ("ps" if self.servers is not None else before.strategy if before else None)
+        if strategy is None:
+            raise UsageError("found no --strategy; expected --strategy allreduce, or --strategy ps with --servers")
+        if before is None or before.strategy != strategy:
+            before = Plan(strategy=strategy, workers=1, batch_per_worker=None, servers=int(strategy == "ps"))
+        plan: dict[str, Any] = {"workers": self.workers, "servers": self.servers, "backup_workers": self.backup_workers}
+        changes = {name: value for name, value in plan.items() if value is not None}
+        if self.asynchronous or self.staleness is not None:
+            changes |= {"synchronous": False, "staleness": self.staleness}
+        if "workers" in changes and isinstance(before.batch_per_worker, tuple):
+            changes["batch_per_worker"] = None
+        return replace(before, **changes, worker_nodes=(), server_nodes=())
+
+    def place(self, default: str | None = None) -> tuple[str, tuple[Node, ...]]:
+        """Name and nodes of the cluster that is said, else of `default`; an empty name and none: this machine.
+
+        Raises:
+            HeadgateError: There is no such cluster or node, or it is out of reach.
+        """
+        wanted = self.cluster or default
+        if not wanted:
+            if self.nodes is not None:
+                raise UsageError("found --nodes without --cluster; name the lab whose nodes they are")
+            return "", ()
+        return clusters.reach(wanted, self.nodes.split(",") if self.nodes is not None else None)

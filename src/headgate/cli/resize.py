@@ -1,0 +1,38 @@
+"""`headgate resize`."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from headgate.cli.choosing import running_jobs
+from headgate.errors import NotFoundError
+from headgate.hub.client import connect
+
+
+@click.command()
+@click.argument("job")
+@click.option("--workers", type=click.IntRange(min=1), required=True, help="How many it is to have.")
+@click.option("--run", help="Run of the job; the latest that is running, when left out.")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def command(job: str, workers: int, run: str | None, as_json: bool) -> None:
+    """Have a running job of several tasks go on with more or fewer workers.
+
+    Those of a parameter-server job join or leave while the others go on; an all-reduce job is stopped with a checkpoint
+    and started again from it.
+
+    \b
+    Example: headgate resize cnn --workers 4
+    """
+    hub = connect()
+    if hub is None:
+        raise NotFoundError("nothing is running")
+    with hub:
+        [chosen] = running_jobs(hub, [job], run)
+        [name] = chosen.jobs or [job]
+        hub.ask("resize", run=chosen.run, job=name, workers=workers)
+    if as_json:
+        click.echo(json.dumps({"run": chosen.run, "job": name, "workers": workers}))
+    else:
+        click.echo(f"{chosen.run}/{name}: is being resized to {workers} workers")
