@@ -3,6 +3,7 @@ checkpoint."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -46,9 +47,9 @@ def _join(job: JobRecord, nodes: Collection[str], sharing: Sharing, jobs: Collec
     """Make workers that join on these nodes, with the lowest numbers that are free."""
     taken = {task.index for task in job.workers()}
     free = (index for index in range(len(taken) + len(nodes)) if index not in taken)
+    beside = job.spread(workers=True) + Counter(nodes)
     new = []
     for name in nodes:
-        beside = job.spread(workers=True)[name] + 1
-        gpus = sharing.gpus(jobs, job, sharing.nodes[name], beside)
+        gpus = sharing.gpus(jobs, job, sharing.nodes[name], beside[name])
         new.append(job.add(f"worker-{next(free)}", name, gpus, joins=True))
     return new

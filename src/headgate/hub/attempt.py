@@ -115,10 +115,12 @@ class Attempt:
         self._peers.part(name)
         self._tell()
 
-    def leave(self, name: str) -> None:
-        """A task has ended."""
+    def leave(self, name: str, well: bool) -> None:
+        """A task has ended, well or not."""
         self.tasks[name].state, self.tasks[name].usage = "ended", None
         self._connected.discard(name)
+        if not well:
+            self._course.drop(f"{self._job}/{name}")
         self._peers.leave(name)
         self._waiting = [each for each in self._waiting if each != name]
         self._served = [each for each in self._served if each != name]

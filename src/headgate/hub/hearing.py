@@ -123,7 +123,7 @@ class Hearing(Listener):
             exit = replace(exit, reason=f"exit code {exit.code}, after the line: {last_line[:_LINE_SHOWN]}")
         run.flush_progress(task)
         run.record_task(task, ended=run.clock(), exit=asdict(exit))
-        attempt.leave(name)
+        attempt.leave(name, exit.ok)
         if not exit.ok:
             self._lost(task)
         self._step(events.TaskExited(task, exit))

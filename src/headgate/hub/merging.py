@@ -10,12 +10,14 @@ from headgate.events import Progress, TaskId
 class Course:
     """Merges what the workers of a job report.
 
-    Steps, epochs and samples are those of the lowest worker, whose reports set the pace; losses and metrics are the
-    means of what all reported since its last one, weighted by how many losses each stands for.
+    Steps, epochs and samples are those of the lowest worker, whose reports set the pace. Losses and metrics are the means
+    of what each reported since its last one, or before if it had nothing new, weighted by how many losses each stands
+    for.
     """
 
     def __init__(self) -> None:
         self._waiting: dict[TaskId, Progress] = {}
+        self._told: dict[TaskId, Progress] = {}
 
     def add(self, progress: Progress, lowest: TaskId) -> Progress | None:
         """Take in a report; the job's progress, if it was that of the lowest worker."""
@@ -23,9 +25,9 @@ class Course:
         self._waiting[progress.task] = progress if before is None else before.merged(progress)
         if progress.task != lowest:
             return None
-        own, others = self._waiting.pop(lowest), list(self._waiting.values())
+        self._told |= self._waiting
         self._waiting.clear()
-        every = [own, *others]
+        own, every = self._told[lowest], self._told.values()
         losses = [(each.loss, each.count) for each in every if each.loss is not None]
         names = dict.fromkeys(name for each in every for name in each.metrics)
         return replace(
@@ -37,6 +39,11 @@ class Course:
                 for name in names
             },
         )
+
+    def drop(self, task: TaskId) -> None:
+        """A worker was lost: what it reported last is no part of the mean any more."""
+        self._waiting.pop(task, None)
+        self._told.pop(task, None)
 
 
 def _mean(values: list[tuple[float, int]]) -> float:

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.controller.driver import PLAN, Driver, Recording, job, running, start
 
 from headgate.cluster import Gpu, Node
-from headgate.controller import CONNECTED_GRACE_SECONDS, GRACE_SECONDS, Controller
+from headgate.controller import CONNECTED_GRACE_SECONDS, GRACE_SECONDS
 from headgate.events import (
-    Action,
     Checkpoint,
     CheckpointDone,
-    Event,
     Exit,
     JobPlanned,
     JobSubmitted,
@@ -33,72 +32,10 @@ from headgate.events import (
     Wake,
     Warn,
 )
-from headgate.jobs import Job, Limits, ProgressRule
-from headgate.plans import Plan
-from headgate.policies import EqualPolicy, NoPolicy, Policy
+from headgate.jobs import Limits, ProgressRule
+from headgate.policies import EqualPolicy, Policy
 from headgate.policies.base import Arrived, Change, Decision, Left, Reported, Used
 from headgate.shares import Share, fill
-
-PLAN = Plan(strategy="single", workers=1, batch_per_worker=None, worker_nodes=("here",))
-
-
-class Recording(Policy):
-    """Grants nothing, and keeps what it was told."""
-
-    name = "recording"
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[float, float, tuple[Change, ...]]] = []
-        self.answer = Decision()
-
-    def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:
-        self.calls.append((now, cores, tuple(changes)))
-        return self.answer
-
-
-class Driver:
-    """A controller with a node of two cores, and the jobs it was handed."""
-
-    def __init__(self, policy: Policy | None = None, cores: float = 2.0) -> None:
-        self.controller = Controller(policy or NoPolicy())
-        self.wake_at: float | None = None
-        self.step(0.0, NodeJoined(Node("here", cores=cores, memory_bytes=2**30)))
-
-    def step(self, now: float, event: Event) -> list[Action]:
-        actions, self.wake_at = self.controller.step(now, event)
-        return actions
-
-    def submit(self, now: float, spec: Job, resume: Checkpoint | None = None) -> list[Action]:
-        """Submit and plan; the actions that follow the plan."""
-        self.step(now, JobSubmitted(f"r/{spec.name}", spec, resume))
-        return self.step(now, JobPlanned(f"r/{spec.name}", 1, PLAN))
-
-
-def job(name: str = "a", **fields: object) -> Job:
-    return Job(name=name, run="true", **fields)  # type: ignore[arg-type]
-
-
-def start(spec: Job, share: Share, threads: int, entitled: float, reason: str, **fields: object) -> StartTask:
-    known = {"attempt": 1, "resume": None, **fields}
-    return StartTask(
-        task=f"r/{spec.name}/worker-0",
-        job=f"r/{spec.name}",
-        spec=spec,
-        plan=PLAN,
-        node="here",
-        share=share,
-        threads=threads,
-        entitled_cores=entitled,
-        reason=reason,
-        **known,  # type: ignore[arg-type]
-    )
-
-
-def running(driver: Driver, now: float, *specs: Job) -> None:
-    for spec in specs:
-        driver.step(now, JobSubmitted(f"r/{spec.name}", spec))
-    for spec in specs:
-        driver.step(now, JobPlanned(f"r/{spec.name}", 1, PLAN))
 
 
 def test_a_job_is_planned_first_and_then_started() -> None:

@@ -1,0 +1,120 @@
+"""Drives a controller: events in, actions out, with jobs of one task or of several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.cluster import Node
+from headgate.controller import Controller
+from headgate.events import (
+    Action,
+    Checkpoint,
+    Event,
+    JobPlanned,
+    JobSubmitted,
+    NodeJoined,
+    StartTask,
+    TaskConnected,
+)
+from headgate.jobs import Job
+from headgate.plans import Plan
+from headgate.policies import NoPolicy, Policy
+from headgate.policies.base import Change, Decision
+from headgate.shares import Share
+
+PLAN = Plan(strategy="single", workers=1, batch_per_worker=None, worker_nodes=("here",))
+NODES = tuple(Node(name, cores=cores, memory_bytes=2**30) for name, cores in (("a", 1.0), ("b", 1.0), ("c", 2.0)))
+"""The nodes of jobs of several tasks, two alike and one larger."""
+
+
+class Recording(Policy):
+    """Grants nothing, and keeps what it was told."""
+
+    name = "recording"
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[float, float, tuple[Change, ...]]] = []
+        self.answer = Decision()
+
+    def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:
+        self.calls.append((now, cores, tuple(changes)))
+        return self.answer
+
+
+class Driver:
+    """A controller with a node of two cores, and the jobs it was handed."""
+
+    def __init__(self, policy: Policy | None = None, cores: float = 2.0) -> None:
+        self.controller = Controller(policy or NoPolicy())
+        self.wake_at: float | None = None
+        self.step(0.0, NodeJoined(Node("here", cores=cores, memory_bytes=2**30)))
+
+    def step(self, now: float, event: Event) -> list[Action]:
+        actions, self.wake_at = self.controller.step(now, event)
+        return actions
+
+    def submit(self, now: float, spec: Job, resume: Checkpoint | None = None) -> list[Action]:
+        """Submit and plan; the actions that follow the plan."""
+        self.step(now, JobSubmitted(f"r/{spec.name}", spec, resume))
+        return self.step(now, JobPlanned(f"r/{spec.name}", 1, PLAN))
+
+
+def job(name: str = "a", **fields: object) -> Job:
+    return Job(name=name, run="true", **fields)  # type: ignore[arg-type]
+
+
+def start(spec: Job, share: Share, threads: int, entitled: float, reason: str, **fields: object) -> StartTask:
+    known = {"attempt": 1, "resume": None, **fields}
+    return StartTask(
+        task=f"r/{spec.name}/worker-0",
+        job=f"r/{spec.name}",
+        spec=spec,
+        plan=PLAN,
+        node="here",
+        share=share,
+        threads=threads,
+        entitled_cores=entitled,
+        reason=reason,
+        **known,  # type: ignore[arg-type]
+    )
+
+
+def running(driver: Driver, now: float, *specs: Job) -> None:
+    for spec in specs:
+        driver.step(now, JobSubmitted(f"r/{spec.name}", spec))
+    for spec in specs:
+        driver.step(now, JobPlanned(f"r/{spec.name}", 1, PLAN))
+
+
+class Team(Driver):
+    """A running job `r/a` of several tasks on `NODES`, all of them connected."""
+
+    def __init__(self, plan: Plan, policy: Policy | None = None, **fields: object) -> None:
+        super().__init__(policy)
+        for node in NODES:
+            self.step(0.0, NodeJoined(node))
+        self.spec = job(**fields)
+        names = tuple(node.name for node in NODES)
+        self.step(0.0, JobSubmitted("r/a", self.spec, nodes=names))
+        self.begun = self.step(0.0, JobPlanned("r/a", 1, plan))
+        self.connect(*(action.task for action in self.begun if isinstance(action, StartTask)))
+
+    def connect(self, *tasks: str) -> None:
+        for task in tasks:
+            self.step(0.0, TaskConnected(task, "torch"))
+
+
+def ps(workers: int = 2, servers: int = 1, **fields: object) -> Plan:
+    """A plan with its workers on `a` and `b` in turn, its servers on `c`."""
+    places = {"worker_nodes": ("a", "b") * workers, "server_nodes": ("c",) * servers}
+    return _plan("ps", workers, servers, places | fields)
+
+
+def allreduce(workers: int = 2, **fields: object) -> Plan:
+    """A plan with its workers on `a` and `b` in turn."""
+    return _plan("allreduce", workers, 0, {"worker_nodes": ("a", "b") * workers, **fields})
+
+
+def _plan(strategy: str, workers: int, servers: int, fields: dict[str, object]) -> Plan:
+    fields = {"batch_per_worker": None, **fields, "worker_nodes": tuple(fields["worker_nodes"])[:workers]}  # type: ignore[arg-type]
+    return Plan(strategy=strategy, workers=workers, servers=servers, **fields)  # type: ignore[arg-type]

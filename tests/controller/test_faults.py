@@ -1,0 +1,295 @@
+"""Tasks of a job are lost: which of the others go on, and what is started again."""
+
+from __future__ import annotations
+
+import pytest
+from tests.controller.driver import Team, allreduce, ps
+
+from headgate.controller import CONNECTED_GRACE_SECONDS
+from headgate.events import (
+    Action,
+    Checkpoint,
+    CheckpointDone,
+    Exit,
+    Fault,
+    MarkJob,
+    NodeLeft,
+    Resize,
+    SetShare,
+    StartTask,
+    StopRequested,
+    StopTask,
+    TaskExited,
+    TaskJoined,
+    TaskLeaves,
+    Wake,
+)
+from headgate.jobs import Limits
+from headgate.policies import EqualPolicy
+from headgate.shares import Share
+
+KILLED = Exit(code=None, signal=9)
+WELL = Exit(code=0)
+FAILED = Exit(code=3)
+SAVED = Checkpoint("/c/step-40.pt", 40, 2, 8)
+
+
+def exits(team: Team, name: str, exit: Exit, now: float = 10.0) -> list[Action]:
+    """What follows the end of a task, other than changed shares."""
+    return [a for a in team.step(now, TaskExited(f"r/a/{name}", exit)) if not isinstance(a, SetShare)]
+
+
+def starts(actions: list[Action]) -> list[tuple[str, str, bool]]:
+    """Task, node and whether it joins, of what is started."""
+    return [(a.task.removeprefix("r/a/"), a.node, a.joins) for a in actions if isinstance(a, StartTask)]
+
+
+def stops(actions: list[Action]) -> list[tuple[str, float]]:
+    return [(a.task.removeprefix("r/a/"), a.grace) for a in actions if isinstance(a, StopTask)]
+
+
+def marks(actions: list[Action]) -> list[tuple[str, str]]:
+    return [(a.state, a.reason) for a in actions if isinstance(a, MarkJob)]
+
+
+def test_servers_and_workers_start_together_each_where_the_plan_has_it() -> None:
+    team = Team(ps(workers=3, servers=2), EqualPolicy(), limits=Limits(cores=2.5))
+    assert starts(team.begun) == [
+        ("server-0", "c", False),
+        ("server-1", "c", False),
+        ("worker-0", "a", False),
+        ("worker-1", "b", False),
+        ("worker-2", "a", False),
+    ]
+    # The weight of the job is divided where its tasks are side by side, its limit among all of them.
+    assert [(a.share, a.entitled_cores) for a in team.begun if isinstance(a, StartTask)] == [
+        (Share(cpu_weight=50.0, cpu_cap_cores=0.5), 0.5),
+        (Share(cpu_weight=50.0, cpu_cap_cores=0.5), 0.5),
+        (Share(cpu_weight=50.0, cpu_cap_cores=0.5), 0.5),
+        (Share(cpu_weight=100.0, cpu_cap_cores=0.5), 0.5),
+        (Share(cpu_weight=50.0, cpu_cap_cores=0.5), 0.5),
+    ]
+    assert marks(team.begun) == [("running", "started")]
+
+
+def test_a_plan_s_cores_are_caps_and_give_the_threads() -> None:
+    team = Team(ps(workers=2, cores_per_worker=0.5, cores_per_server=1.5))
+    assert [(a.share.cpu_cap_cores, a.threads, a.gpus) for a in team.begun if isinstance(a, StartTask)] == [
+        (1.5, 2, ()),
+        (0.5, 1, None),
+        (0.5, 1, None),
+    ]
+
+
+def test_when_all_workers_have_ended_the_servers_are_stopped_and_the_job_is_done() -> None:
+    team = Team(ps(workers=2, servers=1))
+    assert exits(team, "worker-1", WELL) == []
+    assert exits(team, "worker-0", WELL) == [
+        StopTask("r/a/server-0", CONNECTED_GRACE_SECONDS, "its workers have ended")
+    ]
+    assert exits(team, "server-0", Exit(code=None, signal=15)) == [MarkJob("r/a", "done", "finished", 0)]
+
+
+def test_the_servers_of_a_stopped_job_are_asked_after_its_workers() -> None:
+    team = Team(ps(workers=2, servers=1))
+    assert team.step(1.0, StopRequested("r/a")) == [
+        MarkJob("r/a", "stopping", "stopped by its user"),
+        StopTask("r/a/worker-0", CONNECTED_GRACE_SECONDS, "stopped by its user"),
+        StopTask("r/a/worker-1", CONNECTED_GRACE_SECONDS, "stopped by its user"),
+    ]
+    assert exits(team, "worker-0", WELL) == []
+    assert stops(exits(team, "worker-1", WELL)) == [("server-0", CONNECTED_GRACE_SECONDS)]
+    assert marks(exits(team, "server-0", WELL)) == [("stopped", "stopped by its user")]
+
+
+def test_a_killed_job_s_tasks_are_all_killed_at_once() -> None:
+    team = Team(ps(workers=1, servers=1))
+    assert stops(team.step(1.0, StopRequested("r/a", kill=True))) == [("server-0", 0.0), ("worker-0", 0.0)]
+
+
+@pytest.mark.parametrize("plan", [ps(), allreduce()], ids=["ps", "allreduce"])
+def test_a_worker_that_fails_by_its_script_fails_the_job_which_is_tried_again(plan: object) -> None:
+    team = Team(plan, retries=1)  # type: ignore[arg-type]
+    actions = exits(team, "worker-1", FAILED)
+    assert marks(actions) == [("stopping", "worker-1: exit code 3")]
+    assert stops(actions) == [("worker-0", CONNECTED_GRACE_SECONDS)]
+    actions = exits(team, "worker-0", FAILED)
+    if stops(actions):
+        actions = exits(team, "server-0", WELL)
+    assert marks(actions) == [("waiting", "worker-1: exit code 3; tried again in 1 s")]
+    assert [name for name, _, joins in starts(team.step(11.0, Wake())) if not joins][-2:] == ["worker-0", "worker-1"]
+
+
+def test_a_lost_worker_of_ps_leaves_the_others_at_work_and_is_started_again_to_join_them() -> None:
+    team = Team(ps(workers=3))
+    actions = exits(team, "worker-0", KILLED)
+    assert actions[0] == Fault(
+        "r/a",
+        "r/a/worker-0",
+        "worker-0 was lost: killed by SIGKILL; the others go on, and it is started again to join them",
+    )
+    assert starts(actions) == [("worker-0", "a", True)]
+    [again] = [a for a in actions if isinstance(a, StartTask)]
+    assert again.resume is None
+    assert marks(actions) == stops(actions) == []
+
+
+def test_a_worker_that_is_lost_again_and_again_is_done_without() -> None:
+    team = Team(ps(workers=2))
+    for _ in range(3):
+        assert starts(exits(team, "worker-1", KILLED)) == [("worker-1", "b", True)]
+    assert exits(team, "worker-1", KILLED) == [
+        Fault("r/a", "r/a/worker-1", "worker-1 was lost: killed by SIGKILL; the others go on without it")
+    ]
+    assert stops(exits(team, "worker-0", WELL)) == [("server-0", CONNECTED_GRACE_SECONDS)]
+
+
+def test_a_worker_whose_node_is_gone_is_done_without() -> None:
+    team = Team(ps(workers=2))
+    team.step(5.0, NodeLeft("b"))
+    assert exits(team, "worker-1", Exit(code=1)) == [
+        Fault("r/a", "r/a/worker-1", "worker-1 was lost: its node b is gone; the others go on without it")
+    ]
+
+
+def test_one_that_still_waits_to_join_is_stopped_when_the_others_have_finished() -> None:
+    team = Team(ps(workers=2))
+    exits(team, "worker-1", KILLED)
+    assert exits(team, "worker-0", WELL) == [StopTask("r/a/worker-1", 10.0, "the training is over")]
+    assert stops(exits(team, "worker-1", Exit(code=None, signal=15))) == [("server-0", CONNECTED_GRACE_SECONDS)]
+    assert marks(exits(team, "server-0", WELL)) == [("done", "finished")]
+
+
+def test_the_last_worker_at_work_takes_the_whole_job_back_to_its_checkpoint() -> None:
+    team = Team(ps(workers=2))
+    team.step(4.0, CheckpointDone("r/a/worker-0", SAVED))
+    exits(team, "worker-1", KILLED)  # comes back, and waits for what worker-0 had
+    what = "worker-0 was lost: killed by SIGKILL"
+    assert exits(team, "worker-0", KILLED) == [
+        Fault("r/a", "r/a/worker-0", f"{what}; all tasks are started again from step 40", restarts=True),
+        MarkJob("r/a", "stopping", what),
+        StopTask("r/a/server-0", 0.0, what),
+        StopTask("r/a/worker-1", 0.0, what),
+    ]
+    exits(team, "server-0", KILLED)
+    actions = exits(team, "worker-1", KILLED)
+    assert marks(actions) == [("waiting", f"{what}; started again"), ("running", "going on from step 40 (attempt 2)")]
+    assert [name for name, _, _ in starts(actions)] == ["server-0", "worker-0", "worker-1"]
+    assert {a.resume for a in actions if isinstance(a, StartTask)} == {SAVED}
+
+
+def test_one_that_has_joined_is_at_work_like_any_other() -> None:
+    team = Team(ps(workers=2))
+    exits(team, "worker-1", KILLED)
+    team.step(11.0, TaskJoined("r/a/worker-1"))
+    assert starts(exits(team, "worker-0", KILLED)) == [("worker-0", "a", True)]
+
+
+def test_one_that_leaves_by_itself_does_not_end_the_job() -> None:
+    team = Team(ps(workers=2, backup_workers=1))
+    team.step(5.0, TaskLeaves("r/a/worker-1"))
+    assert exits(team, "worker-1", WELL) == []
+    actions = exits(team, "worker-0", KILLED)
+    assert isinstance(actions[0], Fault) and actions[0].restarts
+
+
+def test_a_lost_server_is_started_again_at_once() -> None:
+    team = Team(ps(workers=2, servers=2))
+    actions = exits(team, "server-1", KILLED)
+    assert actions[0] == Fault("r/a", "r/a/server-1", "server-1 was lost: killed by SIGKILL; it is started again")
+    assert starts(actions) == [("server-1", "c", False)]
+
+
+def test_a_server_whose_node_is_gone_goes_where_the_fewest_workers_are() -> None:
+    team = Team(ps(workers=3, servers=1))
+    team.step(5.0, NodeLeft("c"))
+    actions = exits(team, "server-0", KILLED)
+    assert starts(actions) == [("server-0", "b", False)]
+    assert actions[0] == Fault("r/a", "r/a/server-0", "server-0 was lost: its node c is gone; it is started again on b")
+
+
+def test_a_server_that_ends_by_itself_is_lost_and_one_that_fails_fails_the_job() -> None:
+    team = Team(ps())
+    assert starts(exits(team, "server-0", WELL)) == [("server-0", "c", False)]
+    assert marks(exits(team, "server-0", FAILED)) == [("stopping", "server-0: exit code 3")]
+
+
+def test_what_could_be_started_once_and_not_again_is_lost_with_its_node() -> None:
+    team = Team(ps(workers=2))
+    exits(team, "worker-1", KILLED)
+    not_there = Exit(code=None, reason="could not be started: no such network namespace")
+    assert starts(exits(team, "worker-1", not_there)) == [("worker-1", "b", True)]
+    other = Team(ps(workers=2))
+    assert marks(exits(other, "worker-1", not_there)) == [("stopping", f"worker-1: {not_there.reason}")]
+
+
+def test_a_lost_worker_of_allreduce_takes_all_back_to_their_checkpoint() -> None:
+    team = Team(allreduce(workers=3))
+    what = "worker-2 was lost: killed by SIGSEGV"
+    assert exits(team, "worker-2", Exit(code=None, signal=11)) == [
+        Fault(
+            "r/a",
+            "r/a/worker-2",
+            f"{what}; all tasks are started again from the beginning, for want of a checkpoint",
+            restarts=True,
+        ),
+        MarkJob("r/a", "stopping", what),
+        StopTask("r/a/worker-0", 0.0, what),
+        StopTask("r/a/worker-1", 0.0, what),
+    ]
+    # The others may have failed by themselves, for the loss of the one.
+    assert exits(team, "worker-1", FAILED) == []
+    assert marks(exits(team, "worker-0", KILLED))[-1] == ("running", "started (attempt 2)")
+
+
+def test_a_job_without_a_checkpoint_in_between_is_taken_back_three_times() -> None:
+    team = Team(allreduce(workers=2), retries=5)
+    for attempt in (2, 3, 4):
+        exits(team, "worker-0", KILLED)
+        assert marks(exits(team, "worker-1", KILLED))[-1] == ("running", f"started (attempt {attempt})")
+    why = "worker-0 was lost: killed by SIGKILL; the job cannot go on: 4 times since its last checkpoint"
+    assert marks(exits(team, "worker-0", KILLED)) == [("stopping", why)]
+    assert marks(exits(team, "worker-1", KILLED)) == [("failed", why)]
+
+
+def test_a_checkpoint_gives_the_job_its_three_times_anew() -> None:
+    team = Team(allreduce(workers=2))
+    for _ in range(6):
+        team.step(5.0, CheckpointDone("r/a/worker-0", SAVED))
+        exits(team, "worker-0", KILLED)
+        assert marks(exits(team, "worker-1", KILLED))[-1][0] == "running"
+
+
+def test_a_job_that_is_taken_back_leaves_out_a_node_that_is_gone() -> None:
+    team = Team(allreduce(workers=2))
+    team.step(5.0, NodeLeft("b"))
+    exits(team, "worker-1", KILLED)
+    actions = exits(team, "worker-0", KILLED)
+    assert starts(actions) == [("worker-0", "c", False), ("worker-1", "a", False)]
+    assert [a.plan.worker_nodes for a in actions if isinstance(a, Resize)] == [("c", "a")]
+
+
+def test_a_job_fails_when_none_of_its_nodes_is_left() -> None:
+    team = Team(allreduce(workers=1))
+    for node in "abc":
+        team.step(5.0, NodeLeft(node))
+    what = "worker-0 was lost: its node a is gone; the job cannot go on: none of its nodes is left"
+    assert marks(exits(team, "worker-0", KILLED)) == [("failed", what)]
+
+
+def test_a_stop_while_the_tasks_are_ended_to_be_started_again_ends_the_job() -> None:
+    team = Team(allreduce(workers=2))
+    exits(team, "worker-0", KILLED)
+    team.step(10.5, StopRequested("r/a"))
+    assert marks(exits(team, "worker-1", KILLED)) == [("stopped", "stopped by its user")]
+
+
+def test_what_a_lost_task_leaves_goes_to_the_others_of_its_job_and_node() -> None:
+    team = Team(ps(workers=3), EqualPolicy(), limits=Limits(cores=2.0))
+    team.step(5.0, NodeLeft("b"))
+    changed = [a for a in team.step(6.0, TaskExited("r/a/worker-1", KILLED)) if isinstance(a, SetShare)]
+    assert {a.task: a.share.cpu_cap_cores for a in changed} == {
+        "r/a/server-0": 2 / 3,
+        "r/a/worker-0": 2 / 3,
+        "r/a/worker-2": 2 / 3,
+    }

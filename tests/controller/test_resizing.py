@@ -1,0 +1,97 @@
+"""A running job gets more or fewer workers."""
+
+from __future__ import annotations
+
+from tests.controller.driver import Team, allreduce, ps
+
+from headgate.cluster import Gpu, Node
+from headgate.controller import CONNECTED_GRACE_SECONDS
+from headgate.events import (
+    Checkpoint,
+    CheckpointDone,
+    Exit,
+    MarkJob,
+    NodeJoined,
+    Resize,
+    ResizeRequested,
+    SetShare,
+    StartTask,
+    StopRequested,
+    StopTask,
+    TaskExited,
+)
+
+WELL = Exit(code=0)
+
+
+def test_workers_join_a_ps_job_where_they_have_the_most_cores() -> None:
+    team = Team(ps(workers=2))
+    actions = [a for a in team.step(5.0, ResizeRequested("r/a", 4)) if not isinstance(a, SetShare)]
+    grown = ps(workers=4, worker_nodes=("a", "b", "c", "c"))
+    assert actions[:2] == [
+        Resize("r/a", grown),
+        MarkJob("r/a", "running", "resized from 2 to 4 workers: worker-2, worker-3 join"),
+    ]
+    started = [(a.task, a.node, a.joins, a.plan.workers) for a in actions[2:] if isinstance(a, StartTask)]
+    assert started == [("r/a/worker-2", "c", True, 4), ("r/a/worker-3", "c", True, 4)]
+
+
+def test_the_last_workers_leave_a_ps_job_and_the_others_go_on() -> None:
+    team = Team(ps(workers=3))
+    text = "resized from 3 to 1 workers"
+    assert team.step(5.0, ResizeRequested("r/a", 1)) == [
+        Resize("r/a", ps(workers=1)),
+        MarkJob("r/a", "running", f"{text}: worker-1, worker-2 leave"),
+        StopTask("r/a/worker-1", CONNECTED_GRACE_SECONDS, text, leaves=True),
+        StopTask("r/a/worker-2", CONNECTED_GRACE_SECONDS, text, leaves=True),
+    ]
+    # However they end: they were not lost, and the job is not done.
+    assert team.step(6.0, TaskExited("r/a/worker-1", WELL)) == []
+    assert team.step(6.0, TaskExited("r/a/worker-2", Exit(code=None, signal=9))) == []
+    [stop] = team.step(9.0, TaskExited("r/a/worker-0", WELL))
+    assert stop == StopTask("r/a/server-0", CONNECTED_GRACE_SECONDS, "its workers have ended")
+
+
+def test_a_place_that_was_left_is_taken_first() -> None:
+    team = Team(ps(workers=3))
+    team.step(5.0, ResizeRequested("r/a", 1))
+    team.step(6.0, TaskExited("r/a/worker-1", WELL))
+    # Worker 2 has not left yet.
+    actions = team.step(7.0, ResizeRequested("r/a", 3))
+    assert [a.task for a in actions if isinstance(a, StartTask)] == ["r/a/worker-1", "r/a/worker-3"]
+
+
+def test_allreduce_is_stopped_with_a_checkpoint_and_started_again_with_as_many() -> None:
+    team, text = Team(allreduce(workers=2)), "resized from 2 to 3 workers"
+    assert team.step(5.0, ResizeRequested("r/a", 3)) == [
+        Resize("r/a", allreduce(workers=3, worker_nodes=("a", "b", "c"))),
+        MarkJob("r/a", "stopping", text),
+        StopTask("r/a/worker-0", CONNECTED_GRACE_SECONDS, text),
+        StopTask("r/a/worker-1", CONNECTED_GRACE_SECONDS, text),
+    ]
+    saved = Checkpoint("/c/step-9.pt", 9, 1, 9)
+    team.step(6.0, CheckpointDone("r/a/worker-0", saved))
+    team.step(6.0, TaskExited("r/a/worker-0", WELL))
+    actions = team.step(6.0, TaskExited("r/a/worker-1", WELL))
+    assert [(a.task, a.node, a.resume) for a in actions if isinstance(a, StartTask)] == [
+        ("r/a/worker-0", "a", saved),
+        ("r/a/worker-1", "b", saved),
+        ("r/a/worker-2", "c", saved),
+    ]
+    assert actions[-1] == MarkJob("r/a", "running", "going on from step 9 (attempt 2)")
+
+
+def test_what_has_as_many_or_does_not_run_is_left_as_it_is() -> None:
+    team = Team(ps(workers=2))
+    assert team.step(5.0, ResizeRequested("r/a", 2)) == []
+    team.step(6.0, StopRequested("r/a"))
+    assert team.step(6.0, ResizeRequested("r/a", 3)) == []
+    assert team.step(6.0, ResizeRequested("r/unknown", 3)) == []
+
+
+def test_workers_beside_each_other_have_gpus_of_their_own() -> None:
+    gpus = tuple(Gpu(index, "H200", 2**37) for index in range(4))
+    team = Team(ps(workers=2))
+    team.step(1.0, NodeJoined(Node("c", cores=64.0, memory_bytes=2**37, gpus=gpus)))
+    actions = team.step(5.0, ResizeRequested("r/a", 4))
+    assert [(a.node, a.gpus) for a in actions if isinstance(a, StartTask)] == [("c", (0, 1)), ("c", (2, 3))]
