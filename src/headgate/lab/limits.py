@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from headgate import runs
 from headgate.cluster import Node
 from headgate.errors import HeadgateError, IsolationError
 from headgate.isolation.cgroup_v1 import CgroupsV1
@@ -37,18 +38,20 @@ def find() -> Layout:
 
 
 def make(record: Record, nodes: list[Node], vacate: bool) -> None:
-    """Make the cgroups of new nodes, with their limits."""
+    """Make the cgroups of new nodes, without limits yet."""
     for node in nodes:
         cgroups = _of(record, node.name, vacate)
         cgroups.create()
         for folder in cgroups.unique_folders:
             _optional(folder / "memory.oom.group", "0")  # a machine that is out of memory kills a process, not all
             (folder / SHELL).mkdir()
-        put(record, node)
 
 
-def put(record: Record, node: Node) -> None:
+def put(record: Record, node: Node) -> tuple[str, ...]:
     """Put the limits of a node in force, its tasks running.
+
+    Returns:
+        A line for each that cannot be had here.
 
     Raises:
         IsolationError: The kernel refused one, as a memory limit below what its tasks hold now; the others hold.
@@ -63,8 +66,7 @@ def put(record: Record, node: Node) -> None:
         # Under v1 a disk rate holds for a cgroup alone, not for those below it.
         for folder in _below(cgroups.folders["blkio"]):
             CgroupsV1({"blkio": folder}, StandIns(Cores()), cgroups.disk).apply(Share(disk_bytes_per_second=disk))
-    if rate is not None and notes:
-        raise IsolationError(f"node {node.name!r}: {'; '.join(notes)}")
+    return tuple(f"{node.name}: {note}" for note in notes)
 
 
 def lower_caps(cpu: Path, cores: float) -> None:
@@ -81,8 +83,7 @@ def lower_caps(cpu: Path, cores: float) -> None:
 def used(record: Record, node: str) -> tuple[float, int]:
     """CPU seconds that a node has used, and bytes of memory that it holds now."""
     cgroups = _of(record, node)
-    memory = cgroups.memory_now() if isinstance(cgroups, CgroupsV1 | CgroupsV2) else None
-    return cgroups.cpu_seconds() or 0.0, memory or 0
+    return cgroups.cpu_seconds() or 0.0, cgroups.memory_now() or 0
 
 
 def pids(record: Record, node: str) -> list[int]:
@@ -130,8 +131,6 @@ def _of(record: Record, node: str, vacate: bool = False) -> Cgroups:
 
 def _disk() -> str | None:
     """Device number of the disk that Headgate's folder is on; None where that is none (tmpfs, overlay, network)."""
-    from headgate import runs
-
     try:
         device = os.stat(runs.home()).st_dev
         block = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve(strict=True)

@@ -26,7 +26,8 @@ KEPT_CORES = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What `up` did: a line for each node that was made, changed or removed; none when all was as it should be."""
+    """What `up` did: a line for each node that was made, changed or removed, and for what cannot be had; none when all
+    was as it should be."""
 
     lab: str
     changes: tuple[str, ...]
@@ -150,16 +151,19 @@ def _bring_up(file: ClusterFile) -> Outcome:
     limits.make(lab, new, layout.vacate)
     record.write_hosts(lab)
     network.make(lab, new)
+    for node in new:
+        changes += limits.put(lab, node)
     for node in altered:
-        _set(lab, Made(node))
+        changes += _set(lab, Made(node))
     record.write(replace(lab, complete=True, nodes={name: Made(node, "ready") for name, node in wanted.items()}))
     return Outcome(file.name, tuple(changes))
 
 
-def _set(lab: Record, made: Made) -> None:
-    limits.put(lab, made.node)
+def _set(lab: Record, made: Made) -> tuple[str, ...]:
+    notes = limits.put(lab, made.node)
     network.set_rates(lab, [made.node])
     network.plug(lab, made.node.name, made.plugged)
+    return notes
 
 
 def _known(lab: str) -> Record | None:

@@ -26,9 +26,10 @@ BURST_SECONDS = 0.002
 """What may pass at once, at the NIC's rate: less, and the rate is missed whenever the kernel's timer is late."""
 BURST_LEAST = 80_000
 """Bytes: what the stack hands on as one (64 KiB) with its headers; what is larger than the bucket is cut up."""
-QUEUE_SECONDS = 0.05
-QUEUE_LEAST = 512_000
-"""Bytes that wait at a full NIC, at least; what comes on top is lost, as in a switch."""
+QUEUE_SECONDS = 0.005
+QUEUE_LEAST = 200_000
+"""Bytes that wait at a full NIC, at least; what comes on top is lost. As short as in a switch: behind a long queue a
+connection that grows overshoots by as much, and loses it at once."""
 
 
 def make(record: Record, nodes: Sequence[Node]) -> None:
@@ -121,8 +122,7 @@ def _node_lines(record: Record, node: Node) -> list[str]:
             f"address add {_underlay(node)}/16 dev {UNDERLAY} noprefixroute",
             f"link set {UNDERLAY} up",
             f"route add 169.254.0.0/16 dev {UNDERLAY} scope link src {_underlay(node)}",
-            f"link add {WIRE} address {_hardware(node, WIRE)} mtu {VXLAN_MTU} "
-            f"type vxlan {VXLAN} local {_underlay(node)} dev {UNDERLAY}",
+            _overlay(node),
         ]
     length = ipaddress.IPv4Network(record.network).prefixlen
     control = _congestion_control()
@@ -134,6 +134,13 @@ def _node_lines(record: Record, node: Node) -> list[str]:
         # It leads nowhere, but programs ask for the way out to find their own address.
         f"route add default dev {WIRE} src {node.address}{control}",
     ]
+
+
+def _overlay(node: Node) -> str:
+    return (
+        f"link add {WIRE} address {_hardware(node, WIRE)} mtu {VXLAN_MTU} "
+        f"type vxlan {VXLAN} local {_underlay(node)} dev {UNDERLAY}"
+    )
 
 
 def _introduce(record: Record, new: Sequence[Node]) -> None:
