@@ -168,6 +168,8 @@ class Worker:
         self._iterated = True
         if dealt is not None or self._divides():  # not a validation's
             self._fed[loader] = dealt
+        if dealt is not None and self.sharing is not None:
+            self.sharing.dealer.given(loader, dealt.number)
 
     def optimizer_begins(self) -> None:
         """A step of the optimizer begins: gradients have to be there."""
@@ -190,16 +192,17 @@ class Worker:
 
     # --- the ties ----------------------------------------------------------------------------------------------------
 
-    def _tie(self, device: torch.device) -> Link:
+    def _connected(self, device: torch.device) -> Link:
         if self._plan["strategy"] == "allreduce":
             from headgate.torch.allreduce import AllReduce
 
-            link: Link = AllReduce(self._channel, device)
-        else:
-            from headgate.torch import ps
+            return AllReduce(self._channel, device)
+        from headgate.torch import ps
 
-            link = ps.backend(self._channel) if self._synchronous else ps.asynchronous_backend(self._channel)
-        self._link = link
+        return ps.backend(self._channel) if self._synchronous else ps.asynchronous_backend(self._channel)
+
+    def _tie(self, device: torch.device) -> Link:
+        link = self._link = self._connected(device)
         dealer: Dealer
         if isinstance(link, Backend):
             dealer = self._slices = self._slices_of(link)

@@ -70,7 +70,7 @@ class Iteration:
             else:
                 self._inner = self._draw_anew(self.state.deal(self.done))
         try:
-            batch = next(self._inner) if self._hand is None else self._part_of_next(self._inner, self._hand)
+            batch = self._next(self._inner)
         except StopIteration:
             self._watcher.exhausted(self)
             self._finish()
@@ -103,24 +103,35 @@ class Iteration:
 
     # --- where data is shared with other workers ---------------------------------------------------------------------
 
-    def _part_of_next(self, inner: Iterator[Any], hand: Hand) -> Any:
-        """This worker's part of the next batch."""
-        state = self.state
+    def _next(self, inner: Iterator[Any]) -> Any:
+        """The next batch, or this worker's part of it."""
+        state, hand = self.state, self._hand
+        if state.loaders.sharing is None:
+            return next(inner)
         if state.shards is not None:
             batch = next(inner)
-            self.dealt = state.shards.dealt()
+            self.dealt = None if hand is None else state.shards.dealt()
             return batch
+        if hand is None:
+            return self._read_next(inner)
         number = hand.next()
         if number is None:
             raise StopIteration
         while self._read <= number:
-            with state.loaders.drawing():  # what is read may itself be drawn at random, and has to be the same for all
-                try:
-                    batch = next(inner)
-                except StopIteration:
-                    hand.ended(number)
-                    raise
-            self._read += 1
+            try:
+                batch = self._read_next(inner)
+            except StopIteration:
+                hand.ended(number)
+                raise
+        return self._part_of(batch, number, hand)
+
+    def _read_next(self, inner: Iterator[Any]) -> Any:
+        with self.state.loaders.drawing():  # what is read may be drawn at random, and has to be the same for all
+            batch = next(inner)
+        self._read += 1
+        return batch
+
+    def _part_of(self, batch: Any, number: int, hand: Hand) -> Any:
         whole = batches.size(batch)
         if not whole:
             self.dealt = None
@@ -128,7 +139,7 @@ class Iteration:
         begin, end = hand.part(number, whole)
         self.dealt = Dealt(number, whole, end - begin)
         if begin == end:
-            sharing = state.loaders.sharing
+            sharing = self.state.loaders.sharing
             begin, end = 0, min(whole, 1 if sharing is None else sharing.smallest())
         return batches.part(batch, end - begin, whole, begin)
 

@@ -99,6 +99,9 @@ class Dealer(ABC):
     def deal(self, coming: Pass) -> Hand:
         """What this worker takes in the pass that begins."""
 
+    def given(self, loader: int, number: int) -> None:  # noqa: B027 - most dealers have nothing to learn from it
+        """The script was given this worker's part of that global batch, of the latest pass over that loader."""
+
 
 class Slices(Dealer):
     """Every worker takes its slice of every batch, in the order of their indices.
@@ -221,12 +224,12 @@ class ShardingSampler:
         self._done = done
 
     def __iter__(self) -> Iterator[Any]:
-        indices: Iterator[Any] = iter(self._sampler)
+        draws = _Draws(iter(self._sampler), self._draws, _draws_late(self._sampler))
         if self._hand is None:
-            return indices
+            return draws
         self._dealt = deque()  # a loader with workers asks twice while its iterator is made: the second counts
-        draws = _Draws(indices, self._draws, _draws_late(self._sampler), self._hand, self._done)
-        return _parts(draws, self._hand, self._dealt, self._smallest())
+        batches = _Numbered(draws, self._done, self._hand.steps_back)
+        return _parts(batches, self._hand, self._dealt, self._smallest())
 
     def __len__(self) -> int:
         return len(self._sampler)
@@ -236,44 +239,45 @@ class ShardingSampler:
         return self._dealt.popleft()
 
 
-def _parts(draws: _Draws, hand: Hand, dealt: deque[Dealt], smallest: int) -> Iterator[Any]:
-    """The indices of this worker's part of each batch, and in `dealt` what they are of."""
-    while True:
-        number = hand.next()
-        if number is None:
-            return
-        batch = draws.batch(number)
-        if batch is None:
-            hand.ended(number)
-            return
-        if not isinstance(batch, Sequence) and not hasattr(batch, "shape"):
-            batch = list(batch)
-        begin, end = hand.part(number, len(batch))
-        dealt.append(Dealt(number, len(batch), end - begin))
-        yield batch[begin:end] if end > begin else batch[:smallest]
-
-
 class _Draws:
-    """The indices of a pass's batches by number."""
+    """A sampler's batches of indices, drawn with the random stream of the data."""
 
-    def __init__(self, indices: Iterator[Any], draws: Draws, late: bool, hand: Hand, done: int) -> None:
+    def __init__(self, indices: Iterator[Any], draws: Draws, late: bool) -> None:
         self._indices = indices
         self._draws = draws
         self._late = late
         self._begun = False
-        self._keeps = hand.steps_back
-        self._at = done
+
+    def __iter__(self) -> _Draws:
+        return self
+
+    def __next__(self) -> Any:
+        if self._begun and not self._late:
+            return next(self._indices)
+        self._begun = True
+        with self._draws():
+            return next(self._indices)
+
+
+class _Numbered:
+    """The batches of a pass by number.
+
+    Args:
+        draws: The batches.
+        first: Number of the first.
+        keeps: Whether a number may be asked for after a larger one.
+    """
+
+    def __init__(self, draws: Iterator[Any], first: int, keeps: bool) -> None:
+        self._draws = draws
+        self._at = first
+        self._keeps = keeps
         self._passed: dict[int, Any] = {}
 
     def batch(self, number: int) -> Any:
-        """Indices of that batch; None where the pass has fewer."""
+        """That batch; None where the pass has fewer."""
         while self._at <= number:
-            if self._begun and not self._late:
-                batch = next(self._indices, None)
-            else:
-                self._begun = True
-                with self._draws():
-                    batch = next(self._indices, None)
+            batch = next(self._draws, None)
             if batch is None:
                 return None
             self._at += 1
@@ -282,6 +286,23 @@ class _Draws:
             if self._keeps:
                 self._passed[self._at - 1] = batch
         return self._passed.pop(number)
+
+
+def _parts(batches: _Numbered, hand: Hand, dealt: deque[Dealt], smallest: int) -> Iterator[Any]:
+    """This worker's part of each batch, and in `dealt` what it is of."""
+    while True:
+        number = hand.next()
+        if number is None:
+            return
+        batch = batches.batch(number)
+        if batch is None:
+            hand.ended(number)
+            return
+        if not isinstance(batch, Sequence) and not hasattr(batch, "shape"):
+            batch = list(batch)
+        begin, end = hand.part(number, len(batch))
+        dealt.append(Dealt(number, len(batch), end - begin))
+        yield batch[begin:end] if end > begin else batch[:smallest]
 
 
 def _draws_late(sampler: Any) -> bool:

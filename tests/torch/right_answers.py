@@ -1,0 +1,451 @@
+"""Trainings that have to come to the same whatever the number of workers and whatever carries their gradients.
+
+As a script, in each worker of a job and once under plain Python: goes through all cases, in one process, and saves what
+each came to: `python right_answers.py FOLDER`. The same three calls as anywhere; only between two cases the session is
+made anew, on the ties that are there.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, TensorDataset
+
+import headgate.torch as hg
+
+Trained = list[torch.Tensor]
+EPOCHS = 10
+SAMPLES = 50  # in batches of 12: five to an epoch, of which the last has two samples
+FEATURES, CLASSES = 6, 3
+
+
+def dataset() -> TensorDataset:
+    return TensorDataset(torch.randn(SAMPLES, FEATURES), torch.randint(0, CLASSES, (SAMPLES,)))
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, 10), nn.Tanh(), nn.Linear(10, 10), nn.Tanh(), nn.Linear(10, CLASSES))
+
+
+def loader(**options: Any) -> DataLoader[Any]:
+    return DataLoader(dataset(), **{"batch_size": 12, "shuffle": True, **options})
+
+
+def weights(*models: nn.Module) -> Trained:
+    return [tensor.detach().clone() for model in models for tensor in model.state_dict().values()]
+
+
+def train(
+    optimizer_of: Callable[[Any], Any],
+    model: nn.Module | None = None,
+    batches: Any = None,
+    loss_of: Callable[..., torch.Tensor] = functional.cross_entropy,
+    before_step: Callable[[nn.Module], object] = lambda model: None,
+    at_epoch: Callable[[nn.Module, int], object] = lambda model, epoch: None,
+    loss_reduction: str = "mean",
+    every: int = 1,
+) -> Trained:
+    """The loop that most scripts have."""
+    model = network() if model is None else model
+    optimizer = optimizer_of(model.parameters())
+    batches = loader() if batches is None else batches
+    model, optimizer, batches = hg.prepare(model, optimizer, batches, loss_reduction=loss_reduction)
+    count = 0
+    for epoch in hg.epochs(EPOCHS * every):
+        at_epoch(model, epoch)
+        for features, labels in batches:
+            loss = loss_of(model(features), labels)
+            loss.backward()
+            count += 1
+            if count % every == 0:
+                before_step(model)
+                optimizer.step()
+                optimizer.zero_grad()
+            hg.report(loss=loss)
+    return weights(model)
+
+
+def sgd(parameters: Any) -> Any:
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def adamw(parameters: Any) -> Any:
+    return torch.optim.AdamW(parameters, lr=0.01)
+
+
+def momentum() -> Trained:
+    return train(lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9))
+
+
+def adagrad() -> Trained:
+    return train(lambda parameters: torch.optim.Adagrad(parameters, lr=0.05))
+
+
+def clipped() -> Trained:
+    return train(sgd, before_step=lambda model: nn.utils.clip_grad_norm_(model.parameters(), 0.1))
+
+
+def accumulated() -> Trained:
+    """A step after every third batch, also across the end of an epoch."""
+    return train(adamw, every=3)
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(CLASSES, 8)
+        self.hidden = nn.Linear(FEATURES, 8)
+        self.head = nn.Linear(8, CLASSES)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        chosen = (features[:, 0] > 0).long()
+        out: torch.Tensor = self.head(torch.tanh(self.hidden(features) + self.embedding(chosen)))
+        return out
+
+
+def tied() -> Trained:
+    return train(sgd, Tied())
+
+
+def summed() -> Trained:
+    def loss_of(out: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(out, labels, reduction="sum")
+
+    return train(lambda parameters: torch.optim.SGD(parameters, lr=0.005), loss_of=loss_of, loss_reduction="sum")
+
+
+def summed_and_accumulated() -> Trained:
+    def loss_of(out: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(out, labels, reduction="sum")
+
+    return train(
+        lambda parameters: torch.optim.SGD(parameters, lr=0.005), loss_of=loss_of, loss_reduction="sum", every=2
+    )
+
+
+class Branched(nn.Module):
+    """One branch is used for some samples only, so that not every worker uses it in every step, and one never."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.main = network()
+        self.sometimes = nn.Linear(FEATURES, CLASSES)
+        self.never = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.main(features)
+        chosen = features[:, 0] > 0.8
+        if chosen.any():
+            extra = torch.zeros_like(out)
+            extra[chosen] = self.sometimes(features[chosen])
+            out = out + extra
+        return out
+
+
+def unused() -> Trained:
+    """Momentum and weight decay go on where a gradient is zero, and stand still where there is none."""
+    return train(adamw, Branched())
+
+
+def frozen() -> Trained:
+    model = network()
+    for parameter in model[0].parameters():  # type: ignore[index]
+        parameter.requires_grad = False
+
+    def thaw(model: nn.Module, epoch: int) -> None:
+        for parameter in model[0].parameters():  # type: ignore[index]
+            parameter.requires_grad = epoch >= 4
+        for parameter in model[4].parameters():  # type: ignore[index]
+            parameter.requires_grad = epoch < 7
+
+    return train(sgd, model, at_epoch=thaw)
+
+
+def scaled() -> Trained:
+    """A gradient scaler skips the steps in which any gradient is infinite."""
+    model, batches = network(), loader()
+    optimizer = adamw(model.parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=5)
+    model, optimizer, batches = hg.prepare(model, optimizer, batches)
+    for epoch in hg.epochs(EPOCHS):
+        for number, (features, labels) in enumerate(batches):
+            loss = functional.cross_entropy(model(features), labels)
+            if epoch == 3 and number == 2 and (labels == 0).any():
+                loss = loss * torch.inf
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+    return [*weights(model), torch.tensor(scaler.get_scale())]
+
+
+class Sparse(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.EmbeddingBag(40, 5, mode="sum", sparse=True)
+        self.head = nn.Linear(5, CLASSES)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        rows = ((features[:, :3].abs() * 13).long() % 40).contiguous()
+        out: torch.Tensor = self.head(self.table(rows))
+        return out
+
+
+def sparse() -> Trained:
+    return train(sgd, Sparse())
+
+
+def sparse_adagrad() -> Trained:
+    return train(lambda parameters: torch.optim.Adagrad(parameters, lr=0.1), Sparse())
+
+
+def two_backwards() -> Trained:
+    """Two losses, each with a backward of its own, add up in one step."""
+    model, batches = network(), loader()
+    optimizer = sgd(model.parameters())
+    model, optimizer, batches = hg.prepare(model, optimizer, batches)
+    for _epoch in hg.epochs(EPOCHS):
+        for features, labels in batches:
+            optimizer.zero_grad()
+            functional.cross_entropy(model(features), labels).backward()
+            (0.1 * model(features).square().mean()).backward()
+            optimizer.step()
+    return weights(model)
+
+
+def two_models() -> Trained:
+    """Each with an optimizer; the loss of one reaches into the other, whose gradient is then thrown away."""
+    maker, judge = nn.Linear(FEATURES, FEATURES), nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 1))
+    makes, judges = sgd(maker.parameters()), sgd(judge.parameters())
+    maker, makes, batches = hg.prepare(maker, makes, loader())
+    judge, judges = hg.prepare(judge, judges)
+    for _epoch in hg.epochs(EPOCHS):
+        for features, _ in batches:
+            judges.zero_grad()
+            (judge(maker(features).detach()).sigmoid().mean() - judge(features).sigmoid().mean()).backward()
+            judges.step()
+            makes.zero_grad()
+            (-judge(maker(features)).sigmoid().mean()).backward()
+            makes.step()
+    return weights(maker, judge)
+
+
+class Checkpointed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(FEATURES, 10)
+        self.hidden = nn.Linear(10, 10)
+        self.head = nn.Linear(10, CLASSES)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        hidden = checkpoint(self.hidden, torch.tanh(self.first(features)), use_reentrant=True)
+        out: torch.Tensor = self.head(torch.tanh(hidden))
+        return out
+
+
+def checkpointed() -> Trained:
+    """A backward within the backward."""
+    return train(sgd, Checkpointed(), before_step=lambda model: nn.utils.clip_grad_norm_(model.parameters(), 0.1))
+
+
+def quasi_newton() -> Trained:
+    """An optimizer that calls for gradients as often as it likes."""
+    model, batches = network(), loader(batch_size=25)
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)
+    model, optimizer, batches = hg.prepare(model, optimizer, batches)
+    for _epoch in hg.epochs(EPOCHS):
+        for features, labels in batches:
+
+            def closure(features: torch.Tensor = features, labels: torch.Tensor = labels) -> torch.Tensor:
+                optimizer.zero_grad()
+                loss = functional.cross_entropy(model(features), labels)
+                loss.backward()
+                # The loss itself is that of the worker's own samples, and the search looks at it: let it see none.
+                return loss.detach() * 0
+
+            optimizer.step(closure)
+    return weights(model)
+
+
+class Large(nn.Module):
+    """Several buffers, and layers that are used in another order than they were made in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.third = nn.Linear(600, CLASSES)
+        self.first = nn.Linear(FEATURES, 600)
+        self.second = nn.Linear(600, 600)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.third(torch.tanh(self.second(torch.tanh(self.first(features)))))
+        return out
+
+
+def large() -> Trained:
+    return train(sgd, Large())
+
+
+class Stream(IterableDataset[Any]):
+    """Draws its samples while it is read."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for _ in range(SAMPLES):
+            yield torch.randn(FEATURES), torch.randint(0, CLASSES, ())
+
+
+def streamed() -> Trained:
+    return train(sgd, batches=DataLoader(Stream(), batch_size=12))
+
+
+def in_a_list() -> Trained:
+    return train(sgd, batches=list(loader()))
+
+
+def sampled_in_batches() -> Trained:
+    data = dataset()
+    return train(sgd, batches=DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data), 12, drop_last=True)))
+
+
+def with_replacement() -> Trained:
+    data = dataset()
+    generator = torch.Generator().manual_seed(3)
+    sampler = RandomSampler(data, replacement=True, num_samples=40, generator=generator)
+    return train(sgd, batches=DataLoader(data, batch_size=12, sampler=sampler, generator=generator))
+
+
+class Shuffling:
+    """A batch sampler of someone's own, that draws anew for every batch."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for _ in range(5):
+            yield torch.randint(0, SAMPLES, (7,)).tolist()
+
+    def __len__(self) -> int:
+        return 5
+
+
+def sampled_by_own() -> Trained:
+    return train(sgd, batches=DataLoader(dataset(), batch_sampler=Shuffling()))
+
+
+def read_ahead() -> Trained:
+    return train(sgd, batches=loader(num_workers=2, persistent_workers=True))
+
+
+def validated() -> Trained:
+    """Between epochs the whole validation set is gone through, with no gradients and in evaluation mode."""
+    model, batches = network(), loader()
+    optimizer = adamw(model.parameters())
+    model, optimizer, validation, batches = hg.prepare(model, optimizer, loader(batch_size=20), batches)
+    total = torch.zeros(())
+    for _epoch in hg.epochs(EPOCHS):
+        model.train()
+        for features, labels in batches:
+            optimizer.zero_grad()
+            functional.cross_entropy(model(features), labels).backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            for features, labels in validation:
+                total += functional.cross_entropy(model(features), labels, reduction="sum")
+    return [*weights(model), total]
+
+
+CASES: dict[str, Callable[[], Trained]] = {
+    "sgd": lambda: train(sgd),
+    "adamw": lambda: train(adamw),
+    **{
+        case.__name__: case
+        for case in (
+            momentum,
+            adagrad,
+            clipped,
+            accumulated,
+            tied,
+            summed,
+            summed_and_accumulated,
+            unused,
+            frozen,
+            scaled,
+            two_backwards,
+            two_models,
+            checkpointed,
+            quasi_newton,
+            large,
+            streamed,
+            in_a_list,
+            sampled_in_batches,
+            with_replacement,
+            sampled_by_own,
+            read_ahead,
+            validated,
+        )
+    },
+}
+SPARSE_CASES: dict[str, Callable[[], Trained]] = {case.__name__: case for case in (sparse, sparse_adagrad)}
+BOUNDS = {"float32": 1e-5, "float64": 1e-10}
+
+
+def differences(found: Path, expected: Path) -> dict[str, float]:
+    """By case, what was saved in `found` against `expected`: the largest relative norm, as a multiple of the bound."""
+    far = {}
+    results, references = torch.load(found, weights_only=True), torch.load(expected, weights_only=True)
+    assert results.keys() == references.keys()
+    for (dtype, name), reference in references.items():
+        result = results[dtype, name]
+        assert [t.shape for t in result] == [t.shape for t in reference]
+        far[f"{name} {dtype}"] = max(
+            float((a.double() - b.double()).norm() / max(float(b.double().norm()), 1e-12)) / BOUNDS[dtype]
+            for a, b in zip(result, reference)
+        )
+    return far
+
+
+def main(file: str, *names: str) -> None:
+    torch.set_num_threads(1)
+    results = {}
+    cases = {**CASES, **SPARSE_CASES}
+    for dtype in BOUNDS:
+        torch.set_default_dtype(getattr(torch, dtype))
+        for name in names or cases:
+            _new_session()
+            torch.manual_seed(7)
+            results[dtype, name] = cases[name]()
+    torch.save(results, file)
+
+
+_link: list[Any] = []
+
+
+def _new_session() -> None:
+    """As a script that just began, but on the ties of the one before."""
+    before = hg._session
+    if before is None:
+        return
+    from headgate.task import TaskEnvironment
+    from headgate.torch import distributed
+    from headgate.torch.session import Session
+
+    if before._worker is not None and not _link:
+        link = before._worker._link
+        _link.append(link)
+        distributed.Worker._connected = lambda self, device: link  # type: ignore[method-assign, assignment, return-value]
+    atexit.unregister(before.close)
+    environment = TaskEnvironment(channel="", task="", checkpoints=os.environ.get("HEADGATE_CHECKPOINTS"))
+    hg._session = Session(environment, before._channel)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
