@@ -83,6 +83,14 @@ def test_bars_do_not_cover_each_other() -> None:
         ("push", 0.9, 1.0),
     ]
     assert told_at[-1].bytes_out == 9
+    apart = lay_out([("other", 0.0, 0.3, 0, 0), ("forward", 0.1, 0.2, 0, 0), ("backward", 0.4, 0.5, 0, 0)])
+    assert [(bar.name, round(bar.begin, 9), round(bar.end, 9)) for bar in apart] == [
+        ("other", 0.0, 0.1),
+        ("forward", 0.1, 0.3),
+        ("other", 0.3, 0.4),
+        ("backward", 0.4, 0.9),
+        ("other", 0.9, 1.0),
+    ]
     unknown = lay_out([("forward", None, 0.5, 0, 0), ("backward", None, 0.25, 0, 0)])
     assert [bar.begin for bar in unknown] == [0.0, 0.5]
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.reports.browsing import opened, seen_as
 
 from headgate.analysis.jobs import figures
 from headgate.reports import html
@@ -16,37 +15,11 @@ from headgate.reports.recording import read
 from headgate.telemetry.store import RunReader
 from headgate.testing.wait import until
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver")
-
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --window-size=1280,1400"
-)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in FLAGS.split():
-        options.add_argument(flag)
-    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('chromium')}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
-
 
 @pytest.fixture
 def page(browser: Any, store: Path, tmp_path: Path) -> Any:
     """The browser with the report of `store` open, drawn."""
-    browser.get_log("performance")
-    browser.get(html.write(store, tmp_path / "report.html").as_uri())
-    until(lambda: browser.execute_script("return window.headgate !== undefined"), what="the plots")
-    return browser
+    return opened(browser, html.write(store, tmp_path / "report.html"))
 
 
 def figure(page: Any, job: str, key: str) -> float:
@@ -197,15 +170,8 @@ def test_lines_and_scales_are_switched(page: Any) -> None:
 
 @pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light")])
 def test_it_fits_narrow_and_dark(page: Any, width: int, scheme: str) -> None:
-    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    page.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-    try:
+    with seen_as(page, width, scheme):
         until(lambda: page.execute_script("return headgate.drawn.loss.u.width") <= width, what="plots to fit")
         assert page.execute_script("return document.documentElement.scrollWidth") <= width
         paper = page.execute_script("return getComputedStyle(document.body).backgroundColor")
         assert (paper == "rgb(20, 23, 26)") == (scheme == "dark")
-    finally:
-        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})

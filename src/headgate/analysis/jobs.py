@@ -44,7 +44,7 @@ class TaskRecord:
         node: Name of its node; empty where not known.
         usage: While its job ran.
         division: How its sampled steps divide; of a server, its rounds.
-        memory_peak_bytes: Most that it held, as the kernel counted it.
+        memory_peak_bytes: Most resident memory, as the kernel counted it.
     """
 
     id: str
@@ -63,6 +63,13 @@ class TaskRecord:
     @property
     def is_worker(self) -> bool:
         return self.name.startswith("worker-")
+
+    @property
+    def memory_peak(self) -> float | None:
+        """Most resident memory, as the kernel has it or as it was sampled, whichever is more."""
+        return max(
+            (peak for peak in (self.memory_peak_bytes, self.signal("memory_bytes").maximum) if peak), default=None
+        )
 
     def signal(self, column: Column) -> Signal:
         """The usage of that column; empty where there was none."""

@@ -15,6 +15,12 @@ Kind = Literal["typical", "slowest"]
 _CLOSE_SECONDS = 0.25
 """How far from a step a server's message may be when none came during it."""
 
+REST = frozenset({"other", "idle"})
+"""Spans for what belongs to no other one."""
+
+_SEEN = 1e-3
+"""The shortest part of a step that is worth a bar between two others."""
+
 
 class Told(NamedTuple):
     """What a task told of one step: when, seconds of the run, which step, and how many seconds it took."""
@@ -177,17 +183,29 @@ def by_role(task: str) -> tuple[bool, str, int]:
 def lay_out(spans: Iterable[tuple[str, float | None, float, float, float]]) -> tuple[Bar, ...]:
     """Bars that do not cover each other, from name, begin (None: after the one before), seconds, bytes in and out.
 
-    A span that came in several pieces is told as one, from where it first began: what lies behind it moves on.
+    A span that came in several pieces is told as one, from where it first began: what lies behind it moves on. Time
+    that belongs to no other span lies wherever they leave room.
     """
-    bars: list[Bar] = []
-    end = 0.0
     given = list(spans)
-    if all(begin is not None for _, begin, *_ in given):
-        given.sort(key=lambda span: span[1] or 0.0)
-    for name, begin, seconds, bytes_in, bytes_out in given:
+    rest = [span for span in given if span[0] in REST]
+    named = [span for span in given if span[0] not in REST]
+    if all(begin is not None for _, begin, *_ in named):
+        named.sort(key=lambda span: span[1] or 0.0)
+    filler = max(rest, key=lambda span: span[2])[0] if rest else None
+    bars: list[Bar] = []
+    whole = sum(span[2] for span in given)
+    end = 0.0
+
+    def fill(until: float) -> None:
+        if filler is not None and until - end > whole * _SEEN:
+            bars.append(Bar(filler, end, until - end))
+
+    for name, begin, seconds, bytes_in, bytes_out in named:
         at = max(end, begin if begin is not None else end)
+        fill(at)
         bars.append(Bar(name, at, seconds, bytes_in, bytes_out))
         end = at + seconds
+    fill(whole)
     return tuple(bars)
 
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headgate.analysis.jobs import running
+from headgate.analysis.nics import NicUse
+from headgate.analysis.progress import pace
 from headgate.analysis.usage import Array, Buckets, Signal, means
 from headgate.reports.recording import NodeRecord, Recording
 from headgate.telemetry.columns import Column
@@ -16,6 +19,8 @@ BUCKETS = 600
 COLOURS = 8
 """Colours in the style sheet; a ninth job has the first one's, dashed."""
 _METRICS = 12
+_FULL_NODES = 4
+"""Nodes whose plots are as fine as any; those of more are coarser, so that the page stays small."""
 _READ_ONLY = "The maximum is that of the readings; the memory peak in the summary is the kernel's, and may be higher."
 
 
@@ -166,8 +171,34 @@ def job_plots(run: Recording) -> list[Plot]:
     return [plot for plot in plots if _says_anything(plot)]
 
 
-def node_plots(run: Recording, node: NodeRecord, index: int) -> list[Plot]:
-    """What all that ran on a node used of it, one plot a resource."""
+def pace_plot(run: Recording, index: int) -> Plot | None:
+    """Samples a second of a job; steps where it counts no samples."""
+    job = run.jobs[index]
+    samples = pace(job.progress.t, job.progress.samples).during(running(job.phases))
+    unit = "samples/s" if len(samples) else "steps/s"
+    signal = samples if len(samples) else pace(job.progress.t, job.progress.step).during(running(job.phases))
+    if not len(signal):
+        return None
+    edges = grid(run.seconds, max(float(np.median(signal.end - signal.start)), run.seconds / BUCKETS, 1e-3))
+    line = _line(job.name, job_colour(index)[0], signal, edges, 0)
+    return Plot(f"pace-{index}", "Samples a second" if len(samples) else "Steps a second", unit, edges, [line])
+
+
+def nic_plots(run: Recording, uses: Sequence[NicUse]) -> list[Plot]:
+    """How much of its NIC each node used, one plot a node."""
+    finest = _usage_grid(run)
+    edges = finest if len(uses) <= _FULL_NODES else finest[:: math.ceil(len(uses) / _FULL_NODES)]
+    plots = []
+    for index, use in enumerate(uses):
+        ways = [("in", use.received), ("out", use.sent)]
+        lines = [_line(label, f"role-{i}", way, edges, 0) for i, (label, way) in enumerate(ways) if len(way)]
+        unit, top = ("%", 1.0) if use.rate else ("B/s", None)
+        plots.append(Plot(f"nic-{index}", use.node, unit, edges, lines, top=top))
+    return plots
+
+
+def node_plots(run: Recording, node: NodeRecord, index: int, *, network: bool = True) -> list[Plot]:
+    """What all that ran on a node used of it, one plot a resource; that of its network only where `network`."""
     edges = _usage_grid(run)
     cpu = node.signal("cpu_cores")
     if node.cores:
@@ -189,7 +220,7 @@ def node_plots(run: Recording, node: NodeRecord, index: int) -> list[Plot]:
             node.memory_bytes,
         ),
         ("disk", "Disk", "B/s", _named(node, ("disk_read", "read"), ("disk_write", "written")), None),
-        ("net", "Network", "B/s", _named(node, ("net_in", "in"), ("net_out", "out")), None),
+        ("net", "Network", "B/s", _named(node, ("net_in", "in"), ("net_out", "out")) if network else [], None),
         ("gpu", "GPU busy", "%", _named(node, ("gpu_busy", "mean of its GPUs")), 1.0),
         ("gpu-memory", "GPU memory", "B", _named(node, ("gpu_memory_bytes", "used")), None),
         (

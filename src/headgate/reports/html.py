@@ -11,8 +11,8 @@ from pathlib import Path
 
 from headgate.analysis.jobs import figures
 from headgate.errors import StorageError
-from headgate.reports import overview, sections
-from headgate.reports.figures import Plot, job_plots, loss_plots, node_plots, share_plots
+from headgate.reports import network, overview, sections, tasks
+from headgate.reports.figures import Plot, job_plots, loss_plots, nic_plots, node_plots, pace_plot, share_plots
 from headgate.reports.frames import frame, payload
 from headgate.reports.markup import Markup, element, joined, script_json
 from headgate.reports.recording import Recording, read
@@ -49,13 +49,26 @@ def page(run: Recording) -> str:
     """The whole page."""
     jobs = [figures(job) for job in run.jobs]
     losses, shares, by_job = loss_plots(run), share_plots(run), job_plots(run)
-    by_node = [(node, node_plots(run, node, index)) for index, node in enumerate(run.nodes)]
-    every = [*losses, *shares, *by_job, *(plot for _, plots in by_node for plot in plots)]
+    several = [(index, job, pace_plot(run, index)) for index, job in enumerate(run.jobs) if job.distributed]
+    nics = network.nic_uses(run) if several else []
+    network_plots = nic_plots(run, nics)
+    by_node = [(node, node_plots(run, node, index, network=not nics)) for index, node in enumerate(run.nodes)]
+    every = [
+        *losses,
+        *shares,
+        *by_job,
+        *(pace for _, _, pace in several if pace is not None),
+        *network_plots,
+        *(plot for _, plots in by_node for plot in plots),
+    ]
     nothing = "Nothing was recorded."
     body = [
         overview.head(run, jobs),
         _section("Summary", overview.summary(jobs)) if jobs else None,
         _section("Timeline", timeline(run)) if jobs else None,
+        _section("Faults", found) if (found := sections.faults(run.jobs)) else None,
+        *(_section(f"Tasks of {job.name}", tasks.section(job, pace)) for _, job, pace in several),
+        _section("Network", network.table(nics), _frames(network_plots, "plots small")) if nics else None,
         _section("Loss", _frames(losses) or _none("No job reported a loss.")),
         _section("Share: granted against used", _frames(shares, "plots small")) if shares else None,
         _section("Use by job", _frames(by_job) or _none(nothing)),

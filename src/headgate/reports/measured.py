@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headgate.analysis.jobs import Usage
+from headgate.analysis.sampled import by_role
 from headgate.analysis.steps import Division
 from headgate.analysis.usage import Signal, means, rate
 from headgate.errors import NotFoundError
@@ -44,7 +45,7 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was measured of one target: a task's id, or `node:NAME`; `learned` and `division` of a job's first task."""
+    """What was measured of one target: a task's id, or `node:NAME`; what a job learned is told with its first task."""
 
     target: str
     usage: Mapping[Column, Level]
@@ -70,15 +71,16 @@ def measured(run: Recording, job: str | None = None, since: float | None = None)
     for record in run.jobs:
         if job is not None and record.name != job:
             continue
-        targets = [target for target in run.tasks if target.split("/")[0] == record.name] or [f"{record.name}/worker-0"]
+        divisions = {task.id: task.division for task in record.tasks}
+        seen = [target for target in run.tasks if target.split("/")[0] == record.name]
+        targets = sorted({*divisions, *seen}, key=by_role) or [f"{record.name}/worker-0"]
         for index, target in enumerate(targets):
-            first = index == 0
             result.append(
                 Measured(
                     target,
                     _levels(run.tasks.get(target, {}), start, run.seconds),
-                    _learned(run, record.name, start) if first else None,
-                    record.division if first else None,
+                    _learned(run, record.name, start) if index == 0 else None,
+                    divisions.get(target),
                 )
             )
     if job is None:

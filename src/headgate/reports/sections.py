@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headgate.analysis.faults import KIND
 from headgate.analysis.jobs import FAULTS, JobRecord
 from headgate.reports.figures import job_colour
 from headgate.reports.job_rows import loads
 from headgate.reports.markup import Markup, element, figure_of
 from headgate.reports.recording import Recording
+from headgate.reports.step_drawing import span_colour
 from headgate.reports.words import MISSING, counted, say, say_moment, say_step_time
 from headgate.units import say_bytes
 
@@ -35,7 +37,7 @@ def steps(jobs: Sequence[JobRecord]) -> Markup | None:
                     "span",
                     element("b", say(part, "%")) if part >= 0.07 else None,
                     class_="span",
-                    style=f"--c:var(--{_span_colour(span)});flex-grow:{part:.6f}",
+                    style=f"--c:var(--{span_colour(span)});flex-grow:{part:.6f}",
                     title=said,
                     data_span=span,
                     data_value=repr(seconds),
@@ -61,13 +63,8 @@ def steps(jobs: Sequence[JobRecord]) -> Markup | None:
         )
     if not rows:
         return None
-    keys = [(element("span", class_="swatch", style=f"--c:var(--{_span_colour(span)})"), span) for span in seen]
+    keys = [(element("span", class_="swatch", style=f"--c:var(--{span_colour(span)})"), span) for span in seen]
     return element("div", rows, element("p", [element("span", key, class_="span-key") for key in keys], class_="keys"))
-
-
-def _span_colour(span: str) -> str:
-    known = ("input", "forward", "backward", "optimizer", "push", "wait", "pull", "update")
-    return f"span-{span}" if span in known else "span-other"
 
 
 def profiles(jobs: Sequence[JobRecord]) -> Markup | None:
@@ -128,6 +125,45 @@ def _fit(fit: Mapping[str, Any]) -> str:
     return f"{alpha} + {beta} · b on {fit.get('device', 'cpu')} with {threads}{sure}"
 
 
+def faults(jobs: Sequence[JobRecord]) -> Markup | None:
+    """The faults that jobs survived, and what each cost."""
+    colours = {job.name: job_colour(index)[0] for index, job in enumerate(jobs)}
+    every = sorted((fault for job in jobs for fault in job.faults), key=lambda fault: fault.t)
+    shown = every[-_EVENTS:]
+    rows = [
+        element(
+            "tr",
+            element("td", figure_of(fault.t, text=say_moment(fault.t)), class_="when"),
+            element(
+                "td",
+                element("span", class_="swatch", style=f"--c:var(--{colours[fault.job]})"),
+                fault.task or fault.job,
+            ),
+            element("td", fault.text, class_="what"),
+            element("td", figure_of(fault.seconds, "s", key="seconds"), class_="cost"),
+            element("td", figure_of(fault.steps, key="steps"), class_="cost"),
+        )
+        for fault in shown
+    ]
+    if not rows:
+        return None
+    titles = (
+        ("At", ""),
+        ("Task", ""),
+        ("What happened", ""),
+        ("Cost", "the longest wait that a task tells of, or the time until the job was as far again as it had been"),
+        ("Steps", "done again or lost"),
+    )
+    names = [element("th", name, scope="col", title=why or None) for name, why in titles]
+    table = element("table", element("thead", element("tr", names)), element("tbody", rows), id="faults")
+    left = len(every) - len(shown)
+    return element(
+        "div",
+        element("p", f"The {left:,} before these are in the run's store.", class_="note") if left else None,
+        element("div", table, class_="scroll tall", tabindex=0, role="region", aria_label="Faults"),
+    )
+
+
 def events(run: Recording) -> Markup:
     """What happened, line by line; of very many, the newest."""
     if not run.events:
@@ -161,7 +197,7 @@ def events(run: Recording) -> Markup:
 
 
 def _kind(kind: str | None) -> str:
-    return "kind bad" if kind in FAULTS else "kind warning" if kind == "warning" else "kind"
+    return "kind bad" if kind in FAULTS else "kind warning" if kind in ("warning", KIND) else "kind"
 
 
 def environment(run: Recording) -> Markup:

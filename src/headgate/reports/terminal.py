@@ -9,14 +9,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headgate.analysis.jobs import FAULTS, JobFigures, figures
+from headgate.analysis.jobs import FAULTS, JobFigures, TaskRecord, figures
 from headgate.analysis.steps import Division
+from headgate.reports import network
 from headgate.reports.measured import Learned, Measured
-from headgate.reports.recording import NODE, read
+from headgate.reports.recording import NODE, Recording, read
 from headgate.reports.sparkline import sparkline
+from headgate.reports.tasks import plan_of
 from headgate.reports.words import MISSING, say, say_loss, say_step_time, what_happened
 from headgate.telemetry.columns import Column
-from headgate.units import say_seconds
+from headgate.units import say_bits, say_seconds
 
 _NAMES: dict[Column, tuple[str, str]] = {
     "cpu_cores": ("CPU", "cores"),
@@ -54,12 +56,54 @@ def summary(store: Path, console: Console) -> None:
         table.add_row(*(Text(cell) for cell in _row(job)), style="red" if job.state in FAULTS else "")
     if jobs:
         console.print(table)
+    _together(run, console)
     for sentence in what_happened(run, jobs):
         console.print(Text(sentence), soft_wrap=not console.is_terminal)
     page = store.parent / "report.html"
     where = str(page) if page.exists() else f"none yet; write it with: headgate report {run.id}"
     # A path that is broken over two lines cannot be clicked or copied.
     console.print(Text(f"Report: {where}"), soft_wrap=True)
+
+
+def _together(run: Recording, console: Console) -> None:
+    """Of each job of several tasks, its plan and a line a task; then the NIC of each node."""
+    several = [job for job in run.jobs if job.distributed]
+    for job in several:
+        console.print(Text(f"{job.name}: {plan_of(job)}"), soft_wrap=not console.is_terminal)
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        table.add_column("Task")
+        table.add_column("Node", overflow="fold")
+        for name in ("Cores", "Memory\npeak", "Step", "Exposed", "In a\nstep", "Out a\nstep"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for task in job.tasks:
+            table.add_row(*(Text(cell) for cell in _task(task)))
+        console.print(table)
+    uses = network.nic_uses(run) if several else []
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("Node", overflow="fold")
+    for name in ("NIC", "In,\nmean", "\nmax", "Out,\nmean", "\nmax"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for use in uses:
+        found = (use.received.mean, use.received.maximum, use.sent.mean, use.sent.maximum)
+        cells = [say(value, "%" if use.rate else "B/s") for value in found]
+        table.add_row(*(Text(cell) for cell in (use.node, say_bits(use.rate) if use.rate else MISSING, *cells)))
+    if uses:
+        console.print(table)
+
+
+def _task(task: TaskRecord) -> list[str]:
+    division, cores = task.division, task.signal("cpu_cores").mean
+    exposed = division.exposed_fraction if division and task.is_worker else None
+    return [
+        task.name,
+        task.node or MISSING,
+        MISSING if cores is None else f"{cores:.2f}",
+        say(task.memory_peak, "B"),
+        MISSING if division is None else say_step_time(division.step_seconds),
+        say(exposed, "%"),
+        say(division.received if division else None, "B"),
+        say(division.sent if division else None, "B"),
+    ]
 
 
 def _row(job: JobFigures) -> list[str]:
@@ -118,10 +162,12 @@ def _told(learned: Learned) -> str:
 
 
 def _divided(division: Division) -> str:
-    return (
-        f"waits for input {say(division.input_fraction, '%')} of a step of {say_step_time(division.step_seconds)}"
-        f" ({division.steps:,} sampled)"
-    )
+    apart = f"{say(division.exposed_fraction, '%')} for communication" if division.exposed_fraction else ""
+    whole = f"a step of {say_step_time(division.step_seconds)} ({division.steps:,} sampled)"
+    if "receive" in division.seconds:  # a server's
+        return f"idle {say(division.fraction('idle'), '%')} of {whole.replace('a step', 'a round')}"
+    waits = [f"waits for input {say(division.input_fraction, '%')}", *([apart] if apart else [])]
+    return f"{', '.join(waits)} of {whole}"
 
 
 def _levels(one: Measured) -> Table:
@@ -136,10 +182,12 @@ def _levels(one: Measured) -> Table:
 
 
 def _spans(division: Division) -> Table:
+    moved = bool(division.bytes_in or division.bytes_out)
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("")
-    for name in ("span", "of a step", "mean"):
+    for name in ("span", "of a step", "mean", *(("in", "out") if moved else ())):
         table.add_column(name, justify="left" if name == "span" else "right")
     for span, seconds in division.seconds.items():
-        table.add_row("", Text(span), say(division.fraction(span), "%"), say_step_time(seconds))
+        sizes = [say(of.get(span), "B") for of in (division.bytes_in, division.bytes_out)] if moved else []
+        table.add_row("", Text(span), say(division.fraction(span), "%"), say_step_time(seconds), *sizes)
     return table

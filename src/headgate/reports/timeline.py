@@ -13,6 +13,8 @@ from headgate.units import say_seconds
 _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 _CLOSEST = 1.4
 """Percent of the width below which two marks would cover each other."""
+_SAME_SECONDS = 0.5
+"""An attempt that ends so close to a fault that was told ended by it."""
 
 
 def timeline(run: Recording) -> Markup:
@@ -54,10 +56,12 @@ def _row(job: JobRecord, index: int, end: float) -> Markup:
     faults = [event["t"] for event in job.events if event["kind"] in FAULTS]
     # An attempt that was followed by another one failed, even where no event says so.
     faults += [phase.end for phase, later in zip(job.phases, job.phases[1:]) if _failed(phase, later)]
+    faults = [time for time in faults if not any(abs(time - fault.t) < _SAME_SECONDS for fault in job.faults)]
     if not faults and job.state in FAULTS:
         faults = [job.ended if job.ended is not None else max((phase.end for phase in job.phases), default=0.0)]
-    for time in faults:
-        what = f"{job.state}: {job.reason}" if job.state in FAULTS else "an attempt failed"
+    failed = f"{job.state}: {job.reason}" if job.state in FAULTS else "an attempt failed"
+    told = [(time, failed) for time in faults] + [(fault.t, fault.text) for fault in job.faults]
+    for time, what in told:
         at = _percent(time, end)
         marks.append(element("i", "×", class_="fault", style=f"left:{at}%", title=f"{what}, {say_seconds(time)}"))
     return element(

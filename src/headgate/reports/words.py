@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from headgate.analysis.jobs import FAULTS, JobFigures
 from headgate.reports.recording import NodeRecord, Recording
@@ -61,6 +62,36 @@ def listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
 
 
+def planned(plan: Mapping[str, Any], nodes: int) -> str:
+    """A plan of several tasks in words.
+
+    Args:
+        plan: The fields of a `Plan`.
+        nodes: How many nodes its tasks were on.
+    """
+    workers, servers, behind = plan.get("workers") or 1, plan.get("servers") or 0, plan.get("staleness")
+    backup = plan.get("backup_workers") or 0
+    tasks = counted(workers, "worker") + (f" and {counted(servers, 'server')}" if servers else "")
+    where = f"{tasks} on {counted(nodes, 'node')}"
+    if plan.get("strategy") == "allreduce":
+        told = f"All-reduce: {where}; in every step the workers add up their gradients among themselves"
+    elif plan.get("strategy") != "ps":
+        told = where
+    elif plan.get("synchronous") is not False:
+        whom = f"{workers - backup} of the {workers} workers" if backup else "all workers"
+        told = f"Parameter servers, synchronous: {where}; a step waits for {whom}"
+    elif behind is not None:
+        told = f"Parameter servers, bounded staleness: {where}; no worker is more than {counted(behind, 'step')} ahead"
+    else:
+        told = f"Parameter servers, asynchronous: {where}; no worker waits for another"
+    batch = plan.get("batch_per_worker")
+    if isinstance(batch, list | tuple):
+        told += f"; batches of {listed([f'{size:,}' for size in batch])} samples"
+    elif batch is not None:
+        told += f"; {counted(batch, 'sample')} of a step on each worker"
+    return f"{told}."
+
+
 def what_happened(run: Recording, jobs: Sequence[JobFigures]) -> list[str]:
     """Two to five sentences, computed from the data."""
     told = [_outcome(run, jobs), _held_back(jobs), _fullest(run), _faults(run, jobs), _learned(jobs)]
@@ -90,16 +121,18 @@ def _outcome(run: Recording, jobs: Sequence[JobFigures]) -> str:
 
 
 def _held_back(jobs: Sequence[JobFigures]) -> str:
-    """Which job waited for what: for its input, for CPU, or for another job."""
+    """Which job waited for what: for its input, for its other tasks, or for CPU."""
     said = []
     for job in jobs:
         reasons = []
         if job.input_fraction is not None and job.input_fraction >= 0.1:
             reasons.append(f"for input during {say(job.input_fraction, '%')} of each step")
+        if job.exposed_fraction is not None and job.exposed_fraction >= 0.1:
+            reasons.append(f"for communication during {say(job.exposed_fraction, '%')} of each step")
         if job.cpu_pressure is not None and job.cpu_pressure >= 0.1:
             reasons.append(f"for CPU {say(job.cpu_pressure, '%')} of the time")
         if reasons:
-            said.append(f"{job.name} waited {' and '.join(reasons)}")
+            said.append(f"{job.name} waited {listed(reasons)}")
     if said:
         return f"{'; '.join(said)}."
     full = [job.name for job in jobs if job.used_of_granted is not None and job.used_of_granted >= 0.9]
@@ -161,6 +194,7 @@ def _strangers(run: Recording) -> str:
 def _faults(run: Recording, jobs: Sequence[JobFigures]) -> str:
     said = [f"{job.name} ended as {job.state} ({job.reason})" for job in jobs if job.state in FAULTS]
     said += [f"{job.name} took {job.attempts} attempts" for job in jobs if job.attempts > 1]
+    said += [_survived(job) for job in jobs if job.faults]
     said += [
         f"{job.name} reported a loss that is not a number {counted(job.losses_not_numbers, 'time')}"
         for job in jobs
@@ -170,6 +204,11 @@ def _faults(run: Recording, jobs: Sequence[JobFigures]) -> str:
     parts = [f"{listed(said)}."] if said else []
     parts += [f"{counted(warnings, 'warning')} under Events."] if warnings else []
     return " ".join(parts)
+
+
+def _survived(job: JobFigures) -> str:
+    cost = f", which cost {say_seconds(job.fault_seconds)}" if job.fault_seconds else ""
+    return f"{job.name} survived {counted(job.faults, 'fault')}{cost}"
 
 
 def _learned(jobs: Sequence[JobFigures]) -> str:
