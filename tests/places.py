@@ -52,6 +52,9 @@ def placed(folder: Path, name: str) -> Iterator[Place]:
         for made in dict.fromkeys(folders.values()):
             _make(made, layout)
             undo.callback(until, lambda gone=made: _removed(gone), what=f"the end of {made}")
+        if "cpu" in folders:  # so that what others run meanwhile does not keep its tasks from what they may use
+            weight = folders["cpu"] / ("cpu.weight" if layout.mode == "v2" else "cpu.shares")
+            weight.write_text("10000" if layout.mode == "v2" else str(1 << 18))
         yield Place(
             namespace=f"/run/netns/{unique}",
             hostname=name,
@@ -75,6 +78,14 @@ def set_memory(place: Place, count: int) -> None:
     folder = Path(place.cgroups["memory"])
     name = "memory.max" if (folder / "memory.max").exists() else "memory.limit_in_bytes"
     (folder / name).write_text(str(count))
+
+
+def set_disk_rate(place: Place, disk: str, rate: int) -> None:
+    """Limit what each process in a place reads of a disk, in bytes a second; 0 lifts the limit."""
+    if "io" in place.cgroups:
+        (Path(place.cgroups["io"]) / "io.max").write_text(f"{disk} rbps={rate or 'max'}")
+    else:
+        (Path(place.cgroups["blkio"]) / "blkio.throttle.read_bps_device").write_text(f"{disk} {rate}")
 
 
 def _ip(*arguments: str) -> None:

@@ -10,22 +10,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.places import ADDRESS, placed, set_cores, set_memory
+from tests.places import ADDRESS, placed, set_cores, set_disk_rate, set_memory
 
 from headgate.cluster import Place
 from headgate.errors import IsolationError
 from headgate.isolation.base import Launch
 from headgate.isolation.layout import Layout
-from headgate.isolation.process import ProcessIsolation
+from headgate.isolation.process import ProcessIsolation, _disk_of
 from headgate.shares import UNLIMITED, Share
 from headgate.testing import programs
-from headgate.testing.isolation import IsolationContract, Running
+from headgate.testing.isolation import RUN, IsolationContract, Running
 from headgate.testing.wait import until
 
 pytestmark = pytest.mark.hardware
 GROUP = f"placed-{os.getpid()}"
 MIB = 1 << 20
 NOTHING = Share()
+HERE = Path.cwd()
 
 
 def folders_left() -> list[str]:
@@ -72,10 +73,11 @@ def run(place: Place) -> Iterator[Run]:
         argv: tuple[str, ...],
         share: Share = NOTHING,
         place: Place = place,
+        cwd: Path = HERE,
     ) -> Running:
         reading, writing = os.pipe()
         try:
-            box = isolation.start(_launch(argv, place), share, writing)
+            box = isolation.start(replace(_launch(argv, place), cwd=str(cwd)), share, writing)
         except BaseException:
             os.close(reading)
             raise
@@ -91,7 +93,7 @@ def run(place: Place) -> Iterator[Run]:
 
 
 def _launch(argv: tuple[str, ...], place: Place | None) -> Launch:
-    return Launch("run/job/worker-0", argv, {"PATH": os.defpath}, os.getcwd(), 1, place)
+    return Launch(f"{RUN}/job/worker-0", argv, {"PATH": os.defpath}, os.getcwd(), 1, place)
 
 
 SIGHTS = (
@@ -151,7 +153,7 @@ def test_its_cgroups_are_below_those_of_the_place(isolation: ProcessIsolation, p
     folders = first.box.cgroups
     assert folders.keys() == place.cgroups.keys()
     for controller, folder in folders.items():
-        assert folder == Path(place.cgroups[controller]) / f"headgate-{GROUP}" / "run:job:worker-0"
+        assert folder == Path(place.cgroups[controller]) / f"headgate-{GROUP}" / f"{RUN}:job:worker-0"
         assert str(first.box.pid) in (folder / "cgroup.procs").read_text().split()
     weight = "cpu.shares" if "cpuacct" in folders else "cpu.weight"
     assert (folders["cpu"].parent / weight).read_text() == (folders["cpu"] / weight).read_text()
@@ -172,8 +174,8 @@ def test_controllers_of_one_hierarchy_stay_together(isolation: ProcessIsolation,
     isolation._layout = Layout("v1", bases={"cpu": joined, "cpuacct": joined, "memory": memory})
     there = replace(place, cgroups={"cpu": "/groups/cpu,cpuacct/lab/a"})
     lines = isolation.describe(_launch(("true",), there), Share())
-    assert f"mkdir /groups/cpu,cpuacct/lab/a/headgate-{GROUP}/run:job:worker-0" in lines
-    assert f"mkdir /groups/memory/headgate-{GROUP}/run:job:worker-0" in lines
+    assert f"mkdir /groups/cpu,cpuacct/lab/a/headgate-{GROUP}/{RUN}:job:worker-0" in lines
+    assert f"mkdir /groups/memory/headgate-{GROUP}/{RUN}:job:worker-0" in lines
     assert not any(f"cpuacct/headgate-{GROUP}" in line for line in lines)
 
 
@@ -205,13 +207,31 @@ def test_it_is_said_when_the_place_ran_out_of_memory(isolation: ProcessIsolation
     assert not end.over_memory
 
 
+@pytest.mark.parametrize("share", [NOTHING, Share(disk_bytes_per_second=64 * MIB)])
+def test_the_disk_rate_of_the_place_holds_for_it(
+    share: Share, isolation: ProcessIsolation, place: Place, run: Run, tmp_path: Path
+) -> None:
+    disk = _disk_of(str(tmp_path))
+    if disk is None or not {"io", "blkio"} & place.cgroups.keys():
+        pytest.skip("the folder for temporary files is on no disk of its own, or its rate cannot be limited")
+    data = tmp_path / "data"
+    data.write_bytes(os.urandom(2 * MIB))
+    os.sync()
+    set_disk_rate(place, disk, 2 * MIB)
+    try:
+        task = run(isolation, programs.argv("read", data), share, cwd=tmp_path)
+        assert 0.7 <= float(task.said("seconds")) <= 5
+    finally:
+        set_disk_rate(place, disk, 0)
+
+
 def test_a_dry_run_says_where_it_would_run(isolation: ProcessIsolation, place: Place) -> None:
     lines = isolation.describe(_launch(("true",), place), Share())
     assert f"enter the network namespace {place.namespace}" in lines
     assert any(line.startswith(f"be called {place.hostname}") for line in lines)
     assert any(line.startswith(f"mount {place.hosts} over /etc/hosts") for line in lines)
     assert lines[-1] == "exec true"
-    assert f"mkdir {place.cgroups['cpu']}/headgate-{GROUP}/run:job:worker-0" in lines
+    assert f"mkdir {place.cgroups['cpu']}/headgate-{GROUP}/{RUN}:job:worker-0" in lines
     assert folders_left() == []
 
 
@@ -230,7 +250,7 @@ def test_a_place_that_is_not_there_is_one_clear_error(
     isolation = ProcessIsolation(GROUP, mode="none") if mode == "none" else ProcessIsolation(GROUP)
     absent = replace(place, namespace=namespace or place.namespace, hosts=hosts or place.hosts)
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(IsolationError, match=f"^run/job/worker-0: node 'iso' cannot be entered: {said}.*lab up$"):
+    with pytest.raises(IsolationError, match=f"^{RUN}/job/worker-0: node 'iso' cannot be entered: {said}.*lab up$"):
         run(isolation, programs.argv("rest"), place=absent)
     assert folders_left() == []
     assert len(os.listdir("/proc/self/fd")) == before
@@ -238,7 +258,7 @@ def test_a_place_that_is_not_there_is_one_clear_error(
 
 def test_cgroups_that_are_gone_with_the_place_are_one_too(isolation: ProcessIsolation, place: Place, run: Run) -> None:
     gone = {name: f"{folder}-gone" for name, folder in place.cgroups.items()}
-    with pytest.raises(IsolationError, match=r"^run/job/worker-0: the box cannot be made: .*-gone"):
+    with pytest.raises(IsolationError, match=rf"^{RUN}/job/worker-0: the box cannot be made: .*-gone"):
         run(isolation, programs.argv("rest"), place=replace(place, cgroups=gone))
     assert folders_left() == []
 

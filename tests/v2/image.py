@@ -24,6 +24,7 @@ def make_disk(folder: Path) -> Path:
     for name in ("proc", "sys", "dev", "run", "tmp", "etc", GUEST):
         (root / name).mkdir(parents=True)
     (root / "etc/passwd").write_text("root:x:0:0::/:/bin/sh\nuser:x:1000:1000::/tmp:/bin/sh\n")
+    (root / "etc/hosts").write_text("127.0.0.1 localhost\n")
     python = _copy_python(root)
     _copy_distributions(["pytest"], root / GUEST / "site")
     for name in ("src", "tests/isolation", "tests/v2"):

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import select
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from headgate.cluster import Place
 from headgate.errors import IsolationError
 from headgate.isolation.base import Box, Launch
 from headgate.isolation.cgroup_v2 import CgroupsV2
@@ -98,3 +102,58 @@ def test_the_disk_rate_holds(isolation: ProcessIsolation, tmp_path: Path) -> Non
         seconds = float(output.readline().split()[1])
     box.close()
     assert 1.5 <= seconds <= 6
+
+
+@pytest.fixture
+def place(isolation: ProcessIsolation, tmp_path: Path) -> Iterator[Place]:
+    """A place with a fifth of a core and 64 MiB, in the network namespace of a process."""
+    if os.geteuid() != 0:
+        pytest.skip("a network namespace needs root")
+    (tmp_path / "hosts").write_text("10.99.9.1 node\n")
+    code = f"import ctypes; ctypes.CDLL(None).unshare({0x40000000}); print(flush=True); input()"
+    base = isolation._layout.bases["unified"]
+    node = base / f"place-{os.getpid()}"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        (base / "cgroup.subtree_control").write_text("+cpu +memory +cpuset +io")
+        node.mkdir()
+        (node / "cpu.max").write_text("2000 10000")
+        (node / "memory.max").write_text(str(64 * MIB))
+        yield Place(f"/proc/{holder.pid}/ns/net", "node", str(tmp_path / "hosts"), {"unified": str(node)})
+        until(lambda: not any(entry.is_dir() for entry in node.iterdir()), what="the end of the boxes")
+        node.rmdir()
+        holder.communicate(b"\n")
+
+
+def test_a_task_in_a_place_is_below_its_folder_and_within_its_limits(
+    isolation: ProcessIsolation, place: Place, tmp_path: Path
+) -> None:
+    show = "import os; print(os.uname().nodename, os.listdir('/sys/class/net'), open('/etc/hosts').read().strip())"
+    spinning = Launch("run/spin/worker-0", programs.argv("spin", 2), {}, "/tmp", 1, place)
+    showing = Launch("run/show/worker-0", (sys.executable, "-c", show), {}, "/tmp", 1, place)
+    holding = Launch("run/hold/worker-0", programs.argv("hold", 128 * MIB), {}, "/tmp", 1, place)
+    with open(tmp_path / "output", "w") as output:
+        first = isolation.start(showing, Share(), output.fileno())
+        select.select([first.exit_fd], [], [], 60)
+        first.close()
+        assert (tmp_path / "output").read_text() == "node ['lo'] 10.99.9.1 node\n"
+        greedy = isolation.start(holding, Share(), output.fileno())
+        select.select([greedy.exit_fd], [], [], 60)
+        reason = greedy.reap().reason
+        greedy.close()
+        assert reason is not None and reason.startswith("killed: node node ran out of memory")
+        box = isolation.start(spinning, Share(cpu_cap_cores=2), output.fileno())
+    folder = box.cgroups["unified"]
+    assert folder.parent.parent == Path(place.cgroups["unified"])
+    assert set(box.cgroups) == {"unified", "cpu", "memory", "cpuset", "io"}
+    began, used = time.monotonic(), usage(folder)
+    select.select([], [], [], 3)
+    cores = (usage(folder) - used) / (time.monotonic() - began)
+    box.close()
+    assert 0.1 <= cores <= 0.22
+
+
+def usage(folder: Path) -> float:
+    """CPU seconds that were used in a cgroup."""
+    return int((folder / "cpu.stat").read_text().split()[1]) / 1e6

@@ -23,6 +23,7 @@ from headgate.isolation.enclosure import Field, MemoryRecord, cpu_list
 from headgate.shares import WEIGHT_DEFAULT, Unlimited
 
 SHARES_DEFAULT = 1024
+THROTTLES = ("blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device")
 FREEZE_SECONDS = 1.0
 UNLIMITED_BYTES = 1 << 60
 """The kernel says the largest multiple of a page where there is no limit."""
@@ -41,8 +42,16 @@ class CgroupsV1(Cgroups):
                 write.path.write_text(write.text)
 
     def setup(self, folder: Path) -> Sequence[Write]:
-        """A cpuset is born without cores and memory nodes, and nothing may enter it until it has some."""
-        return _inherit_cpuset(folder) if folder == self.folders.get("cpuset") else ()
+        """A cpuset is born without cores and memory nodes, and nothing may enter it until it has some. A disk rate
+        holds for a cgroup alone: that of a place has to be passed on to what is below it."""
+        writes = _inherit_cpuset(folder) if folder == self.folders.get("cpuset") else []
+        if folder == self.folders.get("blkio"):
+            writes += [
+                Write(folder / name, f"{disk} {rate}")
+                for name in THROTTLES
+                for disk, rate in _rates(folder.parent.parent / name).items()
+            ]
+        return writes
 
     def writes(self, field: Field, value: Value) -> Sequence[Write] | None:
         match field:
@@ -56,10 +65,11 @@ class CgroupsV1(Cgroups):
                 folder = self.folders.get("blkio")
                 if folder is None or self.disk is None:
                     return () if isinstance(value, Unlimited) else None
-                rate = 0 if isinstance(value, Unlimited) else max(1, round(value))
+                asked = () if isinstance(value, Unlimited) else (max(1, round(value)),)
+                above = {name: _rates(folder.parent.parent / name).get(self.disk) for name in THROTTLES}
                 return [
-                    Write(folder / f"blkio.throttle.{way}_bps_device", f"{self.disk} {rate}")
-                    for way in ("read", "write")
+                    Write(folder / name, f"{self.disk} {min([*asked, *filter(None, [most])], default=0)}")
+                    for name, most in above.items()
                 ]
             case "gpu_fraction":
                 return None
@@ -157,6 +167,15 @@ class CgroupsV1(Cgroups):
             rises = now is not None and (limit < 0 or limit > now)
             writes.insert(0 if rises else 1, swap)
         return writes
+
+
+def _rates(path: Path) -> dict[str, int]:
+    """Bytes a second by device number; empty where there is no limit."""
+    try:
+        pairs = (line.split() for line in path.read_text().splitlines())
+        return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}
+    except OSError:
+        return {}
 
 
 def _cores_above(folder: Path) -> float:

@@ -33,6 +33,8 @@ from headgate.testing import programs
 from headgate.testing.wait import until
 
 MIB = 1 << 20
+RUN = f"run-{os.getpid()}"
+"""Run of the tasks: where no cgroup holds them, those of another suite on this machine would be taken for ours."""
 
 _STARTER = """
 import importlib, json, os, signal, sys
@@ -180,7 +182,8 @@ class IsolationContract:
         assert _descriptors() == self._descriptors, "descriptors were left open"
         assert self.traces() == []
 
-    def launch(self, name: str, *arguments: object, task: str = "run/job/worker-0") -> Launch:
+    def launch(self, name: str, *arguments: object, task: str = "job/worker-0") -> Launch:
+        task = f"{RUN}/{task}"
         env = {"PATH": os.environ.get("PATH", os.defpath), TAG: task}
         argv = programs.argv(name, *arguments)
         return Launch(task=task, argv=argv, env=env, cwd=os.getcwd(), threads=1, place=self.place)
@@ -235,7 +238,7 @@ class IsolationContract:
 
     def test_02_weights_divide_a_core(self) -> None:
         both = [
-            self.run(self.launch("spin", task=f"run/{name}/worker-0"), Share(cpu_weight=weight))
+            self.run(self.launch("spin", task=f"{name}/worker-0"), Share(cpu_weight=weight))
             for name, weight in (("heavy", 90), ("light", 30))
         ]
         boxes = [running.box for running in both]
@@ -274,7 +277,7 @@ class IsolationContract:
 
     def test_06_a_task_is_pinned_to_cores(self) -> None:
         running = self.run(self.launch("spin"))
-        other = self.run(self.launch("spin", task="run/other/worker-0"))
+        other = self.run(self.launch("spin", task="other/worker-0"))
         for each in (running, other):
             each.said("ready")
             each.box.pin(frozenset({self.a_core()}))
@@ -325,11 +328,11 @@ class IsolationContract:
     def test_10_the_exit_is_told(self) -> None:
         end = self.run(self.launch("leave", 7)).ended()
         assert (end.code, end.signal, end.over_memory, end.reason) == (7, None, False, None)
-        assert self.run(self.launch("leave", 0, task="run/other/worker-0")).ended().ok
+        assert self.run(self.launch("leave", 0, task="other/worker-0")).ended().ok
 
     def test_11_terminate_asks_and_kill_ends(self) -> None:
         polite = self.run(self.launch("rest"))
-        stubborn = self.run(self.launch("stubborn", task="run/stubborn/worker-0"))
+        stubborn = self.run(self.launch("stubborn", task="stubborn/worker-0"))
         for running in (polite, stubborn):
             running.said("ready")
             running.box.terminate()
@@ -372,7 +375,7 @@ class IsolationContract:
 
     def test_15_boxes_are_apart(self) -> None:
         first = self.run(self.launch("rest"))
-        second = self.run(self.launch("daemon", task="run/job/worker-1"))
+        second = self.run(self.launch("daemon", task="job/worker-1"))
         first.said("ready")
         second.said("ready")
         assert not set(first.box.pids()) & set(second.box.pids())
@@ -383,7 +386,7 @@ class IsolationContract:
 
     def test_16_a_program_that_is_missing_is_named(self) -> None:
         for argv, named in ((("no-such-program-here",), "no-such-program-here"), (("/etc/passwd",), "/etc/passwd")):
-            launch = Launch(task="run/job/worker-0", argv=argv, env={}, cwd="/", threads=1, place=self.place)
+            launch = Launch(task=f"{RUN}/job/worker-0", argv=argv, env={}, cwd="/", threads=1, place=self.place)
             with pytest.raises(IsolationError, match=named):
                 self.run(launch)
             assert self.traces() == []
@@ -415,7 +418,7 @@ class IsolationContract:
         record = json.loads(json.dumps(self.orphan(self.launch("daemon"))))
         pid = record["pid"]
         assert self.alive(pid)
-        bystander = self.run(self.launch("rest", task="run/bystander/worker-0"))
+        bystander = self.run(self.launch("rest", task="bystander/worker-0"))
         bystander.said("ready")
         self.tested.sweep(record)
         assert not self.alive(pid)
