@@ -17,6 +17,7 @@ _ETHTOOL_GDRVINFO = 3  # linux/ethtool.h
 _DRIVER_INFO = struct.Struct("=I32s160x")  # struct ethtool_drvinfo: command, driver, and what does not matter here
 _REQUEST = struct.Struct("@16sP16x")  # struct ifreq: name, pointer to the data
 
+_LIBC = ctypes.CDLL(None, use_errno=True)
 _STACKED = frozenset({b"vxlan", b"geneve", b"bridge", b"bonding", b"802.1Q VLAN Support"})
 """Drivers of interfaces whose bytes pass another interface as well."""
 
@@ -65,7 +66,7 @@ def look(namespace: str) -> Inside:
 def _look(namespace: str) -> Inside:
     fd = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if ctypes.CDLL(None, use_errno=True).setns(fd, _CLONE_NEWNET) != 0:
+        if _LIBC.setns(fd, _CLONE_NEWNET) != 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), namespace)
         inode = os.fstat(fd).st_ino
