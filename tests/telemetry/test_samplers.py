@@ -99,7 +99,7 @@ class TestWithoutCgroups(SamplerContract):
 def task(request: pytest.FixtureRequest) -> Iterator[Task]:
     """A task in the cgroups that this machine gives it, and one in none."""
     isolation = ProcessIsolation(f"telemetry-{os.getpid()}", mode="auto" if request.param == "cgroups" else "none")
-    launch = Launch("telemetry/keeper/worker-0", programs.argv("rest"), dict(os.environ), os.getcwd(), 1)
+    launch = Launch(f"telemetry-{os.getpid()}/keeper/worker-0", programs.argv("rest"), dict(os.environ), os.getcwd(), 1)
     with open(os.devnull, "w") as nowhere:
         keeper = isolation.start(launch, Share(), nowhere.fileno())
     try:

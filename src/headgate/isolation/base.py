@@ -113,6 +113,7 @@ class Isolation(ABC):
        descriptor.
     2. On a failure to start, leave nothing behind and raise.
     3. Keep each box apart: closing or killing one does not touch another.
+    4. Start a task with a place there, within the limits of that place's cgroups, or refuse it; never elsewhere.
     """
 
     name: str

@@ -56,7 +56,9 @@ class SamplerContract:
     def start(self, name: str) -> Target:
         """A living task that uses CPU."""
         reading, writing = os.pipe()
-        launch = Launch(f"samplers/{name}/worker-0", programs.argv("spin"), dict(os.environ), os.getcwd(), 1)
+        # Where no cgroup holds it, a task of that name of another suite on this machine would be taken for it.
+        task = f"samplers-{os.getpid()}/{name}/worker-0"
+        launch = Launch(task, programs.argv("spin"), dict(os.environ), os.getcwd(), 1)
         try:
             box = ProcessIsolation(f"samplers-{os.getpid()}", mode=self.boxed).start(launch, Share(), writing)
             self._boxes[name] = box
