@@ -125,6 +125,10 @@ class Gang:
         if connection is None or not connection.send(message):
             raise ConnectionError(f"{name} is not connected, or does not read")
 
+    def pid(self, name: str) -> int:
+        """Process id of a task."""
+        return self._processes[name].popen.pid
+
     def of(self, name: str, kind: str) -> list[dict[str, Any]]:
         """The messages of that type that a task sent so far, in its present life."""
         with self._lock:
