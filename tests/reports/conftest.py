@@ -243,8 +243,10 @@ def distributed(tmp_path: Path) -> Path:
         (10.0, "cnn/worker-1", "fault", "killed by SIGKILL; the others go on", None, None),
         (10.3, "cnn/worker-0", "fault", f"round 100 was done again {HOSTILE}", 0.25, 1),
         (20.5, "cnn/server-0", "fault", "its node is gone; all tasks are started again from step 150", None, None),
+        (26.1, None, "fault", "at step 200 again, as before its tasks were lost", 5.6, 50),
         (40.0, None, "done", "finished", None, None),
     ]
+    recorder.add("events", t=20.4, kind="fault", text="node c is gone")
     for at, who, kind, text, cost, lost in events:
         recorder.add("events", t=at, job="cnn", task=who, kind=kind, text=text, seconds=cost, steps=lost)
     recorder.close()

@@ -59,6 +59,49 @@ def test_a_day_of_ten_tasks_stays_under_five_megabytes(tmp_path: Path) -> None:
     assert all(plot["count"] <= 600 for plot in data_of(page)["plots"])
 
 
+def test_a_day_of_a_job_of_ten_tasks_on_ten_nodes_stays_under_five_megabytes(tmp_path: Path) -> None:
+    """More readings would make no larger page: each plot has as many points as it may have."""
+    path, seconds, every = tmp_path / "run.sqlite", 24 * 3600, 20
+    recorder = Recorder(path)
+    names = [*(f"worker-{i}" for i in range(8)), *(f"server-{i}" for i in range(2))]
+    nodes = [{"name": f"node-{i}", "cores": 4.0, "memory_bytes": 2**33, "nic_bytes_per_second": 1e8} for i in range(10)]
+    for key, value in (("ended", str(float(seconds))), ("state", "done"), ("node", json.dumps(nodes))):
+        recorder.add("meta", key=key, value=value)
+    plan = {"strategy": "ps", "workers": 8, "servers": 2, "synchronous": True}
+    recorder.add(
+        "jobs", name="a", position=0, state="done", submitted=0, started=0, ended=seconds, attempt=1, plan=plan
+    )
+    for i, name in enumerate(names):
+        recorder.add("tasks", id=f"a/{name}", job="a", node=f"node-{i}", started=0)
+    recorder.close()
+    columns, filler = len(COLUMNS) - 5, (None,) * 5
+    for target in [*(f"a/{name}" for name in names), *(f"node:node-{i}" for i in range(10))]:
+        values = [(float(t), (t * 7919 % 1009) * 1.37 + 0.123) for t in range(0, seconds, every)]
+        insert(path, "usage", [(t, target, *[value] * columns, *filler) for t, value in values])
+    workers = names[:8]
+    steps = range(0, seconds, 40)
+    for name in workers:
+        task = f"a/{name}"
+        insert(path, "progress", [(float(t), task, t, 0, 1, t * 64, 1 / (1 + t) + t % 7, 0, 1, None) for t in steps])
+        spans = ("input", "forward", "backward", "push", "wait", "pull", "optimizer", "other")
+        insert(path, "spans", [(float(t), task, t, span, 0.1, 1e6, 1e6, None) for t in steps for span in spans])
+        insert(
+            path,
+            "transfers",
+            [(float(t), task, t, peer, 0.1, 0.3, 1e6, 0.2, 0.5, 1e6) for t in steps for peer in names[8:]],
+        )
+    for name in names[8:]:
+        rounds = ("receive", "update", "send", "idle")
+        insert(path, "spans", [(float(t), f"a/{name}", t, span, 0.2, 1e6, 1e6, None) for t in steps for span in rounds])
+    lost = [(float(t), "a", "a/worker-7", "fault", "killed by SIGKILL; " + "x" * 80, 1.5, 3) for t in range(1000)]
+    insert(path, "events", lost)
+    page = html.write(path, tmp_path / "report.html")
+    assert 500_000 < page.stat().st_size < 5_000_000
+    plots = {plot["key"]: plot["count"] for plot in data_of(page)["plots"]}
+    assert {"pace-0", *(f"nic-{i}" for i in range(10))} <= plots.keys()
+    assert max(plots.values()) <= 600
+
+
 def test_a_page_asks_nobody_for_anything(store: Path, tmp_path: Path) -> None:
     text = html.write(store, tmp_path / "report.html").read_text()
     assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)=", text)

@@ -19,8 +19,6 @@ BUCKETS = 600
 COLOURS = 8
 """Colours in the style sheet; a ninth job has the first one's, dashed."""
 _METRICS = 12
-_FULL_NODES = 4
-"""Nodes whose plots are as fine as any; those of more are coarser, so that the page stays small."""
 _READ_ONLY = "The maximum is that of the readings; the memory peak in the summary is the kernel's, and may be higher."
 
 
@@ -186,8 +184,7 @@ def pace_plot(run: Recording, index: int) -> Plot | None:
 
 def nic_plots(run: Recording, uses: Sequence[NicUse]) -> list[Plot]:
     """How much of its NIC each node used, one plot a node."""
-    finest = _usage_grid(run)
-    edges = finest if len(uses) <= _FULL_NODES else finest[:: math.ceil(len(uses) / _FULL_NODES)]
+    edges = _usage_grid(run)
     plots = []
     for index, use in enumerate(uses):
         ways = [("in", use.received), ("out", use.sent)]

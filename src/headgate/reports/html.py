@@ -50,9 +50,12 @@ def page(run: Recording) -> str:
     jobs = [figures(job) for job in run.jobs]
     losses, shares, by_job = loss_plots(run), share_plots(run), job_plots(run)
     several = [(index, job, pace_plot(run, index)) for index, job in enumerate(run.jobs) if job.distributed]
-    nics = network.nic_uses(run) if several else []
+    nics = network.nic_uses(run)
     network_plots = nic_plots(run, nics)
-    by_node = [(node, node_plots(run, node, index, network=not nics)) for index, node in enumerate(run.nodes)]
+    told = {use.node for use in nics}
+    by_node = [
+        (node, node_plots(run, node, index, network=node.name not in told)) for index, node in enumerate(run.nodes)
+    ]
     every = [
         *losses,
         *shares,
@@ -66,7 +69,7 @@ def page(run: Recording) -> str:
         overview.head(run, jobs),
         _section("Summary", overview.summary(jobs)) if jobs else None,
         _section("Timeline", timeline(run)) if jobs else None,
-        _section("Faults", found) if (found := sections.faults(run.jobs)) else None,
+        _section("Faults", found) if (found := sections.faults(run)) else None,
         *(_section(f"Tasks of {job.name}", tasks.section(job, pace)) for _, job, pace in several),
         _section("Network", network.table(nics), _frames(network_plots, "plots small")) if nics else None,
         _section("Loss", _frames(losses) or _none("No job reported a loss.")),

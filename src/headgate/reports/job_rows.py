@@ -77,7 +77,6 @@ def job(
     plan = as_object(row["plan"])
     synchronous = plan.get("synchronous") is not False
     progress = together(_progress(reader, list(tasks)), synchronous=synchronous)
-    checkpoints = _of(reader, "checkpoints", list(tasks))
     records = tuple(_task(task, usage, steps, course) for task in tasks.values())
     return JobRecord(
         name=name,
@@ -98,11 +97,11 @@ def job(
         plan=plan or None,
         memory_peak_bytes=max((task.memory_peak_bytes for task in records if task.memory_peak_bytes), default=None),
         cpu_seconds=_spent(tasks.values(), usage, running(course)),
-        checkpoints=checkpoints,
+        checkpoints=_of(reader, "checkpoints", list(tasks)),
         events=events,
         tasks=records,
         sampled=stepping.sampled(reader, steps, tasks, synchronous=synchronous) if len(tasks) > 1 else (),
-        faults=survived(events, progress, checkpoints),
+        faults=survived(events),
     )
 
 

@@ -12,10 +12,12 @@ from headgate.units import say_bits
 
 
 def nic_uses(run: Recording) -> list[NicUse]:
-    """Of each node whose NIC was read."""
+    """Of each node that a job of several tasks was on and whose NIC was read."""
+    used = {task.node for job in run.jobs if job.distributed for task in job.tasks}
     uses = [
         nic_use(node.name, node.nic_bytes_per_second, node.signal("net_in"), node.signal("net_out"))
         for node in run.nodes
+        if node.name in used
     ]
     return [use for use in uses if use is not None]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headgate.analysis.faults import KIND
+from headgate.analysis.faults import KIND, survived
 from headgate.analysis.jobs import FAULTS, JobRecord
 from headgate.reports.figures import job_colour
 from headgate.reports.job_rows import loads
@@ -125,10 +125,11 @@ def _fit(fit: Mapping[str, Any]) -> str:
     return f"{alpha} + {beta} · b on {fit.get('device', 'cpu')} with {threads}{sure}"
 
 
-def faults(jobs: Sequence[JobRecord]) -> Markup | None:
+def faults(run: Recording) -> Markup | None:
     """The faults that jobs survived, and what each cost."""
-    colours = {job.name: job_colour(index)[0] for index, job in enumerate(jobs)}
-    every = sorted((fault for job in jobs for fault in job.faults), key=lambda fault: fault.t)
+    colours = {job.name: job_colour(index)[0] for index, job in enumerate(run.jobs)}
+    of_run = survived(event for event in run.events if event["job"] is None)
+    every = sorted((*of_run, *(fault for job in run.jobs for fault in job.faults)), key=lambda fault: fault.t)
     shown = every[-_EVENTS:]
     rows = [
         element(
@@ -136,8 +137,8 @@ def faults(jobs: Sequence[JobRecord]) -> Markup | None:
             element("td", figure_of(fault.t, text=say_moment(fault.t)), class_="when"),
             element(
                 "td",
-                element("span", class_="swatch", style=f"--c:var(--{colours[fault.job]})"),
-                fault.task or fault.job,
+                element("span", class_="swatch", style=f"--c:var(--{colours[fault.job]})") if fault.job else None,
+                fault.task or fault.job or MISSING,
             ),
             element("td", fault.text, class_="what"),
             element("td", figure_of(fault.seconds, "s", key="seconds"), class_="cost"),

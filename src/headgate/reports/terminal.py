@@ -67,8 +67,9 @@ def summary(store: Path, console: Console) -> None:
 
 def _together(run: Recording, console: Console) -> None:
     """Of each job of several tasks, its plan and a line a task; then the NIC of each node."""
-    several = [job for job in run.jobs if job.distributed]
-    for job in several:
+    for job in run.jobs:
+        if not job.distributed:
+            continue
         console.print(Text(f"{job.name}: {plan_of(job)}"), soft_wrap=not console.is_terminal)
         table = Table(box=None, pad_edge=False, header_style="dim")
         table.add_column("Task")
@@ -78,7 +79,7 @@ def _together(run: Recording, console: Console) -> None:
         for task in job.tasks:
             table.add_row(*(Text(cell) for cell in _task(task)))
         console.print(table)
-    uses = network.nic_uses(run) if several else []
+    uses = network.nic_uses(run)
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("Node", overflow="fold")
     for name in ("NIC", "In,\nmean", "\nmax", "Out,\nmean", "\nmax"):
