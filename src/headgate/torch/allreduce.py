@@ -201,7 +201,7 @@ class AllReduce(Backend):
         self._leave_if_stopping()
         gone = self._gone()
         who = ", ".join(f"worker-{index}" for index in gone) or "a worker"
-        cause = f": {str(error).splitlines()[0]}" if error is not None and not gone else ""
+        cause = f" ({str(error).splitlines()[0].split('] ', 1)[-1]})" if error is not None and not gone else ""
         text = f"{who} is gone in the middle of a step{cause}; this worker cannot go on without it"
         print(f"headgate: {text}", file=sys.stderr, flush=True)
         self._channel.send({"type": "note", "text": text})

@@ -1,0 +1,262 @@
+"""One script in several workers: what is agreed on, saved, divided and told, and what happens when one dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.plans import Plan
+from headgate.testing.gang import Gang
+
+SOURCE = Path(__file__).parents[2] / "src"
+PREAMBLE = """
+import json, os, sys, time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+import headgate.torch as hg
+
+torch.set_num_threads(1)
+torch.set_default_dtype(torch.float64)
+index = int(os.environ.get("HEADGATE_TASK", "worker-0").rpartition("-")[2])
+
+def say(what):
+    hg._session._channel.send({"type": "waiting", "what": what})
+
+def until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(0.001)
+
+def show(model):
+    print("weights", *(f"{p.sum().item():.13g}" for p in model.parameters()))
+"""
+
+USUAL = """
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(50, 8), torch.randint(0, 3, (50,)))
+model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+readers = int(os.environ.get("READERS", "0"))
+loader = DataLoader(data, batch_size=12, shuffle=True, num_workers=readers, persistent_workers=readers > 0)
+scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=20)
+model, optimizer, loader = hg.prepare(model, optimizer, loader, scheduler=scheduler)
+for epoch in hg.epochs(4):
+    for number, (features, labels) in enumerate(loader):
+        loss = nn.functional.cross_entropy(model(features), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        hg.report(loss=loss)
+        if os.environ.get("AWAIT") == f"{index} {epoch} {number}":
+            say("an order")
+            until(lambda: hg._session._channel.pending)
+show(model)
+"""
+
+
+@contextmanager
+def gang(folder: Path, body: str, workers: int, **environment: str) -> Iterator[Gang]:
+    folder.mkdir()
+    script = folder / "script.py"
+    script.write_text(PREAMBLE + textwrap.dedent(body))
+    strategy: Any = "allreduce" if workers > 1 else "single"
+    plan = Plan(strategy=strategy, workers=workers, batch_per_worker=None)
+    with Gang(folder, plan, [sys.executable, str(script)], environment) as running:
+        running.start()
+        yield running
+
+
+def plain(folder: Path, body: str, **more: str) -> str:
+    script = folder / "plain.py"
+    script.write_text(PREAMBLE + textwrap.dedent(body))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+    environment |= {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", **more}
+    return subprocess.run([sys.executable, script], env=environment, check=True, capture_output=True, text=True).stdout
+
+
+def weights(output: str) -> Any:
+    (line,) = [line for line in output.splitlines() if line.startswith("weights")]
+    return pytest.approx([float(word) for word in line.split()[1:]], rel=1e-9, abs=1e-9)
+
+
+def stopped(folder: Path, workers: int, at: str, **environment: str) -> dict[str, Any]:
+    """The checkpoint of a job that was stopped; one worker alone is asked to, at that worker, epoch and batch."""
+    with gang(folder, USUAL, workers, AWAIT=at, **environment) as running:
+        asked = f"worker-{at.split()[0]}"
+        running.wait_for(asked, "waiting")
+        running.send(asked, {"type": "stop"})
+        running.finish()
+        saved = [running.of(name, "checkpoint") for name in running.names]
+    assert [len(found) for found in saved] == [1] + [0] * (workers - 1)
+    found: dict[str, Any] = saved[0][0]
+    assert found["why"] == "stop"
+    return found
+
+
+@pytest.mark.timeout(300)
+def test_a_job_stopped_at_one_worker_stops_at_all_and_resumes_with_any_number_of_them(tmp_path: Path) -> None:
+    several = stopped(tmp_path / "several", 2, "1 1 2", READERS="2")
+    # Asked after its third batch, the worker says so with the fourth: all end after that.
+    assert (several["epoch"], several["position"], several["step"]) == (1, 4, 9)
+    alone = stopped(tmp_path / "alone", 1, "0 2 1", READERS="0")
+    assert (alone["epoch"], alone["position"], alone["step"]) == (2, 2, 12)
+    for name, saved, workers, readers in [
+        ("more", several, 3, "2"),
+        ("fewer", several, 1, "2"),
+        ("now several", alone, 2, "0"),
+    ]:
+        expected = weights(plain(tmp_path, USUAL, READERS=readers))
+        with gang(tmp_path / name, USUAL, workers, HEADGATE_RESUME=saved["path"], READERS=readers) as running:
+            running.finish()
+            for worker in running.names:
+                assert weights(running.output(worker)) == expected.expected, (name, worker)
+                assert running.of(worker, "progress")[-1]["samples"] == 4 * 50
+
+
+def test_a_checkpoint_asked_of_any_worker_is_saved_by_the_first_alone(tmp_path: Path) -> None:
+    with gang(tmp_path / "job", USUAL, 2, AWAIT="1 3 0") as running:
+        running.wait_for("worker-1", "waiting")
+        running.send("worker-1", {"type": "checkpoint"})
+        running.finish()
+        asked = [message for message in running.of("worker-0", "checkpoint") if message["why"] == "request"]
+        assert [(message["epoch"], message["position"]) for message in asked] == [(3, 2)]
+        assert running.of("worker-1", "checkpoint") == []
+        assert running.output("worker-0") == running.output("worker-1")
+
+
+def test_what_a_step_sent_is_told_with_its_spans(tmp_path: Path) -> None:
+    with gang(tmp_path / "job", USUAL, 2) as running:
+        running.finish()
+        (spans, *_) = running.of("worker-0", "spans")
+    by_name = {span["name"]: span for span in spans["spans"]}
+    assert {"input", "forward", "backward", "push", "optimizer"} <= by_name.keys()
+    assert sum(span["seconds"] for span in spans["spans"]) == pytest.approx(spans["seconds"])
+    size = 8 * (8 * 16 + 16 + 16 * 3 + 3 + 1 + 2 + 4)  # gradients, and the control vector
+    assert (by_name["push"]["bytes_out"], by_name["push"]["bytes_in"]) == (size, size)
+    (transfer,) = spans["transfers"]
+    assert transfer["peer"] == "worker-1"
+    begin, end, sent = transfer["push"]
+    assert 0 < begin < end < spans["seconds"]
+    assert sent == size
+
+
+DYING = """
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(50, 8)), batch_size=10)
+model = nn.Linear(8, 1)
+model, optimizer, loader = hg.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), loader)
+for epoch in hg.epochs(3):
+    for number, (features,) in enumerate(loader):
+        if epoch == 1 and number == 3:
+            say("ready")
+            if index == 1:
+                time.sleep(60)
+        model(features).mean().backward()
+        optimizer.step()
+"""
+
+
+def test_a_worker_that_loses_another_ends_at_once_and_says_why(tmp_path: Path) -> None:
+    with gang(tmp_path / "job", DYING, 3) as running:
+        for name in running.names:
+            running.wait_for(name, "waiting")
+        begun = time.monotonic()
+        running.kill("worker-1")
+        assert [running.left(name) for name in ("worker-0", "worker-2")] == [75, 75]
+        assert time.monotonic() - begun < 20
+        assert "worker-1 is gone in the middle of a step" in running.output("worker-0")
+        assert "worker-1 is gone" in running.of("worker-2", "note")[-1]["text"]
+
+
+ONCE = """
+class Noted(Dataset):
+    def __len__(self):
+        return 52
+    def __getitem__(self, number):
+        with open(f"read-{index}.jsonl", "a") as file:
+            print(json.dumps(number), file=file)
+        return torch.full((3,), float(number)), torch.rand(())
+
+class Own:
+    def __iter__(self):
+        order = torch.randperm(52).tolist()
+        return (order[i : i + 10] for i in range(0, 52, 10))
+    def __len__(self):
+        return 6
+
+model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1), nn.Dropout(0.5))
+readers = DataLoader(Noted(), batch_sampler=Own(), num_workers=2)
+model, optimizer, loader = hg.prepare(model, torch.optim.SGD(model.parameters(), lr=1e-3), readers)
+assert loader is readers and len(loader) == 6
+mine = 0
+for epoch in hg.epochs(2):
+    for features, noise in loader:
+        assert len(features) in (2, 4), len(features)
+        model(features).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+print(torch.rand(()).item())
+show(model)
+"""
+
+
+def test_workers_that_seed_nothing_begin_alike_and_read_each_sample_once(tmp_path: Path) -> None:
+    with gang(tmp_path / "job", ONCE, 3) as running:
+        running.finish()
+        outputs = [running.output(name).splitlines() for name in running.names]
+        read = [[json.loads(line) for line in path.open()] for path in running.folder.glob("read-*.jsonl")]
+    assert len({lines[-1] for lines in outputs}) == 1
+    assert len({lines[0] for lines in outputs}) == 3  # what is drawn besides data is each worker's own
+    counts = {number: sum(found.count(number) for found in read) for number in range(52)}
+    # The last batch has two samples, on which one worker trains, and the two others borrow them: in both epochs.
+    assert sum(counts.values()) == 2 * (52 + 2 * 2)
+    assert min(counts.values()) == 2
+
+
+GROUPS = """
+import torch.distributed as dist
+dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/group-{index}", rank=0, world_size=1)
+torch.manual_seed(0)
+model = nn.Linear(8, 1)
+try:
+    hg.prepare(nn.parallel.DistributedDataParallel(model))
+except RuntimeError as error:
+    print(error)
+loader = DataLoader(TensorDataset(torch.randn(20, 8)), batch_size=10)
+model, optimizer, loader = hg.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), loader)
+try:
+    hg.prepare(nn.Linear(1, 1), loss_reduction="sum")
+except ValueError as error:
+    print(error)
+for epoch in hg.epochs(1):
+    for (features,) in loader:
+        model(features).mean().backward()
+        optimizer.step()
+total = torch.ones(())
+dist.all_reduce(total)
+print("own group", total.item())
+"""
+
+
+def test_a_group_of_the_script_s_own_is_left_alone_and_a_wrapped_model_refused(tmp_path: Path) -> None:
+    with gang(tmp_path / "job", GROUPS, 2) as running:
+        running.finish()
+        for name in running.names:
+            output = running.output(name)
+            assert "found a DistributedDataParallel; expected the model inside of it" in output
+            assert "a model before was prepared with another" in output
+            assert "own group 1.0" in output

@@ -1,0 +1,165 @@
+"""Every sample of every global batch is taken once, by one worker, whatever workers there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from headgate.torch import rng
+from headgate.torch.iteration import Iteration
+from headgate.torch.loaders import Loaders
+from headgate.torch.shards import Dealer, Hand, Pass, ShardingSampler, Sharing, Slices, divided
+
+
+@given(st.integers(1, 300), st.lists(st.integers(1, 64), min_size=1, max_size=9), st.sampled_from([1, 2]))
+def test_parts_are_whole_and_near_their_proportion(samples: int, weights: list[int], smallest: int) -> None:
+    ends = divided(samples, weights, smallest)
+    parts = [end - begin for begin, end in zip([0, *ends], ends)]
+    assert sum(parts) == samples
+    assert min(parts) >= 0
+    assert all(part == 0 or part >= min(smallest, samples) for part in parts)
+    for part, weight in zip(parts, weights):
+        assert abs(part - samples * weight / sum(weights)) <= 2 * smallest
+
+
+class Numbers(Dataset[int]):
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, number: int) -> int:
+        return number
+
+
+class Shuffled(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield from torch.randperm(60).tolist()
+
+
+class Watching:
+    """Takes what loaders tell."""
+
+    def __init__(self) -> None:
+        self.lost = 0
+
+    def fetching(self, iteration: Iteration) -> None:
+        pass
+
+    def fetched(self, iteration: Iteration, batch: Any) -> Any:
+        return batch
+
+    def exhausted(self, iteration: Iteration) -> None:
+        pass
+
+    def lost_some(self, iteration: Iteration) -> None:
+        self.lost += 1
+
+
+class Reader:
+    """One of several workers, as far as its data goes."""
+
+    def __init__(self, loader: Any, dealer: Dealer) -> None:
+        self.watching = Watching()
+        self.loaders = Loaders(self.watching)
+        torch.manual_seed(5)
+        stream = rng.Stream(rng.capture((), devices=False))
+        self.loaders.sharing = Sharing(dealer, stream, lambda: True, lambda: (0, 0), lambda: 1)
+        self.loader = self.loaders.prepare(loader)
+        self.iteration = iter(self.loader)
+
+    def next(self) -> list[int]:
+        """The samples that count of the next batch."""
+        torch.rand(7)  # the script draws what it likes meanwhile
+        batch = next(self.iteration).tolist()
+        dealt = self.iteration.dealt
+        assert dealt is not None
+        return batch[: dealt.taken]
+
+
+LOADERS = {
+    "in the process": lambda: DataLoader(Numbers(), batch_size=8, shuffle=True),
+    "read ahead": lambda: DataLoader(Numbers(), batch_size=8, shuffle=True, num_workers=2),
+    "read ahead by workers that stay": lambda: DataLoader(
+        Numbers(), batch_size=8, shuffle=True, num_workers=1, persistent_workers=True
+    ),
+    "a stream": lambda: DataLoader(Shuffled(), batch_size=8),
+    "a list": lambda: list(torch.arange(60).split(8)),
+}
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_what_a_worker_that_leaves_would_have_taken_the_others_take(loader: str) -> None:
+    readers = [Reader(LOADERS[loader](), Slices(index, (0, 1, 2), (2, 1, 1), lambda: 1)) for index in range(3)]
+    batches = []
+    for number in range(8):
+        if number == 3:
+            del readers[1]
+            for reader in readers:
+                assert reader.loaders.sharing is not None
+                assert isinstance(reader.loaders.sharing.dealer, Slices)
+                reader.loaders.sharing.dealer.members = (0, 2)
+        batches.append([reader.next() for reader in readers])
+        if number in (0, 4):
+            assert [len(part) for part in batches[-1]] == ([4, 2, 2] if number == 0 else [5, 3])
+    for reader in readers:
+        with pytest.raises(StopIteration):
+            next(reader.iteration)
+        assert reader.watching.lost == 0
+    assert sorted(sample for batch in batches for part in batch for sample in part) == list(range(60))
+
+
+class Leases(Dealer):
+    """Whole batches, in an order that servers would say."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.numbers = numbers
+
+    def deal(self, coming: Pass) -> Hand:
+        assert (coming.batches, coming.by_index) == (8, True)
+        return Leased(self.numbers)
+
+
+class Leased(Hand):
+    steps_back = True
+
+    def __init__(self, numbers: tuple[int, ...]) -> None:
+        self.left = list(numbers)
+
+    def next(self) -> int | None:
+        return self.left.pop(0) if self.left else None
+
+    def part(self, number: int, samples: int) -> tuple[int, int]:
+        return 0, samples
+
+
+def test_leased_batches_come_whole_in_any_order_and_together_are_all() -> None:
+    readers = [
+        Reader(DataLoader(Numbers(), batch_size=8, shuffle=True), dealer)
+        for dealer in (Leases(0, 3, 4, 7, 5), Leases(1, 2, 6))
+    ]
+    batches = {}
+    for reader in readers:
+        for _ in range(8):
+            try:
+                samples = reader.next()
+            except StopIteration:
+                break
+            batches[reader.iteration.dealt.number] = samples
+    alone = Reader(DataLoader(Numbers(), batch_size=8, shuffle=True), Slices(0, (0,), None, lambda: 1))
+    assert [batches[number] for number in range(8)] == [alone.next() for _ in range(8)]
+
+
+def test_a_batch_too_small_for_all_is_borrowed_from() -> None:
+    sampler = ShardingSampler(nullcontext, lambda: 2).around([[1, 2, 3, 4], [5]])
+    sampler.take(Slices(1, (0, 1, 2), None, lambda: 2).deal(Pass(0, 0, 0, 0, 0, 2, True)))
+    assert list(sampler) == [[1, 2], [5]]
+    assert [(dealt.number, dealt.whole, dealt.taken) for dealt in (sampler.dealt(), sampler.dealt())] == [
+        (0, 4, 0),
+        (1, 1, 1),
+    ]
