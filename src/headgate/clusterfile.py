@@ -136,8 +136,9 @@ def schema() -> dict[str, Any]:
     """The JSON schema of a cluster file."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **ClusterEntry.model_json_schema(),
         "title": "Headgate cluster file",
-    } | ClusterEntry.model_json_schema()
+    }
 
 
 def is_cluster_file(path: str) -> bool:
@@ -255,9 +256,8 @@ class _Nodes:
         addresses = [node.address for node in self.nodes()]
         network = network_of(addresses) if addresses else NETWORK
         if network is None:
-            self._file.problem(
-                ("nodes",), "the addresses are too far apart", "choose them within one network, 10.77.0.0/16"
-            )
+            cure = "choose them within one network such as 10.77.0.0/16"
+            self._file.problem(("nodes",), "the addresses are too far apart", cure)
             return
         for address, holder in self._holders.items():
             if ipaddress.IPv4Address(address) in (network[0], network[-1]):

@@ -15,12 +15,15 @@ from headgate.isolation.cgroups import Cgroups, cap_microseconds, read_number
 from headgate.isolation.layout import CURE, Layout, find_layout
 from headgate.isolation.standins import Cores, StandIns
 from headgate.lab.record import Record
-from headgate.shares import UNLIMITED, Share
+from headgate.shares import UNLIMITED, WEIGHT_DEFAULT, Share
 
 CONTROLLERS = ("cpu", "cpuacct", "memory", "blkio", "io", "unified")
 """Those that a node has a cgroup of; in others, such as cpuset, its tasks are as on the machine itself."""
 SHELL = "shell"
 """Cgroup below a node's for what is run in it by hand: under v2 processes and cgroups must not be side by side."""
+
+WEIGHT_PER_CORE = 10 * WEIGHT_DEFAULT
+"""A node is to have its cores as a machine has them, whatever else runs here; what it may not have is left to that."""
 
 
 def find() -> Layout:
@@ -61,7 +64,13 @@ def put(record: Record, node: Node) -> tuple[str, ...]:
         lower_caps(cgroups.folders["cpu"], node.cores)
     rate = node.disk_bytes_per_second
     disk = UNLIMITED if rate is None else rate
-    notes = cgroups.apply(Share(cpu_cap_cores=node.cores, memory_bytes=node.memory_bytes, disk_bytes_per_second=disk))
+    share = Share(
+        cpu_weight=min(max(1.0, node.cores * WEIGHT_PER_CORE), 10_000.0),
+        cpu_cap_cores=node.cores,
+        memory_bytes=node.memory_bytes,
+        disk_bytes_per_second=disk,
+    )
+    notes = cgroups.apply(share)
     if isinstance(cgroups, CgroupsV1) and cgroups.disk is not None and "blkio" in cgroups.folders:
         # Under v1 a disk rate holds for a cgroup alone, not for those below it.
         for folder in _below(cgroups.folders["blkio"]):

@@ -89,7 +89,7 @@ def change(node: str, values: Mapping[str, object], plugged: bool | None = None)
     Raises:
         NotFoundError: There is no such node.
         UsageError: Several labs have one, or a value is out of its range.
-        IsolationError: The kernel refused a limit; the others hold.
+        IsolationError: The kernel refused a limit; the node is as it was.
     """
     _check_able()
     with record.locked():
@@ -105,6 +105,8 @@ def change(node: str, values: Mapping[str, object], plugged: bool | None = None)
             _set(lab, made)
         except HeadgateError:
             record.write(lab.with_nodes({name: replace(before, stage="setting")}))
+            _set(lab, before)
+            record.write(lab.with_nodes({name: before}))
             raise
         record.write(lab.with_nodes({name: replace(made, stage="ready")}))
         return after

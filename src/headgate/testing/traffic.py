@@ -35,16 +35,12 @@ class Received:
     congestion_control: str
 
 
-def both_ways(
-    first: tuple[str, str], second: tuple[str, str], seconds: float = 1.0, python: str = sys.executable
-) -> tuple[Received, Received]:
-    """Send from each of two nodes to the other at once.
+End = tuple[str, str]
+"""Name of a node's network namespace, and its address."""
 
-    Args:
-        first: Name of its network namespace, its address.
-        second: As `first`.
-        seconds: For how long it is counted.
-        python: Interpreter.
+
+def both_ways(first: End, second: End, seconds: float = 1.0) -> tuple[Received, Received]:
+    """Send from each of two nodes to the other at once, and count for so long.
 
     Returns:
         What the first received, and what the second did.
@@ -52,16 +48,7 @@ def both_ways(
     Raises:
         RuntimeError: One of them failed.
     """
-    pairs = ((first, second[1]), (second, first[1]))
-    ends = [
-        subprocess.Popen(
-            ["ip", "netns", "exec", namespace, python, "-I", "-S", __file__, address, peer, str(seconds)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for (namespace, address), peer in pairs
-    ]
+    ends = start(first, second, seconds), start(second, first, seconds)
     outputs = []
     for end in ends:
         try:
@@ -69,10 +56,21 @@ def both_ways(
         except subprocess.TimeoutExpired:
             end.kill()
             end.communicate()
-    if len(outputs) < 2 or any(end.returncode != 0 for end in ends):
+    if len(outputs) < len(ends) or any(end.returncode != 0 for end in ends):
         raise RuntimeError(f"the ends gave {[end.returncode for end in ends]}: {outputs}")
     one, other = (Received(**json.loads(output)) for output in outputs)
     return one, other
+
+
+def start(here: End, there: End, seconds: float) -> subprocess.Popen[str]:
+    """One end alone: it sends to the other, and ends with a line once it has received for so long."""
+    (namespace, address), (_, peer) = here, there
+    return subprocess.Popen(
+        ["ip", "netns", "exec", namespace, sys.executable, "-I", "-S", __file__, address, peer, str(seconds)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
 
 
 def main() -> None:
