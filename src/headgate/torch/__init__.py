@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from headgate.task import Channel, Stop, TaskEnvironment
+from headgate.torch import sparse_layers
 
 if TYPE_CHECKING:
     from headgate.torch.session import Session
@@ -125,6 +126,12 @@ def report(loss: Any = None, step: int | None = None, **metrics: Any) -> None:
         session.report(loss, step, metrics)
 
 
+def _on_servers() -> bool:
+    """Whether this process is a worker of a plan with parameter servers."""
+    session = _join()
+    return session is not None and session.on_servers
+
+
 def _join() -> Session | None:
     """The session with the engine that started this process; None under plain `python`."""
     global _joined, _session
@@ -136,3 +143,7 @@ def _join() -> Session | None:
             _session = Session(environment, Channel.open(environment, "torch", torch.__version__, torch.initial_seed()))
         _joined = True
     return _session
+
+
+if TaskEnvironment.read().channel is not None:
+    sparse_layers.watch(_on_servers)

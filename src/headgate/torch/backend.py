@@ -10,7 +10,7 @@ import io
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
@@ -168,6 +168,19 @@ class Backend(Link):
         Raises:
             headgate.task.PeerLost: The round cannot be completed because another task is gone.
             headgate.task.Stop: The same, while this task was asked to stop.
+        """
+
+    def adopt_tables(self, model: torch.nn.Module, optimizer: Any, share: Callable[[], tuple[float, bool]]) -> None:
+        """Train the model's parameters that live on servers only (`REMOTE`) from now on.
+
+        Args:
+            model: The model.
+            optimizer: Its optimizer; None: it has none.
+            share: What this worker's gradients of the running backward are multiplied with to be its part of the sum
+                of all workers', and whether the loss is a sum.
+
+        Raises:
+            TypeError: The optimizer cannot step them; says why.
         """
 
     def sum_sparse(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:

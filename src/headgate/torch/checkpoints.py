@@ -93,7 +93,7 @@ def read(path: str) -> dict[str, Any]:
         ResumeError: There is no such file, or it is no checkpoint of this layout.
     """
     try:
-        payload = torch.load(path, map_location="cpu", weights_only=True)
+        payload = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         first = str(error).partition("\n")[0]
         raise ResumeError(f"checkpoint {path} cannot be read: {first}; resume from another one") from error

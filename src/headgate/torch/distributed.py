@@ -96,6 +96,7 @@ class Worker:
         self._iterated = False
         self._fed: dict[int, Dealt | None] = {}
         self._weight: Weight | None = None
+        self._part: float | None = None
         self._agreed = AgreedOrders(channel)
         self._synchronous = bool(plan["synchronous"])
         self.sharing: Sharing | None = None
@@ -108,6 +109,11 @@ class Worker:
     def saves(self) -> bool:
         """Whether this is the worker that saves checkpoints."""
         return self._link is None or self._link.lowest
+
+    @property
+    def on_servers(self) -> bool:
+        """Whether the plan has parameter servers."""
+        return bool(self._plan["strategy"] == "ps")
 
     def insist(self) -> None:
         """No step comes: do alone what the engine asked for."""
@@ -137,6 +143,8 @@ class Worker:
             self._reducer.add(model)
         if isinstance(link, Asynchronous):
             link.adopt(model, optimizer)
+        elif isinstance(link, Backend):
+            link.adopt_tables(model, optimizer, self._share)
 
     def share_random(self, generators: Sequence[torch.Generator]) -> None:
         """Draw data with the same random stream as the others from now on, and all else with one of its own.
@@ -239,11 +247,20 @@ class Worker:
             dealt = self._fed[min(self._fed)]
             self._fed = {}
             self._weight = None if dealt is None else Weight(float(dealt.taken), 1.0 if dealt.taken else 0.0)
+            self._part = None if dealt is None or not dealt.whole else dealt.taken / dealt.whole
         if self._weight is not None:
             return self._weight
         # All of them train on the same: a whole batch, or what the script reads by itself.
         counts = self._link.index in self._slices.members
         return Weight(1.0, 1.0 / len(self._slices.members)) if counts else Weight(0.0, 0.0)
+
+    def _share(self) -> tuple[float, bool]:
+        """What this worker's gradients are multiplied with to be its part of the sum of all workers', and whether the
+        loss is a sum."""
+        weight = self._weigh()
+        if self._reducer is not None and self._reducer.summed:
+            return weight.factor, True
+        return (weight.factor if self._part is None else self._part), False
 
     def _exchanged(self, exchange: Exchange) -> None:
         if self._slices is not None:

@@ -99,6 +99,11 @@ class Session:
             self._loaders.arm(resume["loaders"], None if between else resume["rng"], inside=False, start=known)
         return prepared
 
+    @property
+    def on_servers(self) -> bool:
+        """Whether sparse layers have their weights on parameter servers."""
+        return self._worker is not None and self._worker.on_servers
+
     def keep(self, objects: Mapping[str, Any]) -> None:
         """Save and load these with the checkpoints as well."""
         self._trained.keep(objects)

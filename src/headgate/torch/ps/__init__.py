@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headgate.task import Channel
-    from headgate.torch.backend import Backend
+    from headgate.torch.backend import Asynchronous, Backend
 
 _VIEW_SECONDS = 60.0
 
@@ -55,20 +55,61 @@ def backend(channel: Channel) -> Backend:
     Raises:
         RuntimeError: The hub told no view of the job's tasks.
     """
+    from headgate.torch.ps.calls import Caller
     from headgate.torch.ps.dense import Dense
     from headgate.torch.ps.links import Links
     from headgate.torch.ps.loop import Loop
+    from headgate.torch.ps.remote_table import RemoteTables
 
-    if not channel.wait_for(lambda: bool(channel.peers), _VIEW_SECONDS):
-        raise RuntimeError(f"the hub did not tell this worker of its job's other tasks within {_VIEW_SECONDS:g} s")
+    _wait_for_view(channel)
     made: list[Dense] = []
 
     def failed(error: BaseException) -> None:
         for dense in made:
             dense.failed(error)
+            dense.tables.caller.fail(error)
 
     loop = Loop("headgate-wire", failed)
     links = Links(channel, loop)
-    made.append(Dense(channel, links, loop))
+    dense = Dense(channel, links, loop)
+    dense.tables = RemoteTables(Caller(links, loop, channel), True, _checkpoints(), lambda: dense.members)
+    made.append(dense)
+    links.start()
+    return dense
+
+
+def asynchronous_backend(channel: Channel) -> Asynchronous:
+    """This worker's side of the job's parameter servers, for a plan in which workers do not wait for each other.
+
+    Args:
+        channel: To the hub; was welcomed.
+
+    Raises:
+        RuntimeError: The hub told no view of the job's tasks.
+    """
+    from headgate.torch.ps.asynchronous import OnServers
+    from headgate.torch.ps.links import Links
+    from headgate.torch.ps.loop import Loop
+
+    _wait_for_view(channel)
+    made: list[OnServers] = []
+
+    def failed(error: BaseException) -> None:
+        for worker in made:
+            worker.caller.fail(error)
+
+    loop = Loop("headgate-wire", failed)
+    links = Links(channel, loop)
+    made.append(OnServers(channel, links, loop, _checkpoints()))
     links.start()
     return made[0]
+
+
+def _wait_for_view(channel: Channel) -> None:
+    if not channel.wait_for(lambda: bool(channel.peers), _VIEW_SECONDS):
+        raise RuntimeError(f"the hub did not tell this worker of its job's other tasks within {_VIEW_SECONDS:g} s")
+
+
+def _checkpoints() -> str | None:
+    """The folder of the job's checkpoints: where there is room for a table."""
+    return os.environ.get("HEADGATE_CHECKPOINTS") or None

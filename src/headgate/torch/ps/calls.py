@@ -8,18 +8,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headgate.torch.ps import wire
+from headgate.task import Channel, Stop
 from headgate.torch.ps.payload import PayloadError, octets, pack, unpack
-from headgate.torch.ps.server import Server, Service
 from headgate.torch.ps.views import View
 from headgate.torch.ps.wire import Buffer, Header, Message
 
 if TYPE_CHECKING:
+    from headgate.torch.ps.desk import Desk
+    from headgate.torch.ps.links import Links
     from headgate.torch.ps.loop import Loop
 
 CALL = 32
 ANSWER = 33
 _SLICE_SECONDS = 1.0
+_ORPHANED_SLICES = 12
 
 
 class CallError(RuntimeError):
@@ -29,146 +31,156 @@ class CallError(RuntimeError):
 class Answer:
     """What a server will answer."""
 
-    def __init__(self, changed: threading.Condition) -> None:
-        self._changed = changed
-        self._found: Any = None
-        self._error: BaseException | None = None
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
         self.there = False
+        self.found: Any = None
+        self.error: BaseException | None = None
 
-    def settle(self, found: Any = None, error: BaseException | None = None) -> None:
-        with self._changed:
-            self._found, self._error, self.there = found, error, True
-            self._changed.notify_all()
+    def there_within(self, seconds: float) -> bool:
+        """Whether the answer is there in so many seconds."""
+        return self._caller.there_within(self, seconds)
 
-    def wait(self, given_up: Callable[[], None]) -> Any:
-        """The answer.
-
-        Args:
-            given_up: Called about once a second; raises where nobody will answer any more.
+    def wait(self) -> Any:
+        """The answer, once it is there.
 
         Raises:
-            CallError: The server could not do it.
+            CallError: The server could not do what it was asked.
         """
-        while True:
-            with self._changed:
-                if self._changed.wait_for(lambda: self.there, _SLICE_SECONDS):
-                    break
-            given_up()
-        if self._error is not None:
-            raise self._error
-        return self._found
+        self._caller.await_answer(self)
+        if self.error is not None:
+            raise self.error
+        return self.found
 
 
 class Caller:
-    """A worker's connections to the servers. A server that was started again is told what it has to know, and asked
-    again what it did not answer.
+    """Asks the servers. One that was started again is told first what it has to know, and asked again what its former
+    life did not answer.
 
     Args:
-        loop: Drives the sockets.
-        secrets: Those of the task's welcome.
-        index: Of this worker.
-        servers: How many servers the plan has.
-        greeting: Makes, for a server and whether it was started again, the calls that have to come before all others:
-            operation and content.
+        links: To the servers; not started yet.
+        loop: Drives them.
+        channel: To the hub.
 
     Attributes:
-        bytes_in: Bytes received from each server.
-        bytes_out: Bytes sent to each.
+        index: Of this worker.
+        servers: How many servers there are.
+        greetings: Asked, in the loop's thread, for the calls (operation, content) that a server has to be told first;
+            given its index and whether it was started again.
+        bytes_in: Bytes of the answers of each server so far.
+        bytes_out: Bytes of what each was asked.
     """
 
-    def __init__(
-        self,
-        loop: Loop,
-        secrets: Mapping[str, Any],
-        index: int,
-        servers: int,
-        greeting: Callable[[int, bool], Sequence[tuple[str, Mapping[str, Any]]]],
-    ) -> None:
+    def __init__(self, links: Links, loop: Loop, channel: Channel) -> None:
+        self.index = links.index
+        self.servers = links.servers
+        self.greetings: list[Callable[[int, bool], Sequence[tuple[str, Mapping[str, Any]]]]] = []
+        self.bytes_in = [0] * links.servers
+        self.bytes_out = [0] * links.servers
+        self._links = links
         self._loop = loop
-        self._secrets = secrets
-        self._index = index
-        self._greeting = greeting
+        self._channel = channel
         self._changed = threading.Condition()
+        self._failure: BaseException | None = None
         self._number = 0
-        self._view = View()
-        self._sockets: dict[int, wire.Socket] = {}
         self._lives: dict[int, int] = {}
-        self._open: list[dict[int, tuple[Answer, list[Buffer]]]] = [{} for _ in range(servers)]
-        self.bytes_in = [0] * servers
-        self.bytes_out = [0] * servers
+        self._open: list[dict[int, tuple[Answer, list[Buffer]]]] = [{} for _ in range(links.servers)]
+        links.handlers[ANSWER] = self._answered
+        links.watchers.append(self._entered)
+
+    @property
+    def lowest(self) -> bool:
+        """Whether this is the first of the workers that count; waits for the first view."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._links.view.number >= 0 or self._failure is not None)
+        return self.index == min(self._links.view.active, default=self.index)
 
     def call(self, server: int, operation: str, content: Mapping[str, Any]) -> Answer:
         """Ask a server; returns at once. The tensors in `content` must not change until the answer is there."""
         text, tensors = pack({"do": operation, **content})
-        answer = Answer(self._changed)
+        answer = Answer(self)
         self._loop.call(self._send, server, answer, [text, *map(octets, tensors)])
         return answer
 
-    def enter(self, view: View) -> None:
-        """The view changed. From any thread."""
-        self._loop.call(self._enter, view)
+    def ask(self, server: int, operation: str, content: Mapping[str, Any]) -> Any:
+        """Ask a server and wait for its answer.
+
+        Raises:
+            CallError: The server could not do it.
+        """
+        return self.call(server, operation, content).wait()
+
+    def fail(self, error: BaseException) -> None:
+        """The loop has ended with an error: whoever waits is to raise it."""
+        with self._changed:
+            self._failure = error
+            self._changed.notify_all()
+
+    def there_within(self, answer: Answer, seconds: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: answer.there, seconds)
+
+    def await_answer(self, answer: Answer) -> None:
+        """Wait until the answer is there.
+
+        Raises:
+            headgate.task.Stop: Nobody will give it any more, and this task was asked to stop.
+        """
+        alone = 0
+        while True:
+            with self._changed:
+                if self._changed.wait_for(lambda: answer.there or self._failure is not None, _SLICE_SECONDS):
+                    break
+            # Servers outlive the hub for a while; then nobody starts them again.
+            alone = alone + 1 if self._channel.stopping == "orphaned" else 0
+            if alone > _ORPHANED_SLICES:
+                raise Stop
+        if self._failure is not None and not answer.there:
+            raise self._failure
+
+    def settle(self, answer: Answer, found: Any, error: BaseException | None) -> None:
+        with self._changed:
+            answer.found, answer.error, answer.there = found, error, True
+            self._changed.notify_all()
 
     # --- in the loop's thread ----------------------------------------------------------------------------------------
 
-    def _enter(self, view: View) -> None:
-        if view.number <= self._view.number:
-            return
-        self._view = view
-        for index, member in view.servers.items():
-            if not member.endpoint or self._lives.get(index) == member.life:
+    def _entered(self, former: View) -> None:
+        with self._changed:
+            self._changed.notify_all()
+        for index in range(self.servers):
+            member = self._links.member(index)
+            if member is None or self._lives.get(index) == member.life:
                 continue
             again = index in self._lives
-            self._drop(index)
             self._lives[index] = member.life
-            socket = self._sockets[index] = wire.connect(self._loop, self._secrets, member.endpoint)
-            self._loop.add(socket.zmq, lambda index=index, socket=socket: self._receive(index, socket))  # type: ignore[misc]
-            waiting = self._open[index]
-            self._open[index] = {}
-            for operation, content in self._greeting(index, again):
-                text, tensors = pack({"do": operation, **content})
-                self._send(index, Answer(self._changed), [text, *map(octets, tensors)])
+            waiting, self._open[index] = self._open[index], {}
+            for greeting in self.greetings:
+                for operation, content in greeting(index, again):
+                    text, tensors = pack({"do": operation, **content})
+                    self._send(index, Answer(self), [text, *map(octets, tensors)])
             for answer, frames in waiting.values():
                 self._send(index, answer, frames)
-
-    def _drop(self, index: int) -> None:
-        socket = self._sockets.pop(index, None)
-        if socket is not None:
-            self.bytes_in[index] += socket.bytes_in
-            self.bytes_out[index] += socket.bytes_out
-            self._loop.remove(socket.zmq)
-            socket.close()
 
     def _send(self, index: int, answer: Answer, frames: list[Buffer]) -> None:
         self._number = (self._number + 1) & 0xFFFFFFFF
         self._open[index][self._number] = (answer, frames)
-        socket = self._sockets.get(index)
-        me = self._view.workers.get(self._index)
-        if socket is not None and me is not None:
-            header = Header(CALL, sender=self._index, life=me.life, view=self._view.number, round=self._number)
-            socket.send(header, *frames)
+        header = Header(CALL, view=self._links.view.number, round=self._number)
+        if index in self._lives and self._links.send(index, header, *frames):
+            self.bytes_out[index] += sum(map(len, frames))
 
-    def _receive(self, index: int, socket: wire.Socket) -> None:
-        message = socket.receive()
-        if message is None or message.header.kind != ANSWER:
-            return
+    def _answered(self, index: int, message: Message) -> None:
         answer, _ = self._open[index].pop(message.header.round, (None, None))
+        self.bytes_in[index] += sum(len(frame.buffer) for frame in message.frames)
         if answer is None:
             return
         try:
             found = unpack(message.frames[0].bytes, [frame.buffer for frame in message.frames[1:]])
         except (PayloadError, IndexError) as error:
-            answer.settle(error=CallError(f"server-{index}: {error}"))
+            self.settle(answer, None, CallError(f"server-{index}: {error}"))
             return
-        error = found.get("error")
-        answer.settle(found, None if error is None else CallError(f"server-{index}: {error}"))
-
-    def traffic(self) -> tuple[list[int], list[int]]:
-        """Bytes received from and sent to each server so far."""
-        sockets = [self._sockets.get(index) for index in range(len(self.bytes_in))]
-        return (
-            [old + (socket.bytes_in if socket else 0) for old, socket in zip(self.bytes_in, sockets)],
-            [old + (socket.bytes_out if socket else 0) for old, socket in zip(self.bytes_out, sockets)],
-        )
+        failed = found.get("error")
+        self.settle(answer, found, None if failed is None else CallError(f"server-{index}: {failed}"))
 
 
 class Question:
@@ -179,14 +191,18 @@ class Question:
         content: What was asked.
     """
 
-    def __init__(self, desk: Desk, worker: int, number: int, content: Mapping[str, Any]) -> None:
+    def __init__(self, desk: Desk, worker: int, message: Message) -> None:
         self.worker = worker
-        self.content = content
+        self.content: Mapping[str, Any] = {}
         self._desk = desk
-        self._number = number
+        self._life = message.header.life
+        self._number = message.header.round
 
     def answer(self, **content: Any) -> None:
-        """Send the answer; the tensors in it are copied to the socket's side at once where they may change."""
+        """Send the answer, if whoever asked is still there. The tensors in it must not change afterwards."""
+        member = self._desk.server.view.workers.get(self.worker)
+        if member is None or member.life != self._life:
+            return
         text, tensors = pack(content)
         header = Header(ANSWER, round=self._number)
         self._desk.server.send(self.worker, header, text, *map(octets, tensors))
@@ -214,35 +230,3 @@ class Clerk(ABC):
 
     def close(self) -> None:  # noqa: B027 - most have nothing to close
         """The server ends."""
-
-
-class Desk(Service):
-    """Hands calls to whoever answers them."""
-
-    kinds = frozenset({CALL})
-
-    def __init__(self, server: Server, clerks: Sequence[Clerk]) -> None:
-        self.server = server
-        self._clerks = clerks
-        self._by_operation = {operation: clerk for clerk in clerks for operation in clerk.operations}
-
-    def received(self, worker: int, message: Message) -> None:
-        question = Question(self, worker, message.header.round, {})
-        try:
-            content = unpack(message.frames[0].bytes, [frame.buffer for frame in message.frames[1:]])
-            operation = content.pop("do")
-            question.content = content
-            clerk = self._by_operation.get(operation)
-            if clerk is None:
-                raise CallError(f"{operation!r} is not known here")
-            clerk.asked(operation, question)
-        except (CallError, PayloadError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
-            question.answer(error=f"{type(error).__name__}: {error}")
-
-    def entered(self, view: View) -> None:
-        for clerk in self._clerks:
-            clerk.entered(view)
-
-    def close(self) -> None:
-        for clerk in self._clerks:
-            clerk.close()

@@ -1,5 +1,6 @@
-"""How far workers may run ahead of each other: the clocks of stale synchronous parallel training (Ho et al., NIPS 2013),
-kept by server 0. No clock of seconds and no sockets."""
+"""How far workers may run ahead of each other: the clocks of stale synchronous parallel training (Ho et al.: More
+effective distributed ML via a stale synchronous parallel parameter server, NIPS 2013), kept by server 0. No clock of
+seconds and no sockets."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class Clocks:
     def __init__(self, bound: int | None) -> None:
         self._bound = bound
         self._workers: dict[str, _Worker] = {}
-        self._frozen_by: str | None = None
+        self._frozen: set[str] = set()
         self.largest = 0
 
     def enter(self, worker: str, clock: int | None = None) -> None:
@@ -44,14 +45,14 @@ class Clocks:
         """A worker has gradients and wants to step; `allowed` names it once it may."""
         found = self._known(worker)
         found.asking, found.idle = True, False
-        self.thaw(worker)
+        self._frozen.discard(worker)
 
     def allowed(self) -> list[str]:
         """Workers that asked and may step now: each is named once."""
         found = []
         # The slowest first: where it steps, those that are ahead of it may as well.
         for name, worker in sorted(self._workers.items(), key=lambda item: item[1].clock):
-            if not worker.asking or (self._frozen_by not in (None, name)):
+            if not worker.asking or self._frozen - {name}:
                 continue
             slowest = self._slowest(leaving_out=name)
             ahead = 0 if slowest is None else max(0, worker.clock + 1 - slowest)
@@ -86,20 +87,16 @@ class Clocks:
     def gone(self, worker: str) -> None:
         """A worker has ended."""
         self._workers.pop(worker, None)
-        if self._frozen_by == worker:
-            self._frozen_by = None
+        self._frozen.discard(worker)
 
     def freeze(self, worker: str) -> None:
-        """Let nobody but `worker` begin a step from now on: it wants to save a state that all agree on."""
-        self._frozen_by = worker
+        """Let nobody but `worker` begin a step until it asks for its own next one: it wants to save a state that all
+        agree on."""
+        self._frozen.add(worker)
 
-    def still(self) -> bool:
-        """Whether no step is being applied but those of the worker that froze the others."""
-        return not any(w.stepping for name, w in self._workers.items() if name != self._frozen_by)
-
-    def thaw(self, worker: str) -> None:
-        if self._frozen_by == worker:
-            self._frozen_by = None
+    def still(self, worker: str) -> bool:
+        """Whether no step of another worker is being applied."""
+        return not any(w.stepping for name, w in self._workers.items() if name != worker)
 
     def read(self) -> dict[str, int]:
         """The clock of each worker."""

@@ -1,21 +1,18 @@
 """Tables that no worker holds: the weight of an `Embedding` or `EmbeddingBag` with `sparse=True` under a plan with
 parameter servers.
 
-From `watch` on, the constructors of those layers make their weight a tensor without storage. What is done to it in
+Their constructors (`headgate.torch.sparse_layers`) make it a tensor without storage. What is done to it in
 place before training (its first values) is recorded, and done on the servers. A lookup brings the rows that the batch
 uses; their gradient is a sparse gradient of the weight, as torch has it.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from headgate.torch.backend import REMOTE
 from headgate.torch.ps.filling import CONVERSION, PLAIN, RANDOM, Operation
@@ -25,6 +22,13 @@ if TYPE_CHECKING:
 
 _aten = torch.ops.aten
 _ALIASES = frozenset((_aten.detach.default, _aten.alias.default))
+_LIKE = {
+    _aten.empty_like.default: 0,
+    _aten.zeros_like.default: 0,
+    _aten.ones_like.default: 1,
+    _aten.full_like.default: 0,
+}
+"""What makes a table of the same shape, as optimizers do for their state, and what it is filled with."""
 _MOST_BROADCAST_BYTES = 1 << 24
 
 
@@ -39,12 +43,13 @@ class Deferral:
         operations: What was done to it in place, in that order.
         source: A tensor with all of its values, that was copied into it after those; None: there was none.
         table: The table on the servers; None before the model was prepared.
+        dtype: Its type; `first_dtype` before all operations.
     """
 
     def __init__(self, rows: int, width: int, dtype: torch.dtype) -> None:
         self.rows = rows
         self.width = width
-        self.dtype = dtype
+        self.dtype = self.first_dtype = dtype
         self.operations: list[Operation] = []
         self.source: torch.Tensor | None = None
         self.table: RemoteTable | None = None
@@ -57,8 +62,8 @@ class Deferral:
         """
         if self.table is not None or self.source is not None:
             raise TableError(
-                f"{operation.name} on a table that is on the parameter servers already; give it its first values before "
-                "headgate.torch.prepare, or load all of them with load_state_dict"
+                f"{operation.name} on a table that is on the parameter servers already; give it its first values "
+                "before headgate.torch.prepare, or load all of them with load_state_dict"
             )
         self.operations.append(operation)
 
@@ -152,6 +157,8 @@ class DeferredTensor(torch.Tensor):
                 return this._converted(given)
             if function is _aten.clone.default:
                 return this.whole()
+            if function in _LIKE and this._rows == (0, this._deferral.rows):
+                return this._alike(_LIKE[function] if len(args) == 1 else args[1], given.get("dtype"))
             if function is _aten.select.int and args[1] == 0 and this.dim() == 2:
                 number = args[2] % this.shape[0]
                 return this._like(rows=(this._rows[0] + number, this._rows[0] + number + 1), row=True)
@@ -168,6 +175,12 @@ class DeferredTensor(torch.Tensor):
         field = others.pop("field", self._field)
         others = {"dtype": self.dtype, "device": self.device, **others}
         return DeferredTensor(self._deferral, rows=rows or self._rows, field=field, row=row, **others)
+
+    def _alike(self, value: Any, dtype: torch.dtype | None) -> DeferredTensor:
+        deferral = Deferral(self._deferral.rows, self._deferral.width, dtype or self.dtype)
+        made = DeferredTensor(deferral, device=self.device)
+        deferral.done(Operation("fill_", 0, deferral.rows, (value,), {}))
+        return made
 
     def _converted(self, given: Mapping[str, Any]) -> DeferredTensor:
         dtype = given.get("dtype") or self.dtype
@@ -208,44 +221,28 @@ class DeferredTensor(torch.Tensor):
         return self
 
 
-def watch(wanted: Callable[[], bool]) -> None:
-    """Have the layers' constructors make tables from now on, for as long as the process lives.
+def table_for(name: str, layer: Mapping[str, Any]) -> DeferredTensor:
+    """The weight of a sparse layer that is about to be made.
 
     Args:
-        wanted: Whether this process is a worker of a plan with parameter servers; asked for each sparse layer.
+        name: Of the layer's class.
+        layer: What its constructor was given, by name.
+
+    Raises:
+        TableError: The layer cannot be had on parameter servers.
     """
-    for kind in (nn.Embedding, nn.EmbeddingBag):
-        _watch(kind, wanted)
-
-
-def _watch(kind: Any, wanted: Callable[[], bool]) -> None:
-    make = kind.__init__
-    signature = inspect.signature(make)
-
-    @functools.wraps(make)
-    def constructing(self: Any, *args: Any, **kwargs: Any) -> None:
-        bound = signature.bind(self, *args, **kwargs)
-        bound.apply_defaults()
-        given = bound.arguments
-        if not given["sparse"] or given["_weight"] is not None or not wanted():
-            make(self, *args, **kwargs)
-            return
-        name = type(self).__name__
-        if given["max_norm"] is not None:
-            raise TableError(
-                f"{name}(max_norm={given['max_norm']}): the rows of a table on parameter servers are not rescaled when they are "
-                "looked up; leave max_norm out, or use sparse=False"
-            )
-        if given["scale_grad_by_freq"]:
-            raise TableError(f"{name}(scale_grad_by_freq=True): PyTorch has no sparse gradients for it; use sparse=False")
-        dtype = given["dtype"] or torch.get_default_dtype()
-        device = torch.device(given["device"]) if given["device"] is not None else torch.get_default_device()
-        deferral = Deferral(given["num_embeddings"], given["embedding_dim"], dtype)
-        given["_weight"] = DeferredTensor(deferral, device=device)
-        make(*bound.args, **bound.kwargs)
-        self.reset_parameters()
-
-    kind.__init__ = constructing
+    if layer["max_norm"] is not None:
+        raise TableError(
+            f"{name}(max_norm={layer['max_norm']}): rows of a table on parameter servers are not rescaled when they "
+            "are looked up; leave max_norm out, or use sparse=False"
+        )
+    if layer["scale_grad_by_freq"]:
+        raise TableError(
+            f"{name}(scale_grad_by_freq=True): PyTorch has no sparse gradients for it; leave it out, or use sparse=False"
+        )
+    dtype = layer["dtype"] or torch.get_default_dtype()
+    device = torch.device(layer["device"]) if layer["device"] is not None else torch.get_default_device()
+    return DeferredTensor(Deferral(layer["num_embeddings"], layer["embedding_dim"], dtype), device=device)
 
 
 # --- lookups ---------------------------------------------------------------------------------------------------------
@@ -276,7 +273,8 @@ def _looked_up(indices: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tenso
     table = weight._deferral.table
     if table is None:
         raise TableError(
-            "a sparse layer is used that is not on the parameter servers yet; call headgate.torch.prepare(model, ...) first"
+            "a sparse layer is used that is not on the parameter servers yet; call headgate.torch.prepare(model, ...) "
+            "first"
         )
     rows, numbers = torch.unique(indices, return_inverse=True)
     if rows.numel() and (rows[0] < 0 or rows[-1] >= weight.shape[0]):
@@ -352,8 +350,8 @@ def _held(value: Any) -> Any:
 
 def _refused(name: str) -> TableError:
     return TableError(
-        f"{name} on the weight of a sparse layer: the table is on the parameter servers and no worker holds it. Its first "
-        f"values may be set by {', '.join((*RANDOM, *PLAIN))} and load_state_dict; after headgate.torch.prepare, "
-        "torch.save(model.state_dict(), ...) writes it, clone() brings it into a file. For anything else make the "
-        "layer sparse=False"
+        f"{name} on the weight of a sparse layer: the table is on the parameter servers and no worker holds it. Its "
+        f"first values may be set by {', '.join((*RANDOM, *PLAIN))} and load_state_dict; after "
+        "headgate.torch.prepare, torch.save(model.state_dict(), ...) writes it, and clone() brings it into a file. For "
+        "anything else make the layer sparse=False"
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -15,6 +16,7 @@ from headgate.torch.ps.board import Board, Round
 from headgate.torch.ps.client import Behind, Client
 from headgate.torch.ps.links import Links
 from headgate.torch.ps.loop import Loop
+from headgate.torch.ps.remote_table import RemoteTables
 
 _ROUNDS_TO_COMPARE = 21
 _NOTE_LATE_SECONDS = 60.0
@@ -51,6 +53,8 @@ class Dense(Backend):
         self._late_samples = 0.0
         self._rounds = 0
         self._told_late = time.monotonic()
+        self._models = 0
+        self.tables: RemoteTables
 
     def failed(self, error: BaseException) -> None:
         """The loop has ended with an error: whoever waits is to raise it."""
@@ -59,6 +63,13 @@ class Dense(Backend):
     def register(self, buffers: Sequence[torch.Tensor]) -> None:
         self._board = Board(buffers, self._servers)
         self._client.share(self._board)
+
+    def adopt_tables(
+        self, model: torch.nn.Module, optimizer: Any, share: Callable[[], tuple[float, bool]]
+    ) -> None:
+        self.tables.share = share
+        self.tables.adopt(self._models, model, optimizer)
+        self._models += 1
 
     def begin(self, weight: float) -> None:
         self._round = self._client.begin(self._registered, weight)
@@ -80,7 +91,7 @@ class Dense(Backend):
         arrived, sent, _ = (min(max(at, begun), ended) for at in running.last)
         sent = max(arrived, sent)
         transfers = self._transfers(running) if self.traced else ()
-        return RoundResult(running.board.sums, self.members, arrived - begun, sent - arrived, ended - sent, transfers)
+        return RoundResult(running.board.sums, self.members, sent - arrived, ended - sent, transfers)
 
     def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
         with torch.no_grad():
@@ -148,9 +159,8 @@ class Dense(Backend):
         lost = self._client.take_lost()
         usual = statistics.median(self._seconds) if self._seconds else seconds
         if lost and (running.again or any(task.startswith("server-") for task in lost)):
-            text = f"{', '.join(sorted(lost))} lost in round {running.number}"
-            if running.again:
-                text += ", which was done again without what was lost"
+            text = f"round {running.number}: {', '.join(sorted(lost))} lost; "
+            text += "all others pushed again" if running.again else "the others had its sums"
             cost = max(0.0, seconds - usual)
             self._channel.send({"type": "fault", "text": text, "seconds": cost, "steps": int(running.again)})
         else:

@@ -127,10 +127,10 @@ class Leases:
         """Whether a worker waits for an answer."""
         return worker in self._asking
 
-    def position(self, epoch: int) -> tuple[int, list[int]]:
-        """Batches of an epoch that are done: all under a number, and those above it."""
-        found = self._epochs.get(epoch)
-        return (0, []) if found is None else (found.below, sorted(found.ahead))
+    def positions(self) -> list[tuple[int, int, list[int]]]:
+        """Of each epoch that is gone through what is done: its number, under which number all batches are, and which
+        others."""
+        return [(number, epoch.below, sorted(epoch.ahead)) for number, epoch in self._epochs.items()]
 
     def retell(self, worker: str, epoch: int, done: Iterable[int], held: Iterable[int]) -> None:
         """What a worker did and holds, told again to a server that was started again and knows less."""

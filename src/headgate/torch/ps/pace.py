@@ -1,4 +1,5 @@
-"""Server 0 of a plan in which workers do not wait for each other: how far they may run ahead, and who trains on what."""
+"""Server 0 of a plan in which workers do not wait for each other: how far they may run ahead, and who trains on
+what."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any
 
 from headgate.torch.ps.calls import Clerk, Question
 from headgate.torch.ps.clocks import Clocks
-from headgate.torch.ps.leases import OVER, Leases
+from headgate.torch.ps.leases import LATER, OVER, Leases
 from headgate.torch.ps.views import View
 
 
@@ -38,7 +39,7 @@ class Pace(Clerk):
         self._entered: set[int] = set()
         self._steps: dict[str, Question] = {}
         self._asked: dict[tuple[int, str], Question] = {}
-        self._freezing: Question | None = None
+        self._freezing: dict[str, Question] = {}
 
     def asked(self, operation: str, question: Question) -> None:
         worker = str(question.worker)
@@ -66,7 +67,7 @@ class Pace(Clerk):
             question.answer()
         elif operation == "pace.freeze":
             self._clocks.freeze(worker)
-            self._freezing = question
+            self._freezing[worker] = question
         else:
             question.answer(largest=self._clocks.largest, clocks=self._clocks.read())
         self._settle()
@@ -104,8 +105,7 @@ class Pace(Clerk):
             for numbers in leases.gone(name).values():
                 listed = ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")
                 self._tell(f"worker-{worker} is gone: others train on batches {listed} that it had, once each")
-        if self._freezing is not None and self._freezing.worker == worker:
-            self._freezing = None
+        self._freezing.pop(name, None)
 
     def _settle(self) -> None:
         """Answer whoever can be answered."""
@@ -114,18 +114,18 @@ class Pace(Clerk):
         self._unheard = False
         for loader, leases in self._leases.items():
             for worker, number in leases.answers():
-                question = self._asked.pop((loader, worker), None)
-                fresh = self._clocks.resume(worker) if number != OVER else False
-                if question is not None:
-                    question.answer(number=number, refresh=fresh)
-            for (asked, worker), _ in list(self._asked.items()):
-                if asked == loader and leases.waiting(worker):
+                asked = self._asked.pop((loader, worker), None)
+                fresh = number not in (OVER, LATER) and self._clocks.resume(worker)
+                if number == OVER:  # until it goes on with another epoch, nobody waits for it
                     self._clocks.rest(worker)
+                if asked is not None:
+                    asked.answer(number=number, refresh=fresh)
+        for _, worker in self._asked:
+            self._clocks.rest(worker)
         for worker in self._clocks.allowed():
-            question = self._steps.pop(worker, None)
-            if question is not None:
-                question.answer(largest=self._clocks.largest)
-        if self._freezing is not None and self._clocks.still():
-            positions = [[loader, *leases.all_positions()] for loader, leases in self._leases.items()]
-            self._freezing.answer(positions=positions)
-            self._freezing = None
+            waiting = self._steps.pop(worker, None)
+            if waiting is not None:
+                waiting.answer(largest=self._clocks.largest)
+        for worker in [worker for worker in self._freezing if self._clocks.still(worker)]:
+            found = [(loader, *place) for loader, leases in self._leases.items() for place in leases.positions()]
+            self._freezing.pop(worker).answer(positions=found)

@@ -1,0 +1,96 @@
+"""Where a server takes calls: hands each to the clerk that answers it, and saves what the clerks know."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from headgate.torch.ps.calls import CALL, CallError, Clerk, Question
+from headgate.torch.ps.payload import PayloadError, unpack
+from headgate.torch.ps.server import Server, Service
+from headgate.torch.ps.snapshots import SnapshotError, Writer, interval, read
+from headgate.torch.ps.views import View
+from headgate.torch.ps.wire import Message
+
+Clerks = Callable[[Mapping[str, Any], bool], Mapping[str, Clerk]]
+
+
+class Desk(Service):
+    """Takes calls.
+
+    Args:
+        server: The server.
+        clerks: Makes the clerks by name, given what was saved by name and whether the server was started again.
+        folder: Where snapshots go; None: nowhere.
+    """
+
+    kinds = frozenset({CALL})
+
+    def __init__(self, server: Server, clerks: Clerks, folder: Path | None) -> None:
+        self.server = server
+        self._make = clerks
+        self._clerks: dict[str, Clerk] = {}
+        self._by_operation: dict[str, Clerk] = {}
+        self._path = None if folder is None else folder / f"server-{server.index}.snapshot"
+        self._writer = None if self._path is None else Writer(self._path, server.note)
+        self._every = interval()
+
+    def received(self, worker: int, message: Message) -> None:
+        question = Question(self, worker, message)
+        try:
+            content = unpack(message.frames[0].bytes, [frame.buffer for frame in message.frames[1:]])
+            operation = content.pop("do")
+            question.content = content
+            clerk = self._by_operation.get(operation)
+            if clerk is None:
+                raise CallError(f"{operation!r} is not known here")
+            clerk.asked(operation, question)
+        except (CallError, PayloadError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+            question.answer(error=f"{type(error).__name__}: {error}")
+
+    def entered(self, view: View) -> None:
+        if not self._clerks:
+            self._begin()
+        for clerk in self._clerks.values():
+            clerk.entered(view)
+
+    def close(self) -> None:
+        for clerk in self._clerks.values():
+            clerk.close()
+        if self._writer is not None:
+            self._writer.finish()
+
+    def _begin(self) -> None:
+        """The first view tells which life of the server this is."""
+        again = self.server.life > 1
+        self._clerks = dict(self._make(self._restored() if again else {}, again))
+        self._by_operation = {operation: clerk for clerk in self._clerks.values() for operation in clerk.operations}
+        if self._path is not None and not again:
+            self._path.unlink(missing_ok=True)
+        if self._writer is not None:
+            self.server.loop.after(self._every, self._save)
+
+    def _restored(self) -> Mapping[str, Any]:
+        if self._path is None or not self._path.exists():
+            return {}
+        try:
+            saved = read(self._path)
+        except SnapshotError as error:
+            self.server.note(str(error))
+            return {}
+        age = max(0.0, time.time() - saved["at"])
+        text = (
+            f"server-{self.server.index} was started again and goes on from what it had {age:.1f} s before: what "
+            "workers have pushed to it since then is lost"
+        )
+        self.server.notify({"type": "fault", "text": text, "seconds": age, "steps": 0})
+        state: Mapping[str, Any] = saved["state"]
+        return state
+
+    def _save(self) -> None:
+        state = {name: found for name, clerk in self._clerks.items() if (found := clerk.state())}
+        if state and self._writer is not None:
+            self._writer.take(state)
+        self.server.loop.after(self._every, self._save)

@@ -1,0 +1,392 @@
+"""A worker's side of sparse tables: it pulls the rows that a batch uses, and pushes their gradients."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from headgate.torch.ps import optimizers
+from headgate.torch.ps.calls import Answer, Caller
+from headgate.torch.ps.deferred import Deferral, DeferredTensor
+from headgate.torch.ps.optimizers import OptimizerError
+from headgate.torch.ps.rows import Rows
+
+_PIECE_BYTES = 4 << 20
+
+
+class RemoteTable:
+    """One table on the servers.
+
+    Args:
+        caller: Asks them.
+        name: Of the table, the same for all workers.
+        deferral: What stands for it here.
+        folder: Where files go that hold all of it; None: where temporary files go.
+    """
+
+    def __init__(self, caller: Caller, name: str, deferral: Deferral, folder: str | None) -> None:
+        self.name = name
+        self._caller = caller
+        self._deferral = deferral
+        self._folder = folder
+        self._rows = Rows(deferral.rows, caller.servers)
+        self._pushed: list[Answer] = []
+        self._first = True
+        self.taken = 0
+
+    @property
+    def servers(self) -> range:
+        return range(self._caller.servers)
+
+    def open(self) -> None:
+        """Wait until the servers have the table."""
+        answers = [self._ask(server, "open", taken=0) for server in self.servers]
+        self.taken = max(answer.wait()["taken"] for answer in answers)
+
+    def pull(self, rows: torch.Tensor) -> torch.Tensor:
+        """The values of these rows (ascending, each once), after what was pushed here before."""
+        self.settle()
+        parts = [(server, *part) for server, part in enumerate(self._parted(rows))]
+        answers = [(places, self._ask(server, "pull", rows=sent)) for server, places, sent in parts if len(sent)]
+        if len(answers) == 1 and len(self.servers) == 1:
+            values: torch.Tensor = answers[0][1].wait()["values"]
+            return values
+        values = torch.empty(len(rows), self._deferral.width, dtype=self._deferral.dtype)
+        for places, answer in answers:
+            values[places] = answer.wait()["values"]
+        return values
+
+    def push(self, gradient: torch.Tensor | None, head: Mapping[str, Any]) -> None:
+        """Push the sparse gradient of a step; returns at once.
+
+        Args:
+            gradient: It; None: this worker did not use the table.
+            head: What goes with it: `share`, `members`, `options`.
+        """
+        if gradient is None:
+            rows = torch.empty(0, dtype=torch.int64)
+            values = torch.empty(0, self._deferral.width, dtype=self._deferral.dtype)
+        else:
+            gradient = gradient.coalesce()
+            rows, values = gradient.indices()[0].cpu(), gradient.values().cpu()
+        # A worker's first step is the next of the table: one that joins may have asked too early which that is.
+        head = {**head, "step": None if self._first else self.taken + 1, "used": gradient is not None}
+        self._first = False
+        for server, (places, sent) in enumerate(self._parted(rows)):
+            part = values if len(self.servers) == 1 else values[places]
+            self._pushed.append(self._ask(server, "push", rows=sent, gradients=part, **head))
+
+    def settle(self) -> None:
+        """Wait until what was pushed is part of the table."""
+        pushed, self._pushed = self._pushed, []
+        for answer in pushed:
+            self.taken = max(self.taken, answer.wait()["taken"])
+
+    def fields(self) -> dict[str, Any]:
+        """The state of the table's optimizer; None for what it has for each row, which `read` gives."""
+        self.settle()
+        found: dict[str, Any] = self._ask(0, "fields").wait()["fields"]
+        return found
+
+    def read(self, field: str | None) -> torch.Tensor:
+        """All rows, in a tensor whose memory is a file that nobody else sees.
+
+        Args:
+            field: Name in the optimizer's state; None: the values.
+        """
+        self.settle()
+        values = self._file()
+        for server in self.servers:
+            pieces = self._pieces(server)
+            asked = [self._ask(server, "read", field=field, start=start, stop=stop) for start, stop in pieces[:2]]
+            for number, (start, stop) in enumerate(pieces):
+                if number + 2 < len(pieces):  # the next piece is on its way while this one is stored
+                    begin, end = pieces[number + 2]
+                    asked.append(self._ask(server, "read", field=field, start=begin, stop=end))
+                found = asked.pop(0).wait()["values"]
+                for row, place, count in self._rows.runs(server, start, stop):
+                    values[row : row + count] = found[place - start : place - start + count]
+        return values
+
+    def write(self, field: str | None, values: torch.Tensor) -> None:
+        """Overwrite all rows; only the lowest of the workers does it."""
+        if self._caller.lowest:
+            self.settle()
+            for answer in self.written(field, values):
+                answer.wait()
+
+    def written(self, field: str | None, values: torch.Tensor) -> Sequence[Answer]:
+        answers = []
+        for server in self.servers:
+            for start, stop in self._pieces(server):
+                runs = self._rows.runs(server, start, stop)
+                part = torch.cat([values[row : row + count] for row, _, count in runs])
+                part = part.to(dtype=self._deferral.dtype, device="cpu")
+                if len(answers) > 2:
+                    answers[-2].wait()
+                answers.append(self._ask(server, "write", field=field, start=start, values=part))
+        return answers
+
+    def _ask(self, server: int, verb: str, **content: Any) -> Answer:
+        return self._caller.call(server, f"table.{verb}", {"name": self.name, **content})
+
+    def _parted(self, rows: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """For each server, which of `rows` it has: their places among them, and as they are sent."""
+        sent = rows.to(torch.int32) if self._deferral.rows < 2**31 else rows
+        if len(self.servers) == 1:
+            return [(sent, sent)]
+        owners = self._rows.owner(rows)
+        places = [(owners == server).nonzero().squeeze(1) for server in self.servers]
+        return [(found, sent[found]) for found in places]
+
+    def _pieces(self, server: int) -> list[tuple[int, int]]:
+        """Places on a server in pieces of a few MiB."""
+        item = torch.empty((), dtype=self._deferral.dtype).element_size()
+        size = max(1, _PIECE_BYTES // max(1, item * self._deferral.width))
+        count = self._rows.count(server)
+        return [(start, min(start + size, count)) for start in range(0, count, size)]
+
+    def _file(self) -> torch.Tensor:
+        shape = (self._deferral.rows, self._deferral.width)
+        count = shape[0] * shape[1]
+        if not count:
+            return torch.empty(shape, dtype=self._deferral.dtype)
+        if self._folder is not None:
+            os.makedirs(self._folder, exist_ok=True)
+        descriptor, path = tempfile.mkstemp(prefix=".table-", dir=self._folder)
+        try:
+            os.close(descriptor)
+            flat = torch.from_file(path, shared=True, size=count, dtype=self._deferral.dtype)
+        finally:
+            os.unlink(path)
+        return flat.view(shape)
+
+
+@dataclass
+class _Adopted:
+    """A table of a prepared model.
+
+    Args:
+        table: It.
+        weight: What stands for it in the model.
+        optimizer: What steps it; None: nobody.
+        made: What it takes to make it.
+    """
+
+    table: RemoteTable
+    weight: DeferredTensor
+    optimizer: Any
+    made: dict[str, Any]
+
+
+class RemoteTables:
+    """The tables of all prepared models.
+
+    Args:
+        caller: Asks the servers; not connected yet.
+        together: Whether the workers step together.
+        folder: Where files go that hold a whole table.
+        members: Workers that take part in the step that ends now.
+
+    Attributes:
+        share: This worker's part of the batch whose gradients come now: its part of the mean, or what is to be
+            multiplied in a sum, and whether it is a sum.
+    """
+
+    def __init__(
+        self,
+        caller: Caller,
+        together: bool,
+        folder: str | None,
+        members: Callable[[], Sequence[int]] = tuple,
+    ) -> None:
+        self.caller = caller
+        self._together = together
+        self._folder = folder
+        self.share: Callable[[], tuple[float, bool]] = lambda: (1.0, False)
+        self._members = members
+        self._last_share: float | None = None
+        self._adopted: list[_Adopted] = []
+        caller.greetings.append(self._greet)
+
+    def adopt(self, number: int, model: nn.Module, optimizer: Any) -> None:
+        """Have the servers make the tables of a model and step them, and its layers use them.
+
+        Args:
+            number: Of the model, in the order in which they are prepared.
+            model: The model.
+            optimizer: Its optimizer, or None.
+
+        Raises:
+            OptimizerError: The optimizer cannot step a table.
+        """
+        known = {id(adopted.weight._deferral) for adopted in self._adopted}
+        stepped = False
+        for name, weight in model.named_parameters():
+            if not isinstance(weight, DeferredTensor) or id(weight._deferral) in known:
+                continue
+            known.add(id(weight._deferral))
+            group = _group(optimizer, weight)
+            if group is not None:
+                check(optimizer, group)
+            table = RemoteTable(self.caller, f"{number}.{name}", weight._deferral, self._folder)
+            made = self._made(weight, optimizer, group)
+            adopted = _Adopted(table, weight, None if group is None else optimizer, made)
+            if self.caller.lowest:
+                self._create(adopted)
+            table.open()
+            self._adopted.append(adopted)
+            weight._deferral.table = table
+            if weight.requires_grad:
+                weight.register_hook(self._contribution)  # type: ignore[no-untyped-call]
+            if group is not None:
+                stepped = True
+                optimizer.state.pop(weight, None)
+        if stepped:
+            if self._together:
+                optimizer.register_step_pre_hook(lambda found, *_: self.push(found))
+            optimizer.register_state_dict_post_hook(self._with_state)
+
+    def push(self, optimizer: Any) -> None:
+        """Push the gradients of the optimizer's tables, and hide them from it."""
+        for adopted in self._of(optimizer):
+            options = optimizers.options(_group(optimizer, adopted.weight))
+            adopted.made["recipe"] = {**adopted.made["recipe"], "groups": [options]}
+            head = {"share": self._last_share, "members": list(self._members()), "options": options}
+            gradient, adopted.weight.grad = adopted.weight.grad, None
+            if gradient is not None or self._together:
+                adopted.table.push(gradient, head)
+
+    def settle(self) -> None:
+        """Wait until all that was pushed is part of the tables."""
+        for adopted in self._adopted:
+            adopted.table.settle()
+
+    def _of(self, optimizer: Any) -> Iterator[_Adopted]:
+        return (adopted for adopted in self._adopted if adopted.optimizer is optimizer)
+
+    def _contribution(self, gradient: torch.Tensor) -> torch.Tensor:
+        """What this worker's gradient adds to that of all."""
+        factor, summed = self.share()
+        self._last_share = None if summed else factor
+        if factor == 1.0:
+            return gradient
+        if not factor:  # not multiplied: a borrowed sample's gradient may be infinite
+            gradient = gradient.coalesce()
+            return _sparse(gradient.indices()[0, :0], gradient.values()[:0], gradient.shape)
+        return gradient * factor
+
+    def _made(self, weight: DeferredTensor, optimizer: Any, group: Any) -> dict[str, Any]:
+        """What it takes to make a table."""
+        deferral = weight._deferral
+        made: dict[str, Any] = {
+            "rows": deferral.rows,
+            "width": deferral.width,
+            "dtype": str(deferral.first_dtype).rpartition(".")[2],
+            "servers": self.caller.servers,
+            "operations": [operation.sent() for operation in deferral.operations],
+            "recipe": None,
+        }
+        if group is not None:
+            made["recipe"] = {**optimizers.recipe(optimizer), "groups": [optimizers.options(group)]}
+        return made
+
+    def _create(self, adopted: _Adopted) -> None:
+        """Make a table on the servers, with the values and the optimizer's state that were loaded here."""
+        table, weight = adopted.table, adopted.weight
+        state = {} if adopted.optimizer is None else adopted.optimizer.state.get(weight, {})
+        # What the optimizer's constructor made without a storage, it makes on the servers too.
+        state = {name: value for name, value in state.items() if not isinstance(value, DeferredTensor)}
+        by_row = {name: v for name, v in state.items() if isinstance(v, torch.Tensor) and v.shape == weight.shape}
+        single = {name: value for name, value in state.items() if name not in by_row}
+        calls = [
+            self.caller.call(server, operation, content)
+            for server in table.servers
+            for operation, content in self._making(adopted, single)
+        ]
+        answers = [answer.wait() for answer in calls]
+        if all(answer.get("new", True) for answer in answers):
+            source = weight._deferral.source
+            fields: list[tuple[str | None, torch.Tensor]] = [] if source is None else [(None, source)]
+            for field, values in [*fields, *by_row.items()]:
+                for answer in table.written(field, values):
+                    answer.wait()
+        for answer in [self.caller.call(server, "table.ready", {"name": table.name}) for server in table.servers]:
+            answer.wait()
+
+    def _making(self, adopted: _Adopted, state: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+        name, made = adopted.table.name, adopted.made
+        head = {key: value for key, value in made.items() if key != "recipe"}
+        calls = [("table.create", {"name": name, **head})]
+        if made["recipe"] is not None:
+            calls.append(("table.optimize", {"name": name, "recipe": made["recipe"], "state": state}))
+        return calls
+
+    def _greet(self, server: int, again: bool) -> list[tuple[str, Mapping[str, Any]]]:
+        """What a server that was started again is told: what it needs to make the tables that no snapshot of it has,
+        as they were in the beginning, and which steps are known here."""
+        calls: list[tuple[str, Mapping[str, Any]]] = []
+        for adopted in self._adopted if again else []:
+            calls += self._making(adopted, {})
+            name = adopted.table.name
+            calls += [("table.ready", {"name": name}), ("table.open", {"name": name, "taken": adopted.table.taken})]
+        return calls
+
+    def _with_state(self, optimizer: Any, state: dict[str, Any]) -> dict[str, Any]:
+        """The optimizer's state dict with what the servers have, which is brought when it is saved."""
+        ordered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        for adopted in self._of(optimizer):
+            weight = adopted.weight
+            number = next(number for number, parameter in enumerate(ordered) if parameter is weight)
+            fields = {
+                name: weight._like(field=name) if value is None else value
+                for name, value in adopted.table.fields().items()
+            }
+            if fields:
+                state["state"][number] = fields
+        return state
+
+
+def _sparse(rows: torch.Tensor, values: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """A sparse gradient of different rows."""
+    return torch.sparse_coo_tensor(rows.unsqueeze(0), values, shape, check_invariants=False, is_coalesced=True)
+
+
+def _group(optimizer: Any, weight: torch.Tensor) -> Any:
+    """The parameter group that a weight is in; None: none."""
+    groups = [] if optimizer is None else optimizer.param_groups
+    return next((group for group in groups if any(parameter is weight for parameter in group["params"])), None)
+
+
+def check(optimizer: Any, group: Mapping[str, Any]) -> None:
+    """Try an optimizer on a table of two rows.
+
+    Raises:
+        OptimizerError: It takes no sparse gradients, or moves rows that the batch does not use.
+    """
+    made = {**optimizers.recipe(optimizer), "groups": [optimizers.options(group)]}
+    table = torch.ones(2, 1)
+    tried, _ = optimizers.build(made, [(table, 0)])
+    name = type(optimizer).__name__
+    try:
+        for row in (0, 1):
+            before = table.clone()
+            table.grad = _sparse(torch.tensor([row]), torch.ones(1, 1), table.shape)
+            tried.step()
+    except RuntimeError as error:
+        raise OptimizerError(
+            f"{name} cannot step a table on parameter servers: {error}. Give sparse layers an optimizer of their own: "
+            "SparseAdam, Adagrad, or SGD"
+        ) from None
+    if not torch.equal(table[0], before[0]):
+        options = ", ".join(key for key in ("momentum", "weight_decay", "lambd") if group.get(key))
+        raise OptimizerError(
+            f"{name} with {options or 'these options'} changes every row of a table in every step, not only those that "
+            "the batch uses; leave that out for sparse layers, in a parameter group of their own"
+        )

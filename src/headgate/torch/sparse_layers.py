@@ -1,0 +1,42 @@
+"""Layers with sparse gradients, whose weight may be too large for a worker: under a plan with parameter servers it is
+made there, from the moment on in which the layer is constructed."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+
+def watch(on_servers: Callable[[], bool]) -> None:
+    """Have `Embedding` and `EmbeddingBag` with `sparse=True` keep their weight on parameter servers from now on.
+
+    Args:
+        on_servers: Whether this process is a worker of a plan with parameter servers; asked for each such layer.
+    """
+    for kind in (nn.Embedding, nn.EmbeddingBag):
+        _watch(kind, on_servers)
+
+
+def _watch(kind: Any, on_servers: Callable[[], bool]) -> None:
+    make = kind.__init__
+    signature = inspect.signature(make)
+
+    @functools.wraps(make)
+    def constructing(self: Any, *args: Any, **kwargs: Any) -> None:
+        bound = signature.bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        layer = bound.arguments
+        if not layer["sparse"] or layer["_weight"] is not None or not on_servers():
+            make(self, *args, **kwargs)
+            return
+        from headgate.torch.ps.deferred import table_for  # needs pyzmq, which other plans do without
+
+        layer["_weight"] = table_for(type(self).__name__, layer)
+        make(*bound.args, **bound.kwargs)
+        self.reset_parameters()  # left out where a weight is given
+
+    kind.__init__ = constructing

@@ -1,0 +1,103 @@
+"""A model with sparse tables, trained with the three calls: `python embeddings.py FOLDER CASE...`; saves for each case
+what it came to as `FOLDER/CASE.pt`. As one process, or as a worker of a job."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import headgate.torch as hg
+
+ROWS, WIDTH, EPOCHS = 503, 4, 5
+SAMPLES = 50  # in batches of 12: five to an epoch, of which the last has two samples
+
+
+class Recommender(nn.Module):
+    def __init__(self, dtype: torch.dtype = torch.float32, mode: str = "mean") -> None:
+        super().__init__()
+        self.users = nn.Embedding(ROWS, WIDTH, sparse=True, padding_idx=3, dtype=dtype)
+        self.items = nn.EmbeddingBag(ROWS * 2, WIDTH, sparse=True, mode=mode, padding_idx=-1, dtype=dtype)
+        nn.init.xavier_uniform_(self.items.weight)
+        with torch.no_grad():
+            self.items.weight[-1].zero_()
+        self.out = nn.Linear(WIDTH * 2, 1, dtype=dtype)
+
+    def forward(self, users: torch.Tensor, items: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        mixed = self.items(items, per_sample_weights=weights if self.items.mode == "sum" else None)
+        out: torch.Tensor = self.out(torch.cat([self.users(users).mean(1), mixed], 1))
+        return out
+
+
+def dataset(dtype: torch.dtype) -> TensorDataset:
+    users = torch.randint(0, 40, (SAMPLES, 3))
+    items = torch.randint(ROWS * 2 - 60, ROWS * 2, (SAMPLES, 5))
+    return TensorDataset(users, items, torch.rand(SAMPLES, 5, dtype=dtype), torch.randn(SAMPLES, 1, dtype=dtype))
+
+
+def optimizer_of(case: str, model: Recommender) -> tuple[Any, ...]:
+    tables = [model.users.weight, model.items.weight]
+    if case.startswith("adagrad"):
+        return (torch.optim.Adagrad(model.parameters(), lr=0.05),)
+    if case.startswith("adam"):
+        return torch.optim.AdamW(model.out.parameters(), lr=0.01), torch.optim.SparseAdam(tables, lr=0.02)
+    return (torch.optim.SGD(model.parameters(), lr=0.1),)
+
+
+def train(case: str) -> dict[str, Any]:
+    """Cases: optimizer, and after dashes `double`, `sum` (the loss is one), `bag` (its items are summed), `twice` (two
+    batches to a step)."""
+    torch.manual_seed(1)
+    torch.set_num_threads(1)
+    dtype = torch.float64 if "double" in case else torch.float32
+    model = Recommender(dtype, "sum" if "bag" in case else "mean")
+    following = torch.rand(2)
+    reduction = "sum" if "sum" in case else "mean"
+    loss_of = nn.MSELoss(reduction=reduction)
+    loader: Any = DataLoader(dataset(dtype), batch_size=12, shuffle=True)
+    optimizers = optimizer_of(case, model)
+    schedulers = [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9) for optimizer in optimizers]
+    if len(optimizers) == 1:
+        model, _, loader = hg.prepare(
+            model, optimizers[0], loader, scheduler=schedulers[0], loss_reduction=reduction
+        )
+    else:
+        tables = nn.ModuleList([model.users, model.items])
+        hg.prepare(model.out, optimizers[0], scheduler=schedulers[0], loss_reduction=reduction)
+        tables, _, loader = hg.prepare(
+            tables, optimizers[1], loader, scheduler=schedulers[1], loss_reduction=reduction
+        )
+    every = 2 if "twice" in case else 1
+    done = 0
+    for _ in hg.epochs(EPOCHS):
+        for users, items, weights, wanted in loader:
+            loss = loss_of(model(users, items, weights), wanted) / (10 if reduction == "sum" else 1)
+            loss.backward()
+            done += 1
+            if done % every == 0:
+                for optimizer in optimizers:
+                    optimizer.step()
+                    optimizer.zero_grad()
+            hg.report(loss=loss)
+        for scheduler in schedulers:
+            scheduler.step()
+    states = [optimizer.state_dict() for optimizer in optimizers]
+    return {"model": model.state_dict(), "optimizers": states, "next": following}
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    task = os.environ.get("HEADGATE_TASK", "plain").rpartition("/")[2]
+    (case,) = sys.argv[2:]
+    found = train(case)
+    if task in ("plain", "worker-0"):
+        torch.save(found, folder / f"{task}-{case}.pt")
+
+
+if __name__ == "__main__":
+    main()
