@@ -58,21 +58,27 @@ def test_steps_of_asynchronous_workers_stand_beside_those_that_overlap_with_them
     assert [(each.task, each.step) for each in slowest.workers] == [("a/worker-0", 7), ("a/worker-1", 4)]
 
 
-def test_a_step_has_the_rounds_that_servers_told_of_during_it_or_the_closest() -> None:
-    workers = [told(10.0, "worker-0", 1, 1.0)]
+def test_a_step_has_the_rounds_of_its_number_or_those_told_of_meanwhile_or_the_closest() -> None:
+    workers = [told(10.0, "worker-0", 7, 1.0)]
     servers = [
-        told(9.0, "server-0", 1, 1.0),  # the round before: it ended as this step began
-        told(9.5, "server-0", 2, 0.4),
-        told(10.01, "server-0", 3, 0.5),
-        told(10.6, "server-1", 3, 1.0),
-        told(12.0, "server-2", 9, 1.0),
+        told(9.9, "server-0", 6, 0.4),
+        told(9.1, "server-0", 7, 0.4),  # told of early: worker-0 was slow to tell
+        told(9.0, "server-1", 21, 1.0),  # the round before: it ended as this step began
+        told(9.5, "server-1", 22, 0.4),
+        told(10.01, "server-1", 23, 0.5),
+        told(10.6, "server-2", 3, 1.0),
+        told(10.9, "server-2", 4, 1.0),
+        told(12.0, "server-3", 7, 1.0),
     ]
     (chosen,) = choose(workers, servers, synchronous=True)
     assert [(each.task, each.step) for each in chosen.servers] == [
-        ("a/server-0", 2),
-        ("a/server-0", 3),
-        ("a/server-1", 3),
+        ("a/server-0", 7),
+        ("a/server-1", 22),
+        ("a/server-1", 23),
+        ("a/server-2", 3),
     ]
+    (chosen,) = choose(workers, servers[:2], synchronous=False)
+    assert [each.step for each in chosen.servers] == [6]
 
 
 def test_bars_do_not_cover_each_other() -> None:
@@ -117,7 +123,8 @@ def test_asynchronous_tasks_lie_where_the_clock_says() -> None:
     server = told(9.9, "server-0", 1, 0.4)
     chosen = choose(workers, [server], synchronous=False)[0]
     first, second = chosen.workers
-    parts = [(each, [Bar("forward", 0.0, each.seconds)], []) for each in chosen.told]
+    nothing: list[Transfer] = []
+    parts = [(each, [Bar("forward", 0.0, each.seconds)], nothing) for each in chosen.told]
     step = assemble(chosen, parts, synchronous=False)
     begins = {task.task: task.bars[0].begin for task in step.tasks}
     assert begins[first.task] == pytest.approx(0.0)

@@ -66,7 +66,8 @@ def test_what_is_exposed_of_communication_and_bytes_are_means_over_the_steps_of_
     second = sums([(1, "backward", 0.9), (1, "push", 0.1), (2, "backward", 1.0)], bytes_out=300.0)
     division = divide([first, second])
     assert division is not None
-    assert (division.steps, division.step_seconds) == (3, pytest.approx(1.0))
+    assert division.steps == 3
+    assert division.step_seconds == pytest.approx(1.0)
     assert division.exposed_fraction == pytest.approx(0.5 / 3.0)
     assert division.bytes_out == {"push": 300.0}
     assert (division.sent, division.received) == (300.0, 0.0)

@@ -116,6 +116,11 @@ class JobRecord:
         """Whether it had several tasks."""
         return len(self.tasks) > 1
 
+    @property
+    def nodes(self) -> frozenset[str]:
+        """Names of those that its tasks were on, where known."""
+        return frozenset(task.node for task in self.tasks if task.node)
+
     def signal(self, column: Column) -> Signal:
         """The usage of that column; empty where there was none."""
         return self.usage.get(column, EMPTY)

@@ -82,12 +82,22 @@ def _highest(turn: npt.NDArray[np.int_], values: Array, rounds: int) -> Array:
     return result
 
 
-def pace(times: Array, counter: Array) -> Signal:
-    """Growth of a counter a second, between each two of its readings; nothing where it started again."""
+def pace(times: Array, counter: Array, least: float) -> Signal:
+    """Growth of a counter a second; nothing where it started again.
+
+    Args:
+        times: When it was read, in order.
+        least: Seconds between two readings that are compared, about: those that follow each other at once tell more of
+            how they came than of how it grew.
+    """
     kept = np.isfinite(counter)
-    t, grown = times[kept], np.diff(counter[kept])
+    t, values = times[kept], counter[kept]
     if len(t) < 2:
         return EMPTY
+    # Of each stretch the last reading, and the very first one to begin with.
+    last = np.flatnonzero(np.append(np.diff(np.floor(t / least)) > 0, True))
+    chosen = np.unique(np.append(0, last))
+    t, grown = t[chosen], np.diff(values[chosen])
     seconds = np.diff(t)
     good = (seconds > 0) & (grown >= 0)
     return Signal(t[:-1][good], t[1:][good], grown[good] / seconds[good])

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 Kind = Literal["typical", "slowest"]
-_CLOSE_SECONDS = 0.25
-"""How far from a step a server's message may be when none came during it."""
+_CLOSE_SECONDS = 1.0
+"""How long before or after a step a server may tell of its round: on a machine that is full, messages take long."""
 
 REST = frozenset({"other", "idle"})
 """Spans for what belongs to no other one."""
@@ -127,7 +127,8 @@ def choose(workers: Sequence[Told], servers: Sequence[Told], *, synchronous: boo
         seconds = _seconds(step)
         start = max(told.t for told in step) - seconds
         others = step if synchronous else (*step, *_beside(step[0], workers))
-        result.append(Chosen(kind, step[0].step, start, seconds, others, _during(start, seconds, servers)))
+        rounds = _during(start, seconds, servers, step[0].step if synchronous else None)
+        result.append(Chosen(kind, step[0].step, start, seconds, others, rounds))
     return tuple(result)
 
 
@@ -158,20 +159,21 @@ def _beside(one: Told, workers: Sequence[Told]) -> list[Told]:
     return [told for _, told in best.values()]
 
 
-def _during(start: float, seconds: float, servers: Sequence[Told]) -> tuple[Told, ...]:
-    """The rounds of servers that a step waited for: a server tells of a round about when its workers get the sums."""
-    slack = seconds / 4
-    found = [told for told in servers if start + slack < told.t <= start + seconds + slack]
-    seen = {told.task for told in found}
+def _during(start: float, seconds: float, servers: Sequence[Told], step: int | None) -> tuple[Told, ...]:
+    """The rounds of servers that a step waited for: those of the same number where rounds are steps, and not far off;
+    or else those that were told of while it went on; or else the closest one of each server."""
+    end, slack = start + seconds, seconds / 4
     near = max(_CLOSE_SECONDS, seconds)
-    closest: dict[str, Told] = {}
+    by_server: dict[str, list[Told]] = {}
     for told in servers:
-        off = abs(told.t - start - seconds)
-        if told.task not in seen and off <= near:
-            before = closest.get(told.task)
-            if before is None or off < abs(before.t - start - seconds):
-                closest[told.task] = told
-    return *found, *closest.values()
+        if start - near < told.t <= end + near:
+            by_server.setdefault(told.task, []).append(told)
+    found: list[Told] = []
+    for told_by in by_server.values():
+        same = [told for told in told_by if told.step == step]
+        while_on = [told for told in told_by if start + slack < told.t <= end + slack]
+        found += same or while_on or [min(told_by, key=lambda told: abs(told.t - end))]
+    return tuple(found)
 
 
 def by_role(task: str) -> tuple[bool, str, int]:

@@ -172,9 +172,12 @@ def job_plots(run: Recording) -> list[Plot]:
 def pace_plot(run: Recording, index: int) -> Plot | None:
     """Samples a second of a job; steps where it counts no samples."""
     job = run.jobs[index]
-    samples = pace(job.progress.t, job.progress.samples).during(running(job.phases))
-    unit = "samples/s" if len(samples) else "steps/s"
-    signal = samples if len(samples) else pace(job.progress.t, job.progress.step).during(running(job.phases))
+    least = min(1.0, max(run.seconds / 20, 1e-3))
+    samples, steps = (
+        pace(job.progress.t, counter, least).during(running(job.phases))
+        for counter in (job.progress.samples, job.progress.step)
+    )
+    signal, unit = (samples, "samples/s") if len(samples) else (steps, "steps/s")
     if not len(signal):
         return None
     edges = grid(run.seconds, max(float(np.median(signal.end - signal.start)), run.seconds / BUCKETS, 1e-3))

@@ -12,8 +12,8 @@ from headgate.units import say_bits
 
 
 def nic_uses(run: Recording) -> list[NicUse]:
-    """Of each node that a job of several tasks was on and whose NIC was read."""
-    used = {task.node for job in run.jobs if job.distributed for task in job.tasks}
+    """Of each node that a job was on which had its tasks on several, and whose NIC was read."""
+    used = {node for job in run.jobs if len(job.nodes) > 1 for node in job.nodes}
     uses = [
         nic_use(node.name, node.nic_bytes_per_second, node.signal("net_in"), node.signal("net_out"))
         for node in run.nodes

@@ -112,7 +112,7 @@ def _transfers(reader: RunReader, told: Sequence[Told]) -> dict[Told, list[Trans
         )
         for way, (begin, end, size) in ways:
             if begin is not None and end is not None:
-                result[each].append(Transfer(peer, way, begin, end, size or 0.0))
+                result[each].append(Transfer(peer, way, min(begin, end), max(begin, end), size or 0.0))
     return result
 
 

@@ -26,7 +26,7 @@ _COLUMNS = (
 
 def plan_of(job: JobRecord) -> str:
     """Its plan in words."""
-    return planned(job.plan or {}, len({task.node for task in job.tasks if task.node}) or 1)
+    return planned(job.plan or {}, len(job.nodes) or 1)
 
 
 def section(job: JobRecord, pace: Plot | None) -> Markup:
