@@ -17,11 +17,11 @@ def _batch(value: object) -> object:
     sizes = value if isinstance(value, list) and value else [value]
     if not all(isinstance(size, int) and not isinstance(size, bool) for size in sizes):
         raise ValueError("expected a number of samples, or one for each worker such as [32, 16]")
-    return tuple(sizes) if isinstance(value, list) else value
+    return value
 
 
 _BATCH = {"anyOf": [{"type": "integer"}, {"type": "array", "items": {"type": "integer"}}, {"type": "null"}]}
-Batch = Annotated[int | tuple[int, ...], BeforeValidator(_batch), WithJsonSchema(_BATCH)]
+Batch = Annotated[int | list[int], BeforeValidator(_batch), WithJsonSchema(_BATCH)]
 
 
 class PlanEntry(Entry):
@@ -45,8 +45,8 @@ class PlanEntry(Entry):
         Raises:
             ValueError: A value makes no sense with another (see `headgate.plans.problems`).
         """
-        nodes = {"worker_nodes": tuple(self.worker_nodes), "server_nodes": tuple(self.server_nodes)}
-        return Plan(**{**self.model_dump(), **nodes})
+        fields = self.model_dump()
+        return Plan(**{key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()})
 
 
 def _is_text(place: Place) -> bool:

@@ -8,6 +8,7 @@ from headgate.cluster import Cluster, Gpu, Node
 from headgate.errors import UsageError
 from headgate.jobs import Job, Limits
 from headgate.planning import candidates
+from headgate.plans import Plan
 
 GIB = 1 << 30
 SMALL = Node("small", cores=2, memory_bytes=2 * GIB)
@@ -49,3 +50,14 @@ def test_a_job_that_fits_nowhere_is_told_why_for_each_node() -> None:
         "job 'huge' fits on no node: small has 0 GPUs, 1 are asked for; large has 0 GPUs, 1 are asked for; "
         "accelerated has 8 GiB of memory, 12 GiB are asked for; lower its limits"
     )
+
+
+def test_a_stated_plan_names_nodes_that_are_there_and_that_the_limits_fit_on() -> None:
+    def asks(node: str, **limits: object) -> Job:
+        plan = Plan(strategy="single", workers=1, batch_per_worker=None, worker_nodes=(node,))
+        return Job(name="job", run="true", plan=plan, limits=Limits(**limits))  # type: ignore[arg-type]
+
+    with pytest.raises(UsageError, match="its plan names node 'lage'; expected one of small, large, accelerated"):
+        candidates(CLUSTER, asks("lage"))
+    with pytest.raises(UsageError, match="large has 0 GPUs, 1 are asked for; lower its limits, or name another node"):
+        candidates(CLUSTER, asks("large", gpus=1))

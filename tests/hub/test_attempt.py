@@ -1,0 +1,134 @@
+"""What the tasks of one attempt are told of each other, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from headgate.hub.attempt import Attempt
+from headgate.jobs import ProgressRule
+from headgate.plans import Plan
+from headgate.telemetry.patterns import ProgressReader
+
+
+class Told:
+    """An attempt of `r/a`, and what it sent to whom."""
+
+    def __init__(self, workers: int = 3) -> None:
+        self.sent: list[tuple[str, Mapping[str, Any]]] = []
+        plan = Plan(strategy="ps", workers=workers, servers=1, batch_per_worker=None)
+        self.attempt = Attempt("r/a", 1, plan, True, lambda task, message: self.sent.append((task, message)))
+        for name in ("server-0", *(f"worker-{i}" for i in range(workers))):
+            self.start(name)
+
+    def start(self, name: str, joins: bool = False) -> None:
+        self.attempt.start(name, "here", "127.0.0.1", ProgressReader(ProgressRule()), joins)
+        self.attempt.connect(name)
+
+    def orders(self) -> list[tuple[str, object]]:
+        """What was sent since the last call, other than views and greetings: to whom, and for whom or what."""
+        found = [
+            (task.removeprefix("r/a/"), message.get("tasks", message.get("path")))
+            for task, message in self.sent
+            if message["type"] not in ("peers", "welcome")
+        ]
+        self.sent.clear()
+        return found
+
+    def active(self) -> list[str]:
+        """Who counts, by the last view that anybody got."""
+        last = next(message for _, message in reversed(self.sent) if message["type"] == "peers")
+        return [member["task"] for member in last["members"] if member["active"]]
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+def rejoin(told: Told, name: str) -> None:
+    told.attempt.leave(name, well=False)
+    told.start(name, joins=True)
+
+
+def test_a_greeting_comes_before_the_first_view_and_every_change_goes_to_all_who_are_there() -> None:
+    told = Told(workers=2)
+    kinds = [message["type"] for task, message in told.sent if task == "r/a/worker-0"]
+    assert kinds == ["welcome", "peers", "peers"]  # itself, then worker 1
+    told.sent.clear()
+    told.attempt.listen("worker-1", ["tcp://127.0.0.1:5"])
+    assert [task for task, _ in told.sent] and {task for task, _ in told.sent} == {
+        "r/a/server-0",
+        "r/a/worker-0",
+        "r/a/worker-1",
+    }
+    views = [message["view"] for _, message in told.sent]
+    assert len(set(views)) == 1
+
+
+def test_the_lowest_worker_saves_its_state_for_one_that_joins(told: Told) -> None:
+    rejoin(told, "worker-1")
+    assert told.orders() == []  # it has not made its objects yet
+    told.attempt.join("worker-1")
+    assert told.orders() == [("worker-0", ["worker-1"])]
+    assert told.attempt.saved("worker-0", "/c/step-5.pt") == ["worker-1"]
+    assert told.active() == ["server-0", "worker-0", "worker-1", "worker-2"]
+    assert told.orders() == [("worker-1", "/c/step-5.pt")]
+
+
+def test_one_order_is_under_way_at_a_time(told: Told) -> None:
+    for name in ("worker-1", "worker-2"):
+        rejoin(told, name)
+        told.attempt.join(name)
+    assert told.orders() == [("worker-0", ["worker-1"])]
+    assert told.attempt.saved("worker-0", "/c/step-5.pt") == ["worker-1"]
+    assert told.orders() == [("worker-1", "/c/step-5.pt"), ("worker-0", ["worker-2"])]
+    # A checkpoint of somebody else, or one that was not ordered, is nobody's state.
+    assert told.attempt.saved("worker-1", "/c/step-6.pt") == []
+
+
+def test_another_saves_when_the_one_that_was_to_is_lost(told: Told) -> None:
+    rejoin(told, "worker-2")
+    told.attempt.join("worker-2")
+    told.orders()
+    told.attempt.leave("worker-0", well=False)
+    assert told.orders() == [("worker-1", ["worker-2"])]
+
+
+def test_nobody_joins_by_a_state_that_was_saved_for_one_that_is_gone(told: Told) -> None:
+    rejoin(told, "worker-1")
+    told.attempt.join("worker-1")
+    rejoin(told, "worker-1")
+    told.attempt.join("worker-1")
+    told.orders()
+    assert told.attempt.saved("worker-0", "/c/step-5.pt") == []  # for its former life
+    assert told.orders() == [("worker-0", ["worker-1"])]
+
+
+def test_a_state_that_could_not_be_saved_is_asked_for_at_the_next_occasion(told: Told) -> None:
+    rejoin(told, "worker-1")
+    told.attempt.join("worker-1")
+    told.orders()
+    told.attempt.failed("worker-0")
+    assert told.orders() == []
+    told.attempt.join("worker-1")
+    assert told.orders() == [("worker-0", ["worker-1"])]
+
+
+def test_one_that_leaves_is_marked_and_speaks_for_the_others_only_if_it_is_alone(told: Told) -> None:
+    told.attempt.part("worker-0")
+    assert told.attempt.lowest == "worker-1"
+    members = {member["task"]: member["leaving"] for member in told.sent[-1][1]["members"]}
+    assert members == {"server-0": False, "worker-0": True, "worker-1": False, "worker-2": False}
+
+
+def test_a_job_of_one_task_is_told_of_nobody() -> None:
+    sent: list[Mapping[str, Any]] = []
+    plan = Plan(strategy="single", workers=1, batch_per_worker=None)
+    attempt = Attempt("r/a", 1, plan, True, lambda _, message: sent.append(message))
+    attempt.start("worker-0", "here", "127.0.0.1", ProgressReader(ProgressRule()), joins=False)
+    attempt.connect("worker-0")
+    assert [message["type"] for message in sent] == ["welcome"]
+    assert "secrets" not in sent[0]
