@@ -10,12 +10,13 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from headgate import jobfile
+from headgate import clusterfile, jobfile, lab
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -74,6 +75,11 @@ def every(*languages: str) -> list[Block]:
     return [block for page in PAGES for block in blocks(page) if block.language in languages]
 
 
+def is_cluster(block: Block) -> bool:
+    """Whether a block of YAML is a cluster file, not a job file."""
+    return re.search(r"^nodes:", block.text, re.MULTILINE) is not None
+
+
 def commands(page: Path) -> list[tuple[str, int]]:
     """Command lines of a page's console blocks, and the exit code that each is said to have."""
     found = []
@@ -87,7 +93,7 @@ def commands(page: Path) -> list[tuple[str, int]]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where a reader of the pages stands: the scripts that they speak of, and `headgate` on the PATH."""
     place = tmp_path / "project"
     place.mkdir()
@@ -101,7 +107,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{bin}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     monkeypatch.chdir(place)
-    return place
+    yield place
+    for name in lab.names():
+        lab.down(name)
 
 
 def run(command: list[str], folder: Path, code: int = 0) -> None:
@@ -119,10 +127,8 @@ def test_blocks_are_of_a_language_that_is_checked(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
 def test_command_lines_of_a_page_work_one_after_the_other(page: Path, folder: Path) -> None:
-    for block in blocks(page):
-        if block.language == "yaml":
-            (folder / "jobs.yaml").write_text(block.text)
-            break
+    for block in reversed([block for block in blocks(page) if block.language == "yaml"]):
+        (folder / ("lab.yaml" if is_cluster(block) else "jobs.yaml")).write_text(block.text)
     for line, code in commands(page):
         words = shlex.split(line, comments=True)
         match words:
@@ -146,9 +152,12 @@ def test_python_blocks_run(block: Block, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("block", every("yaml"), ids=str)
-def test_yaml_blocks_are_job_files(block: Block, folder: Path) -> None:
+def test_yaml_blocks_are_job_or_cluster_files(block: Block, folder: Path) -> None:
     (folder / "block.yaml").write_text(block.text)
-    assert jobfile.load(str(folder / "block.yaml"))
+    if is_cluster(block):
+        assert clusterfile.read(str(folder / "block.yaml")).cluster.nodes
+    else:
+        assert jobfile.load(str(folder / "block.yaml"))
 
 
 @pytest.mark.parametrize("block", every("toml", "json"), ids=str)
