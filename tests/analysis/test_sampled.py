@@ -101,7 +101,7 @@ def test_bars_do_not_cover_each_other() -> None:
     assert [bar.begin for bar in unknown] == [0.0, 0.5]
 
 
-def test_synchronous_workers_begin_together_and_a_server_with_the_first_push_to_it() -> None:
+def test_synchronous_workers_end_their_exchange_together_and_a_server_begins_with_the_first_push_to_it() -> None:
     workers = [told(1.00, "worker-0", 1, 0.5), told(1.03, "worker-1", 1, 0.5)]
     server = told(1.05, "server-0", 1, 0.4)
     (chosen,) = choose(workers, [server], synchronous=True)
@@ -109,13 +109,24 @@ def test_synchronous_workers_begin_together_and_a_server_with_the_first_push_to_
     later = Transfer("server-0", "push", 0.25, 0.3, 100.0)
     parts = [
         (server, [Bar("idle", 0.0, 0.1), Bar("receive", 0.1, 0.3)], []),
-        (workers[1], [Bar("forward", 0.0, 0.5)], [later]),
-        (workers[0], [Bar("forward", 0.0, 0.5)], [push]),
+        (workers[1], [Bar("forward", 0.0, 0.3), Bar("pull", 0.3, 0.1), Bar("optimizer", 0.4, 0.1)], [later]),
+        (workers[0], [Bar("forward", 0.0, 0.3), Bar("wait", 0.3, 0.2)], [push]),
     ]
     step = assemble(chosen, parts, synchronous=True)
     assert [task.task for task in step.tasks] == ["a/worker-0", "a/worker-1", "a/server-0"]
-    assert [task.bars[0].begin for task in step.tasks[:2]] == [0.0, 0.0]
+    assert [bar.end for bar in step.tasks[0].bars] == pytest.approx([0.3, 0.5])
+    assert [bar.end for bar in step.tasks[1].bars] == pytest.approx([0.4, 0.5, 0.6])
+    assert step.tasks[1].transfers[0].begin == pytest.approx(0.35)
     assert [bar.begin for bar in step.tasks[2].bars] == pytest.approx([0.1, 0.2])
+
+
+def test_workers_that_exchange_nothing_begin_together() -> None:
+    workers = [told(1.00, "worker-0", 1, 0.5), told(1.03, "worker-1", 1, 0.4)]
+    (chosen,) = choose(workers, [], synchronous=True)
+    nothing: list[Transfer] = []
+    parts = [(each, [Bar("forward", 0.0, each.seconds)], nothing) for each in workers]
+    step = assemble(chosen, parts, synchronous=True)
+    assert [task.bars[0].begin for task in step.tasks] == [0.0, 0.0]
 
 
 def test_asynchronous_tasks_lie_where_the_clock_says() -> None:

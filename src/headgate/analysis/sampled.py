@@ -1,8 +1,8 @@
 """Single sampled steps of a job of several tasks: which ones to look at, and where in them everything lies.
 
-A task tells of a step when it has ended. Workers of a synchronous plan go through the same steps, which begin together,
-so that their spans are laid over each other from the start of the step. Everything else, rounds of servers and steps of
-asynchronous workers, is laid by when the tasks told of it, which is right to within some milliseconds.
+A task tells of a step when it has ended. Workers of a synchronous plan go through the same steps, and get the last of
+the sums together: their spans are laid so that their exchanges end at once. Everything else, rounds of servers and
+steps of asynchronous workers, is laid by when the tasks told of it, which is right to within some milliseconds.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
+
+from headgate.analysis.steps import EXPOSED
 
 Kind = Literal["typical", "slowest"]
 _CLOSE_SECONDS = 1.0
@@ -224,11 +226,16 @@ def assemble(
         synchronous: As for `choose`.
     """
     given = sorted(parts, key=lambda part: (by_role(part[0].task), part[0].t))
+    exchanged = {told: _exchanged(bars) for told, bars, _ in given if synchronous and told in chosen.workers}
+    together = max((end for end in exchanged.values() if end is not None), default=0.0)
     pushed: dict[str, float] = {}  # when the first bytes left for each peer
     tasks: dict[str, TaskStep] = {}
     for told, bars, transfers in given:
         worker = told in chosen.workers
-        offset = 0.0 if worker and synchronous else told.start - chosen.start
+        offset = told.start - chosen.start
+        if worker and synchronous:
+            end = exchanged[told]
+            offset = together - end if end is not None else 0.0
         arrived = next((bar.begin for bar in bars if bar.name == "receive"), None)
         name = told.task.rsplit("/", 1)[-1]
         if not worker and synchronous and told.task not in tasks and name in pushed and arrived is not None:
@@ -249,3 +256,8 @@ def assemble(
                 transfers=(*before.transfers, *sent),
             )
     return SampledStep(chosen.kind, chosen.step, chosen.start, chosen.seconds, tuple(tasks.values()))
+
+
+def _exchanged(bars: Sequence[Bar]) -> float | None:
+    """When a worker had all sums, seconds from the start of its step; None where it exchanged nothing."""
+    return max((bar.end for bar in bars if bar.name in EXPOSED), default=None)
