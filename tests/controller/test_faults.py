@@ -185,12 +185,24 @@ def test_one_that_has_joined_is_at_work_like_any_other() -> None:
     assert starts(exits(team, "worker-0", KILLED)) == [("worker-0", "a", True)]
 
 
-def test_one_that_leaves_by_itself_does_not_end_the_job() -> None:
+def test_one_that_leaves_for_being_behind_is_started_again_to_join_the_others() -> None:
     team = Team(ps(workers=2, backup_workers=1))
     team.step(5.0, TaskLeaves("r/a/worker-1"))
-    assert exits(team, "worker-1", WELL) == []
-    actions = exits(team, "worker-0", KILLED)
-    assert isinstance(actions[0], Fault) and actions[0].restarts
+    actions = exits(team, "worker-1", WELL)
+    what = "worker-1 fell too far behind the others; the others go on, and it is started again to join them"
+    assert actions[0] == Fault("r/a", "r/a/worker-1", what)
+    assert starts(actions) == [("worker-1", "b", True)]
+    assert marks(actions) == stops(actions) == []
+    [again] = [action for action in exits(team, "worker-0", KILLED) if isinstance(action, Fault)]
+    assert again.restarts
+
+
+def test_one_that_leaves_when_no_other_is_at_work_has_all_started_again() -> None:
+    team = Team(ps(workers=2, backup_workers=1))
+    exits(team, "worker-0", KILLED)
+    team.step(11.0, TaskLeaves("r/a/worker-1"))
+    [again] = [action for action in exits(team, "worker-1", WELL) if isinstance(action, Fault)]
+    assert again.restarts
 
 
 def test_a_lost_server_is_started_again_at_once() -> None:

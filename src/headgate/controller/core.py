@@ -146,8 +146,8 @@ class Controller:
             return []
         task, turn.moved = job.tasks.pop(id), True
         actions: list[Action] = []
-        if job.undisturbed and not task.stopping and not task.leaving:
-            if task.is_worker and exit.ok:
+        if job.undisturbed and not task.stopping:
+            if task.is_worker and exit.ok and not task.leaving:
                 job.finished = True
             else:
                 actions += self._lost(turn, job, task, exit)
@@ -161,8 +161,7 @@ class Controller:
         nodes = self._sharing.nodes
         if not faults.is_fault(job, task, exit, nodes):
             return self._fail(job, task, exit)
-        how = exit.in_words() if task.node in nodes else f"its node {task.node} is gone"
-        what = f"{task.name} was lost: {how}"
+        what = faults.happened(task, exit, nodes)
         if not faults.costs_others(job, task):
             return faults.worker(job, task, what, nodes, turn)
         job.faults += 1

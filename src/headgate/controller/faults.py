@@ -4,6 +4,7 @@
 |---|---|---|
 | `single` | the worker | the job fails; its retries apply |
 | `ps` | a worker | the others go on; it is started again and joins them, three times at most |
+| `ps` | a worker that others did not wait for, and that is too far behind | the same |
 | `ps` | the last worker at work | as `allreduce` |
 | `ps` | a server | started again at once, on another node where its own is gone |
 | `allreduce` | a worker | all tasks are ended and started again from the last checkpoint |
@@ -35,7 +36,15 @@ def is_fault(job: JobRecord, task: TaskRecord, exit: Exit, nodes: Mapping[str, N
         return False
     started_before = task.again and exit.code is None  # what could be started once fails by its node
     ended_early = exit.ok and not task.is_worker  # by nobody's order
-    return exit.signal is not None or started_before or ended_early or task.node not in nodes
+    return exit.signal is not None or started_before or ended_early or task.leaving or task.node not in nodes
+
+
+def happened(task: TaskRecord, exit: Exit, nodes: Mapping[str, Node]) -> str:
+    """What happened to a task that was lost."""
+    if task.leaving and exit.ok:
+        return f"{task.name} fell too far behind the others"
+    how = exit.in_words() if task.node in nodes else f"its node {task.node} is gone"
+    return f"{task.name} was lost: {how}"
 
 
 def costs_others(job: JobRecord, task: TaskRecord) -> bool:

@@ -122,8 +122,8 @@ class Dense(Backend):
         try:
             self._client.wait(running)
         except Behind as error:
-            text = f"worker-{self.index} is too far behind the others to catch up, and ends: {error}"
-            self._channel.send({"type": "fault", "text": text, "seconds": 0.0, "steps": 0})
+            text = f"too far behind the others to catch up, and ends: {error}"
+            self._channel.send({"type": "fault", "text": text, "seconds": 0.0, "steps": 0, "leaves": True})
             self._leave(error)
 
     def _leave(self, error: BaseException) -> None:
