@@ -64,7 +64,7 @@ def train(
         at_epoch(model, epoch)
         for features, labels in batches:
             loss = loss_of(model(features), labels)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             count += 1
             if count % every == 0:
                 before_step(model)
@@ -183,7 +183,7 @@ def scaled() -> Trained:
             if epoch == 3 and number == 2 and (labels == 0).any():
                 loss = loss * torch.inf
             optimizer.zero_grad()
-            scaler.scale(loss).backward()
+            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             scaler.unscale_(optimizer)
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             scaler.step(optimizer)
@@ -219,7 +219,7 @@ def two_backwards() -> Trained:
     for _epoch in hg.epochs(EPOCHS):
         for features, labels in batches:
             optimizer.zero_grad()
-            functional.cross_entropy(model(features), labels).backward()
+            functional.cross_entropy(model(features), labels).backward()  # type: ignore[no-untyped-call]
             (0.1 * model(features).square().mean()).backward()
             optimizer.step()
     return weights(model)
@@ -271,7 +271,7 @@ def quasi_newton() -> Trained:
             def closure(features: torch.Tensor = features, labels: torch.Tensor = labels) -> torch.Tensor:
                 optimizer.zero_grad()
                 loss = functional.cross_entropy(model(features), labels)
-                loss.backward()
+                loss.backward()  # type: ignore[no-untyped-call]
                 # The loss itself is that of the worker's own samples, and the search looks at it: let it see none.
                 return loss.detach() * 0
 
@@ -354,7 +354,7 @@ def validated() -> Trained:
         model.train()
         for features, labels in batches:
             optimizer.zero_grad()
-            functional.cross_entropy(model(features), labels).backward()
+            functional.cross_entropy(model(features), labels).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         model.eval()
         with torch.no_grad():

@@ -145,7 +145,7 @@ def test_what_a_step_sent_is_told_with_its_spans(tmp_path: Path) -> None:
     by_name = {span["name"]: span for span in spans["spans"]}
     assert {"input", "forward", "backward", "push", "optimizer"} <= by_name.keys()
     assert sum(span["seconds"] for span in spans["spans"]) == pytest.approx(spans["seconds"])
-    size = 8 * (8 * 16 + 16 + 16 * 3 + 3 + 1 + 2 + 4)  # gradients, and the control vector
+    size = 8 * (8 * 16 + 16 + 16 * 3 + 3 + 1 + 2 + 3 + 4)  # gradients, and the control vector
     assert (by_name["push"]["bytes_out"], by_name["push"]["bytes_in"]) == (size, size)
     (transfer,) = spans["transfers"]
     assert transfer["peer"] == "worker-1"
@@ -218,7 +218,9 @@ def test_workers_that_seed_nothing_begin_alike_and_read_each_sample_once(tmp_pat
     with gang(tmp_path / "job", ONCE, 3) as running:
         running.finish()
         outputs = [running.output(name).splitlines() for name in running.names]
-        read = [[json.loads(line) for line in path.open()] for path in running.folder.glob("read-*.jsonl")]
+        read = [
+            [json.loads(line) for line in path.read_text().splitlines()] for path in running.folder.glob("read-*.jsonl")
+        ]
     assert len({lines[-1] for lines in outputs}) == 1
     assert len({lines[0] for lines in outputs}) == 3  # what is drawn besides data is each worker's own
     counts = {number: sum(found.count(number) for found in read) for number in range(52)}
@@ -260,3 +262,56 @@ def test_a_group_of_the_script_s_own_is_left_alone_and_a_wrapped_model_refused(t
             assert "found a DistributedDataParallel; expected the model inside of it" in output
             assert "a model before was prepared with another" in output
             assert "own group 1.0" in output
+
+
+STRAYING = """
+class Straying:
+    def __iter__(self):
+        import numpy
+        generator = numpy.random.default_rng()
+        return (generator.integers(0, 1000, 10).tolist() for _ in range(50))
+    def __len__(self):
+        return 50
+
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(1000, 8)), batch_sampler=Straying())
+model = nn.Linear(8, 1)
+model, optimizer, loader = hg.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), loader)
+for epoch in hg.epochs(1):
+    for (features,) in loader:
+        model(features).mean().backward()
+        optimizer.step()
+"""
+
+
+def test_workers_whose_samplers_draw_apart_are_told_so(tmp_path: Path) -> None:
+    with gang(tmp_path / "job", STRAYING, 2) as running:
+        assert [running.left(name) for name in running.names] == [1, 1]
+        for name in running.names:
+            assert "the workers draw different batches" in running.output(name)
+
+
+SELFSERVED = """
+torch.manual_seed(0)
+model = nn.Linear(8, 1)
+model, optimizer = hg.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+for step in range(3):
+    model(torch.ones(4, 8)).mean().backward()
+    optimizer.step()
+gradients = torch.autograd.grad(model(torch.ones(4, 8)).mean(), model.parameters())
+for parameter, gradient in zip(model.parameters(), gradients):
+    parameter.grad = gradient
+optimizer.step()
+show(model)
+"""
+
+
+def test_what_cannot_be_shared_is_said(tmp_path: Path) -> None:
+    with gang(tmp_path / "job", SELFSERVED, 2) as running:
+        running.finish()
+        assert len({running.output(name) for name in running.names}) == 1
+        notes = [message["text"] for message in running.of("worker-0", "note")]
+    assert [note.partition(":")[0] for note in notes] == [
+        "no loader was prepared",
+        "the optimizer took a step without a backward",
+    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -76,20 +76,20 @@ class Reader:
     def next(self) -> list[int]:
         """The samples that count of the next batch."""
         torch.rand(7)  # the script draws what it likes meanwhile
-        batch = next(self.iteration).tolist()
+        batch: list[int] = next(self.iteration).tolist()
         dealt = self.iteration.dealt
         assert dealt is not None
         return batch[: dealt.taken]
 
 
-LOADERS = {
+LOADERS: dict[str, Callable[[], Any]] = {
     "in the process": lambda: DataLoader(Numbers(), batch_size=8, shuffle=True),
     "read ahead": lambda: DataLoader(Numbers(), batch_size=8, shuffle=True, num_workers=2),
     "read ahead by workers that stay": lambda: DataLoader(
         Numbers(), batch_size=8, shuffle=True, num_workers=1, persistent_workers=True
     ),
     "a stream": lambda: DataLoader(Shuffled(), batch_size=8),
-    "a list": lambda: list(torch.arange(60).split(8)),
+    "a list": lambda: list(torch.arange(60).split(8)),  # type: ignore[no-untyped-call]
 }
 
 

@@ -52,7 +52,7 @@ class Buckets:
     """
 
     def __init__(
-        self, parameters: Sequence[torch.Tensor], sparse: Sequence[torch.Tensor], controls: int, backend: Backend
+        self, parameters: Sequence[torch.Tensor], sparse: Sequence[nn.Parameter], controls: int, backend: Backend
     ) -> None:
         self.sparse = list(sparse)
         self.slots: dict[int, Slot] = {}
@@ -93,15 +93,6 @@ class Buckets:
     def empty(self) -> None:
         """A round begins."""
         self._missing = list(self._sizes)
-
-
-def sparse_parameters(model: nn.Module) -> set[int]:
-    """`id` of the parameters whose gradients hold only the rows that were used."""
-    return {
-        id(module.weight)
-        for module in model.modules()
-        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse
-    }
 
 
 def _elements(parameter: torch.Tensor) -> int:

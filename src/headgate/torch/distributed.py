@@ -32,6 +32,9 @@ class Owner(Protocol):
 
     def exchanged(self, exchange: Exchange) -> None: ...
 
+    def note(self, text: str) -> None:
+        """Tell the user something."""
+
 
 def plan_of(channel: Channel) -> Mapping[str, Any]:
     """The plan that this task is part of; empty where it is alone.
@@ -94,6 +97,7 @@ class Worker:
         self._slices: Slices | None = None
         self._models: list[nn.Module] = []
         self._iterated = False
+        self._rounds: dict[int, int] = {}
         self._fed: dict[int, Dealt | None] = {}
         self._weight: Weight | None = None
         self._part: float | None = None
@@ -184,6 +188,14 @@ class Worker:
         if self._reducer is not None:
             self._reducer.settle()
 
+    def optimizer_ended(self, optimizer: Any) -> None:
+        """It has taken its step."""
+        if self._reducer is None:
+            return
+        if self._reducer.rounds == self._rounds.get(id(optimizer), 0):
+            self._owner.note("the optimizer took a step without a backward: its gradients were not averaged")
+        self._rounds[id(optimizer)] = self._reducer.rounds
+
     def before_save(self) -> dict[str, Any]:
         """A checkpoint is about to be saved; what it holds for those who resume or join."""
         if isinstance(self._link, Asynchronous):
@@ -246,11 +258,15 @@ class Worker:
         if self._fed:
             dealt = self._fed[min(self._fed)]
             self._fed = {}
-            self._weight = None if dealt is None else Weight(float(dealt.taken), 1.0 if dealt.taken else 0.0)
+            self._weight = (
+                None if dealt is None else Weight(float(dealt.taken), 1.0 if dealt.taken else 0.0, dealt.mark)
+            )
             self._part = None if dealt is None or not dealt.whole else dealt.taken / dealt.whole
         if self._weight is not None:
             return self._weight
         # All of them train on the same: a whole batch, or what the script reads by itself.
+        if not self._iterated:
+            self._owner.note("no loader was prepared: every worker trains on the same samples")
         counts = self._link.index in self._slices.members
         return Weight(1.0, 1.0 / len(self._slices.members)) if counts else Weight(0.0, 0.0)
 

@@ -19,9 +19,15 @@ import torch
 from torch import nn
 
 from headgate.torch.backend import REMOTE, Backend, RoundResult
-from headgate.torch.buckets import Buckets, sparse_parameters
+from headgate.torch.buckets import Buckets
+from headgate.torch.late import Late
+from headgate.torch.sparse_gradients import rows, sparse_parameters
 
-_FLAGS = 2
+_FLAGS = slice(1, 3)
+_MARKS = slice(3, 6)
+_HEAD = 6
+"""Numbers of the control vector before those of the parameters: weight, flags, and of the batch's mark how many workers
+know it, it, and its square."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +37,12 @@ class Weight:
     Args:
         samples: Samples that they are of, where the loss is a mean over them; 0: none that count.
         factor: What they are multiplied with where the loss is a sum.
+        mark: A number that tells the global batch from others, the same for all workers; None: unknown.
     """
 
     samples: float
     factor: float
+    mark: int | None = None
 
 
 @dataclass(frozen=True)
@@ -98,7 +106,7 @@ class Reducer:
         self._arrived: dict[int, int] = {}
         self._earlier: dict[int, torch.Tensor] = {}
         self._launched = 0
-        self._late = _Late()
+        self._late = Late()
 
     def add(self, model: nn.Module) -> None:
         """Average the gradients of this model too."""
@@ -171,7 +179,7 @@ class Reducer:
         # Gradients come from the last layer to the first; once seen, in the order in which they came.
         order = range(len(dense) - 1, -1, -1) if self._order is None else self._order
         sparse = [p for p in parameters if id(p) in self._sparse]
-        controls = 1 + _FLAGS + len(dense) + 2 * len(sparse)
+        controls = _HEAD + len(dense) + 2 * len(sparse)
         self._buckets = Buckets([dense[i] for i in order], sparse, controls, self._backend)
         self._backend.register(self._buckets.buffers)
         for parameter in parameters:  # those that were frozen before
@@ -251,7 +259,9 @@ class Reducer:
         sparse = [float(id(parameter) in self._arrived) for parameter in buckets.sparse]
         dense = [float(p.grad is not None and not p.grad.is_sparse) for p in buckets.sparse]
         stop, checkpoint = self._flags()
-        control = [float(self._weight.samples), float(stop), float(checkpoint), *used, *sparse, *dense]
+        mark = self._weight.mark
+        marks = (0.0, 0.0, 0.0) if mark is None else (1.0, float(mark), float(mark * mark))
+        control = [float(self._weight.samples), float(stop), float(checkpoint), *marks, *used, *sparse, *dense]
         buckets.control.copy_(torch.tensor(control, dtype=buckets.control.dtype))
 
     def _write_back(self, buckets: Buckets, result: RoundResult) -> None:
@@ -260,16 +270,17 @@ class Reducer:
         told: list[float] | None = None
         if control.is_cuda:
             # Not to wait for the GPU in every step, what was agreed is looked at one round later; by all alike.
-            stop, checkpoint = self._late.swap(control[1 : 1 + _FLAGS])
+            stop, checkpoint = self._late.swap(control[_FLAGS])
             total: torch.Tensor | float = control[0].clamp_min(torch.finfo(control.dtype).tiny)
             if buckets.sparse or any(id(slot.parameter) not in self._arrived for slot in slots):
                 told = control.tolist()
         else:
             told = control.tolist()
-            stop, checkpoint = told[1] > 0, told[2] > 0
+            stop, checkpoint = (number > 0 for number in told[_FLAGS])
             total = told[0] or 1.0
+            _check_marks(*told[_MARKS])
         self._agreed(stop, checkpoint)
-        used = [True] * len(slots) if told is None else [n > 0 for n in told[1 + _FLAGS : 1 + _FLAGS + len(slots)]]
+        used = [True] * len(slots) if told is None else [n > 0 for n in told[_HEAD : _HEAD + len(slots)]]
         if not self.summed:
             for sums in result.sums:
                 sums.div_(total)
@@ -286,7 +297,7 @@ class Reducer:
                 if earlier is not None and slot.parameter.grad is not None:
                     slot.parameter.grad.add_(earlier)
         if buckets.sparse and told is not None:
-            self._sum_sparse(buckets.sparse, told[1 + _FLAGS + len(slots) :], told[0] or 1.0)
+            self._sum_sparse(buckets.sparse, told[_HEAD + len(slots) :], told[0] or 1.0)
 
     def _gradient_to_write(self, parameter: torch.Tensor) -> torch.Tensor:
         gradient = parameter.grad
@@ -294,24 +305,20 @@ class Reducer:
             gradient = parameter.grad = torch.empty_like(parameter)
         return _real(gradient.detach())
 
-    def _sum_sparse(self, parameters: Sequence[torch.Tensor], told: Sequence[float], total: float) -> None:
+    def _sum_sparse(self, parameters: Sequence[nn.Parameter], told: Sequence[float], total: float) -> None:
+        """Sum the sparse gradients; `told` says which are used anywhere, and then which are dense anywhere."""
         factor = self._weight.factor if self.summed else self._weight.samples
         used = [p for p, n in zip(parameters, told) if n > 0]
         dense = {id(p) for p, n in zip(parameters, told[len(parameters) :]) if n > 0}
         contributions = []
         for parameter in used:
-            if parameter.grad is None or not factor or (self.summed and id(parameter) not in self._arrived):
-                contributions.append(_nothing(parameter))
-            else:
-                gradient = self._fresh(parameter)
-                contributions.append((gradient if gradient.is_sparse else gradient.to_sparse(1)).coalesce() * factor)
-        if not used:
-            return
-        for parameter, summed in zip(used, self._backend.sum_sparse(contributions)):
+            adds = parameter.grad is not None and (not self.summed or id(parameter) in self._arrived)
+            contributions.append(rows(parameter, self._fresh(parameter) if adds else None, factor))
+        for parameter, summed in zip(used, self._backend.sum_sparse(contributions) if used else []):
             gradient = summed if self.summed else summed / total
             earlier = self._earlier.get(id(parameter))
             if earlier is not None:
-                gradient = gradient + earlier if earlier.is_sparse == gradient.is_sparse else earlier + gradient
+                gradient = earlier + gradient
             if id(parameter) in dense and gradient.is_sparse:
                 gradient = gradient.to_dense()
             parameter.grad = gradient.to(parameter.dtype)
@@ -332,32 +339,14 @@ class Reducer:
         return self._buckets
 
 
-class _Late:
-    """Numbers on a GPU, read one round later."""
-
-    def __init__(self) -> None:
-        self._numbers: torch.Tensor | None = None
-        self._there: torch.cuda.Event | None = None
-
-    def swap(self, numbers: torch.Tensor) -> tuple[bool, bool]:
-        """Whether each of the numbers of the last call is above 0; begins to fetch these."""
-        before = (False, False)
-        if self._numbers is not None and self._there is not None:
-            self._there.synchronize()
-            before = (bool(self._numbers[0] > 0), bool(self._numbers[1] > 0))
-        self._numbers = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
-        self._numbers.copy_(numbers, non_blocking=True)
-        self._there = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._there.record()
-        return before
-
-
 def _real(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
-def _nothing(parameter: torch.Tensor) -> torch.Tensor:
-    """A sparse gradient without rows."""
-    indices = torch.empty((1, 0), dtype=torch.int64, device=parameter.device)
-    values = torch.empty((0, *parameter.shape[1:]), dtype=parameter.dtype, device=parameter.device)
-    return torch.sparse_coo_tensor(indices, values, parameter.shape, check_invariants=False, is_coalesced=True)
+def _check_marks(count: float, marks: float, squares: float) -> None:
+    """All marks are the same just where their squares sum to no more than they have to."""
+    if count * squares != marks * marks:
+        raise ReduceError(
+            "the workers draw different batches from a loader; expected the same ones. Its sampler has a random "
+            "generator of its own: seed it alike in all workers, or let it draw from the global one of torch or NumPy"
+        )

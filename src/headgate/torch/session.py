@@ -11,27 +11,27 @@ import atexit
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Callable, Optional
 
 import torch
 from torch import nn
 
 from headgate.task import Channel, Progress, Stop, TaskEnvironment
 from headgate.torch import batches, checkpoints
-from headgate.torch.costs import Costs
 from headgate.torch.distributed import Worker, plan_of, state_to_join
 from headgate.torch.iteration import Iteration
 from headgate.torch.loaders import Loaders
-from headgate.torch.meter import FIRST_STEPS, Meter, Step
+from headgate.torch.measuring import Measuring, numbers
 from headgate.torch.orders import AgreedOrders
 from headgate.torch.reduce import Exchange
 from headgate.torch.saving import Saver
-from headgate.torch.sweep import Sweep
 from headgate.torch.trained import Trained
 
 PATIENCE_SECONDS = 3.0
 """How long an order waits for a step boundary before any report or fetch has to do, at the cost of the position."""
 _FLUSH_SECONDS = 2.0
+_Position = tuple[Optional[int], Optional[int], list[dict[str, Any]]]
+"""Epoch; batches of it that are done, None where a resume has to start it again; positions of the loaders."""
 
 
 class Session:
@@ -40,7 +40,7 @@ class Session:
     def __init__(self, environment: TaskEnvironment, channel: Channel) -> None:
         self._channel = channel
         self._profiling = environment.mode == "profile"
-        self._progress = Progress(lambda message: channel.send(message, can_be_missed=True), _numbers)
+        self._progress = Progress(lambda message: channel.send(message, can_be_missed=True), numbers)
         self._resume: dict[str, Any] | None = None
         plan = {} if self._profiling else plan_of(channel)
         resume = (state_to_join(channel) if plan else "") or environment.resume
@@ -54,12 +54,17 @@ class Session:
         self._worker = Worker(channel, plan, self._resume, self) if plan else None
         self._orders: Channel | AgreedOrders = channel if self._worker is None else self._worker.orders
         self._loaders = Loaders(self)
-        self._costs = Costs(self._trained, environment.mode)
-        self._profile_sent = False
-        self._sweep = Sweep(self._costs) if self._profiling else None
+        self._measuring = Measuring(
+            self._trained,
+            environment.mode,
+            lambda: bool(self._loaders.states),
+            lambda: (self._steps, self._epoch),
+            channel.send,
+            self.note,
+        )
+        self._meter, self._costs, self._sweep = self._measuring.meter, self._measuring.costs, self._measuring.sweep
         if self._sweep is not None:
             self._loaders.source = self._sweep.source
-        self._meter = Meter(self._trained.models, self._measured, every_step=self._profiling)
         self._stepped = False
         self._hooked = False
         self._fed: set[int] = set()
@@ -119,7 +124,7 @@ class Session:
             if self._phase == self._resume["phase"]:
                 start, resume = self._resume["epoch"], self._resume
                 if start >= count:
-                    self._note(f"the checkpoint is at the end of epoch {start} of {count}: nothing is left to train")
+                    self.note(f"the checkpoint is at the end of epoch {start} of {count}: nothing is left to train")
         try:
             for epoch in range(start, count):
                 self._epoch = self._progress.epoch = epoch
@@ -148,12 +153,8 @@ class Session:
 
     def close(self) -> None:
         """Send what is left; called when the interpreter ends."""
-        self._meter.unhook()
         self._progress.flush()
-        if self._profiling and not self._profile_sent:
-            self._costs.notes.append("the script ended before all sizes and thread counts were measured")
-        if self._meter.steps and not self._profile_sent:
-            self._send_profile()
+        self._measuring.end()
         if self._worker is not None:
             self._worker.close()
         self._channel.flush(_FLUSH_SECONDS)
@@ -169,6 +170,8 @@ class Session:
 
     def _optimizer_ended(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._meter.mark("other")
+        if self._worker is not None:
+            self._worker.optimizer_ended(optimizer)
         if optimizer is self._trained.optimizers[0]:
             self._step()
             if not self._loaders.states:
@@ -193,7 +196,7 @@ class Session:
 
     def fetching(self, iteration: Iteration) -> None:
         if threading.get_ident() != self._thread:
-            self._note("batches are fetched by a thread: a resume starts the epoch again")
+            self.note("batches are fetched by a thread: a resume starts the epoch again")
             iteration.state.cannot_rejoin = "its batches are fetched by a thread"
             return
         boundary = self._stepped and iteration.number in self._feeding
@@ -230,7 +233,7 @@ class Session:
         self._samples.pop(iteration.state.index, None)
 
     def lost_some(self, iteration: Iteration) -> None:
-        self._note(
+        self.note(
             f"{iteration.state.cannot_rejoin}: of the batches that were read ahead when a worker left or joined, "
             "some samples are skipped"
         )
@@ -269,7 +272,7 @@ class Session:
             self._save_in_epoch("join", anchor)
             self._hold()
         if anchor is None and self._epoch is not None and not self._loaders.states:
-            self._note("no loader was prepared: a checkpoint that is asked for is saved at the end of the epoch")
+            self.note("no loader was prepared: a checkpoint that is asked for is saved at the end of the epoch")
             return
         if self._orders.take_checkpoint():
             self._save_in_epoch("request", anchor)
@@ -286,8 +289,8 @@ class Session:
     def _end(self) -> None:
         self._ended = True
         self._progress.flush()
-        if self._profiling and not self._profile_sent:
-            self._send_profile()
+        if self._profiling and not self._measuring.profiled:
+            self._measuring.send_profile()
         self._channel.flush(_FLUSH_SECONDS)
         raise Stop
 
@@ -311,7 +314,7 @@ class Session:
         joins = self._orders.take_hold()
         why = self._orders.stopping or ("request" if self._orders.take_checkpoint() else "join" if joins else "")
         if why or self._saver.due():
-            self._save(why or "epoch", epoch + 1, 0, self._loaders.snapshot(None))
+            self._save(why or "epoch", lambda: (epoch + 1, 0, self._loaders.snapshot(None) or []))
         if self._orders.stopping:
             self._end()
         if joins:
@@ -320,86 +323,49 @@ class Session:
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
     def _save_in_epoch(self, why: str, anchor: Iteration | None) -> None:
-        loaders = None
-        if self._epoch is None:
-            self._note("the script does not use headgate.torch.epochs: a resume starts its epochs again")
-        elif anchor is None:
-            self._note("no step boundary came in time: a resume starts the epoch again")
-        else:
-            loaders = self._loaders.snapshot(anchor)
-            if loaders is None:
-                reasons = "; ".join(state.cannot_rejoin for state in self._loaders.states if state.cannot_rejoin)
-                self._note(f"{reasons}: a resume starts the epoch again")
-        position = anchor.done if anchor is not None and loaders is not None else None
-        self._save(why, self._epoch, position, loaders)
+        self._save(why, lambda: self._position(anchor))
 
-    def _save(self, why: str, epoch: int | None, position: int | None, loaders: list[dict[str, Any]] | None) -> None:
+    def _position(self, anchor: Iteration | None) -> _Position:
+        """Where the script is in the middle of an epoch; after the last step of `anchor`, where that can be said."""
+        if self._epoch is None:
+            self.note("the script does not use headgate.torch.epochs: a resume starts its epochs again")
+            return None, None, []
+        if anchor is None:
+            self.note("no step boundary came in time: a resume starts the epoch again")
+            return self._epoch, None, []
+        loaders = self._loaders.snapshot(anchor)
+        if loaders is None:
+            reasons = "; ".join(state.cannot_rejoin for state in self._loaders.states if state.cannot_rejoin)
+            self.note(f"{reasons}: a resume starts the epoch again")
+            return self._epoch, None, []
+        return self._epoch, anchor.position(True)["done"], loaders
+
+    def _save(self, why: str, position: Callable[[], _Position]) -> None:
         self._progress.flush()
         if self._ended or self._profiling or not self._trained.models:
             return
         if self._worker is not None and not self._worker.saves:
             return
+        more = {} if self._worker is None else self._worker.before_save()
+        epoch, done, loaders = position()
         with self._loaders.drawing():
             data_rng = self._loaders.capture_rng()
         place = {
             "samples": self._progress.samples,
             "phase": self._phase if epoch is not None else None,
             "epoch": epoch,
-            "position": position,
-            "loaders": loaders or [],
+            "position": done,
+            "loaders": loaders,
             "rng": data_rng,
             "epoch_rng": self._epoch_rng,
-            **({} if self._worker is None else self._worker.before_save()),
+            **more,
         }
         self._saver.save(why, self._steps, place)
 
     # --- what is told ------------------------------------------------------------------------------------------------
 
-    def _measured(self, step: Step) -> None:
-        self._costs.stepped(step)
-        if self._sweep is not None:
-            self._sweep.stepped(step)
-            if not self._loaders.states and step.number == FIRST_STEPS:
-                self._costs.notes.append("no loader was prepared: the time of a step was not measured by batch size")
-                self._sweep.done = True
-            return
-        if step.number > 2 and step.number <= FIRST_STEPS and step.samples:  # past warming up and counting FLOPs
-            self._costs.timings.append((torch.get_num_threads(), step.samples, step.compute_seconds))
-            if self._costs.reads_here and self._loaders.states:
-                self._costs.read(step.spans.get("input", 0.0), step.samples)
-        if step.number == FIRST_STEPS:
-            self._send_profile()
-        if 3 <= step.number <= 7 or step.number > FIRST_STEPS:
-            message = {"type": "spans", "step": self._steps, "seconds": step.seconds, **step.told()}
-            self._channel.send({**message, "epoch": self._epoch}, can_be_missed=True)
-
-    def _send_profile(self) -> None:
-        self._profile_sent = True
-        self._costs.notes += self._meter.notes
-        try:
-            profile = self._costs.profile()
-        except Exception as error:  # noqa: BLE001 - a model or data set that cannot be described is no reason to end
-            self._note(f"the profile could not be taken: {error!r}")
-            return
-        self._channel.send({"type": "profile", "profile": profile})
-
-    def _note(self, text: str) -> None:
+    def note(self, text: str) -> None:
+        """Tell the user something, once."""
         if text not in self._noted:
             self._noted.add(text)
             self._channel.send({"type": "note", "text": text})
-
-
-def _numbers(values: Sequence[Any]) -> list[float]:
-    """Values as floats; NaN for what is no number. Tensors on a GPU are fetched together."""
-    on_device = [v.detach().float().mean() for v in values if isinstance(v, torch.Tensor) and v.is_cuda]
-    fetched = iter(torch.stack(on_device).tolist() if on_device else [])
-    numbers = []
-    for value in values:
-        if isinstance(value, torch.Tensor) and value.is_cuda:
-            numbers.append(next(fetched))
-            continue
-        try:
-            numbers.append(float(value.detach().float().mean() if isinstance(value, torch.Tensor) else value))
-        except (TypeError, ValueError):
-            numbers.append(float("nan"))
-    return numbers

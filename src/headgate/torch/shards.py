@@ -50,11 +50,13 @@ class Dealt:
         number: Which of its pass, counted from 0.
         whole: Samples in the global batch; None where it does not tell.
         taken: Samples of this worker's part that count; 0: it runs on borrowed ones, with weight 0.
+        mark: A number below 256 that differs, very likely, where the indices of the whole batch do; None: unknown.
     """
 
     number: int
     whole: int | None
     taken: int
+    mark: int | None = None
 
 
 class Hand(ABC):
@@ -301,8 +303,12 @@ def _parts(batches: _Numbered, hand: Hand, dealt: deque[Dealt], smallest: int) -
         if not isinstance(batch, Sequence) and not hasattr(batch, "shape"):
             batch = list(batch)
         begin, end = hand.part(number, len(batch))
-        dealt.append(Dealt(number, len(batch), end - begin))
+        dealt.append(Dealt(number, len(batch), end - begin, _mark(batch)))
         yield batch[begin:end] if end > begin else batch[:smallest]
+
+
+def _mark(batch: Any) -> int | None:
+    return hash(tuple(batch)) & 255 if type(batch) is list and batch and type(batch[0]) is int else None
 
 
 def _draws_late(sampler: Any) -> bool:

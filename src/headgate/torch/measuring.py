@@ -1,0 +1,105 @@
+"""What is measured of a script's steps, and told: spans, and once a profile of what the job costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable
+
+import torch
+
+from headgate.torch.costs import Costs
+from headgate.torch.meter import FIRST_STEPS, Meter, Step
+from headgate.torch.sweep import Sweep
+from headgate.torch.trained import Trained
+
+
+class Measuring:
+    """Takes what the meter measured.
+
+    Args:
+        trained: What was prepared; may grow.
+        mode: `run`, or `profile`: measure at several batch sizes and thread counts.
+        has_loaders: Whether a loader was prepared.
+        place: Steps so far, and the present epoch.
+        send: Takes a message for the engine, and whether it can be missed.
+        note: Tells the user something.
+
+    Attributes:
+        meter: Times the steps.
+        costs: Collects what the profile needs.
+        sweep: Says what the steps of a profile run on; None in a run.
+        profiled: Whether the profile was sent.
+    """
+
+    def __init__(
+        self,
+        trained: Trained,
+        mode: str,
+        has_loaders: Callable[[], bool],
+        place: Callable[[], tuple[int, int | None]],
+        send: Callable[[Mapping[str, object], bool], None],
+        note: Callable[[str], None],
+    ) -> None:
+        profiling = mode == "profile"
+        self.costs = Costs(trained, mode)
+        self.sweep = Sweep(self.costs) if profiling else None
+        self.meter = Meter(trained.models, self._measured, every_step=profiling)
+        self.profiled = False
+        self._has_loaders = has_loaders
+        self._place = place
+        self._send = send
+        self._note = note
+
+    def end(self) -> None:
+        """The script ends: send the profile, if there is anything to tell."""
+        self.meter.unhook()
+        if self.sweep is not None and not self.profiled:
+            self.costs.notes.append("the script ended before all sizes and thread counts were measured")
+        if self.meter.steps and not self.profiled:
+            self.send_profile()
+
+    def send_profile(self) -> None:
+        """Send what was measured so far."""
+        self.profiled = True
+        self.costs.notes += self.meter.notes
+        try:
+            profile = self.costs.profile()
+        except Exception as error:  # noqa: BLE001 - a model or data set that cannot be described is no reason to end
+            self._note(f"the profile could not be taken: {error!r}")
+            return
+        self._send({"type": "profile", "profile": profile}, False)
+
+    def _measured(self, step: Step) -> None:
+        self.costs.stepped(step)
+        if self.sweep is not None:
+            self.sweep.stepped(step)
+            if not self._has_loaders() and step.number == FIRST_STEPS:
+                self.costs.notes.append("no loader was prepared: the time of a step was not measured by batch size")
+                self.sweep.done = True
+            return
+        if step.number > 2 and step.number <= FIRST_STEPS and step.samples:  # past warming up and counting FLOPs
+            self.costs.timings.append((torch.get_num_threads(), step.samples, step.compute_seconds))
+            if self.costs.reads_here and self._has_loaders():
+                self.costs.read(step.spans.get("input", 0.0), step.samples)
+        if step.number == FIRST_STEPS:
+            self.send_profile()
+        if 3 <= step.number <= 7 or step.number > FIRST_STEPS:
+            steps, epoch = self._place()
+            message = {"type": "spans", "step": steps, "epoch": epoch, "seconds": step.seconds, **step.told()}
+            self._send(message, True)
+
+
+def numbers(values: Sequence[Any]) -> list[float]:
+    """Values as floats; NaN for what is no number. Tensors on a GPU are fetched together."""
+    on_device = [v.detach().float().mean() for v in values if isinstance(v, torch.Tensor) and v.is_cuda]
+    fetched = iter(torch.stack(on_device).tolist() if on_device else [])
+    found = []
+    for value in values:
+        if isinstance(value, torch.Tensor) and value.is_cuda:
+            found.append(next(fetched))
+            continue
+        try:
+            found.append(float(value.detach().float().mean() if isinstance(value, torch.Tensor) else value))
+        except (TypeError, ValueError):
+            found.append(float("nan"))
+    return found
