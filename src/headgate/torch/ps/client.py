@@ -16,6 +16,7 @@ from headgate.torch.ps.wire import Buffer, Header, Kind, Message
 
 _ASK_AGAIN_SECONDS = 5.0
 _NOTE_SECONDS = 30.0
+_LOOK_SECONDS = 1.0
 _VIEWS_KEPT = 64
 
 
@@ -84,7 +85,9 @@ class Client:
         Raises:
             Behind: They are not to be had any more.
         """
-        running.done.wait()
+        while not running.done.wait(_LOOK_SECONDS):
+            if self.error is not None:
+                break
         if self.error is not None:
             raise self.error
 

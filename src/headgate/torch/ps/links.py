@@ -15,6 +15,8 @@ from headgate.torch.ps.wire import Buffer, Header, Kind, Message, Socket
 
 _CLOCK_SECONDS = 10.0
 """How often the clocks of both ends are compared."""
+_PINGS = 4
+"""Messages to and fro in a comparison, of which the fastest counts: the first waits for the connection."""
 
 
 class _Link:
@@ -24,7 +26,10 @@ class _Link:
         self.socket = socket
         self.member = member
         self.clock = 0.0
-        self.asked_clock = float("-inf")
+        self.compared = float("-inf")
+        self.pinged = 0.0
+        self.pings = 0
+        self.fastest = float("inf")
 
 
 class Links:
@@ -101,15 +106,24 @@ class Links:
         """Compare our clock with those of the servers, if that is due: at a time when nothing else is under way."""
         now = time.monotonic()
         for server, link in self._links.items():
-            if now - link.asked_clock > _CLOCK_SECONDS:
-                link.asked_clock = now
-                self.send(server, Header(Kind.PING))
+            if now - link.compared > _CLOCK_SECONDS:
+                link.compared, link.pings, link.fastest = now, _PINGS, float("inf")
+                self._ping(server, link)
+
+    def _ping(self, server: int, link: _Link) -> None:
+        link.pings -= 1
+        link.pinged = time.monotonic()
+        self.send(server, Header(Kind.PING))
 
     def _compared(self, server: int, message: Message) -> None:
         link = self._links[server]
         header = message.header
-        # As NTP does: what the way there and the way back take is taken to be the same.
-        link.clock = ((header.asked - link.asked_clock) + (header.sent - message.at)) / 2
+        there, back = header.asked - link.pinged, header.sent - message.at
+        if there - back < link.fastest:
+            # As NTP does: what the way there and the way back take is taken to be the same.
+            link.fastest, link.clock = there - back, (there + back) / 2
+        if link.pings:
+            self._ping(server, link)
 
     def _watch(self, message: Mapping[str, Any]) -> None:
         view = View.read(message) if message.get("type") == "peers" else self.view

@@ -194,7 +194,7 @@ def serve(loop: Loop, secrets: Mapping[str, Any], address: str) -> tuple[Socket,
         secrets: Those of the task's welcome.
         address: IP address of the task's node.
     """
-    socket = _socket(loop, zmq.ROUTER)
+    socket = _socket(loop, zmq.ROUTER, address)
     if secrets["encrypt"]:
         _keep_gate(loop, secrets["client_public"].encode())
         socket.zap_domain = _DOMAIN
@@ -206,7 +206,7 @@ def serve(loop: Loop, secrets: Mapping[str, Any], address: str) -> tuple[Socket,
 
 def connect(loop: Loop, secrets: Mapping[str, Any], endpoint: str) -> Socket:
     """A worker's socket to the server at `endpoint`."""
-    socket = _socket(loop, zmq.DEALER)
+    socket = _socket(loop, zmq.DEALER, endpoint.removeprefix("tcp:"))
     if secrets["encrypt"]:
         socket.curve_serverkey = secrets["server_public"].encode()
         socket.curve_publickey = secrets["client_public"].encode()
@@ -215,12 +215,12 @@ def connect(loop: Loop, secrets: Mapping[str, Any], endpoint: str) -> Socket:
     return Socket(socket, secrets, routed=False)
 
 
-def _socket(loop: Loop, kind: int) -> zmq.Socket[bytes]:
+def _socket(loop: Loop, kind: int, address: str) -> zmq.Socket[bytes]:
     socket: zmq.Socket[bytes] = loop.context.socket(kind)
     socket.set_hwm(0)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.MAXMSGSIZE, _LARGEST_BYTES)
-    socket.setsockopt(zmq.IPV6, 1)
+    socket.setsockopt(zmq.IPV6, int("[" in address or address.count(":") > 1))
     socket.setsockopt(zmq.RECONNECT_IVL, 100)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
     return socket

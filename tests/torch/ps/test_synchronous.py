@@ -1,0 +1,227 @@
+"""Workers that add up over parameter servers, in one process: what they get, how it went there, and what they do when
+something is lost on the way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from headgate.testing import wait
+from headgate.torch.backend import RoundResult
+from headgate.torch.ps import client
+from headgate.torch.ps.dense import Dense
+
+MakeJob = Callable[..., Any]
+
+
+def add(*buffers: torch.Tensor, weight: float = 1.0) -> Callable[[Dense], RoundResult]:
+    """One round in which worker w contributes w + 1 times the buffers."""
+
+    def act(backend: Dense) -> RoundResult:
+        mine = [buffer * (backend.index + 1) for buffer in buffers]
+        backend.register(mine)
+        return once(mine, weight)(backend)
+
+    return act
+
+
+def once(buffers: list[torch.Tensor], weight: float = 1.0) -> Callable[[Dense], RoundResult]:
+    def act(backend: Dense) -> RoundResult:
+        backend.traced = True
+        backend.begin(weight)
+        for index in range(len(buffers)):
+            backend.launch(index)
+        return backend.finish()
+
+    return act
+
+
+def equal(sums: Any, buffers: list[torch.Tensor], times: float) -> bool:
+    return all(torch.allclose(found, buffer * times) for found, buffer in zip(sums, buffers, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("workers", "servers", "apart", "encrypt"),
+    [(1, 1, True, False), (2, 1, True, True), (3, 2, True, False), (2, 2, False, False), (4, 3, False, True)],
+)
+def test_every_worker_gets_the_sum(workers: int, servers: int, apart: bool, encrypt: bool, job: MakeJob) -> None:
+    running = job(workers, servers, encrypt=encrypt)
+    running.start(apart)
+    buffers = [torch.randn(300_001), torch.randn(3), torch.randn(200_000, dtype=torch.float64), torch.empty(0)]
+    for _ in range(3):
+        for result in running.together(add(*buffers)).values():
+            assert result.members == tuple(range(workers))
+            assert equal(result.sums, buffers, workers * (workers + 1) / 2)
+
+
+def test_workers_begin_with_what_the_lowest_has(job: MakeJob) -> None:
+    running = job(3, 2)
+    running.start()
+
+    def begin(backend: Dense) -> tuple[list[torch.Tensor], Any]:
+        mine = [torch.randn(70_001), torch.randn(5, 4).T, torch.tensor(backend.index, dtype=torch.int64)]
+        mine += [torch.rand(3).to(torch.bfloat16), torch.tensor([True, backend.index == 1])]
+        backend.broadcast(mine)
+        return mine, backend.broadcast_value({"seed": backend.index + 3, "text": "t" * backend.index})
+
+    found = running.together(begin)
+    assert all(value == {"seed": 3, "text": ""} for _, value in found.values())
+    for tensors, _ in found.values():
+        assert all(torch.equal(a, b) for a, b in zip(tensors, found[0][0], strict=True))
+
+
+def test_bytes_go_evenly_to_all_servers_and_are_told(job: MakeJob) -> None:
+    running = job(2, 3)
+    running.start()
+    results = running.together(add(torch.ones(400_000), torch.ones(100_000)))
+    for result in results.values():
+        assert [transfer.peer for transfer in result.transfers] == ["server-0", "server-1", "server-2"]
+        pushed = [transfer.push.bytes for transfer in result.transfers]
+        assert sum(pushed) == 2_000_000 == sum(transfer.pull.bytes for transfer in result.transfers)
+        assert max(pushed) <= 1.05 * min(pushed)
+        assert all(t.push.begin <= t.push.end <= t.pull.end + 0.25 for t in result.transfers)
+        assert min(result.wait_seconds, result.pull_seconds) >= 0
+
+
+def test_a_worker_beside_its_server_sends_it_headers_only(job: MakeJob) -> None:
+    running = job(2, 1)
+    running.start(apart=False)
+    buffers = [torch.randn(400_000)]
+    running.together(add(*buffers))
+
+    def settled_then_once(backend: Dense) -> RoundResult:
+        board = backend._board
+        assert board is not None
+        wait.until(lambda: 0 in board.regions, what="shared memory")
+        before = backend._client._links.traffic(0)
+        result = once(board.buffers)(backend)  # type: ignore[arg-type]
+        after = backend._client._links.traffic(0)
+        assert max(after[0] - before[0], after[1] - before[1]) < 2000
+        return result
+
+    for result in running.together(settled_then_once).values():
+        assert equal(result.sums, buffers, 3)
+        assert result.transfers[0].push is not None
+        assert result.transfers[0].push.bytes == 1_600_000
+
+
+def test_weights_differ_by_chunk_where_some_may_be_left_out_and_are_evened_out(job: MakeJob) -> None:
+    """Of two workers one is enough: whoever comes second finds sums of which it is no part."""
+    running = job(2, 1, backups=1)
+    running.start()
+    mine = [torch.full((1000,), 8.0), torch.full((10,), 8.0)]
+    for backend in running.backends.values():
+        backend.register([buffer.clone() for buffer in mine])
+    first, second = running.backends[0], running.backends[1]
+    first.begin(8.0)
+    first.launch(0)
+    second.begin(2.0)  # contributes 8 = 2 samples times 4, the first 8 samples times 1
+    second.launch(1)
+    second.launch(0)
+    first.launch(1)
+    result, other = first.finish(), second.finish()
+    for mean in (result, other):
+        assert {round(value, 5) for value in (mean.sums[0] / mean.sums[1][0]).tolist()} <= {
+            0.125,
+            0.5,
+            1.0,
+            2.0,
+            0.25,
+            4.0,
+        }
+    assert all(torch.equal(a, b) for a, b in zip(result.sums, other.sums))
+
+
+def test_what_was_lost_on_the_way_is_asked_for_again(job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_ASK_AGAIN_SECONDS", 0.1)
+    running = job(2, 1)
+    lost = []
+    summed = client.Client._summed
+
+    def lose_some(self: client.Client, server: int, message: Any) -> None:
+        if len(lost) < 3:
+            lost.append(message)
+        else:
+            summed(self, server, message)
+
+    monkeypatch.setattr(client.Client, "_summed", lose_some)
+    running.start()
+    buffers = [torch.randn(500_000)]
+    for result in running.together(add(*buffers)).values():
+        assert equal(result.sums, buffers, 3)
+    assert len(lost) == 3
+
+
+def test_a_push_that_was_lost_is_pushed_again(job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_ASK_AGAIN_SECONDS", 0.1)
+    running = job(2, 1)
+    lost = []
+    push = client.Client._push
+
+    def lose_one(self: client.Client, *what: Any) -> None:
+        if lost:
+            push(self, *what)
+        else:
+            lost.append(what)
+
+    monkeypatch.setattr(client.Client, "_push", lose_one)
+    running.start()
+    buffers = [torch.randn(1000)]
+    for result in running.together(add(*buffers)).values():
+        assert equal(result.sums, buffers, 3)
+
+
+def test_who_is_waited_for_is_said(job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_ASK_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(client, "_NOTE_SECONDS", 0.2)
+    running = job(2, 1)
+    running.start()
+    buffers = [torch.ones(4)]
+    waiting = running.apart(add(*buffers), 0)
+    (note,) = wait.until(lambda: running.tasks["worker-0"].of("note"), what="a note")
+    assert note["text"].startswith("round 0 has waited")
+    assert note["text"].endswith("for worker-1")
+    running.together(add(*buffers), 1)
+    assert equal(waiting.result(10).sums, buffers, 3)
+
+
+def test_a_server_that_is_replaced_gets_back_the_sums_that_only_some_have(job: MakeJob) -> None:
+    running = job(2, 2)
+    running.start()
+    buffers = [torch.randn(200_000), torch.randn(7)]
+    running.together(add(*buffers))
+    slow = running.backends[1]
+    unblock = threading.Event()
+    # Worker 1 pushes, and is then kept from reading what comes back until the server is another one.
+    mine = [buffer.clone() for buffer in slow._registered.buffers]
+    fast = running.apart(once(mine), 0)
+    slow.begin(1.0)
+    for index in range(2):
+        slow.launch(index)
+    slow._loop.call(lambda: unblock.wait(60) and None)
+    assert equal(fast.result(30).sums, buffers, 3)
+    fast_sums = [total.clone() for total in fast.result().sums]
+    for total in fast.result().sums:
+        total.div_(3)  # they are its to write to
+    running.restart_server("server-1")
+    unblock.set()
+    late = running.apart(lambda backend: backend.finish(), 1).result(30)
+    assert all(torch.equal(a, b) for a, b in zip(late.sums, fast_sums, strict=True))
+    (fault,) = running.tasks["worker-1"].of("fault")
+    assert "server-1 lost; the others had its sums" in fault["text"]
+    assert fault["steps"] == 0
+    for result in running.together(add(*buffers)).values():
+        assert equal(result.sums, buffers, 3)
+
+
+def test_an_error_in_the_wires_thread_is_raised_where_the_sums_are_waited_for(job: MakeJob) -> None:
+    running = job(1, 1)
+    running.start()
+    running.together(add(torch.ones(2)))
+    running.backends[0]._loop.call(lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        running.together(add(torch.ones(2)))
