@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate import clusterfile, jobfile, lab
+from headgate import clusterfile, jobfile, lab, planfile
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -80,6 +80,11 @@ def is_cluster(block: Block) -> bool:
     return re.search(r"^nodes:", block.text, re.MULTILINE) is not None
 
 
+def is_plan(block: Block) -> bool:
+    """Whether a block of YAML is a plan file."""
+    return re.search(r"^strategy:", block.text, re.MULTILINE) is not None
+
+
 def commands(page: Path) -> list[tuple[str, int]]:
     """Command lines of a page's console blocks, and the exit code that each is said to have."""
     found = []
@@ -128,7 +133,8 @@ def test_blocks_are_of_a_language_that_is_checked(page: Path) -> None:
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
 def test_command_lines_of_a_page_work_one_after_the_other(page: Path, folder: Path) -> None:
     for block in reversed([block for block in blocks(page) if block.language == "yaml"]):
-        (folder / ("lab.yaml" if is_cluster(block) else "jobs.yaml")).write_text(block.text)
+        name = "lab.yaml" if is_cluster(block) else "plan.yaml" if is_plan(block) else "jobs.yaml"
+        (folder / name).write_text(block.text)
     for line, code in commands(page):
         words = shlex.split(line, comments=True)
         match words:
@@ -152,10 +158,12 @@ def test_python_blocks_run(block: Block, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("block", every("yaml"), ids=str)
-def test_yaml_blocks_are_job_or_cluster_files(block: Block, folder: Path) -> None:
+def test_yaml_blocks_are_job_plan_or_cluster_files(block: Block, folder: Path) -> None:
     (folder / "block.yaml").write_text(block.text)
     if is_cluster(block):
         assert clusterfile.read(str(folder / "block.yaml")).cluster.nodes
+    elif is_plan(block):
+        assert planfile.load(str(folder / "block.yaml")).workers
     else:
         assert jobfile.load(str(folder / "block.yaml"))
 

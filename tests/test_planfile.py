@@ -52,7 +52,7 @@ def test_every_problem_is_told_at_once_with_its_line_and_cure(tmp_path: Path) ->
         "line 1: strategy: found 'sp'; expected 'single', 'allreduce' or 'ps'",
         "line 2: file: unknown key 'worker'; did you mean 'workers'?",
         "line 3: servers: found True; expected a number",
-        "line 4: batch_per_worker: found [8, 'x']; expected a number of samples, or one for each worker such as [32, 16]",
+        "line 4: batch_per_worker: found [8, 'x']; expected a number of samples, or one for each worker: [32, 16]",
         "line 5: staleness: found 1.5; expected a whole number",
     ]
 

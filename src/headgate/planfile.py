@@ -16,7 +16,7 @@ TEXTS = frozenset({"strategy", "worker_nodes", "server_nodes"})
 def _batch(value: object) -> object:
     sizes = value if isinstance(value, list) and value else [value]
     if not all(isinstance(size, int) and not isinstance(size, bool) for size in sizes):
-        raise ValueError("expected a number of samples, or one for each worker such as [32, 16]")
+        raise ValueError("expected a number of samples, or one for each worker: [32, 16]")
     return value
 
 
@@ -45,8 +45,10 @@ class PlanEntry(Entry):
         Raises:
             ValueError: A value makes no sense with another (see `headgate.plans.problems`).
         """
-        fields = self.model_dump()
-        return Plan(**{key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()})
+        fields: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in self.model_dump().items()
+        }
+        return Plan(**fields)
 
 
 def _is_text(place: Place) -> bool:

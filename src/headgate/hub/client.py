@@ -17,10 +17,13 @@ from typing import Any
 
 import headgate
 from headgate import runs
+from headgate.controller import CONNECTED_GRACE_SECONDS
 from headgate.errors import HeadgateError, HubError
 from headgate.hub.guard import GRACE_SECONDS, leftovers
 
 START_SECONDS = 30.0
+ENDING_SECONDS = CONNECTED_GRACE_SECONDS + GRACE_SECONDS
+"""How long a hub that ends, or the guard of a dead one, may hold the place of the next."""
 ANSWER_SECONDS = 60.0
 _LOOK_SECONDS = 0.02
 
@@ -156,17 +159,24 @@ def connect_or_start() -> Hub:
     """
     home = runs.home()
     log = home / "hub" / "hub.log"
-    deadline = time.monotonic() + START_SECONDS + GRACE_SECONDS
+    begun = time.monotonic()
+    deadline = begun + START_SECONDS
     process: subprocess.Popen[bytes] | None = None
     while True:
         if (hub := connect()) is not None:
             if process is not None:  # it outlives this connection, and should leave no zombie when it ends
                 threading.Thread(target=process.wait, name="hub", daemon=True).start()
             return hub
-        if time.monotonic() > deadline or (process is not None and process.poll()):
+        now, locked = time.monotonic(), _locked(home / "hub" / "hub.lock")
+        alive = process is not None and process.poll() is None
+        if locked and not alive:  # by one that ends: its jobs save what they have, which nobody should cut short
+            deadline = now + START_SECONDS
+            if now > begun + ENDING_SECONDS:
+                raise HubError("the last hub has not ended yet, as its jobs have not; try again in a moment")
+        if now > deadline or (process is not None and process.poll()):
             raise HubError(f"no hub could be started; its log is {log}{_last_line(log)}")
         # One that finds another, or the guard of a dead one, ends at once; the next waits until the lock is free.
-        if (process is None or process.poll() == 0) and not _locked(home / "hub" / "hub.lock"):
+        if not alive and not locked:
             with open(log, "ab") as output:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "headgate.hub.server"],
