@@ -22,8 +22,9 @@ EVERYBODY = "00:00:00:00:00:00"
 """Where a VXLAN sends what it does not know the receiver of."""
 FRAMED = 1514 / 1500
 """A rate is that of the IP packets on the wire; the kernel counts the Ethernet header around them too."""
-BURST_SECONDS = 0.002
-"""What may pass at once, at the NIC's rate: less, and the rate is missed whenever the kernel's timer is late."""
+BURST_SECONDS = 0.001
+"""What may pass at once after a pause, at the NIC's rate: with less, the rate is missed whenever the kernel's timer is
+late; with more, a short message would seem to travel faster than it can."""
 BURST_LEAST = 80_000
 """Bytes: what the stack hands on as one (64 KiB) with its headers; what is larger than the bucket is cut up."""
 QUEUE_SECONDS = 0.005
