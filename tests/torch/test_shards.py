@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from headgate.torch import rng
 from headgate.torch.iteration import Iteration
@@ -134,6 +134,9 @@ class Leased(Hand):
     def next(self) -> int | None:
         return self.left.pop(0) if self.left else None
 
+    def ended(self, number: int) -> bool:
+        return True
+
     def part(self, number: int, samples: int) -> tuple[int, int]:
         return 0, samples
 
@@ -153,6 +156,35 @@ def test_leased_batches_come_whole_in_any_order_and_together_are_all() -> None:
             batches[reader.iteration.dealt.number] = samples
     alone = Reader(DataLoader(Numbers(), batch_size=8, shuffle=True), Slices(0, (0,), None, lambda: 1))
     assert [batches[number] for number in range(8)] == [alone.next() for _ in range(8)]
+
+
+def test_a_batch_that_comes_back_after_the_end_was_seen_is_taken() -> None:
+    reader = Reader(DataLoader(Numbers(), batch_size=8, shuffle=True), Leases(7, 8, 2))
+    taken = [reader.next(), reader.next()]
+    alone = Reader(DataLoader(Numbers(), batch_size=8, shuffle=True), Slices(0, (0,), None, lambda: 1))
+    every = [alone.next() for _ in range(8)]
+    assert taken == [every[7], every[2]]
+
+
+class Drawn(RandomSampler):
+    """One that may draw whenever it likes."""
+
+
+@pytest.mark.parametrize("sampler", [RandomSampler, Drawn])
+def test_one_without_a_batch_draws_what_the_others_draw(sampler: type[RandomSampler]) -> None:
+    readers = [
+        Reader(DataLoader(Numbers(), batch_size=8, sampler=sampler(Numbers())), dealer)
+        for dealer in (Leases(), Leases(0, 1), Leases(*range(8)))
+    ]
+    following = []
+    for reader in readers:
+        while not reader.iteration.exhausted:
+            with suppress(StopIteration):
+                reader.next()
+        assert reader.loaders.sharing is not None
+        with reader.loaders.sharing.stream.drawing():
+            following.append(float(torch.rand(1)))
+    assert len(set(following)) == 1
 
 
 def test_a_batch_too_small_for_all_is_borrowed_from() -> None:

@@ -80,8 +80,10 @@ class Hand(ABC):
     def part(self, number: int, samples: int) -> tuple[int, int]:
         """From where to where this worker's part of that batch, of so many samples, goes; equal: it has none."""
 
-    def ended(self, number: int) -> None:  # noqa: B027 - most hands have nothing to learn from it
-        """There is no batch of this number: the pass has fewer."""
+    def ended(self, number: int) -> bool:
+        """There is no batch of this number: the pass has fewer. Whether `next` may name another one all the same: one
+        that came back because the worker that had it is gone."""
+        return False
 
     @property
     def stale(self) -> bool:
@@ -247,16 +249,16 @@ class _Draws:
     def __init__(self, indices: Iterator[Any], draws: Draws, late: bool) -> None:
         self._indices = indices
         self._draws = draws
-        self._late = late
-        self._begun = False
+        self.late = late
+        self.begun = False
 
     def __iter__(self) -> _Draws:
         return self
 
     def __next__(self) -> Any:
-        if self._begun and not self._late:
+        if self.begun and not self.late:
             return next(self._indices)
-        self._begun = True
+        self.begun = True
         with self._draws():
             return next(self._indices)
 
@@ -270,11 +272,19 @@ class _Numbered:
         keeps: Whether a number may be asked for after a larger one.
     """
 
-    def __init__(self, draws: Iterator[Any], first: int, keeps: bool) -> None:
+    def __init__(self, draws: _Draws, first: int, keeps: bool) -> None:
         self._draws = draws
         self._at = first
         self._keeps = keeps
         self._passed: dict[int, Any] = {}
+
+    def leave(self) -> None:
+        """No other batch is wanted: what workers that take them draw of the random stream is to be drawn here as well."""
+        if self._draws.late:
+            for _ in self._draws:
+                pass
+        elif not self._draws.begun:
+            next(self._draws, None)
 
     def batch(self, number: int) -> Any:
         """That batch; None where the pass has fewer."""
@@ -294,12 +304,12 @@ def _parts(batches: _Numbered, hand: Hand, dealt: deque[Dealt], smallest: int) -
     """This worker's part of each batch, and in `dealt` what it is of."""
     while True:
         number = hand.next()
-        if number is None:
+        batch = None if number is None else batches.batch(number)
+        if number is None or (batch is None and not hand.ended(number)):
+            batches.leave()
             return
-        batch = batches.batch(number)
         if batch is None:
-            hand.ended(number)
-            return
+            continue
         if not isinstance(batch, Sequence) and not hasattr(batch, "shape"):
             batch = list(batch)
         begin, end = hand.part(number, len(batch))

@@ -111,10 +111,11 @@ class _LeasedHand(Hand):
     def part(self, number: int, samples: int) -> tuple[int, int]:
         return 0, samples
 
-    def ended(self, number: int) -> None:
+    def ended(self, number: int) -> bool:
         dealer, key = self._dealer, self._key
         dealer.held[key] = [held for held in dealer.held.get(key, ()) if held != number]
         dealer.caller.ask(0, "pace.ends", {"loader": key[0], "epoch": key[1], "total": number})
+        return True  # some that others hold may come back
 
     @property
     def done(self) -> int | None:
