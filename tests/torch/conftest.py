@@ -13,9 +13,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.torch import right_answers
 
 import headgate.torch as hg
+from headgate.plans import Plan
 from headgate.testing import wait
+from headgate.testing.gang import Gang
 from headgate.testing.listener import ChannelListener
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -200,3 +203,40 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempting:
         return Attempt(result, listener.messages)
 
     return attempting
+
+
+@pytest.fixture(scope="session")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What each of the right answers comes to in one process, without Headgate."""
+    file = tmp_path_factory.mktemp("alone") / "results.pt"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+    environment |= {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, right_answers.__file__, file], env=environment, check=True)
+    return file
+
+
+Compare = Callable[..., dict[str, float]]
+
+
+@pytest.fixture
+def wrong_answers(alone: Path, tmp_path: Path) -> Compare:
+    """Trains all cases under a plan; those that do not come to what one process comes to, and how far from it they are
+    as a multiple of what is allowed. The names of cases may be given; by default all are trained."""
+
+    def comparing(plan: Plan, *names: str, encrypt: bool = True) -> dict[str, float]:
+        command = 'exec "$0" "$1" "$RESULTS" "${@:2}"'
+        arguments = ["bash", "-c", command, sys.executable, right_answers.__file__, *names]
+        files = {f"worker-{index}": tmp_path / f"{index}.pt" for index in range(plan.workers)}
+        with Gang(tmp_path, plan, arguments, encrypt=encrypt) as gang:
+            if plan.servers:
+                gang.start(*(name for name in gang.names if name not in files))
+            for name, file in files.items():
+                gang.start(name, RESULTS=str(file))
+            gang.finish()
+        wrong = {}
+        for name, file in files.items():
+            far = right_answers.differences(file, alone)
+            wrong.update({f"{case} of {name}": times for case, times in far.items() if not times <= 1})
+        return wrong
+
+    return comparing

@@ -58,16 +58,17 @@ def state_to_join(channel: Channel) -> str:
     """The checkpoint that a worker which joins others starts from; empty where it does not join.
 
     Raises:
-        RuntimeError: The others gave none.
-        Stop: It was asked to stop meanwhile.
+        Stop: The others gave none, or it was asked to stop meanwhile: they go on without it.
     """
     if not channel.welcome.get("joins"):
         return ""
     channel.send({"type": "joining"})
     if not channel.wait_for(lambda: bool(channel.state), JOIN_SECONDS):
-        if channel.stopping:
-            raise Stop
-        raise RuntimeError(f"the workers that were to be joined gave no state within {JOIN_SECONDS:g} s")
+        if not channel.stopping:
+            text = f"the workers that were to be joined gave no state within {JOIN_SECONDS:g} s; they go on alone"
+            channel.send({"type": "note", "text": text})
+            channel.flush(2.0)
+        raise Stop
     return channel.state
 
 

@@ -344,10 +344,14 @@ class Session:
         self._progress.flush()
         if self._ended or self._profiling or not self._trained.models:
             return
-        if self._worker is not None and not self._worker.saves:
+        joins = why == "join"
+        if self._worker is not None and not self._worker.saves and not joins:
             return
         more = {} if self._worker is None else self._worker.before_save()
         epoch, done, loaders = position()
+        if joins and done is None:
+            self.note("no worker can join in the middle of this script: see the notes before")
+            return
         with self._loaders.drawing():
             data_rng = self._loaders.capture_rng()
         place = {
