@@ -7,7 +7,8 @@ from pathlib import Path
 
 from headgate import clusterfile, lab
 from headgate.cluster import Node
-from headgate.errors import UsageError
+from headgate.errors import HeadgateError, UsageError
+from headgate.lab import record
 
 
 def reach(cluster: str, names: Sequence[str] | None = None) -> tuple[str, tuple[Node, ...]]:
@@ -35,3 +36,14 @@ def reach(cluster: str, names: Sequence[str] | None = None) -> tuple[str, tuple[
         if each not in known:
             raise UsageError(f"cluster {name} has no node {each!r}; expected some of {', '.join(known)}")
     return name, tuple(known[each] for each in (known if names is None else dict.fromkeys(names)))
+
+
+def there(cluster: str) -> frozenset[str]:
+    """Names of the nodes of a lab that are there, and are not being taken away."""
+    try:
+        known = record.read(cluster)
+    except HeadgateError:
+        known = None
+    if known is None or not known.complete:
+        return frozenset()
+    return frozenset(name for name, made in known.nodes.items() if made.stage != "making")

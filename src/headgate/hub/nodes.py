@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 from headgate import events
 from headgate.cluster import Cluster, Node
 from headgate.errors import UsageError
 from headgate.events import Event
+from headgate.hub import clusters
 from headgate.hub.ledger import Ledger
-from headgate.hub.run import LiveRun, Submission
+from headgate.hub.run import Submission
 
 
 class Nodes:
@@ -43,10 +43,11 @@ class Nodes:
         Raises:
             UsageError: A node of it is not there, or has the name of one that another run uses.
         """
+        there = clusters.there(submission.cluster)
         for node in submission.nodes:
             if node.place is None:
                 raise UsageError(f"node {node.name!r} of {submission.cluster} is another machine; expected a lab's")
-            if not os.path.exists(node.place.namespace):
+            if node.name not in there:
                 raise UsageError(f"node {node.name!r} is not there; start its lab with: headgate lab up")
             other = self._nodes.get(node.name)
             if other is not None and (other.place is None or other.place.namespace != node.place.namespace):
@@ -67,16 +68,15 @@ class Nodes:
             self._leave(name)
 
     def look(self) -> None:
-        """Find out which nodes are gone."""
-        for node in list(self._nodes.values()):
-            if node.place is None or os.path.exists(node.place.namespace):
+        """Find out which nodes are gone, or are being taken away."""
+        for run in list(self._ledger.runs.values()):
+            if not run.submission.nodes:
                 continue
-            for run in self._users(node.name):
-                self._ledger.event(run, "fault", f"node {node.name} is gone")
-            self._leave(node.name)
-
-    def _users(self, name: str) -> list[LiveRun]:
-        return [run for run in self._ledger.runs.values() if name in {node.name for node in run.submission.nodes}]
+            there = clusters.there(run.submission.cluster)
+            for node in run.submission.nodes:
+                if node.name not in there and node.name in self._nodes:
+                    self._ledger.event(run, "fault", f"node {node.name} is gone")
+                    self._leave(node.name)
 
     def _leave(self, name: str) -> None:
         del self._nodes[name]

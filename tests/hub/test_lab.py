@@ -1,0 +1,81 @@
+"""Jobs of several tasks on the nodes of a lab."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from tests.hub.team import Team
+from tests.hub.user import User
+
+from headgate.telemetry.store import RunReader
+from headgate.testing import wait
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("tc") is None, reason="a lab needs root, and the programs ip and tc"
+)
+
+NODE = "  - {{name: {0}, cores: 0.4, memory: 256MiB, nic: 200Mbit}}\n"
+PS = ("--cluster", "team", "--strategy", "ps", "--workers", "2", "--servers", "1")
+
+
+@pytest.fixture
+def team(user: User) -> Iterator[Team]:
+    found = Team(user)
+    up(found, "abc")
+    yield found
+    user.types("lab", "down", "team")
+
+
+def up(team: Team, nodes: str) -> None:
+    """Bring up a lab with these nodes; those it had besides go."""
+    team.user.write("lab.yaml", "lab: true\nname: team\nnodes:\n" + "".join(map(NODE.format, nodes)))
+    team.user.types("lab", "up", "lab.yaml")
+
+
+def test_tasks_are_on_their_nodes_and_what_these_use_is_recorded(team: Team) -> None:
+    team.starts(*PS, "--nodes", "a,c", wait_for=("server-0", "worker-0", "worker-1"))
+    everybody = dict.fromkeys(("server-0", "worker-0", "worker-1"), (1, True))
+    view = team.sees("worker-0", everybody)
+    assert {name: (member["node"], member["address"]) for name, member in view.items()} == {
+        "server-0": ("a", "10.77.0.1"),
+        "worker-0": ("a", "10.77.0.1"),
+        "worker-1": ("c", "10.77.0.3"),
+    }
+
+    def measured() -> set[str]:
+        with RunReader(team.folder / "run.sqlite") as reader:
+            return {row["target"] for row in reader.rows("usage", "net_in IS NOT NULL AND target LIKE 'node:%'")}
+
+    wait.until(lambda: {"node:a", "node:c"} <= measured(), what="the use of both nodes is recorded")
+    team.user.touch("go")
+    team.ends("done")
+
+
+def test_a_server_whose_node_is_taken_away_goes_on_elsewhere_and_a_worker_is_done_without(team: Team) -> None:
+    team.starts(*PS, wait_for=("server-0", "worker-0", "worker-1"))
+    up(team, "ab")
+    view = team.sees("worker-0", {"server-0": (2, True), "worker-0": (1, True), "worker-1": (1, True)})
+    assert view["server-0"]["node"] in ("a", "b")
+    assert "node c is gone" in team.events("fault")
+    where = view["worker-1"]["node"]
+    up(team, "ab".replace(where, ""))
+    team.sees_event("fault", f"worker-1 was lost: its node {where} is gone; the others go on without it")
+    team.user.touch("go")
+    team.ends("done")
+
+
+def test_a_cluster_that_cannot_be_reached_is_refused(team: Team) -> None:
+    team.user.write("machines.yaml", "nodes:\n  - {name: far, address: 192.0.2.7, cores: 4, memory: 8GiB}\n")
+    refused = team.user.types("run", "worker.py", "--cluster", "machines.yaml", code=2).message
+    assert "describes other machines (far), which engine `local` cannot reach" in refused
+    refused = team.user.types("run", "worker.py", "--cluster", "team", "--nodes", "a,z", code=2).message
+    assert refused == "cluster team has no node 'z'; expected some of a, b, c"
+    assert "name the lab" in team.user.types("run", "worker.py", "--nodes", "a", code=2).message
+    dry = team.user.json("run", "worker.py", *PS, "--dry-run")
+    assert (dry[0]["task"], dry[0]["node"]) == ("worker/server-0", "c")
+    assert dry[0]["argv"][1:] == ["-m", "headgate.torch.ps"]
+    made = [line for entry in dry for line in entry["box"] if line.startswith("mkdir")]
+    assert len(made) == len(set(made))
