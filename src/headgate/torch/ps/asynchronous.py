@@ -49,8 +49,7 @@ class OnServers(Asynchronous):
         self._largest = 0
         self._closed = False
         self._noted: set[str] = set()
-        self.dealer = Leased(self.caller, self._refresh, self._note)
-        self.dealer.freeze = self._freeze
+        self.dealer = self._leased = Leased(self.caller, self._refresh, self._note, self._freeze)
 
     @property
     def lowest(self) -> bool:
@@ -132,20 +131,20 @@ class OnServers(Asynchronous):
 
     def _begin(self) -> None:
         """Wait until server 0 lets this worker step."""
-        self.dealer.positions = {}
+        self._leased.positions = {}
         self._largest = max(self._largest, self.caller.ask(0, "pace.begin", {})["largest"])
 
     def _done(self) -> None:
         self._clock = (self._clock or 0) + 1
-        self._told = self.caller.call(0, "pace.done", {"leases": self.dealer.take_given()})
+        self._told = self.caller.call(0, "pace.done", {"leases": self._leased.take_given()})
 
     # --- values ------------------------------------------------------------------------------------------------------
 
     def _freeze(self) -> None:
         """Hold the others before their next step, until this worker's own: what is saved is what all agree on."""
-        if not self.dealer.positions and self.lowest:
+        if not self._leased.positions and self.lowest:
             positions = self.caller.ask(0, "pace.freeze", {})["positions"]
-            self.dealer.positions = {(loader, number): below for loader, number, below, _ in positions}
+            self._leased.positions = {(loader, number): below for loader, number, below, _ in positions}
 
     def _refresh(self) -> None:
         """Bring the values that the servers have now."""
@@ -155,7 +154,7 @@ class OnServers(Asynchronous):
     def _greet(self, server: int, again: bool) -> list[tuple[str, Mapping[str, Any]]]:
         calls: list[tuple[str, Mapping[str, Any]]] = []
         if again and server == 0 and self._clock is not None:
-            calls.append(("pace.enter", {"clock": self._clock, "told": self.dealer.told()}))
+            calls.append(("pace.enter", {"clock": self._clock, "told": self._leased.told()}))
         for adopted in self._adopted if again else []:
             # Of what no snapshot has, the values here are the best that is left.
             calls += adopted.creation(server, states=False)

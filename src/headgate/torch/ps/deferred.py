@@ -98,7 +98,7 @@ class DeferredTensor(torch.Tensor):
         """
         first, last = rows or (0, deferral.rows)
         shape = (deferral.width,) if row else (last - first, deferral.width)
-        made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made = torch.Tensor._make_wrapper_subclass(
             cls, shape, dtype=dtype or deferral.dtype, device=device or torch.device("cpu"), requires_grad=False
         )
         made._deferral, made._rows, made._field = deferral, (first, last), field
@@ -109,7 +109,7 @@ class DeferredTensor(torch.Tensor):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"DeferredTensor(shape={tuple(self.shape)}, dtype={self.dtype}, on the parameter servers)"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
@@ -118,7 +118,7 @@ class DeferredTensor(torch.Tensor):
         return self.whole()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.whole().__reduce_ex__(protocol)
+        return self.whole().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
 
     def whole(self) -> torch.Tensor:
         """All values in a tensor whose memory is a file, brought from the servers in pieces.
@@ -144,7 +144,7 @@ class DeferredTensor(torch.Tensor):
             return function(*args, **(kwargs or {}))
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         given: dict[str, Any] = dict(kwargs or {})
@@ -238,7 +238,8 @@ def table_for(name: str, layer: Mapping[str, Any]) -> DeferredTensor:
         )
     if layer["scale_grad_by_freq"]:
         raise TableError(
-            f"{name}(scale_grad_by_freq=True): PyTorch has no sparse gradients for it; leave it out, or use sparse=False"
+            f"{name}(scale_grad_by_freq=True): PyTorch has no sparse gradients for it; leave it out, or use "
+            "sparse=False"
         )
     dtype = layer["dtype"] or torch.get_default_dtype()
     device = torch.device(layer["device"]) if layer["device"] is not None else torch.get_default_device()

@@ -20,18 +20,25 @@ class Leased(Dealer):
         caller: Asks the servers.
         refresh: Brings new values, after others went on without this worker.
         note: Tells the user something.
+        freeze: Holds the others before their next step, and sets `positions`.
 
     Attributes:
         positions: Batches of each pass under which all are done, when the others were last held; empty while they are
             not.
     """
 
-    def __init__(self, caller: Caller, refresh: Callable[[], None], note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        caller: Caller,
+        refresh: Callable[[], None],
+        note: Callable[[str], None],
+        freeze: Callable[[], None],
+    ) -> None:
         self.caller = caller
         self.refresh = refresh
         self.note = note
         self.positions: dict[Key, int] = {}
-        self.freeze: Callable[[], None] = dict
+        self.freeze = freeze
         self.held: dict[Key, list[int]] = {}
         self._given: dict[Key, list[int]] = {}
         self._done: dict[Key, list[int]] = {}

@@ -122,7 +122,7 @@ class RemoteTable:
                 answer.wait()
 
     def written(self, field: str | None, values: torch.Tensor) -> Sequence[Answer]:
-        answers = []
+        answers: list[Answer] = []
         for server in self.servers:
             for start, stop in self._pieces(server):
                 runs = self._rows.runs(server, start, stop)

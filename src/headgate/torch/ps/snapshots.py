@@ -7,6 +7,7 @@ than another.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import struct
@@ -57,7 +58,8 @@ def write(path: Path, text: bytes, tensors: list[Any]) -> int:
             size = file.tell()
         os.replace(partial, path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink()
         raise SnapshotError(f"{path} could not be written: {error.strerror}") from error
     return size
 

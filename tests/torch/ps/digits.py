@@ -1,0 +1,54 @@
+"""A small convolutional network on scikit-learn's digits: trains, says how right it is, and which samples it used.
+
+A worker of index 1 ends itself with SIGKILL in the middle of step `KILL`, in its first life.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import headgate.torch as hg
+
+EPOCHS = int(os.environ.get("EPOCHS", "8"))
+TASK = os.environ.get("HEADGATE_TASK", "plain").rpartition("/")[2]
+TRAINED = 1440
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+digits = load_digits()
+images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
+labels = torch.tensor(digits.target)
+numbers = torch.arange(len(labels))
+loader = DataLoader(TensorDataset(images[:TRAINED], labels[:TRAINED], numbers[:TRAINED]), batch_size=32, shuffle=True)
+model = nn.Sequential(
+    nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Flatten(), nn.Dropout(0.1), nn.Linear(512, 10)
+)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.8)
+model, optimizer, loader = hg.prepare(model, optimizer, loader, scheduler=scheduler)
+used = open(Path(f"{TASK}-{os.getpid()}.used"), "w")
+steps = 0
+for epoch in hg.epochs(EPOCHS):
+    for pixels, wanted, which in loader:
+        loss = nn.functional.cross_entropy(model(pixels), wanted)
+        optimizer.zero_grad()
+        loss.backward()
+        steps += 1
+        if TASK == "worker-1" and steps == int(os.environ.get("KILL", "0")):
+            os.kill(os.getpid(), signal.SIGKILL)
+        optimizer.step()
+        used.write(f"{epoch} {' '.join(map(str, which.tolist()))}\n")
+        used.flush()
+        hg.report(loss=loss)
+    scheduler.step()
+model.eval()
+with torch.no_grad():
+    right = (model(images[TRAINED:]).argmax(1) == labels[TRAINED:]).float().mean()
+print("accuracy", float(right), "steps", steps, "lr", optimizer.param_groups[0]["lr"])

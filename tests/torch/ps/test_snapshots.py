@@ -1,0 +1,98 @@
+"""What servers save, and what comes back of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from headgate.torch.ps import snapshots
+from headgate.torch.ps.payload import PayloadError, pack, unpack
+from headgate.torch.ps.snapshots import SnapshotError, Writer
+from headgate.torch.ps.tables import Steps
+
+TREE = {
+    "numbers": [1, 2.5, None, True, "text", float("inf")],
+    "options": {"betas": (0.9, 0.999)},
+    "by number": {0: {"step": torch.tensor(3.0)}, 1: {}},
+    "tensors": [torch.randn(70, 100), torch.arange(5, dtype=torch.int32), torch.zeros(0, 4), torch.randn(3).bfloat16()],
+}
+
+
+def same(found: object, wanted: object) -> bool:
+    if isinstance(wanted, torch.Tensor):
+        return isinstance(found, torch.Tensor) and found.dtype == wanted.dtype and torch.equal(found, wanted)
+    if isinstance(wanted, dict):
+        return (
+            isinstance(found, dict) and found.keys() == wanted.keys() and all(same(found[k], wanted[k]) for k in wanted)
+        )
+    if isinstance(wanted, (list, tuple)):
+        return type(found) is type(wanted) and len(found) == len(wanted) and all(map(same, found, wanted))
+    return found == wanted
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoints" / "server-0.snapshot"
+    size = snapshots.write(path, *pack(TREE))
+    assert path.stat().st_size == size
+    assert same(snapshots.read(path), TREE)
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_what_was_read_can_be_changed_without_changing_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "snapshot"
+    snapshots.write(path, *pack({"values": torch.zeros(10_000)}))
+    snapshots.read(path)["values"].add_(1)
+    assert not snapshots.read(path)["values"].any()
+
+
+@pytest.mark.parametrize("keep", [0, 5, 40, -1])
+def test_a_file_that_is_none_is_said_to_be(tmp_path: Path, keep: int) -> None:
+    path = tmp_path / "snapshot"
+    snapshots.write(path, *pack(TREE))
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(SnapshotError, match="snapshot"):
+        snapshots.read(path)
+
+
+def test_a_disk_that_does_not_take_it_is_told_of_once_and_what_was_there_stays(tmp_path: Path) -> None:
+    told: list[str] = []
+    folder = tmp_path / "file"
+    folder.write_text("no folder")
+    writer = Writer(folder / "snapshot", told.append)
+    for _ in range(2):
+        assert writer.take({"values": torch.zeros(3)})
+        assert writer._thread is not None
+        writer._thread.join()
+    assert len(told) == 1
+    assert folder.read_text() == "no folder"
+
+
+def test_a_job_that_ends_well_leaves_no_snapshot(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "snapshot", pytest.fail)
+    writer.take({"values": torch.zeros(3)})
+    writer.finish()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_plain_values_and_tensors_are_packed() -> None:
+    with pytest.raises(PayloadError, match=r"a builtins\.object cannot be sent"):
+        pack({"thing": object()})
+    with pytest.raises(PayloadError, match="complex64"):
+        pack([torch.zeros(1, dtype=torch.complex64)])
+
+
+@pytest.mark.parametrize(
+    "text", [b"{", b'{"$tensor": [3, "torch.float32", [1]]}', b'{"$tensor": [0, "torch.float32", [9]]}']
+)
+def test_what_was_not_packed_is_not_unpacked(text: bytes) -> None:
+    with pytest.raises(PayloadError, match="cannot be read"):
+        unpack(text, [b"1234"])
+
+
+def test_steps_that_workers_know_of_are_not_waited_for_after_a_restart() -> None:
+    steps = Steps(None, taken=3)
+    steps.told(5)
+    assert steps.taken == 5
+    assert steps.next(frozenset({0, 1})) is None

@@ -1,0 +1,255 @@
+"""Tables that no worker holds: their first values, their lookups, and what training comes to."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.torch.ps import embeddings
+from torch import nn
+
+from headgate.plans import Plan
+from headgate.testing.gang import Gang
+from headgate.torch import sparse_layers
+from headgate.torch.ps.deferred import DeferredTensor, TableError
+from headgate.torch.ps.filling import Operation, filled
+from headgate.torch.ps.rows import Rows
+from headgate.torch.ps.tables import Shard, merged
+
+SCRIPT = Path(embeddings.__file__)
+SOURCE = Path(__file__).parents[3] / "src"
+SAME = ["sgd", "sgd-double-twice", "adagrad-double", "adam-bag", "sgd-bag-double-none"]
+SUMMED = ["sgd-double-sum"]
+
+
+@pytest.fixture
+def on_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+    """Sparse layers are made as in a worker of a plan with servers, while the list says True."""
+    for kind in (nn.Embedding, nn.EmbeddingBag):
+        monkeypatch.setattr(kind, "__init__", kind.__init__)
+    answer = [True]
+    sparse_layers.watch(lambda: answer[0])
+    yield answer
+
+
+def both(on_servers: list[bool], make: Callable[[], Any]) -> tuple[torch.Tensor, DeferredTensor]:
+    """The weight that one process makes, and the one that a worker makes; what is drawn next has to be the same."""
+    made = []
+    for deferred in (False, True):
+        on_servers[0] = deferred
+        torch.manual_seed(5)
+        made.append((make().weight, torch.rand(3)))
+    assert torch.equal(made[0][1], made[1][1])
+    return made[0][0].detach(), made[1][0]
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+@pytest.mark.parametrize(("rows", "width"), [(1000, 7), (3, 5), (17, 1), (9, 300_000), (1_500_003, 1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("init", ["none", "uniform", "xavier", "constant", "copied"])
+def test_first_values_are_bit_by_bit_those_of_one_process(
+    rows: int, width: int, dtype: torch.dtype, init: str, servers: int, on_servers: list[bool]
+) -> None:
+    def make() -> nn.Module:
+        layer = nn.Embedding(rows, width, sparse=True, padding_idx=1, dtype=dtype)
+        with torch.no_grad():
+            if init == "uniform":
+                layer.weight.uniform_(-0.1, 0.1).mul_(3)
+            elif init == "xavier":
+                nn.init.xavier_normal_(layer.weight)
+                layer.weight[2:].clamp_(-0.5, 0.5)
+            elif init == "constant":
+                nn.init.constant_(layer.weight, 0.25)
+            elif init == "copied":
+                layer.weight[0].copy_(torch.arange(width))
+        return layer
+
+    wanted, weight = both(on_servers, make)
+    assert isinstance(weight, nn.Parameter) and weight.shape == wanted.shape and weight.dtype == wanted.dtype
+    found = torch.full_like(wanted, float("nan"))
+    place = Rows(rows, servers)
+    for server in range(servers):
+        operations = [Operation.received(operation.sent()) for operation in weight._deferral.operations]
+        values = filled(operations, place, server, width, weight._deferral.first_dtype)
+        for row, local, count in place.runs(server, 0, place.count(server)):
+            found[row : row + count] = values[local : local + count]
+    assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3, 8])
+@pytest.mark.parametrize("rows", [0, 1, 5, 1000, 33_000_000])
+def test_rows_lie_on_servers_evenly_and_each_on_one(rows: int, servers: int) -> None:
+    place = Rows(rows, servers)
+    counts = [place.count(server) for server in range(servers)]
+    assert sum(counts) == rows
+    if rows >= 1000:
+        assert max(counts) / (rows / servers) < 1.05
+    some = torch.unique(torch.randint(0, rows, (500,))) if rows else torch.empty(0, dtype=torch.int64)
+    for server in range(servers):
+        here = some[place.owner(some) == server]
+        for row, local in zip(here.tolist(), place.local(here).tolist()):
+            assert next(place.runs(server, local, local + 1)) == (row, local, 1)
+
+
+def test_a_layer_can_be_moved_to_another_type_before_it_is_used(on_servers: list[bool]) -> None:
+    wanted, weight = both(on_servers, lambda: nn.Embedding(50, 3, sparse=True).double())
+    assert weight.dtype == torch.float64
+    operations = weight._deferral.operations
+    assert torch.equal(filled(operations, Rows(50, 1), 0, 3, weight._deferral.first_dtype), wanted)
+
+
+@pytest.mark.parametrize(
+    ("use", "reason"),
+    [
+        (lambda layer: layer.weight.sum(), "sum on the weight of a sparse layer"),
+        (lambda layer: layer.weight @ torch.ones(3), "no worker holds it"),
+        (lambda layer: layer(torch.tensor([1])), "call headgate.torch.prepare"),
+        (lambda layer: layer.weight.detach().clone(), "no worker holds it"),
+        (lambda layer: __import__("copy").deepcopy(layer), "copy.deepcopy"),
+        (lambda layer: nn.Embedding(5, 2, sparse=True, max_norm=1.0), "leave max_norm out"),
+        (lambda layer: nn.Embedding(5, 2, sparse=True, scale_grad_by_freq=True), "scale_grad_by_freq"),
+    ],
+)
+def test_what_needs_all_rows_is_one_clear_error(use: Callable[[Any], Any], reason: str, on_servers: list[bool]) -> None:
+    layer = nn.Embedding(10, 3, sparse=True)
+    with pytest.raises(TableError, match=reason):
+        use(layer)
+
+
+def test_other_layers_and_other_plans_are_left_alone(on_servers: list[bool]) -> None:
+    assert type(nn.Embedding(5, 2).weight) is nn.Parameter
+    assert type(nn.Embedding.from_pretrained(torch.ones(5, 2), sparse=True).weight) is nn.Parameter
+    on_servers[0] = False
+    assert type(nn.EmbeddingBag(5, 2, sparse=True).weight) is nn.Parameter
+
+
+def push(rows: list[int], share: float | None = 0.5, used: bool = True) -> dict[str, Any]:
+    gradients = torch.ones(len(rows), 1) * (1.0 if share is None else share)
+    return {"rows": torch.tensor(rows, dtype=torch.int32), "gradients": gradients, "share": share, "used": used}
+
+
+def test_contributions_that_are_there_stand_for_those_that_are_missing() -> None:
+    found = merged([push([1, 2], share=0.25)])
+    assert found is not None
+    assert found[1].tolist() == [[1.0], [1.0]]
+    assert merged([push([1], share=None)]) is not None
+    assert merged([push([], used=False), push([], used=False)]) is None
+
+
+def test_a_step_that_no_row_of_a_server_is_part_of_counts_there_too() -> None:
+    shard = Shard(Rows(6, 2), 1, torch.zeros(3, 1))
+    weight = nn.Parameter(torch.zeros(3, 1))
+    from headgate.torch.ps import optimizers
+
+    shard.optimize(optimizers.recipe(torch.optim.SparseAdam([weight], lr=0.1)), {})
+    for _ in range(3):
+        shard.apply(torch.empty(0, dtype=torch.int32), torch.empty(0, 1), {})
+    assert shard.fields()["step"] == 3
+
+
+# --- whole trainings ---------------------------------------------------------------------------------------------------
+
+
+def alone(folder: Path, *cases: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+    subprocess.run(
+        [sys.executable, SCRIPT, folder, *cases],
+        env={**environment, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"},
+        check=True,
+    )
+
+
+def together(folder: Path, plan: Plan, *cases: str) -> list[dict[str, Any]]:
+    """Train as a job; the notes of its servers and workers."""
+    with Gang(folder, plan, [sys.executable, str(SCRIPT), str(folder), *cases]) as gang:
+        gang.start()
+        gang.finish()
+        return [note for name in gang.names for note in gang.of(name, "note")]
+
+
+def far(found: Any, wanted: Any, bound: float, where: str = "") -> dict[str, float]:
+    """Tensors that are further from what they should be than `bound`, as a relative norm."""
+    if isinstance(wanted, torch.Tensor):
+        difference = (found.double() - wanted.double()).norm() / wanted.double().norm().clamp_min(1e-30)
+        return {where: float(difference)} if difference > bound or found.dtype != wanted.dtype else {}
+    if isinstance(wanted, dict):
+        assert found.keys() == wanted.keys(), where
+        return {w: d for key in wanted for w, d in far(found[key], wanted[key], bound, f"{where}.{key}").items()}
+    if isinstance(wanted, (list, tuple)):
+        return {
+            w: d for n, (f, w_) in enumerate(zip(found, wanted)) for w, d in far(f, w_, bound, f"{where}.{n}").items()
+        }
+    assert found == wanted, where
+    return {}
+
+
+def compare(folder: Path, case: str) -> dict[str, float]:
+    read = [torch.load(folder / f"{who}-{case}.pt", weights_only=True) for who in ("worker-0", "plain")]
+    return far(read[0], read[1], 1e-10 if "double" in case else 1e-5, case)
+
+
+@pytest.mark.parametrize(("workers", "servers"), [(2, 2), (3, 1)])
+def test_workers_that_step_together_come_to_what_one_process_comes_to(
+    workers: int, servers: int, tmp_path: Path
+) -> None:
+    cases = SAME if workers == 2 else [*SAME[:2], *SUMMED]
+    alone(tmp_path, *cases)
+    together(tmp_path, Plan(strategy="ps", workers=workers, servers=servers, batch_per_worker=None), *cases)
+    assert {where: by for case in cases for where, by in compare(tmp_path, case).items()} == {}
+
+
+def test_a_worker_that_waits_for_nobody_comes_to_it_too(tmp_path: Path) -> None:
+    alone(tmp_path, "adam-bag")
+    plan = Plan(strategy="ps", workers=1, servers=2, batch_per_worker=None, synchronous=False)
+    together(tmp_path, plan, "adam-bag")
+    assert compare(tmp_path, "adam-bag") == {}
+
+
+LARGE = """
+import os, resource
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+import headgate.torch as hg
+
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+batch = int(os.environ["BATCH"])
+table = nn.EmbeddingBag(33_000_000, 1, sparse=True, mode="sum")
+loader = DataLoader(TensorDataset(torch.randint(0, 33_000_000, (4 * batch, 8)), torch.rand(4 * batch, 1)), batch)
+table, optimizer, loader = hg.prepare(table, torch.optim.SGD(table.parameters(), lr=0.1), loader)
+for _ in hg.epochs(1):
+    for rows, wanted in loader:
+        loss = nn.functional.mse_loss(table(rows), wanted)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+tables = hg._session._worker._link.tables
+tables.settle()
+grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+print("grown", grown, "in", sum(tables.caller.bytes_in), "out", sum(tables.caller.bytes_out))
+"""
+
+
+def test_no_worker_allocates_the_table_and_bytes_follow_the_batch(tmp_path: Path) -> None:
+    found = {}
+    for batch in (250, 1000):
+        folder = tmp_path / str(batch)
+        folder.mkdir()
+        (folder / "large.py").write_text(LARGE)
+        plan = Plan(strategy="ps", workers=1, servers=1, batch_per_worker=None)
+        with Gang(folder, plan, [sys.executable, "large.py"], {"BATCH": str(batch)}) as gang:
+            gang.start()
+            gang.finish()
+            _, grown, _, came, _, went = gang.output("worker-0").split()[-6:]
+        assert int(grown) < 60e6 < 33_000_000 * 4
+        found[batch] = int(came), int(went)
+    rows = 4 * 1000 * 8
+    assert 4 * rows < found[1000][0] < 4.5 * rows  # a value for each row that is pulled
+    assert 12 * rows < found[1000][1] < 13 * rows  # its number twice, and a gradient
+    assert 3 < found[1000][1] / found[250][1] < 4.1
