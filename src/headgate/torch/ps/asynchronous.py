@@ -90,9 +90,11 @@ class OnServers(Asynchronous):
         if self._closed:
             return
         self._closed = True
-        if self._largest and self.index == 0:
-            text = f"workers were at most {self._largest} steps ahead of the slowest"
-            self._channel.send({"type": "note", "text": text})
+        pulled, pushed = sum(self.caller.bytes_in), sum(self.caller.bytes_out)
+        self._note(
+            f"worker-{self.index}: {pulled / 1e6:.1f} MB came from the servers and {pushed / 1e6:.1f} MB went to them; "
+            f"workers were at most {self._largest} steps ahead of the slowest"
+        )
         if self._told is not None:  # once this worker has left, servers no longer listen to it
             self._told.there_within(_GOODBYE_SECONDS)
         self._loop.close(_GOODBYE_SECONDS)

@@ -54,6 +54,7 @@ class Dense(Backend):
         self._rounds = 0
         self._told_late = time.monotonic()
         self._models = 0
+        self._closed = False
         self.tables: RemoteTables
 
     def failed(self, error: BaseException) -> None:
@@ -114,6 +115,9 @@ class Dense(Backend):
     def close(self) -> None:
         if self._late_rounds:
             self._tell_late()
+        if self.tables.traffic() and not self._closed:
+            self._channel.send({"type": "note", "text": f"worker-{self.index}: {self.tables.traffic()}"})
+        self._closed = True
         self._loop.close(_GOODBYE_SECONDS)
 
     # --- what a round came to ----------------------------------------------------------------------------------------

@@ -268,6 +268,17 @@ class RemoteTables:
         for adopted in self._adopted:
             adopted.table.settle()
 
+    def traffic(self) -> str:
+        """What tables cost on the wire, in words; empty where there are none."""
+        if not self._adopted:
+            return ""
+        size = sum(a.weight.numel() * a.weight.element_size() for a in self._adopted)
+        pulled, pushed = sum(self.caller.bytes_in), sum(self.caller.bytes_out)
+        return (
+            f"sparse tables of {size / 1e6:.1f} MB: {pulled / 1e6:.1f} MB came from the servers and {pushed / 1e6:.1f} "
+            "MB went to them"
+        )
+
     def _of(self, optimizer: Any) -> Iterator[_Adopted]:
         return (adopted for adopted in self._adopted if adopted.optimizer is optimizer)
 
