@@ -24,7 +24,13 @@ def job(name: str, state: str = "running", epoch: int | None = None) -> dict[str
         "cpu_cores": None,
         "memory_bytes": None,
         "entitled_cores": 1.0,
+        "tasks": [task("worker-0")],
     }
+
+
+def task(name: str, state: str = "running") -> dict[str, Any]:
+    used = {"cpu_cores": 0.25, "memory_bytes": 2**20, "net_in": 3e6, "net_out": None}
+    return {"task": name, "node": "b", "state": state, "threads": 1, "entitled_cores": 0.5, **used}
 
 
 def snapshot(t: float, *jobs: dict[str, Any], end: bool = False) -> dict[str, Any]:
@@ -81,3 +87,18 @@ def test_of_too_many_jobs_those_that_run_or_failed_are_shown() -> None:
 
 def test_the_cursor_rests_on_an_empty_line_so_that_an_echoed_control_c_moves_nothing() -> None:
     assert not shown(job("a"), height=12)[-1].strip()
+
+
+def test_the_tasks_of_a_job_that_has_several_are_below_it_where_there_is_room() -> None:
+    shown = {**job("cnn", epoch=2), "tasks": [task("worker-0"), task("worker-1", "joining"), task("server-0", "ended")]}
+
+    def lines(height: int) -> list[str]:
+        console = Console(file=io.StringIO(), force_terminal=True, width=120, height=height, color_system=None)
+        table = _Table(console)._fitting(snapshot(1.0, shown))
+        return ["".join(segment.text for segment in line) for line in console.render_lines(table)]
+
+    roomy = lines(40)
+    assert sum("worker-" in line for line in roomy) == 2
+    [joining] = [line for line in roomy if "worker-1" in line]
+    assert "joining" in joining and "on b, in 2.86 MiB/s" in joining and "0.50 cores" in joining
+    assert not any("worker-" in line for line in lines(7))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import sys
 import time
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +14,10 @@ from headgate import events, runs
 from headgate.cluster import Node
 from headgate.controller import Controller
 from headgate.engines.base import Engine
-from headgate.engines.launch import command, inject, launch
+from headgate.engines.launch import command, inject
 from headgate.errors import HeadgateError, UsageError
-from headgate.events import ENDED, Action, Event, Exit, TaskId
-from headgate.hub.attempt import Attempt
+from headgate.events import ENDED, Event
+from headgate.hub.acting import Acting
 from headgate.hub.hearing import Hearing
 from headgate.hub.job import LiveJob
 from headgate.hub.ledger import Ledger
@@ -29,8 +27,6 @@ from headgate.hub.sampling import Sampling
 from headgate.planning import candidates
 from headgate.policies import Policy
 from headgate.profiling import store as profiles
-from headgate.shares import Share
-from headgate.telemetry.patterns import ProgressReader
 
 _NOT_USED = "disk rate"  # no policy sets one, so that its lack changes nothing
 ORIGIN_SECONDS = 5.0
@@ -59,11 +55,10 @@ class LiveHub:
         self._nodes = Nodes(node, self._ledger, self._step)
         self._hearing = Hearing(self._ledger, home / "profiles", self._step, lambda _: self._nodes.look())
         self._sampling = Sampling(self._ledger, engine, node, self._step)
-        self._shares: dict[TaskId, Share] = {}
+        self._acting = Acting(home, self._ledger, engine, self._nodes, self._hearing, self._step, self._finish)
         self._wake: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[Any]] = set()
         self._origins: dict[str, asyncio.Task[Any]] = {}
-        self._closing = False
         self.watchers = self._ledger.watchers
         engine.open(self._hearing)
         self._nodes.tell()
@@ -200,115 +195,19 @@ class LiveHub:
     def _step(self, event: Event) -> None:
         actions, wake_at = self._controller.step(time.monotonic(), event)
         for action in actions:
-            self._act(action)
+            self._acting.act(action)
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None
         if wake_at is not None:
             self._wake = self._loop.call_later(max(wake_at - time.monotonic(), 0.0), self._step, events.Wake())
 
-    def _act(self, action: Action) -> None:
-        match action:
-            case events.PlanJob(job, spec, revision):
-                run, live = self._ledger.find(job)
-                try:
-                    plan = candidates(self._nodes.cluster(run.submission), spec)[0]
-                except UsageError as error:  # a node has gone since it was handed in
-                    self._loop.call_soon(self._ledger.event, run, "warning", str(error), spec.name)
-                    self._loop.call_soon(self._step, events.StopRequested(job))
-                    return
-                live.plan = json.dumps(asdict(plan))
-                self._loop.call_soon(self._step, events.JobPlanned(job, revision, plan))
-            case events.StartTask():
-                self._start(action)
-            case events.SetShare(task, share, threads, entitled, reason):
-                if share != Share():
-                    self._engine.set_share(task, share)
-                _, live = self._ledger.find(task)
-                if live.current is not None and live.current.is_connected(task.rsplit("/", 1)[1]):
-                    self._engine.send(task, {"type": "threads", "threads": threads})
-                self._granted(task, share, threads, entitled, reason)
-            case events.StopTask(task, grace, _, leaves):
-                _, live = self._ledger.find(task)
-                if leaves and live.current is not None:
-                    live.current.part(task.rsplit("/", 1)[1])  # so that nobody takes it for an order to all
-                self._engine.stop(task, grace)
-            case events.Resize(job, plan):
-                run, live = self._ledger.find(job)
-                live.plan = json.dumps(asdict(plan))
-                if live.current is not None:
-                    live.current.plan = plan
-                run.record_job(live.spec.name)
-            case events.Fault(job, task, text, restarts):
-                run, live = self._ledger.find(job)
-                if restarts:
-                    live.interrupt(run.clock())
-                self._ledger.event(run, "fault", text, live.spec.name, task)
-            case events.MarkJob():
-                self._mark(action)
-            case events.Warn(text):
-                self._ledger.tell_all(text)
-
-    def _start(self, action: events.StartTask) -> None:
-        run, live = self._ledger.find(action.job)
-        name = action.task.rsplit("/", 1)[1]
-        if live.current is None or live.current.number != action.attempt:
-            attempt = Attempt(action.job, action.attempt, action.plan, action.spec.encrypt, self._engine.send)
-            live.begin(attempt, action.resume.step if action.resume is not None else 0)
-        else:
-            attempt = live.current
-        run.record_task(
-            action.task, node=action.node, attempt=action.attempt, pid=None, started=run.clock(), ended=None, exit=None
-        )
-        node = self._nodes.get(action.node)
-        reader = ProgressReader(action.spec.progress)
-        attempt.start(name, action.node, node.address if node is not None else "", reader, action.joins)
-        self._shares.pop(action.task, None)
-        self._granted(action.task, action.share, action.threads, action.entitled_cores, action.reason)
-        try:
-            if node is None:
-                raise HeadgateError(f"node {action.node} is gone")
-            prepared = launch(
-                action.task,
-                action.spec,
-                environment=run.submission.environment,
-                threads=action.threads,
-                injected=inject(self._home / "inject"),
-                checkpoints=run.checkpoints(action.spec.name),
-                resume=action.resume,
-                gpus=action.gpus,
-                mode=run.submission.mode,
-                role="server" if name.startswith("server-") else "worker",
-                place=node.place,
-            )
-        except HeadgateError as error:  # its interpreter may be gone since it was handed in
-            failure = Exit(code=None, reason=f"could not be started: {error}")
-            self._loop.call_soon(self._hearing.ended, action.task, failure)
-            return
-        self._engine.start(prepared, action.share, run.log(action.task))
-
-    def _granted(self, task: TaskId, change: Share, threads: int, entitled: float, reason: str) -> None:
-        run, live = self._ledger.find(task)
-        share = self._shares[task] = self._shares.get(task, Share()).merged(change)
-        name = task.rsplit("/", 1)[1]
-        if live.current is not None and name in live.current.tasks:
-            live.current.tasks[name].threads, live.current.tasks[name].entitled_cores = threads, entitled
-        run.record_share(task, share, threads, entitled, reason)
-
-    def _mark(self, action: events.MarkJob) -> None:
-        run, live = self._ledger.find(action.job)
-        live.mark(action.state, action.reason, action.exit_code, run.clock())
-        run.record_job(live.spec.name)
-        self._ledger.event(run, action.state, action.reason, job=live.spec.name)
-        if run.ended:
-            self._loop.call_soon(self._finish, run)
-
     def _finish(self, run: LiveRun) -> None:
         if self._ledger.runs.pop(run.id, None) is None:
             return
         self._controller.forget(run.id)
         self._nodes.release()
-        self._shares = {task: share for task, share in self._shares.items() if task.split("/")[0] != run.id}
+        self._acting.forget(run.id)
         last = {**run.snapshot(self.policy), "type": "end"}
         self._in_background(self._wind_up(run, last))
 

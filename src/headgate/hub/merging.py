@@ -10,9 +10,9 @@ from headgate.events import Progress, TaskId
 class Course:
     """Merges what the workers of a job report.
 
-    Steps, epochs and samples are those of the lowest worker, whose reports set the pace. Losses and metrics are the means
-    of what each reported since its last one, or before if it had nothing new, weighted by how many losses each stands
-    for.
+    Steps, epochs and samples are those of the lowest worker, whose reports set the pace. Losses and metrics are the
+    means of what each reported since its last one, or before if it had nothing new, weighted by how many losses each
+    stands for.
     """
 
     def __init__(self) -> None:

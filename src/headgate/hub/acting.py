@@ -1,0 +1,158 @@
+"""The controller's actions: brought to the engine, the stores and the tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from headgate import events
+from headgate.engines.base import Engine
+from headgate.engines.launch import inject, launch
+from headgate.errors import HeadgateError, UsageError
+from headgate.events import Action, Event, Exit, TaskId
+from headgate.hub.attempt import Attempt
+from headgate.hub.hearing import Hearing
+from headgate.hub.ledger import Ledger
+from headgate.hub.nodes import Nodes
+from headgate.hub.run import LiveRun
+from headgate.planning import candidates
+from headgate.shares import Share
+from headgate.telemetry.patterns import ProgressReader
+
+
+class Acting:
+    """Takes the controller's actions.
+
+    Args:
+        home: Headgate's folder.
+        ledger: Where the runs are.
+        engine: What starts tasks.
+        nodes: Where they are started.
+        hearing: Told of tasks that could not be started.
+        step: Tells the controller.
+        finish: Called soon after the last job of a run has ended.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        ledger: Ledger,
+        engine: Engine,
+        nodes: Nodes,
+        hearing: Hearing,
+        step: Callable[[Event], None],
+        finish: Callable[[LiveRun], None],
+    ) -> None:
+        self._home = home
+        self._ledger = ledger
+        self._engine = engine
+        self._nodes = nodes
+        self._hearing = hearing
+        self._step = step
+        self._finish = finish
+        self._loop = asyncio.get_running_loop()
+        self._shares: dict[TaskId, Share] = {}
+
+    def forget(self, run: str) -> None:
+        """A run has ended."""
+        self._shares = {task: share for task, share in self._shares.items() if task.split("/")[0] != run}
+
+    def act(self, action: Action) -> None:
+        """Take an action."""
+        match action:
+            case events.PlanJob(job, spec, revision):
+                run, live = self._ledger.find(job)
+                try:
+                    plan = candidates(self._nodes.cluster(run.submission), spec)[0]
+                except UsageError as error:  # a node has gone since it was handed in
+                    self._loop.call_soon(self._ledger.event, run, "warning", str(error), spec.name)
+                    self._loop.call_soon(self._step, events.StopRequested(job))
+                    return
+                live.plan = json.dumps(asdict(plan))
+                self._loop.call_soon(self._step, events.JobPlanned(job, revision, plan))
+            case events.StartTask():
+                self._start(action)
+            case events.SetShare(task, share, threads, entitled, reason):
+                if share != Share():
+                    self._engine.set_share(task, share)
+                _, live = self._ledger.find(task)
+                if live.current is not None and live.current.is_connected(task.rsplit("/", 1)[1]):
+                    self._engine.send(task, {"type": "threads", "threads": threads})
+                self._granted(task, share, threads, entitled, reason)
+            case events.StopTask(task, grace, _, leaves):
+                _, live = self._ledger.find(task)
+                if leaves and live.current is not None:
+                    live.current.part(task.rsplit("/", 1)[1])  # so that nobody takes it for an order to all
+                self._engine.stop(task, grace)
+            case events.Resize(job, plan):
+                run, live = self._ledger.find(job)
+                live.plan = json.dumps(asdict(plan))
+                if live.current is not None:
+                    live.current.plan = plan
+                run.record_job(live.spec.name)
+            case events.Fault(job, task, text, restarts):
+                run, live = self._ledger.find(job)
+                if restarts:
+                    live.interrupt(run.clock())
+                self._ledger.event(run, "fault", text, live.spec.name, task)
+            case events.MarkJob():
+                self._mark(action)
+            case events.Warn(text):
+                self._ledger.tell_all(text)
+
+    def _start(self, action: events.StartTask) -> None:
+        run, live = self._ledger.find(action.job)
+        name = action.task.rsplit("/", 1)[1]
+        if live.current is None or live.current.number != action.attempt:
+            attempt = Attempt(action.job, action.attempt, action.plan, action.spec.encrypt, self._engine.send)
+            live.begin(attempt, action.resume.step if action.resume is not None else 0)
+        else:
+            attempt = live.current
+        run.record_task(
+            action.task, node=action.node, attempt=action.attempt, pid=None, started=run.clock(), ended=None, exit=None
+        )
+        node = self._nodes.get(action.node)
+        reader = ProgressReader(action.spec.progress)
+        attempt.start(name, action.node, node.address if node is not None else "", reader, action.joins)
+        self._shares.pop(action.task, None)
+        self._granted(action.task, action.share, action.threads, action.entitled_cores, action.reason)
+        try:
+            if node is None:
+                raise HeadgateError(f"node {action.node} is gone")
+            prepared = launch(
+                action.task,
+                action.spec,
+                environment=run.submission.environment,
+                threads=action.threads,
+                injected=inject(self._home / "inject"),
+                checkpoints=run.checkpoints(action.spec.name),
+                resume=action.resume,
+                gpus=action.gpus,
+                mode=run.submission.mode,
+                role="server" if name.startswith("server-") else "worker",
+                place=node.place,
+            )
+        except HeadgateError as error:  # its interpreter may be gone since it was handed in
+            failure = Exit(code=None, reason=f"could not be started: {error}")
+            self._loop.call_soon(self._hearing.ended, action.task, failure)
+            return
+        self._engine.start(prepared, action.share, run.log(action.task))
+
+    def _granted(self, task: TaskId, change: Share, threads: int, entitled: float, reason: str) -> None:
+        run, live = self._ledger.find(task)
+        share = self._shares[task] = self._shares.get(task, Share()).merged(change)
+        name = task.rsplit("/", 1)[1]
+        if live.current is not None and name in live.current.tasks:
+            live.current.tasks[name].threads, live.current.tasks[name].entitled_cores = threads, entitled
+        run.record_share(task, share, threads, entitled, reason)
+
+    def _mark(self, action: events.MarkJob) -> None:
+        run, live = self._ledger.find(action.job)
+        live.mark(action.state, action.reason, action.exit_code, run.clock())
+        run.record_job(live.spec.name)
+        self._ledger.event(run, action.state, action.reason, job=live.spec.name)
+        if run.ended:
+            self._loop.call_soon(self._finish, run)
