@@ -39,7 +39,7 @@ for epoch in hg.epochs(EPOCHS):
     for pixels, wanted, which in loader:
         loss = nn.functional.cross_entropy(model(pixels), wanted)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         steps += 1
         if TASK == "worker-1" and steps == int(os.environ.get("KILL", "0")):
             os.kill(os.getpid(), signal.SIGKILL)

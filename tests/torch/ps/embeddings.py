@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import headgate.torch as hg
 
 sys.path.append(str(Path(__file__).parents[1]))
-import right_answers  # noqa: E402 - beside what the gang runs
+import right_answers  # type: ignore[import-not-found]  # noqa: E402 - beside what the gang runs
 
 ROWS, WIDTH, EPOCHS = 503, 4, 5
 SAMPLES = 50  # in batches of 12: five to an epoch, of which the last has two samples

@@ -124,7 +124,8 @@ def test_what_needs_all_rows_is_one_clear_error(use: Callable[[Any], Any], reaso
 
 def test_other_layers_and_other_plans_are_left_alone(on_servers: list[bool]) -> None:
     assert type(nn.Embedding(5, 2).weight) is nn.Parameter
-    assert type(nn.Embedding.from_pretrained(torch.ones(5, 2), sparse=True).weight) is nn.Parameter
+    given = nn.Embedding(5, 2, sparse=True, _weight=torch.ones(5, 2))
+    assert type(given.weight) is nn.Parameter
     on_servers[0] = False
     assert type(nn.EmbeddingBag(5, 2, sparse=True).weight) is nn.Parameter
 
@@ -153,7 +154,7 @@ def test_a_step_that_no_row_of_a_server_is_part_of_counts_there_too() -> None:
     assert shard.fields()["step"] == 3
 
 
-# --- whole trainings ---------------------------------------------------------------------------------------------------
+# --- whole trainings -------------------------------------------------------------------------------------------------
 
 
 def alone(folder: Path, *cases: str) -> None:
@@ -209,6 +210,32 @@ def test_a_worker_that_waits_for_nobody_comes_to_it_too(tmp_path: Path) -> None:
     plan = Plan(strategy="ps", workers=1, servers=2, batch_per_worker=None, synchronous=False)
     together(tmp_path, plan, "adam-bag")
     assert compare(tmp_path, "adam-bag") == {}
+
+
+@pytest.mark.parametrize("synchronous", [True, False])
+def test_one_process_goes_on_from_a_checkpoint_of_servers_and_they_from_its(synchronous: bool, tmp_path: Path) -> None:
+    case = "adam-bag"
+    alone(tmp_path, case)
+    workers = 2 if synchronous else 1
+    plan = Plan(strategy="ps", workers=workers, servers=2, batch_per_worker=None, synchronous=synchronous)
+    single = Plan(strategy="single", workers=1, batch_per_worker=None)
+    resume: dict[str, str] = {}
+    for number, made in enumerate((plan, single, plan)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with Gang(folder, made, [sys.executable, str(SCRIPT), str(tmp_path), case], resume) as gang:
+            gang.start()
+            workers_of = [name for name in gang.names if name.startswith("worker")]
+            if number < 2:
+                for name in workers_of:
+                    gang.wait_for(name, "hello")
+                    gang.send(name, {"type": "stop"})
+            gang.finish()
+            if number < 2:
+                (saved,) = gang.of("worker-0", "checkpoint")
+                assert saved["step"] == 1 + number
+                resume = {"HEADGATE_RESUME": saved["path"]}
+    assert compare(tmp_path, case) == {}
 
 
 LARGE = """

@@ -109,7 +109,7 @@ class DeferredTensor(torch.Tensor):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"DeferredTensor(shape={tuple(self.shape)}, dtype={self.dtype}, on the parameter servers)"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
