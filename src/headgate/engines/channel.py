@@ -40,6 +40,8 @@ class Connection:
         self._buffer = b""
         self._unsent = b""
         self.task: TaskId | None = None
+        self.over = False
+        """Whether the task has closed its end, as far as sending has shown."""
 
     def fileno(self) -> int:
         return self._peer.fileno()
@@ -93,6 +95,9 @@ class Connection:
                 return False
             # A message that was begun is ended before the next one, so that a slow reader never sees a torn line.
             self._unsent = data[self._peer.send(data) :]
+        except ConnectionError:
+            self.over = True
+            return False
         except OSError:
             return False
         return not self._unsent

@@ -234,7 +234,9 @@ class LocalEngine(Engine):
 
     def _send(self, id: TaskId, message: Mapping[str, object]) -> None:
         task = self._tasks.get(id)
-        if task is not None and task.connection is not None and not task.connection.send(message):
+        if task is None or task.connection is None:
+            return
+        if not task.connection.send(message) and not task.connection.over:  # one that ends need not hear it
             self._listener.warned(id, f"the task did not take the message {message.get('type')!r}")
 
     def _stop(self, id: TaskId, grace: float) -> None:
