@@ -17,7 +17,8 @@ import headgate.torch as hg
 sys.path.append(str(Path(__file__).parents[1]))
 import right_answers  # type: ignore[import-not-found]  # noqa: E402 - beside what the gang runs
 
-ROWS, WIDTH, EPOCHS = 503, 4, 5
+ROWS, WIDTH = 503, 4
+EPOCHS = int(os.environ.get("EPOCHS", "5"))
 SAMPLES = 50  # in batches of 12: five to an epoch, of which the last has two samples
 
 

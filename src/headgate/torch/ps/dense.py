@@ -21,6 +21,7 @@ from headgate.torch.ps.remote_table import RemoteTables
 _ROUNDS_TO_COMPARE = 21
 _NOTE_LATE_SECONDS = 60.0
 _GOODBYE_SECONDS = 1.0
+_PUSHED_SECONDS = 5.0
 
 
 class Dense(Backend):
@@ -117,6 +118,8 @@ class Dense(Backend):
             self._tell_late()
         if self.tables.traffic() and not self._closed:
             self._channel.send({"type": "note", "text": f"worker-{self.index}: {self.tables.traffic()}"})
+        if not self._closed:
+            self.tables.finish(_PUSHED_SECONDS)
         self._closed = True
         self._loop.close(_GOODBYE_SECONDS)
 

@@ -88,6 +88,11 @@ class RemoteTable:
         for answer in pushed:
             self.taken = max(self.taken, answer.wait()["taken"])
 
+    def finish(self, seconds: float) -> None:
+        """Wait so long until what was pushed has come: servers no longer listen to a worker that has left."""
+        for answer in self._pushed:
+            answer.there_within(seconds)
+
     def fields(self) -> dict[str, Any]:
         """The state of the table's optimizer; None for what it has for each row, which `read` gives."""
         self.settle()
@@ -267,6 +272,11 @@ class RemoteTables:
         """Wait until all that was pushed is part of the tables."""
         for adopted in self._adopted:
             adopted.table.settle()
+
+    def finish(self, seconds: float) -> None:
+        """Wait so long until what was pushed to tables has come."""
+        for adopted in self._adopted:
+            adopted.table.finish(seconds)
 
     def traffic(self) -> str:
         """What tables cost on the wire, in words; empty where there are none."""
