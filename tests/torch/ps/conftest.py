@@ -89,6 +89,14 @@ class Job:
         self._run(name)
         self._listens(name)
 
+    def lose_worker(self, index: int) -> None:
+        """A worker is gone, in the middle of whatever it did."""
+        name = f"worker-{index}"
+        self.backends.pop(index).close()
+        self.tasks.pop(name).channel.close()
+        self.peers.leave(name)
+        self.tell()
+
     def together(self, act: Callable[[Dense], T], *workers: int) -> dict[int, T]:
         """Have workers, all by default, do something at once; what each came to."""
         futures = {index: self.apart(act, index) for index in workers or self.backends}

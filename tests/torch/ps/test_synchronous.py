@@ -218,6 +218,63 @@ def test_a_server_that_is_replaced_gets_back_the_sums_that_only_some_have(job: M
         assert equal(result.sums, buffers, 3)
 
 
+def test_the_rest_push_again_when_a_worker_is_lost_in_the_middle_of_a_round(job: MakeJob) -> None:
+    running = job(3, 2)
+    running.start()
+    buffers = [torch.randn(200_000), torch.randn(7)]
+    running.together(add(*buffers))
+    half = running.backends[0]
+    half.begin(1.0)
+    half.launch(0)  # and never the second
+    others = [running.apart(once(list(running.backends[n]._registered.buffers)), n) for n in (1, 2)]
+    wait.until(lambda: all(running.backends[n]._client._round for n in (1, 2)), what="the round to begin")
+    running.lose_worker(0)
+    for other in others:
+        result = other.result(30)
+        assert result.members == (1, 2)
+        assert equal(result.sums, buffers, 5)
+    (fault,) = running.tasks["worker-1"].of("fault")
+    assert (fault["text"], fault["steps"]) == ("round 1: worker-0 lost; all others pushed again", 1)
+    assert fault["seconds"] >= 0
+
+
+def test_a_server_and_a_worker_may_be_lost_at_once(job: MakeJob) -> None:
+    running = job(3, 2)
+    running.start(apart=False)
+    buffers = [torch.randn(200_000), torch.randn(7)]
+    running.together(add(*buffers))
+    others = [running.apart(once(list(running.backends[n]._registered.buffers)), n) for n in (0, 2)]
+    wait.until(lambda: all(running.backends[n]._client._round for n in (0, 2)), what="the round to begin")
+    running.lose_worker(1)
+    running.restart_server("server-0")
+    for other in others:
+        assert equal(other.result(30).sums, buffers, 4)
+    for result in running.together(add(*buffers)).values():
+        assert result.members == (0, 2)
+        assert equal(result.sums, buffers, 4)
+
+
+def test_a_worker_that_only_lacks_sums_when_another_leaves_takes_them_as_they_were(job: MakeJob) -> None:
+    running = job(2, 2)
+    running.start()
+    buffers = [torch.randn(200_000), torch.randn(7)]
+    running.together(add(*buffers))
+    unblock = threading.Event()
+    slow = running.backends[1]
+    mine = [buffer.clone() for buffer in slow._registered.buffers]
+    ended = running.apart(once(mine), 0)
+    slow.begin(1.0)
+    for index in range(2):
+        slow.launch(index)
+    slow._loop.call(lambda: unblock.wait(60) and None)
+    assert equal(ended.result(30).sums, buffers, 3)
+    running.lose_worker(0)  # it has all that it came for, and ends
+    unblock.set()
+    late = running.apart(lambda backend: backend.finish(), 1).result(30)
+    assert equal(late.sums, buffers, 3)
+    assert running.tasks["worker-1"].of("fault") == []
+
+
 def test_an_error_in_the_wires_thread_is_raised_where_the_sums_are_waited_for(job: MakeJob) -> None:
     running = job(1, 1)
     running.start()

@@ -1,0 +1,34 @@
+"""Workers that add up gradients over parameter servers come to what one process comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from headgate.plans import Plan
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("workers", "servers", "batches", "apart", "encrypt"),
+    [(1, 1, None, False, False), (2, 2, (9, 3), True, True), (4, 1, None, False, False)],
+    ids=["one beside its server", "two unlike ones with two servers", "four beside their server"],
+)
+def test_comes_to_what_one_process_comes_to(
+    workers: int,
+    servers: int,
+    batches: tuple[int, ...] | None,
+    apart: bool,
+    encrypt: bool,
+    wrong_answers: Callable[..., dict[str, float]],
+) -> None:
+    plan = Plan(
+        strategy="ps",
+        workers=workers,
+        servers=servers,
+        batch_per_worker=batches,
+        worker_nodes=tuple(f"w{index}" for index in range(workers)) if apart else (),
+        server_nodes=tuple(f"s{index}" for index in range(servers)) if apart else (),
+    )
+    assert wrong_answers(plan, encrypt=encrypt) == {}
