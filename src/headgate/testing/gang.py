@@ -22,7 +22,7 @@ from headgate.plans import Plan
 from headgate.testing import wait
 
 RUN = "run/job/"
-_SECONDS = 120.0
+_SECONDS = 240.0
 _KEY = "secret"
 
 
@@ -138,7 +138,7 @@ class Gang:
         """The messages of that type, once there are at least `count`.
 
         Raises:
-            TimeoutError: There are fewer after two minutes.
+            TimeoutError: There are fewer after four minutes.
         """
         wait.until(lambda: len(self.of(name, kind)) >= count, _SECONDS, f"message {count} of type {kind} of {name}")
         return self.of(name, kind)
