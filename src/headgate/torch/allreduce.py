@@ -23,6 +23,8 @@ START_SECONDS = 300.0
 _SLICE = timedelta(seconds=0.5)
 """How often a worker that waits for the others looks whether they are there."""
 _GOODBYE_SECONDS = 10.0
+_PATIENCE_SECONDS = 60.0
+"""How long a worker that is to stop waits for the others to end the step with it."""
 _NO_LIMIT = timedelta(days=365)
 
 
@@ -175,9 +177,10 @@ class AllReduce(Backend):
             except RuntimeError as error:
                 if work.is_completed():
                     self._lost(error)
-            gone = self._gone()
-            if gone:
+            if self._gone():
                 self._lost(None)
+            if self._channel.stopping and time.monotonic() - self._channel.pending_since > _PATIENCE_SECONDS:
+                raise Stop  # the others do not come to the end of this step: nothing can be saved
 
     def _gone(self) -> list[int]:
         """Workers that the engine no longer lists."""
