@@ -124,7 +124,7 @@ class Worker:
         """No step comes: do alone what the engine asked for."""
         self._agreed.insist()
 
-    def prepare(self, model: nn.Module, optimizer: Any, loss_reduction: str) -> None:
+    def prepare(self, model: nn.Module, optimizer: Any, scheduler: Any, loss_reduction: str) -> None:
         """Start from the same values as the others, and share gradients from now on.
 
         Raises:
@@ -148,6 +148,8 @@ class Worker:
             self._reducer.add(model)
         if isinstance(link, Asynchronous):
             link.adopt(model, optimizer)
+            if scheduler is not None:
+                link.follow(scheduler)
         elif isinstance(link, Backend):
             link.adopt_tables(model, optimizer, self._share)
 
@@ -282,6 +284,8 @@ class Worker:
     def _exchanged(self, exchange: Exchange) -> None:
         if self._slices is not None:
             self._slices.members = exchange.result.members
+            if self._agreed.leaving and self._link is not None and self._link.index not in self._slices.members:
+                self._agreed.leave()
         self._owner.exchanged(exchange)
 
 

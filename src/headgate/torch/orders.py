@@ -48,9 +48,10 @@ class AgreedOrders:
         return asked
 
     def flags(self) -> tuple[bool, bool]:
-        """Whether this worker was asked to stop, and to save a checkpoint: told to the others in a round."""
+        """Whether this worker was asked to stop, and to save a checkpoint: told to the others in a round. That it leaves
+        before them is its own affair."""
         self._asked = self._channel.take_checkpoint() or self._asked
-        return bool(self._channel.stopping), self._asked
+        return bool(self._channel.stopping) and not self.leaving, self._asked
 
     def agree(self, stop: bool, checkpoint: bool) -> None:
         """A round is over, and any worker was asked so."""
@@ -58,6 +59,17 @@ class AgreedOrders:
         self._stop = self._stop or stop
         if checkpoint:
             self._checkpoint, self._asked = True, False
+
+    @property
+    def leaving(self) -> bool:
+        """Whether this worker ends before the others."""
+        index = self._channel.welcome.get("index")
+        members = self._channel.peers.get("members", ())
+        return any(m.get("leaving") and m["role"] == "worker" and m["index"] == index for m in members)
+
+    def leave(self) -> None:
+        """The others divide the next samples among themselves: stop at the step boundary."""
+        self._stop = True
 
     def insist(self) -> None:
         """No round comes, as in a long validation: do alone what was asked for."""

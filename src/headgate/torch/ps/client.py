@@ -47,7 +47,7 @@ class Client:
         self._last: Round | None = None
         self._answers: dict[int, list[int]] = {}
         self._donor: int | None = None
-        self._actives: dict[int, frozenset[int]] = {}
+        self._staying: dict[int, frozenset[int]] = {}
         self._board: Board | None = None
         self._lost: set[str] = set()
         self.error: BaseException | None = None
@@ -98,8 +98,8 @@ class Client:
             self._round.done.set()
 
     def members(self, running: Round) -> frozenset[int]:
-        """The workers that count in the view in which a round was completed."""
-        return self._actives.get(running.under, self._links.view.active)
+        """The workers that count in the view in which a round was completed, and do not leave."""
+        return self._staying.get(running.under, self._links.view.staying)
 
     def take_lost(self) -> set[str]:
         """Tasks that the views have lost since the last call."""
@@ -210,9 +210,9 @@ class Client:
 
     def _entered(self, former: View) -> None:
         view = self._links.view
-        self._actives[view.number] = view.active
-        while len(self._actives) > _VIEWS_KEPT:
-            del self._actives[min(self._actives)]
+        self._staying[view.number] = view.staying
+        while len(self._staying) > _VIEWS_KEPT:
+            del self._staying[min(self._staying)]
         self._lost |= _lost("worker", former.workers, view.workers) | _lost("server", former.servers, view.servers)
         if self._next is None and self._links.index not in view.active:
             self._donor = min(view.active, default=None)
@@ -346,4 +346,5 @@ class Client:
 
 
 def _lost(role: str, before: Mapping[int, Member], now: Mapping[int, Member]) -> set[str]:
-    return {f"{role}-{n}" for n, member in before.items() if n not in now or now[n].life != member.life}
+    there = {n: member for n, member in before.items() if not member.leaving}
+    return {f"{role}-{n}" for n, member in there.items() if n not in now or now[n].life != member.life}

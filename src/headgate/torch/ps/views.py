@@ -17,6 +17,7 @@ class Member:
         life: How often it was started.
         active: Whether it counts, or is still to be given the state of the others.
         endpoint: Where it is reached; empty before it listens.
+        leaving: Whether it ends before the others: it takes no samples any more.
     """
 
     index: int
@@ -24,6 +25,7 @@ class Member:
     life: int
     active: bool
     endpoint: str
+    leaving: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,8 @@ class View:
         roles: dict[str, dict[int, Member]] = {"worker": {}, "server": {}}
         for entry in message["members"]:
             endpoint = (entry["endpoints"] or [""])[0]
-            member = Member(entry["index"], entry["node"], entry["life"], entry["active"], endpoint)
+            leaving = bool(entry.get("leaving"))
+            member = Member(entry["index"], entry["node"], entry["life"], entry["active"], endpoint, leaving)
             roles[entry["role"]][member.index] = member
         return cls(message["view"], roles["worker"], roles["server"])
 
@@ -56,3 +59,8 @@ class View:
     def active(self) -> frozenset[int]:
         """Indices of the workers that count."""
         return frozenset(index for index, member in self.workers.items() if member.active)
+
+    @property
+    def staying(self) -> frozenset[int]:
+        """Those of them between which the next samples are divided."""
+        return frozenset(index for index in self.active if not self.workers[index].leaving)
