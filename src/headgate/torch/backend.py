@@ -213,6 +213,10 @@ class Asynchronous(Link):
         """
 
     @abstractmethod
+    def follow(self, scheduler: Any) -> None:
+        """From now on the steps of this learning-rate scheduler count the batches of all workers."""
+
+    @abstractmethod
     def before_save(self) -> None:
         """A checkpoint is about to be saved here: bring parameters and the state of optimizers from the servers."""
 

@@ -86,7 +86,7 @@ class Session:
         """Register what the script trains with and load a checkpoint into it; the loaders, prepared."""
         self._trained.add(model, optimizer, scheduler)
         if self._worker is not None:
-            self._worker.prepare(model, optimizer, loss_reduction)
+            self._worker.prepare(model, optimizer, scheduler, loss_reduction)
             self._loaders.sharing = self._worker.sharing
         if hasattr(optimizer, "register_step_post_hook"):
             self._hooked = True

@@ -20,6 +20,7 @@ from headgate.torch.ps.links import Links
 from headgate.torch.ps.loop import Loop
 from headgate.torch.ps.optimizers import Chunk, Piece, cut, cut_state, joined_state, part
 from headgate.torch.ps.remote_table import RemoteTables
+from headgate.torch.ps.schedules import Schedule
 
 _GOODBYE_SECONDS = 1.0
 
@@ -81,6 +82,9 @@ class OnServers(Asynchronous):
         with torch.no_grad():
             for tensor, value in zip(tensors, found):
                 tensor.detach().copy_(value)
+
+    def follow(self, scheduler: Any) -> None:
+        self._leased.schedules.append(Schedule(scheduler))
 
     def before_save(self) -> None:
         self._freeze()

@@ -7,6 +7,7 @@ from typing import Any
 
 from headgate.torch.ps.calls import Caller
 from headgate.torch.ps.leases import LATER, OVER
+from headgate.torch.ps.schedules import Pace, Schedule
 from headgate.torch.shards import Dealer, Hand, Pass
 
 Key = tuple[int, int]
@@ -25,6 +26,7 @@ class Leased(Dealer):
     Attributes:
         positions: Batches of each pass under which all are done, when the others were last held; empty while they are
             not.
+        schedules: Schedulers that count the batches of all workers; passes over the first loader are theirs.
     """
 
     def __init__(
@@ -43,6 +45,8 @@ class Leased(Dealer):
         self._given: dict[Key, list[int]] = {}
         self._done: dict[Key, list[int]] = {}
         self._passes: dict[int, Key] = {}
+        self.schedules: list[Schedule] = []
+        self._pace: Pace | None = None
 
     def deal(self, coming: Pass) -> Hand:
         # Passes are counted alike by all workers, and later ones have higher numbers.
@@ -51,9 +55,15 @@ class Leased(Dealer):
         for past in [k for k in self._done if k[0] == key[0] and k[1] < number]:
             del self._done[past]
         self._passes[key[0]] = key
+        if key[0] == 0:
+            self._pace = Pace(coming.batches, coming.done)
+            for schedule in self.schedules:
+                schedule.enter(self._pace)
         return _LeasedHand(self, key, coming)
 
     def given(self, loader: int, number: int) -> None:
+        if loader == 0 and self._pace is not None:
+            self._pace.given(number)
         self._given.setdefault(self._passes[loader], []).append(number)
 
     def take_given(self) -> list[tuple[int, int, list[int]]]:
@@ -82,6 +92,10 @@ class Leased(Dealer):
             self.refresh()
         if isinstance(found, int):
             self.held.setdefault(key, []).append(found)
+        elif found == OVER and key == self._passes.get(0) and self._pace is not None:
+            self._pace.over = True
+            for schedule in self.schedules:
+                schedule.finish()
         return found
 
 
