@@ -48,8 +48,8 @@ class AgreedOrders:
         return asked
 
     def flags(self) -> tuple[bool, bool]:
-        """Whether this worker was asked to stop, and to save a checkpoint: told to the others in a round. That it leaves
-        before them is its own affair."""
+        """Whether this worker was asked to stop, and to save a checkpoint: told to the others in a round. That it
+        leaves before them is its own affair."""
         self._asked = self._channel.take_checkpoint() or self._asked
         return bool(self._channel.stopping) and not self.leaving, self._asked
 

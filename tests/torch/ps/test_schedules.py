@@ -21,7 +21,7 @@ def scheduler_of(kind: Any, **options: Any) -> Any:
 
 
 def rates(scheduler: Any, taken: list[int], after: bool = False) -> list[float]:
-    """The rate with each batch of a worker that takes these of every pass; with `after` it is stepped between passes."""
+    """The rate with each batch of a worker that takes these of every pass; `after`: stepped between passes."""
     schedule = Schedule(scheduler)
     found = []
     for _ in range(PASSES):
