@@ -29,6 +29,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import headgate.torch as hg
 
 TASK = os.environ["HEADGATE_TASK"].rpartition("/")[2]
+RESUMES = "HEADGATE_RESUME" in os.environ
 EPOCHS = 1000
 PIXELS, VALUES = 64, 17
 
@@ -115,7 +116,7 @@ def main() -> None:
     steps = Steps()
     hg.keep(steps=steps)
     model, optimizer, loader = hg.prepare(model, optimizer, loader)
-    borrows = steps.count > 0 and "HEADGATE_RESUME" not in os.environ and not args.leased
+    borrows = steps.count > 0 and not RESUMES and not args.leased
     trained = Path(f"trained-{TASK}-{os.getpid()}")
     try:
         for epoch in hg.epochs(EPOCHS):
