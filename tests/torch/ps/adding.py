@@ -53,7 +53,8 @@ def main() -> None:
         print("joins in round", number, flush=True)
     buffers = [torch.zeros(size, dtype=torch.float64) for size in SIZES] + [torch.zeros(1, dtype=torch.float64)]
     backend.register(buffers)
-    seen, first = [], True
+    seen: list[list[object]] = []
+    first = True
     while opened(number):
         if channel.take_hold():
             path = Path("state")

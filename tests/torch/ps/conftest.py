@@ -176,19 +176,18 @@ class Adding:
         """Let the workers do that many rounds in all, and wait until these have."""
         self.allow(rounds)
         for worker in workers:
-            wait.until(lambda worker=worker: rounds in self.steps(worker), _SECONDS, f"round {rounds} of {worker}")
+            self._await(worker, "progress", rounds)
 
     def await_push(self, number: int, *workers: str) -> None:
         """Wait until these have pushed all of that round, counted from 0."""
         for worker in workers:
-            wait.until(
-                lambda worker=worker: any(m["step"] == number for m in self.gang.of(worker, "pushed")),
-                _SECONDS,
-                f"round {number} of {worker}",
-            )
+            self._await(worker, "pushed", number)
 
-    def steps(self, worker: str) -> list[int]:
-        return [message["step"] for message in self.gang.of(worker, "progress")]
+    def _await(self, worker: str, kind: str, step: int) -> None:
+        def there() -> bool:
+            return any(message["step"] == step for message in self.gang.of(worker, kind))
+
+        wait.until(there, _SECONDS, f"{kind} {step} of {worker}")
 
     def finish(self, rounds: int) -> None:
         """Let the workers do that many rounds in all, and end well."""

@@ -40,6 +40,21 @@ def once(buffers: list[torch.Tensor], weight: float = 1.0) -> Callable[[Dense], 
     return act
 
 
+def push_and_block(backend: Dense, unblock: threading.Event) -> None:
+    """Push what the buffers hold, and then read nothing until the event is set."""
+    blocked = threading.Event()
+
+    def block() -> None:
+        blocked.set()
+        unblock.wait(60)
+
+    backend.begin(1.0)
+    for index in range(len(backend._registered.buffers)):
+        backend.launch(index)
+    backend._loop.call(block)
+    assert blocked.wait(30)
+
+
 def equal(sums: Any, buffers: list[torch.Tensor], times: float) -> bool:
     return all(torch.allclose(found, buffer * times) for found, buffer in zip(sums, buffers, strict=True))
 
@@ -139,7 +154,7 @@ def test_weights_differ_by_chunk_where_some_may_be_left_out_and_are_evened_out(j
 def test_what_was_lost_on_the_way_is_asked_for_again(job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_ASK_AGAIN_SECONDS", 0.1)
     running = job(2, 1)
-    lost = []
+    lost: list[Any] = []
     summed = client.Client._summed
 
     def lose_some(self: client.Client, server: int, message: Any) -> None:
@@ -159,7 +174,7 @@ def test_what_was_lost_on_the_way_is_asked_for_again(job: MakeJob, monkeypatch: 
 def test_a_push_that_was_lost_is_pushed_again(job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_ASK_AGAIN_SECONDS", 0.1)
     running = job(2, 1)
-    lost = []
+    lost: list[Any] = []
     push = client.Client._push
 
     def lose_one(self: client.Client, *what: Any) -> None:
@@ -196,13 +211,9 @@ def test_a_server_that_is_replaced_gets_back_the_sums_that_only_some_have(job: M
     running.together(add(*buffers))
     slow = running.backends[1]
     unblock = threading.Event()
-    # Worker 1 pushes, and is then kept from reading what comes back until the server is another one.
-    mine = [buffer.clone() for buffer in slow._registered.buffers]
-    fast = running.apart(once(mine), 0)
-    slow.begin(1.0)
-    for index in range(2):
-        slow.launch(index)
-    slow._loop.call(lambda: unblock.wait(60) and None)
+    # Worker 1 pushes, and is kept from reading what comes back until the server is another one.
+    push_and_block(slow, unblock)
+    fast = running.apart(once(list(running.backends[0]._registered.buffers)), 0)
     assert equal(fast.result(30).sums, buffers, 3)
     fast_sums = [total.clone() for total in fast.result().sums]
     for total in fast.result().sums:
@@ -261,12 +272,8 @@ def test_a_worker_that_only_lacks_sums_when_another_leaves_takes_them_as_they_we
     running.together(add(*buffers))
     unblock = threading.Event()
     slow = running.backends[1]
-    mine = [buffer.clone() for buffer in slow._registered.buffers]
-    ended = running.apart(once(mine), 0)
-    slow.begin(1.0)
-    for index in range(2):
-        slow.launch(index)
-    slow._loop.call(lambda: unblock.wait(60) and None)
+    push_and_block(slow, unblock)
+    ended = running.apart(once(list(running.backends[0]._registered.buffers)), 0)
     assert equal(ended.result(30).sums, buffers, 3)
     running.lose_worker(0)  # it has all that it came for, and ends
     unblock.set()

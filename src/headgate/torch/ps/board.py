@@ -27,7 +27,6 @@ class Board:
         chunks: All of them, by number.
         dtypes: Type of each buffer, as in a header.
         regions: Memory shared with servers beside this worker, by server.
-        shared_with: Which life of each server was offered memory.
     """
 
     def __init__(self, buffers: Sequence[torch.Tensor], servers: int) -> None:
@@ -37,7 +36,6 @@ class Board:
         self.chunks = self.layout.chunks
         self.dtypes = [DTYPES.index(buffer.dtype) for buffer in buffers]
         self.regions: dict[int, Region] = {}
-        self.shared_with: dict[int, int] = {}
         self._offered: dict[int, Region] = {}
         self._contributions = [memory(buffer) for buffer in buffers]
         self._sums = [memory(total) for total in self.sums]
@@ -75,7 +73,6 @@ class Board:
     def withdraw(self, server: int) -> None:
         """The server is not there any more."""
         self.regions.pop(server, None)
-        self.shared_with.pop(server, None)
         if server in self._offered:
             self._offered.pop(server).release()
 

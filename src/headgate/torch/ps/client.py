@@ -11,6 +11,7 @@ from headgate.torch.ps.board import Board, Round
 from headgate.torch.ps.layout import Chunk
 from headgate.torch.ps.links import Links
 from headgate.torch.ps.loop import Loop
+from headgate.torch.ps.offers import Offers
 from headgate.torch.ps.views import Member, View
 from headgate.torch.ps.wire import Buffer, Header, Kind, Message
 
@@ -48,7 +49,7 @@ class Client:
         self._answers: dict[int, list[int]] = {}
         self._donor: int | None = None
         self._staying: dict[int, frozenset[int]] = {}
-        self._board: Board | None = None
+        self._offers = Offers(links)
         self._lost: set[str] = set()
         self.error: BaseException | None = None
         links.handlers.update(
@@ -57,7 +58,6 @@ class Client:
                 Kind.SUM: self._summed,
                 Kind.PENDING: self._pending,
                 Kind.WANT: self._wanted,
-                Kind.MAPPED: self._mapped,
             }
         )
         links.watchers.append(self._entered)
@@ -67,7 +67,7 @@ class Client:
 
     def share(self, board: Board) -> None:
         """Exchange what is on this board through shared memory with servers beside this worker."""
-        self._loop.call(self._share, board)
+        self._loop.call(self._offers.make, board)
 
     def begin(self, board: Board, weight: float, lowest_only: bool = False) -> Round:
         """Begin the next round; returns at once."""
@@ -219,9 +219,6 @@ class Client:
         self._answers.clear()
         if self._round is not None:
             self._round.target = None
-        board = self._board
-        if board is not None:
-            self._share(board)
         self._ask()
 
     def _ask(self) -> None:
@@ -327,22 +324,6 @@ class Client:
     def _waited(self, running: Round) -> str:
         absent = [f"server-{n}" for n in range(self._links.servers) if self._links.member(n) is None]
         return ", ".join([*absent, *(f"worker-{n}" for n in sorted(running.waited))]) or "the servers' answers"
-
-    # --- shared memory -----------------------------------------------------------------------------------------------
-
-    def _share(self, board: Board) -> None:
-        self._board = board
-        for server in range(self._links.servers):
-            member = self._links.member(server)
-            if member is None or member.node != self._links.node:
-                board.withdraw(server)
-            elif board.shared_with.get(server) != member.life and (offered := board.offer(server)) is not None:
-                board.shared_with[server] = member.life
-                self._links.send_json(server, Header(Kind.SHARE, view=self._links.view.number), offered)
-
-    def _mapped(self, server: int, message: Message) -> None:
-        if self._board is not None:
-            self._board.accepted(server, message.json()["descriptor"])
 
 
 def _lost(role: str, before: Mapping[int, Member], now: Mapping[int, Member]) -> set[str]:

@@ -29,7 +29,7 @@ class _Link:
         self.compared = float("-inf")
         self.pinged = 0.0
         self.pings = 0
-        self.fastest = float("inf")
+        self.fastest = (float("inf"), 0.0)
 
 
 class Links:
@@ -107,7 +107,7 @@ class Links:
         now = time.monotonic()
         for server, link in self._links.items():
             if now - link.compared > _CLOCK_SECONDS:
-                link.compared, link.pings, link.fastest = now, _PINGS, float("inf")
+                link.compared, link.pings, link.fastest = now, _PINGS, (float("inf"), 0.0)
                 self._ping(server, link)
 
     def _ping(self, server: int, link: _Link) -> None:
@@ -119,11 +119,12 @@ class Links:
         link = self._links[server]
         header = message.header
         there, back = header.asked - link.pinged, header.sent - message.at
-        if there - back < link.fastest:
-            # As NTP does: what the way there and the way back take is taken to be the same.
-            link.fastest, link.clock = there - back, (there + back) / 2
+        # As NTP does: what the way there and the way back take is taken to be the same.
+        link.fastest = min(link.fastest, (there - back, (there + back) / 2))
         if link.pings:
             self._ping(server, link)
+        else:
+            link.clock = link.fastest[1]
 
     def _watch(self, message: Mapping[str, Any]) -> None:
         view = View.read(message) if message.get("type") == "peers" else self.view
