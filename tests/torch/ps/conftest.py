@@ -106,6 +106,10 @@ class Job:
         """Have one worker do something meanwhile."""
         return self._threads.submit(act, self.backends[worker])
 
+    def told(self, name: str, kind: str) -> list[dict[str, Any]]:
+        """The messages of that type that a task sent up, once there are any."""
+        return wait.until(lambda: self.tasks[name].of(kind), _SECONDS, f"{kind} of {name}")
+
     def tell(self) -> None:
         """Send the present view to all."""
         for task in self.tasks.values():
@@ -142,8 +146,7 @@ class Job:
         self.backends[backend.index] = backend
 
     def _listens(self, name: str) -> None:
-        told = wait.until(lambda: self.tasks[name].of("listening"), _SECONDS, f"{name} to listen")
-        self.peers.listen(name, told[0]["endpoints"])
+        self.peers.listen(name, self.told(name, "listening")[0]["endpoints"])
         self.tell()
 
 

@@ -21,7 +21,7 @@ def test_a_worker_and_a_server_may_be_killed_and_a_worker_join(adding: Callable[
     run.gang.kill("worker-0")  # in the middle of a round, and the lowest, whose values all began with
     run.reach(20, "worker-1", "worker-2")
     for worker in ("worker-1", "worker-2"):
-        (fault,) = run.gang.of(worker, "fault")
+        (fault,) = run.gang.wait_for(worker, "fault")
         assert "worker-0 lost; all others pushed again" in fault["text"]
         assert fault["steps"] == 1
 
@@ -30,7 +30,7 @@ def test_a_worker_and_a_server_may_be_killed_and_a_worker_join(adding: Callable[
     run.gang.start("server-1")
     run.reach(40, "worker-1", "worker-2")
     for worker in ("worker-1", "worker-2"):
-        _, fault = run.gang.of(worker, "fault")
+        _, fault = run.gang.wait_for(worker, "fault", 2)
         assert "server-1" in fault["text"]
         assert fault["seconds"] > 0
 
@@ -58,9 +58,9 @@ def test_others_do_not_wait_for_a_stopped_worker_where_some_may_be_left_out(addi
     run.reach(50, "worker-0", "worker-1")
     os.kill(run.gang.pid("worker-2"), signal.SIGCONT)
     assert run.gang.left("worker-2") == 0
-    (fault,) = run.gang.of("worker-2", "fault")
+    (fault,) = run.gang.wait_for("worker-2", "fault")
     assert "too far behind" in fault["text"]
     run.finish(55)
     assert run.seen("worker-0") == run.seen("worker-1")
     assert run.seen("worker-0")[-1][1] == [0, 1]
-    assert "came too late to count" in run.gang.of("server-0", "note")[-1]["text"]
+    assert "came too late to count" in run.gang.wait_for("server-0", "note")[-1]["text"]

@@ -197,7 +197,7 @@ def test_who_is_waited_for_is_said(job: MakeJob, monkeypatch: pytest.MonkeyPatch
     running.start()
     buffers = [torch.ones(4)]
     waiting = running.apart(add(*buffers), 0)
-    (note,) = wait.until(lambda: running.tasks["worker-0"].of("note"), what="a note")
+    (note,) = running.told("worker-0", "note")
     assert note["text"].startswith("round 0 has waited")
     assert note["text"].endswith("for worker-1")
     running.together(add(*buffers), 1)
@@ -222,7 +222,7 @@ def test_a_server_that_is_replaced_gets_back_the_sums_that_only_some_have(job: M
     unblock.set()
     late = running.apart(lambda backend: backend.finish(), 1).result(30)
     assert all(torch.equal(a, b) for a, b in zip(late.sums, fast_sums, strict=True))
-    (fault,) = running.tasks["worker-1"].of("fault")
+    (fault,) = running.told("worker-1", "fault")
     assert "server-1 lost; the others had its sums" in fault["text"]
     assert fault["steps"] == 0
     for result in running.together(add(*buffers)).values():
@@ -244,7 +244,7 @@ def test_the_rest_push_again_when_a_worker_is_lost_in_the_middle_of_a_round(job:
         result = other.result(30)
         assert result.members == (1, 2)
         assert equal(result.sums, buffers, 5)
-    (fault,) = running.tasks["worker-1"].of("fault")
+    (fault,) = running.told("worker-1", "fault")
     assert (fault["text"], fault["steps"]) == ("round 1: worker-0 lost; all others pushed again", 1)
     assert fault["seconds"] >= 0
 
