@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from headgate.task import Stop
 from headgate.testing import wait
 from headgate.torch.backend import RoundResult
 from headgate.torch.ps import client
@@ -202,6 +203,21 @@ def test_who_is_waited_for_is_said(job: MakeJob, monkeypatch: pytest.MonkeyPatch
     assert note["text"].endswith("for worker-1")
     running.together(add(*buffers), 1)
     assert equal(waiting.result(10).sums, buffers, 3)
+
+
+def test_a_worker_that_nobody_answers_ends_once_the_hub_is_gone_too(
+    job: MakeJob, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(client, "_ASK_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(client, "_NOTE_SECONDS", 0.2)
+    running = job(2, 1)
+    running.start()
+    waiting = running.apart(add(torch.ones(4)), 0)
+    running.told("worker-0", "note")
+    assert not waiting.done()
+    running.tasks["worker-0"].hang_up()
+    assert isinstance(waiting.exception(30), Stop)
+    assert "waited" in capfd.readouterr().err
 
 
 def test_a_server_that_is_replaced_gets_back_the_sums_that_only_some_have(job: MakeJob) -> None:

@@ -25,6 +25,10 @@ class Behind(Exception):
     """The servers do not keep the sums that this worker needs next any more."""
 
 
+class Forsaken(Exception):
+    """Nothing moves, and the hub, which would replace what is gone, is gone itself."""
+
+
 class Client:
     """Takes part in rounds, one at a time. Methods with an underscore run in the loop's thread only.
 
@@ -33,15 +37,19 @@ class Client:
         loop: Drives them.
         joins: Whether others are at work already, whose next round is this worker's first.
         note: Tells the user something.
+        hub_gone: Whether the hub is.
 
     Attributes:
         error: What ended the loop's thread, or keeps this worker from going on.
     """
 
-    def __init__(self, links: Links, loop: Loop, joins: bool, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, links: Links, loop: Loop, joins: bool, note: Callable[[str], None], hub_gone: Callable[[], bool]
+    ) -> None:
         self._links = links
         self._loop = loop
         self._note = note
+        self._hub_gone = hub_gone
         self._next: int | None = None if joins else 0
         self._under = -1
         self._round: Round | None = None
@@ -84,6 +92,7 @@ class Client:
 
         Raises:
             Behind: They are not to be had any more.
+            Forsaken: Nobody is left to send them.
         """
         while not running.done.wait(_LOOK_SECONDS):
             if self.error is not None:
@@ -309,9 +318,14 @@ class Client:
             self._ask()
         else:
             self._pull(running)
-        if still > _NOTE_SECONDS and not running.noted:
+        if still < _NOTE_SECONDS:
+            return
+        waited = f"round {running.number} has waited {still:.0f} s for {self._waited(running)}"
+        if self._hub_gone():
+            self.fail(Forsaken(f"{waited}, and the hub is gone"))
+        elif not running.noted:
             running.noted = True
-            self._note(f"round {running.number} has waited {still:.0f} s for {self._waited(running)}")
+            self._note(waited)
 
     def _pending(self, server: int, message: Message) -> None:
         running, content = self._round, message.json()

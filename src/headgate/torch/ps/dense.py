@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ import torch
 from headgate.task import Channel, Stop
 from headgate.torch.backend import MIB, Backend, Passage, RoundResult, Transfer
 from headgate.torch.ps.board import Board, Round
-from headgate.torch.ps.client import Behind, Client
+from headgate.torch.ps.client import Behind, Client, Forsaken
 from headgate.torch.ps.links import Links
 from headgate.torch.ps.loop import Loop
 from headgate.torch.ps.remote_table import RemoteTables
@@ -41,12 +42,12 @@ class Dense(Backend):
     def __init__(self, channel: Channel, links: Links, loop: Loop) -> None:
         welcome = channel.welcome
         self.index = welcome["index"]
-        self.members = tuple(sorted(m["index"] for m in channel.peers["members"] if m["role"] == "worker"))
+        self.members = tuple(range(welcome["plan"]["workers"]))
         self._channel = channel
         self._loop = loop
         self._servers = links.servers
         self._lockstep = not welcome["plan"]["backup_workers"]
-        self._client = Client(links, loop, welcome["joins"], self._note)
+        self._client = Client(links, loop, welcome["joins"], self._note, lambda: channel.stopping == "orphaned")
         self._board: Board | None = None
         self._round: Round | None = None
         self._seconds: deque[float] = deque(maxlen=_ROUNDS_TO_COMPARE)
@@ -66,9 +67,7 @@ class Dense(Backend):
         self._board = Board(buffers, self._servers)
         self._client.share(self._board)
 
-    def adopt_tables(
-        self, model: torch.nn.Module, optimizer: Any, share: Callable[[], tuple[float, bool]]
-    ) -> None:
+    def adopt_tables(self, model: torch.nn.Module, optimizer: Any, share: Callable[[], tuple[float, bool]]) -> None:
         self.tables.share = share
         self.tables.adopt(self._models, model, optimizer)
         self._models += 1
@@ -131,11 +130,11 @@ class Dense(Backend):
         except Behind as error:
             text = f"too far behind the others to catch up, and ends: {error}"
             self._channel.send({"type": "fault", "text": text, "seconds": 0.0, "steps": 0, "leaves": True})
-            self._leave(error)
-
-    def _leave(self, error: BaseException) -> None:
-        self._channel.flush(_GOODBYE_SECONDS)
-        raise Stop from error
+            self._channel.flush(_GOODBYE_SECONDS)
+            raise Stop from error
+        except Forsaken as error:
+            print(f"worker-{self.index} ends: {error}", file=sys.stderr)
+            raise Stop from error
 
     def _even_out(self, running: Round) -> None:
         """Where a sum need not be of all, each chunk's may be of other workers: have all stand for as many samples."""
