@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.hub.team import Team
-from tests.hub.user import User
+from tests.hub.user import SECONDS, User
 
 from headgate.testing import wait
 
@@ -27,12 +27,13 @@ def test_tasks_know_each_other_and_the_servers_end_last(team: Team) -> None:
     assert (server["role"], worker["role"], worker["index"], worker["joins"]) == ("server", "worker", 1, False)
     assert "server_secret" in server["secrets"] and "server_secret" not in worker["secrets"]
     assert worker["plan"]["workers"] == 2
-    [job] = team.user.json("status")["jobs"]
-    assert [(task["task"], task["state"]) for task in job["tasks"]] == [
-        ("worker-0", "running"),
-        ("worker-1", "running"),
-        ("server-0", "running"),
-    ]
+    expected = [("worker-0", "running"), ("worker-1", "running"), ("server-0", "running")]
+
+    def shown() -> bool:
+        [job] = team.user.json("status")["jobs"]
+        return [(task["task"], task["state"]) for task in job["tasks"]] == expected
+
+    wait.until(shown, SECONDS, "status shows the tasks")
     assert "worker-1  running" in team.user.types("status").stdout
     team.user.touch("go")
     done = team.ends("done")
