@@ -10,7 +10,7 @@ import io
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Protocol
 
 import torch
 
@@ -51,6 +51,30 @@ class Transfer:
 
 
 @dataclass(frozen=True)
+class Movement:
+    """What a step spent on other tasks in one go.
+
+    Args:
+        spans: Name (`push`, `wait`, `pull`), begin by `time.perf_counter()`, and seconds of what the running step did
+            nothing else in.
+        transfers: What went to and fro.
+    """
+
+    spans: Sequence[tuple[str, float, float]]
+    transfers: Sequence[Transfer] = ()
+
+
+class Observer(Protocol):
+    """Who measures the steps that a link carries."""
+
+    def sampling(self) -> bool:
+        """Whether the running step is measured."""
+
+    def moved(self, movement: Movement) -> None:
+        """The running step, if it is measured, spent this on other tasks."""
+
+
+@dataclass(frozen=True)
 class RoundResult:
     """What a round came to.
 
@@ -77,9 +101,11 @@ class Link(ABC):
 
     Attributes:
         index: This worker's index in the plan.
+        observer: Is told what steps spend outside of rounds; None: nobody is.
     """
 
     index: int
+    observer: Observer | None = None
 
     @property
     @abstractmethod
@@ -197,9 +223,11 @@ class Asynchronous(Link):
 
     Attributes:
         dealer: Which global batches this worker takes.
+        staleness: Most steps that a worker was ahead of the slowest so far, as far as this one was told.
     """
 
     dealer: Dealer
+    staleness: int = 0
 
     @abstractmethod
     def adopt(self, model: torch.nn.Module, optimizer: Any) -> None:
@@ -217,8 +245,12 @@ class Asynchronous(Link):
         """From now on the steps of this learning-rate scheduler count the batches of all workers."""
 
     @abstractmethod
-    def before_save(self) -> None:
-        """A checkpoint is about to be saved here: bring parameters and the state of optimizers from the servers."""
+    def before_save(self) -> int:
+        """A checkpoint is about to be saved here: bring parameters and the state of optimizers from the servers.
+
+        Returns:
+            Batches past the position that is saved which are part of these values: a resume takes them again.
+        """
 
 
 REMOTE = "_headgate_remote"

@@ -10,7 +10,7 @@ from torch import nn
 
 from headgate.task import Channel, Stop
 from headgate.torch import rng
-from headgate.torch.backend import REMOTE, Asynchronous, Backend, Link
+from headgate.torch.backend import REMOTE, Asynchronous, Backend, Link, Observer
 from headgate.torch.orders import AgreedOrders
 from headgate.torch.reduce import Exchange, Reducer, Weight
 from headgate.torch.shards import Dealer, Dealt, Sharing, Slices
@@ -21,14 +21,11 @@ JOIN_SECONDS = 600.0
 """How long a worker that joins others waits for their state, and they for it."""
 
 
-class Owner(Protocol):
+class Owner(Observer, Protocol):
     """The session that a worker is part of."""
 
     def place(self) -> tuple[int, int]:
         """Present phase and epoch; -1 where there is none."""
-
-    def sampling(self) -> bool:
-        """Whether the running step is measured."""
 
     def exchanged(self, exchange: Exchange) -> None: ...
 
@@ -120,6 +117,11 @@ class Worker:
         """Whether the plan has parameter servers."""
         return bool(self._plan["strategy"] == "ps")
 
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """What goes with the script's own metrics."""
+        return {"staleness": self._link.staleness} if isinstance(self._link, Asynchronous) else {}
+
     def insist(self) -> None:
         """No step comes: do alone what the engine asked for."""
         self._agreed.insist()
@@ -202,7 +204,13 @@ class Worker:
     def before_save(self) -> dict[str, Any]:
         """A checkpoint is about to be saved; what it holds for those who resume or join."""
         if isinstance(self._link, Asynchronous):
-            self._link.before_save()
+            ahead = self._link.before_save()
+            if ahead:
+                self._owner.note(
+                    f"batches past the position of the checkpoint that is saved now which were done already: {ahead}; "
+                    "a resume from it trains on them again"
+                )
+            return {"ahead": ahead}
         return {} if self._slices is None else {"members": list(self._slices.members)}
 
     def hold(self) -> None:
@@ -226,6 +234,7 @@ class Worker:
 
     def _tie(self, device: torch.device) -> Link:
         link = self._link = self._connected(device)
+        link.observer = self._owner
         dealer: Dealer
         if isinstance(link, Backend):
             dealer = self._slices = self._slices_of(link)

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from headgate.task import StepSpans
-from headgate.torch.backend import Passage, RoundResult
+from headgate.torch.backend import Movement, Passage, RoundResult
 from headgate.torch.rng import cuda_in_use
 
 FIRST_STEPS = 20
@@ -134,17 +134,21 @@ class Meter:
 
     def exchanged(self, begin: float, end: float, result: RoundResult) -> None:
         """Of the running span, the time from `begin` to `end` went into exchanging gradients."""
+        wait, pull = result.wait_seconds, result.pull_seconds
+        push = max(0.0, end - begin - wait - pull)
+        spans = (("push", begin, push), ("wait", begin + push, wait), ("pull", begin + push + wait, pull))
+        self.moved(Movement(spans, result.transfers))
+
+    def moved(self, movement: Movement) -> None:
+        """Of the running span, these belong to the exchange with other tasks."""
         if not self._sampled:
             return
-        at = begin
-        wait, pull = result.wait_seconds, result.pull_seconds
-        for name, seconds in zip(_EXCHANGE, (max(0.0, end - begin - wait - pull), wait, pull)):
-            if seconds:
-                self._spans.carve(name, at, seconds)
-                at += seconds
+        for name, begin, seconds in movement.spans:
+            if seconds > 0 or name == "push":  # what was sent is told with it
+                self._spans.carve(name, begin, max(0.0, seconds))
         self._transfers += [
             {"peer": transfer.peer, "push": self._passage(transfer.push), "pull": self._passage(transfer.pull)}
-            for transfer in result.transfers
+            for transfer in movement.transfers
         ]
 
     def _passage(self, passage: Passage | None) -> list[float] | None:

@@ -18,6 +18,7 @@ from torch import nn
 
 from headgate.task import Channel, Progress, Stop, TaskEnvironment
 from headgate.torch import batches, checkpoints
+from headgate.torch.backend import Movement
 from headgate.torch.distributed import Worker, plan_of, state_to_join
 from headgate.torch.iteration import Iteration
 from headgate.torch.loaders import Loaders
@@ -76,6 +77,7 @@ class Session:
         self._ended = False
         self._noted: set[str] = set()
         self._thread = threading.get_ident()
+        self._tell_of_repeats()
         atexit.register(self.close)
 
     # --- what the script calls ---------------------------------------------------------------------------------------
@@ -145,6 +147,8 @@ class Session:
         self._progress.step = self._steps if step is None else step
         if isinstance(loss, torch.Tensor):
             loss = loss.detach() if loss.is_cuda else loss.item() if loss.numel() == 1 else loss.detach().mean()
+        if self._worker is not None:
+            metrics = {**self._worker.metrics, **metrics}
         self._progress.report(loss, metrics)
         if not self._loaders.states and self._stepped:
             self._begin_step()
@@ -248,6 +252,9 @@ class Session:
 
     def exchanged(self, exchange: Exchange) -> None:
         self._meter.exchanged(exchange.begin, exchange.end, exchange.result)
+
+    def moved(self, movement: Movement) -> None:
+        self._meter.moved(movement)
 
     # --- boundaries --------------------------------------------------------------------------------------------------
 
@@ -367,6 +374,16 @@ class Session:
         self._saver.save(why, self._steps, place)
 
     # --- what is told ------------------------------------------------------------------------------------------------
+
+    def _tell_of_repeats(self) -> None:
+        """Where workers did not wait for each other, some were ahead of the position that is resumed from."""
+        ahead = self._resume.get("ahead", 0) if self._resume is not None else 0
+        welcome = self._channel.welcome
+        if ahead and not welcome.get("index") and not welcome.get("joins"):
+            self.note(
+                f"batches past the position of the checkpoint that were done before it was saved: {ahead}; they are "
+                "trained on again"
+            )
 
     def note(self, text: str) -> None:
         """Tell the user something, once."""

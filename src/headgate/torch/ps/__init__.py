@@ -72,7 +72,9 @@ def backend(channel: Channel) -> Backend:
     loop = Loop("headgate-wire", failed)
     links = Links(channel, loop)
     dense = Dense(channel, links, loop)
-    dense.tables = RemoteTables(Caller(links, loop, channel), True, _checkpoints(), lambda: dense.members)
+    dense.tables = RemoteTables(
+        Caller(links, loop, channel), True, _checkpoints(), lambda: dense.observer, lambda: dense.members
+    )
     made.append(dense)
     links.start()
     return dense

@@ -4,6 +4,7 @@ are, and new values come back, chunk by chunk in one round trip."""
 from __future__ import annotations
 
 import functools
+import time
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,9 +13,9 @@ import torch
 from torch import nn
 
 from headgate.task import Channel
-from headgate.torch.backend import REMOTE, Asynchronous
+from headgate.torch.backend import REMOTE, Asynchronous, Movement
 from headgate.torch.ps import optimizers
-from headgate.torch.ps.calls import Answer, Caller
+from headgate.torch.ps.calls import Answer, Caller, transfers
 from headgate.torch.ps.leased import Leased
 from headgate.torch.ps.links import Links
 from headgate.torch.ps.loop import Loop
@@ -41,13 +42,12 @@ class OnServers(Asynchronous):
         self._loop = loop
         self.caller = Caller(links, loop, channel)
         self.caller.greetings.append(self._greet)
-        self._tables = RemoteTables(self.caller, together=False, folder=folder)
+        self._tables = RemoteTables(self.caller, False, folder, lambda: self.observer)
         self._adopted: list[_Adopted] = []
         self._models = 0
         self._broadcasts = 0
         self._clock: int | None = None
         self._told: Answer | None = None
-        self._largest = 0
         self._closed = False
         self._noted: set[str] = set()
         self.dealer = self._leased = Leased(self.caller, self._refresh, self._note, self._freeze)
@@ -86,9 +86,10 @@ class OnServers(Asynchronous):
     def follow(self, scheduler: Any) -> None:
         self._leased.schedules.append(Schedule(scheduler))
 
-    def before_save(self) -> None:
+    def before_save(self) -> int:
         self._freeze()
         self._refresh()
+        return self._leased.ahead if self._leased.positions else 0
 
     def close(self) -> None:
         if self._closed:
@@ -97,7 +98,7 @@ class OnServers(Asynchronous):
         pulled, pushed = sum(self.caller.bytes_in), sum(self.caller.bytes_out)
         self._note(
             f"worker-{self.index}: {pulled / 1e6:.1f} MB came from the servers and {pushed / 1e6:.1f} MB went to them; "
-            f"workers were at most {self._largest} steps ahead of the slowest"
+            f"workers were at most {self.staleness} steps ahead of the slowest"
         )
         if self._told is not None:  # once this worker has left, servers no longer listen to it
             self._told.there_within(_GOODBYE_SECONDS)
@@ -127,18 +128,26 @@ class OnServers(Asynchronous):
     def _step(self, adopted: _Adopted) -> None:
         adopted.optimizer._opt_called = True
         paced = adopted is self._adopted[0]
+        begin = time.perf_counter()
         if paced:
             self._begin()
-        self._tables.push(adopted.optimizer)
-        adopted.step()
+        may = time.perf_counter()
+        answers = self._tables.push(adopted.optimizer)
+        answers += adopted.step(self._clock if paced else None)
         self._tables.settle()
+        if self.observer is not None and self.observer.sampling():
+            pushed = max((answer.reached for answer in answers), default=may)
+            came = max((answer.came for answer in answers), default=may)
+            spans = (("wait", begin, may - begin), ("push", may, pushed - may), ("pull", pushed, came - pushed))
+            self.observer.moved(Movement(spans, transfers(answers)))
+            self.caller.compare_clocks()
         if paced:
             self._done()
 
     def _begin(self) -> None:
         """Wait until server 0 lets this worker step."""
         self._leased.positions = {}
-        self._largest = max(self._largest, self.caller.ask(0, "pace.begin", {})["largest"])
+        self.staleness = max(self.staleness, self.caller.ask(0, "pace.begin", {})["largest"])
 
     def _done(self) -> None:
         self._clock = (self._clock or 0) + 1
@@ -150,7 +159,7 @@ class OnServers(Asynchronous):
         """Hold the others before their next step, until this worker's own: what is saved is what all agree on."""
         if not self._leased.positions and self.lowest:
             positions = self.caller.ask(0, "pace.freeze", {})["positions"]
-            self._leased.positions = {(loader, number): below for loader, number, below, _ in positions}
+            self._leased.take_positions(positions)
 
     def _refresh(self) -> None:
         """Bring the values that the servers have now."""
@@ -200,6 +209,7 @@ class _Adopted:
         self._groups = [group for _, group, _ in found]
         self._places = [place for _, _, place in found]
         self._chunks = cut(self._parameters, caller.servers, optimizers.element_wise(type(optimizer)))
+        self._last = {chunk.server: number for number, chunk in enumerate(self._chunks)}
         self._sent: list[dict[str, Any]] = [dict(options) for options in self._recipe["groups"]]
 
     def create(self) -> None:
@@ -232,8 +242,12 @@ class _Adopted:
         self._sent = [{} for _ in self._sent]
 
     @torch.no_grad()
-    def step(self) -> None:
-        """Push gradients, and take the new values."""
+    def step(self, ends: int | None) -> list[Answer]:
+        """Push gradients, and take the new values; the answers with these.
+
+        Args:
+            ends: Number of the step, if servers are to time it.
+        """
         changed = self._changed()
         answers = []
         for number, chunk in enumerate(self._chunks):
@@ -243,10 +257,12 @@ class _Adopted:
                 "gradients": self._gradients([chunk.pieces[i] for i in present], chunk),
                 "present": None if len(present) == len(chunk.pieces) else present,
                 "changed": changed,
+                "ends": ends if self._last[chunk.server] == number else None,
             }
             answers.append(self._caller.call(chunk.server, "parameters.step", content))
         for chunk, answer in zip(self._chunks, answers):
             self._take(chunk, answer.wait()["values"])
+        return answers
 
     @torch.no_grad()
     def pull(self) -> None:

@@ -4,11 +4,13 @@ step together and tables are made of. Dense synchronous rounds have messages of 
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headgate.task import Channel, Stop
+from headgate.torch.backend import Passage, Transfer
 from headgate.torch.ps.payload import PayloadError, octets, pack, unpack
 from headgate.torch.ps.views import View
 from headgate.torch.ps.wire import Buffer, Header, Message
@@ -29,10 +31,24 @@ class CallError(RuntimeError):
 
 
 class Answer:
-    """What a server will answer."""
+    """What a server will answer.
 
-    def __init__(self, caller: Caller) -> None:
+    Attributes:
+        server: Index of the server.
+        bytes_out: Bytes of the question.
+        bytes_in: Bytes of the answer.
+        sent: When the question left, by our clock, in seconds; as the others, known once the answer is there.
+        reached: When it had reached the server.
+        left: When the answer left there.
+        came: When it came.
+    """
+
+    def __init__(self, caller: Caller, server: int, bytes_out: int) -> None:
         self._caller = caller
+        self.server = server
+        self.bytes_out = bytes_out
+        self.bytes_in = 0
+        self.sent = self.reached = self.left = self.came = 0.0
         self.there = False
         self.found: Any = None
         self.error: BaseException | None = None
@@ -97,9 +113,9 @@ class Caller:
 
     def call(self, server: int, operation: str, content: Mapping[str, Any]) -> Answer:
         """Ask a server; returns at once. The tensors in `content` must not change until the answer is there."""
-        text, tensors = pack({"do": operation, **content})
-        answer = Answer(self)
-        self._loop.call(self._send, server, answer, [text, *map(octets, tensors)])
+        frames = _framed(operation, content)
+        answer = Answer(self, server, sum(map(len, frames)))
+        self._loop.call(self._send, server, answer, frames)
         return answer
 
     def ask(self, server: int, operation: str, content: Mapping[str, Any]) -> Any:
@@ -109,6 +125,10 @@ class Caller:
             CallError: The server could not do it.
         """
         return self.call(server, operation, content).wait()
+
+    def compare_clocks(self) -> None:
+        """Compare our clock with the servers', if that is due: at a time when nothing else is under way."""
+        self._loop.call(self._links.compare_clocks)
 
     def fail(self, error: BaseException) -> None:
         """The loop has ended with an error: whoever waits is to raise it."""
@@ -157,8 +177,8 @@ class Caller:
             waiting, self._open[index] = self._open[index], {}
             for greeting in self.greetings:
                 for operation, content in greeting(index, again):
-                    text, tensors = pack({"do": operation, **content})
-                    self._send(index, Answer(self), [text, *map(octets, tensors)])
+                    frames = _framed(operation, content)
+                    self._send(index, Answer(self, index, sum(map(len, frames))), frames)
             for answer, frames in waiting.values():
                 self._send(index, answer, frames)
 
@@ -166,14 +186,20 @@ class Caller:
         self._number = (self._number + 1) & 0xFFFFFFFF
         self._open[index][self._number] = (answer, frames)
         header = Header(CALL, view=self._links.view.number, round=self._number)
+        answer.sent = time.monotonic()
         if index in self._lives and self._links.send(index, header, *frames):
-            self.bytes_out[index] += sum(map(len, frames))
+            self.bytes_out[index] += answer.bytes_out
 
     def _answered(self, index: int, message: Message) -> None:
         answer, _ = self._open[index].pop(message.header.round, (None, None))
-        self.bytes_in[index] += sum(len(frame.buffer) for frame in message.frames)
+        size = sum(len(frame.buffer) for frame in message.frames)
+        self.bytes_in[index] += size
         if answer is None:
             return
+        answer.bytes_in, answer.came = size, message.at
+        # The clocks of two nodes differ by what their comparison cannot know.
+        answer.reached = min(max(self._links.ours(index, message.header.asked), answer.sent), message.at)
+        answer.left = min(max(self._links.ours(index, message.header.sent), answer.reached), message.at)
         try:
             found = unpack(message.frames[0].bytes, [frame.buffer for frame in message.frames[1:]])
         except (PayloadError, IndexError) as error:
@@ -181,6 +207,25 @@ class Caller:
             return
         failed = found.get("error")
         self.settle(answer, found, None if failed is None else CallError(f"server-{index}: {failed}"))
+
+
+def transfers(answers: Iterable[Answer]) -> list[Transfer]:
+    """What questions, all of which were answered, took to the servers, and what came back."""
+    by_server: dict[int, list[Answer]] = {}
+    for answer in answers:
+        by_server.setdefault(answer.server, []).append(answer)
+    found = []
+    for server, calls in sorted(by_server.items()):
+        sizes = sum(call.bytes_out for call in calls), sum(call.bytes_in for call in calls)
+        push = Passage(min(call.sent for call in calls), max(call.reached for call in calls), sizes[0])
+        pull = Passage(min(call.left for call in calls), max(call.came for call in calls), sizes[1])
+        found.append(Transfer(f"server-{server}", push, pull))
+    return found
+
+
+def _framed(operation: str, content: Mapping[str, Any]) -> list[Buffer]:
+    text, tensors = pack({"do": operation, **content})
+    return [text, *map(octets, tensors)]
 
 
 class Question:
@@ -197,6 +242,7 @@ class Question:
         self._desk = desk
         self._life = message.header.life
         self._number = message.header.round
+        self._at = message.at
 
     def answer(self, **content: Any) -> None:
         """Send the answer, if whoever asked is still there. The tensors in it must not change afterwards."""
@@ -204,14 +250,21 @@ class Question:
         if member is None or member.life != self._life:
             return
         text, tensors = pack(content)
-        header = Header(ANSWER, round=self._number)
-        self._desk.server.send(self.worker, header, text, *map(octets, tensors))
+        header = Header(ANSWER, round=self._number, asked=self._at)
+        self._desk.send(self.worker, header, [text, *map(octets, tensors)])
 
 
 class Clerk(ABC):
-    """Answers some operations."""
+    """Answers some operations.
+
+    Attributes:
+        operations: Which.
+        lost: What it means, in words, that a server which was started again without a snapshot is asked for one of
+            these operations.
+    """
 
     operations: frozenset[str]
+    lost: Mapping[str, str] = {}
 
     @abstractmethod
     def asked(self, operation: str, question: Question) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,9 @@ from headgate.torch.ps.calls import CALL, CallError, Clerk, Question
 from headgate.torch.ps.payload import PayloadError, unpack
 from headgate.torch.ps.server import Server, Service
 from headgate.torch.ps.snapshots import SnapshotError, Writer, interval, read
+from headgate.torch.ps.timing import RoundSpans
 from headgate.torch.ps.views import View
-from headgate.torch.ps.wire import Message
+from headgate.torch.ps.wire import Buffer, Header, Message
 
 Clerks = Callable[[Mapping[str, Any], bool], Mapping[str, Clerk]]
 
@@ -24,11 +25,12 @@ class Desk(Service):
         server: The server.
         clerks: Makes the clerks by name, given what was saved by name and whether the server was started again.
         folder: Where snapshots go; None: nowhere.
+        spans: Times the steps of workers; None: somebody else tells where this server's time goes.
     """
 
     kinds = frozenset({CALL})
 
-    def __init__(self, server: Server, clerks: Clerks, folder: Path | None) -> None:
+    def __init__(self, server: Server, clerks: Clerks, folder: Path | None, spans: RoundSpans | None) -> None:
         self.server = server
         self._make = clerks
         self._clerks: dict[str, Clerk] = {}
@@ -36,19 +38,47 @@ class Desk(Service):
         self._path = None if folder is None else folder / f"server-{server.index}.snapshot"
         self._writer = None if self._path is None else Writer(self._path, server.note)
         self._every = interval()
+        self._spans = spans
+        self._bare = False
+        self._told: set[str] = set()
+
+    def send(self, worker: int, header: Header, frames: Sequence[Buffer]) -> None:
+        """Send an answer."""
+        before = time.monotonic()
+        self.server.send(worker, header, *frames)
+        if self._spans is not None:
+            self._spans.send += time.monotonic() - before
+            self._spans.bytes_out += sum(map(len, frames))
 
     def received(self, worker: int, message: Message) -> None:
+        spans = self._spans
+        if spans is None:
+            self._answer(worker, message)
+            return
+        spans.bytes_in += sum(len(frame.buffer) for frame in message.frames)
+        before, sending = time.monotonic(), spans.send
+        ended = self._answer(worker, message)
+        spans.update += time.monotonic() - before - (spans.send - sending)
+        if ended is not None:
+            spans.completed(ended)
+
+    def _answer(self, worker: int, message: Message) -> int | None:
+        """Have a call answered; the number of the worker's step, counted from 0, if the call is the last of it."""
         question = Question(self, worker, message)
+        ended: int | None = None
         try:
             content = unpack(message.frames[0].bytes, [frame.buffer for frame in message.frames[1:]])
             operation = content.pop("do")
+            ended = content.pop("ends", None)
             question.content = content
             clerk = self._by_operation.get(operation)
             if clerk is None:
                 raise CallError(f"{operation!r} is not known here")
+            self._tell_of_loss(clerk, operation)
             clerk.asked(operation, question)
         except (CallError, PayloadError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
             question.answer(error=f"{type(error).__name__}: {error}")
+        return ended
 
     def entered(self, view: View) -> None:
         if not self._clerks:
@@ -65,7 +95,9 @@ class Desk(Service):
     def _begin(self) -> None:
         """The first view tells which life of the server this is."""
         again = self.server.life > 1
-        self._clerks = dict(self._make(self._restored() if again else {}, again))
+        saved = self._restored() if again else {}
+        self._bare = again and not saved
+        self._clerks = dict(self._make(saved, again))
         self._by_operation = {operation: clerk for clerk in self._clerks.values() for operation in clerk.operations}
         if self._path is not None and not again:
             self._path.unlink(missing_ok=True)
@@ -88,6 +120,14 @@ class Desk(Service):
         self.server.notify({"type": "fault", "text": text, "seconds": age, "steps": 0})
         state: Mapping[str, Any] = saved["state"]
         return state
+
+    def _tell_of_loss(self, clerk: Clerk, operation: str) -> None:
+        """A worker makes anew what a former life of the server had, and no snapshot has."""
+        text = clerk.lost.get(operation) if self._bare else None
+        if text is not None and text not in self._told:
+            self._told.add(text)
+            text = f"server-{self.server.index} was started again before it had saved anything: {text}"
+            self.server.notify({"type": "fault", "text": text, "seconds": 0.0, "steps": 0})
 
     def _save(self) -> None:
         state = {name: found for name, clerk in self._clerks.items() if (found := clerk.state())}

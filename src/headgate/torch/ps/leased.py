@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from headgate.torch.ps.calls import Caller
@@ -26,6 +26,7 @@ class Leased(Dealer):
     Attributes:
         positions: Batches of each pass under which all are done, when the others were last held; empty while they are
             not.
+        ahead: Batches past `positions` that were done then, and past the pass of each loader that this worker is in.
         schedules: Schedulers that count the batches of all workers; passes over the first loader are theirs.
     """
 
@@ -40,6 +41,7 @@ class Leased(Dealer):
         self.refresh = refresh
         self.note = note
         self.positions: dict[Key, int] = {}
+        self.ahead = 0
         self.freeze = freeze
         self.held: dict[Key, list[int]] = {}
         self._given: dict[Key, list[int]] = {}
@@ -76,6 +78,15 @@ class Leased(Dealer):
             left = set(numbers)
             self.held[key] = [n for n in self.held.get(key, ()) if n not in left]
         return found
+
+    def take_positions(self, found: Iterable[tuple[int, int, int, Sequence[int]]]) -> None:
+        """The others are held: of each pass, by loader and number, under which batch all are done, and which others."""
+        found = list(found)
+        self.positions = {(loader, number): below for loader, number, below, _ in found}
+        self.ahead = 0
+        for loader, number, below, others in found:
+            here = self._passes.get(loader, (loader, -1))[1]
+            self.ahead += (below if number > here else 0) + (len(others) if number >= here else 0)
 
     def told(self) -> list[tuple[int, int, list[int], list[int]]]:
         """What this worker did and has, for a server that was started again."""

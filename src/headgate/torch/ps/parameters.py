@@ -93,6 +93,9 @@ class Parameters(Clerk):
     """
 
     operations = frozenset({"parameters.create", "parameters.step", "parameters.pull", "parameters.state"})
+    lost: Mapping[str, str] = {
+        "parameters.create": "dense parameters go on from a worker's values, and their optimizers' state begins anew"
+    }
 
     def __init__(self, saved: Mapping[str, Any]) -> None:
         self._held = {name: Held(**held) for name, held in saved.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from headgate.torch.backend import Movement, Observer, Passage, Transfer
 from headgate.torch.ps import optimizers
-from headgate.torch.ps.calls import Answer, Caller
+from headgate.torch.ps.calls import Answer, Caller, transfers
 from headgate.torch.ps.deferred import Deferral, DeferredTensor
 from headgate.torch.ps.optimizers import OptimizerError
 from headgate.torch.ps.rows import Rows
@@ -28,13 +30,22 @@ class RemoteTable:
         name: Of the table, the same for all workers.
         deferral: What stands for it here.
         folder: Where files go that hold all of it; None: where temporary files go.
+        observer: Gives whom to tell of lookups.
     """
 
-    def __init__(self, caller: Caller, name: str, deferral: Deferral, folder: str | None) -> None:
+    def __init__(
+        self,
+        caller: Caller,
+        name: str,
+        deferral: Deferral,
+        folder: str | None,
+        observer: Callable[[], Observer | None],
+    ) -> None:
         self.name = name
         self._caller = caller
         self._deferral = deferral
         self._folder = folder
+        self._observer = observer
         self._rows = Rows(deferral.rows, caller.servers)
         self._pushed: list[Answer] = []
         self._first = True
@@ -51,19 +62,25 @@ class RemoteTable:
 
     def pull(self, rows: torch.Tensor) -> torch.Tensor:
         """The values of these rows (ascending, each once), after what was pushed here before."""
+        begin = time.perf_counter()
         self.settle()
+        settled = time.perf_counter()
         parts = [(server, *part) for server, part in enumerate(self._parted(rows))]
         answers = [(places, self._ask(server, "pull", rows=sent)) for server, places, sent in parts if len(sent)]
         if len(answers) == 1 and len(self.servers) == 1:
             values: torch.Tensor = answers[0][1].wait()["values"]
-            return values
-        values = torch.empty(len(rows), self._deferral.width, dtype=self._deferral.dtype)
-        for places, answer in answers:
-            values[places] = answer.wait()["values"]
+        else:
+            values = torch.empty(len(rows), self._deferral.width, dtype=self._deferral.dtype)
+            for places, answer in answers:
+                values[places] = answer.wait()["values"]
+        observer = self._observer()
+        if observer is not None and observer.sampling():
+            spans = (("wait", begin, settled - begin), ("pull", settled, time.perf_counter() - settled))
+            observer.moved(Movement(spans, transfers(answer for _, answer in answers)))
         return values
 
-    def push(self, gradient: torch.Tensor | None, head: Mapping[str, Any]) -> None:
-        """Push the sparse gradient of a step; returns at once.
+    def push(self, gradient: torch.Tensor | None, head: Mapping[str, Any]) -> list[Answer]:
+        """Push the sparse gradient of a step; returns at once, with what the servers will answer.
 
         Args:
             gradient: It; None: this worker did not use the table.
@@ -78,9 +95,12 @@ class RemoteTable:
         # A worker's first step is the next of the table: one that joins may have asked too early which that is.
         head = {**head, "step": None if self._first else self.taken + 1, "used": gradient is not None}
         self._first = False
+        pushed = []
         for server, (places, sent) in enumerate(self._parted(rows)):
             part = values if len(self.servers) == 1 else values[places]
-            self._pushed.append(self._ask(server, "push", rows=sent, gradients=part, **head))
+            pushed.append(self._ask(server, "push", rows=sent, gradients=part, **head))
+        self._pushed += pushed
+        return pushed
 
     def settle(self) -> None:
         """Wait until what was pushed is part of the table."""
@@ -197,6 +217,7 @@ class RemoteTables:
         caller: Asks the servers; not connected yet.
         together: Whether the workers step together.
         folder: Where files go that hold a whole table.
+        observer: Gives whom to tell of lookups, and of pushes where the workers step together.
         members: Workers that take part in the step that ends now.
 
     Attributes:
@@ -209,11 +230,13 @@ class RemoteTables:
         caller: Caller,
         together: bool,
         folder: str | None,
+        observer: Callable[[], Observer | None],
         members: Callable[[], Sequence[int]] = tuple,
     ) -> None:
         self.caller = caller
         self._together = together
         self._folder = folder
+        self._observer = observer
         self.share: Callable[[], tuple[float, bool]] = lambda: (1.0, False)
         self._members = members
         self._last_share: float | None = None
@@ -240,7 +263,7 @@ class RemoteTables:
             group = _group(optimizer, weight)
             if group is not None:
                 check(optimizer, group)
-            table = RemoteTable(self.caller, f"{number}.{name}", weight._deferral, self._folder)
+            table = RemoteTable(self.caller, f"{number}.{name}", weight._deferral, self._folder, self._observer)
             made = self._made(weight, optimizer, group)
             adopted = _Adopted(table, weight, None if group is None else optimizer, made)
             if self.caller.lowest:
@@ -255,18 +278,20 @@ class RemoteTables:
                 optimizer.state.pop(weight, None)
         if stepped:
             if self._together:
-                optimizer.register_step_pre_hook(lambda found, *_: self.push(found))
+                optimizer.register_step_pre_hook(lambda found, *_: self._push_together(found))
             optimizer.register_state_dict_post_hook(self._with_state)
 
-    def push(self, optimizer: Any) -> None:
-        """Push the gradients of the optimizer's tables, and hide them from it."""
+    def push(self, optimizer: Any) -> list[Answer]:
+        """Push the gradients of the optimizer's tables, and hide them from it; what the servers will answer."""
+        pushed = []
         for adopted in self._of(optimizer):
             options = optimizers.options(_group(optimizer, adopted.weight))
             adopted.made["recipe"] = {**adopted.made["recipe"], "groups": [options]}
             head = {"share": self._last_share, "members": list(self._members()), "options": options}
             gradient, adopted.weight.grad = adopted.weight.grad, None
             if gradient is not None or self._together:
-                adopted.table.push(gradient, head)
+                pushed += adopted.table.push(gradient, head)
+        return pushed
 
     def settle(self) -> None:
         """Wait until all that was pushed is part of the tables."""
@@ -288,6 +313,16 @@ class RemoteTables:
             f"sparse tables of {size / 1e6:.1f} MB: {pulled / 1e6:.1f} MB came from the servers and {pushed / 1e6:.1f} "
             "MB went to them"
         )
+
+    def _push_together(self, optimizer: Any) -> None:
+        """Push, and let the servers take the step until the next lookup."""
+        begin = time.perf_counter()
+        pushed = self.push(optimizer)
+        end = time.perf_counter()
+        observer = self._observer()
+        if pushed and observer is not None and observer.sampling():
+            told = [Transfer(f"server-{answer.server}", Passage(begin, end, answer.bytes_out)) for answer in pushed]
+            observer.moved(Movement((("push", begin, end - begin),), told))
 
     def _of(self, optimizer: Any) -> Iterator[_Adopted]:
         return (adopted for adopted in self._adopted if adopted.optimizer is optimizer)

@@ -15,6 +15,7 @@ from headgate.torch.ps.parameters import Parameters
 from headgate.torch.ps.server import Server, Service
 from headgate.torch.ps.synchronous import Synchronous
 from headgate.torch.ps.tables import Tables
+from headgate.torch.ps.timing import RoundSpans
 
 
 def services(server: Server) -> list[Service]:
@@ -35,5 +36,6 @@ def services(server: Server) -> list[Service]:
         return {"tables": tables, "parameters": parameters, "pace": pace, "broadcasts": Broadcasts()}
 
     checkpoints = TaskEnvironment.read().checkpoints
-    desk = Desk(server, clerks, None if checkpoints is None else Path(checkpoints))
+    spans = None if together else RoundSpans(server.loop, server.notify)
+    desk = Desk(server, clerks, None if checkpoints is None else Path(checkpoints), spans)
     return [Synchronous(server), desk] if together else [desk]

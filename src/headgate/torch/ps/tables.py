@@ -199,6 +199,10 @@ class Tables(Clerk):
         saved: What `state` gave to a former life of the server.
     """
 
+    lost: Mapping[str, str] = {
+        "table.create": "its rows of sparse tables begin anew, and what workers have pushed to them is lost"
+    }
+
     def __init__(self, server: int, together: bool, needed: int | None, saved: Mapping[str, Any]) -> None:
         self._server = server
         self._together = together
