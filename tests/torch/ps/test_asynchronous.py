@@ -7,12 +7,16 @@ import signal
 import sys
 from collections import Counter
 from pathlib import Path
+from unittest import mock
 
 import pytest
+import torch
 
 from headgate.plans import Plan
 from headgate.testing import wait
 from headgate.testing.gang import Gang
+from headgate.torch.ps.leased import Leased
+from headgate.torch.shards import Pass
 
 SCRIPT = Path(__file__).with_name("digits.py")
 SAMPLES = 1440
@@ -48,6 +52,28 @@ def notes(running: Gang, name: str, kind: str = "note") -> str:
     return "\n".join(note["text"] for note in running.of(name, kind))
 
 
+def check_spans(running: Gang) -> None:
+    """Sampled steps say what they exchanged, and no more than they took; the server times some of them too."""
+    values = 4 * 9_930  # bytes of the parameters
+    steps = running.of("worker-0", "spans")
+    assert steps
+    for step in steps:
+        spans = {span["name"]: span for span in step["spans"]}
+        assert {"push", "pull"} <= spans.keys()
+        assert sum(span["seconds"] for span in spans.values()) == pytest.approx(step["seconds"])
+        assert spans["push"]["bytes_out"] > values and spans["pull"]["bytes_in"] > values
+        (transfer,) = step["transfers"]
+        assert transfer["peer"] == "server-0"
+        (push_begin, push_end, pushed), (pull_begin, pull_end, pulled) = transfer["push"], transfer["pull"]
+        assert 0 <= push_begin <= push_end and push_begin <= pull_begin <= pull_end <= step["seconds"]
+        assert pushed == spans["push"]["bytes_out"] and pulled == spans["pull"]["bytes_in"]
+    (first, *_) = running.of("server-0", "spans")
+    spans = {span["name"]: span for span in first["spans"]}
+    assert list(spans) == ["receive", "update", "send", "idle"]
+    assert spans["receive"]["bytes_in"] > values and spans["send"]["bytes_out"] > values
+    assert spans["update"]["seconds"] > 0
+
+
 @pytest.fixture(scope="module")
 def waiting_for_each_other(tmp_path_factory: pytest.TempPathFactory) -> float:
     """The accuracy of workers that step together."""
@@ -67,8 +93,12 @@ def test_they_are_as_right_and_use_every_sample_once_in_an_epoch(
         running.finish()
         assert accuracy(running) > waiting_for_each_other - 0.01
         ahead = re.search(r"at most (\d+) steps ahead", notes(running, "worker-0"))
+        assert ahead
         if staleness is not None:
-            assert ahead and int(ahead[1]) <= staleness
+            assert int(ahead[1]) <= staleness
+        told = [message["metrics"]["staleness"] for message in running.of("worker-0", "progress")]
+        assert told == sorted(told) and told[-1] == int(ahead[1])
+        check_spans(running)
     assert [sorted(epoch) for epoch in used(tmp_path).values()] == [list(range(SAMPLES))] * 8
     assert all(set(epoch.values()) == {1} for epoch in used(tmp_path).values())
 
@@ -102,3 +132,48 @@ def test_a_killed_server_goes_on_from_its_last_snapshot(tmp_path: Path) -> None:
         assert accuracy(running) > 0.8
     assert not snapshot.exists()
     assert all(len(counts) == SAMPLES and set(counts.values()) == {1} for counts in used(tmp_path).values())
+
+
+def test_a_server_that_had_saved_nothing_says_what_is_lost(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    with gang(tmp_path, plan(), HEADGATE_SNAPSHOT_SECONDS="1000", EPOCHS="4") as running:
+        running.start()
+        running.wait_for("worker-0", "progress", 2)
+        running.kill("server-0")
+        running.start("server-0")
+        running.finish()
+        (fault,) = running.of("server-0", "fault")
+        assert "before it had saved anything: dense parameters go on from a worker's values" in fault["text"]
+    assert all(len(counts) == SAMPLES and set(counts.values()) == {1} for counts in used(tmp_path).values())
+
+
+def test_what_a_resume_will_train_on_again_is_told_when_it_is_saved_and_when_it_is_resumed(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    with gang(tmp_path, plan(), EPOCHS="4") as running:
+        running.start()
+        running.wait_for("worker-1", "progress", 2)
+        running.send("worker-0", {"type": "checkpoint", "deadline": 60})
+        (saved,) = running.wait_for("worker-0", "checkpoint")
+        content = torch.load(saved["path"], weights_only=True)
+        told = re.search(r"saved now which were done already: (\d+)", notes(running, "worker-0"))
+        assert (int(told[1]) if told else 0) == content["ahead"]
+    torch.save({**content, "ahead": 3}, saved["path"])
+    (tmp_path / "again").mkdir()
+    with gang(tmp_path / "again", plan(), EPOCHS="4") as running:
+        running.start(HEADGATE_RESUME=saved["path"])
+        running.wait_for("worker-1", "progress")
+        assert "done before it was saved: 3;" in notes(running, "worker-0")
+        assert "done before it was saved" not in notes(running, "worker-1")
+
+
+def test_batches_past_the_saved_position_are_counted() -> None:
+    leased = Leased(mock.Mock(), lambda: None, lambda text: None, lambda: None)
+    this, other = Pass(0, 0, 0, 0, 0, 10, True), Pass(0, 1, 0, 0, 0, 10, True)
+    leased.deal(this)
+    (former,) = leased._passes.values()
+    leased.deal(other)
+    (later,) = leased._passes.values()
+    leased.deal(this)
+    leased.take_positions([(*former, 4, [6, 7]), (*later, 2, [3])])
+    assert leased.ahead == 2 + 3
+    assert leased.positions == {former: 4, later: 2}

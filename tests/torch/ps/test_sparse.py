@@ -276,6 +276,16 @@ def test_no_worker_allocates_the_table_and_bytes_follow_the_batch(tmp_path: Path
             gang.start()
             gang.finish()
             _, grown, _, came, _, went = gang.output("worker-0").split()[-6:]
+            steps = gang.of("worker-0", "spans")
+        assert steps
+        for step in steps:  # rows that are looked up are pulled in the midst of forward, their gradients pushed
+            spans = {span["name"]: span for span in step["spans"]}
+            used = 8 * batch
+            assert 0.99 * 4 * used < spans["pull"]["bytes_in"] < 5 * used
+            assert 0.99 * 12 * used < spans["push"]["bytes_out"] < 14 * used
+            assert spans["forward"]["begin"] <= spans["pull"]["begin"]
+            assert sum(span["seconds"] for span in spans.values()) == pytest.approx(step["seconds"])
+            assert all(transfer["peer"] == "server-0" for transfer in step["transfers"])
         assert int(grown) < 60e6 < 33_000_000 * 4
         found[batch] = int(came), int(went)
     rows = 4 * 1000 * 8
