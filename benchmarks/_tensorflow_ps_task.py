@@ -33,7 +33,7 @@ def main() -> None:
         weight = tf.Variable(tf.random.normal([width, width], stddev=0.01))
     features = tf.random.normal([batch, width])
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]  # TensorFlow has no types
     def step() -> tf.Tensor:
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.square(tf.matmul(features, weight)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from headgate.cluster import Node
 from headgate.controller import Controller
@@ -89,7 +90,7 @@ def running(driver: Driver, now: float, *specs: Job) -> None:
 class Team(Driver):
     """A running job `r/a` of several tasks on `NODES`, all of them connected."""
 
-    def __init__(self, plan: Plan, policy: Policy | None = None, **fields: object) -> None:
+    def __init__(self, plan: Plan, policy: Policy | None = None, **fields: Any) -> None:
         super().__init__(policy)
         for node in NODES:
             self.step(0.0, NodeJoined(node))

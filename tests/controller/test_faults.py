@@ -131,7 +131,8 @@ def test_a_lost_worker_of_ps_leaves_the_others_at_work_and_is_started_again_to_j
     assert starts(actions) == [("worker-0", "a", True)]
     [again] = [a for a in actions if isinstance(a, StartTask)]
     assert again.resume is None
-    assert marks(actions) == stops(actions) == []
+    assert marks(actions) == []
+    assert stops(actions) == []
 
 
 def test_a_worker_that_is_lost_again_and_again_is_done_without() -> None:
@@ -192,7 +193,8 @@ def test_one_that_leaves_for_being_behind_is_started_again_to_join_the_others() 
     what = "worker-1 fell too far behind the others; the others go on, and it is started again to join them"
     assert actions[0] == Fault("r/a", "r/a/worker-1", what)
     assert starts(actions) == [("worker-1", "b", True)]
-    assert marks(actions) == stops(actions) == []
+    assert marks(actions) == []
+    assert stops(actions) == []
     [again] = [action for action in exits(team, "worker-0", KILLED) if isinstance(action, Fault)]
     assert again.restarts
 

@@ -33,7 +33,7 @@ model = nn.Sequential(
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.8)
 model, optimizer, loader = hg.prepare(model, optimizer, loader, scheduler=scheduler)
-used = open(Path(f"{TASK}-{os.getpid()}.used"), "w")
+used = open(Path(f"{TASK}-{os.getpid()}.used"), "w")  # noqa: SIM115 - a kill -9 ends it
 steps = 0
 for epoch in hg.epochs(EPOCHS):
     for pixels, wanted, which in loader:

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import headgate.torch as hg
 
 sys.path.append(str(Path(__file__).parents[1]))
-import right_answers  # type: ignore[import-not-found]  # noqa: E402 - beside what the gang runs
+import right_answers  # type: ignore[import-not-found]  # beside what the gang runs
 
 ROWS, WIDTH = 503, 4
 EPOCHS = int(os.environ.get("EPOCHS", "5"))

@@ -23,7 +23,7 @@ ELEMENT_WISE: list[Callable[[Any], Any]] = [
     lambda p: torch.optim.AdamW(p, lr=torch.tensor(0.1, dtype=torch.float64), betas=(0.8, 0.99)),
     lambda p: torch.optim.Adagrad(p, lr=0.1, initial_accumulator_value=0.1),
     lambda p: torch.optim.RMSprop(p, lr=0.1, centered=True, momentum=0.5),
-    lambda p: torch.optim.Adadelta(p),
+    torch.optim.Adadelta,
     lambda p: torch.optim.Adamax(p, lr=0.1),
     lambda p: torch.optim.NAdam(p, lr=0.1),
     lambda p: torch.optim.RAdam(p, lr=0.1),
