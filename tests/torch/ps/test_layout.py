@@ -54,7 +54,13 @@ def test_early_buffers_keep_all_servers_at_work() -> None:
 
 
 def test_servers_take_turns_within_a_buffer() -> None:
-    assert [chunk.server for chunk in lay_out([4 * MIB], 2).chunks] == [0, 1] * 4
+    assert [chunk.server for chunk in lay_out([16 * MIB], 2).chunks] == [0, 1] * 16
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_a_small_model_has_enough_chunks_for_push_and_pull_to_overlap(servers: int) -> None:
+    assert min(lay_out([MIB, MIB], servers).counts) >= 16
+    assert max(lay_out([MIB] * 100, servers).counts) == 200 // servers
 
 
 def test_a_small_buffer_is_not_split() -> None:

@@ -13,7 +13,7 @@ import torch
 from headgate.task import Stop
 from headgate.testing import wait
 from headgate.torch.backend import RoundResult
-from headgate.torch.ps import client
+from headgate.torch.ps import client, pushing
 from headgate.torch.ps.dense import Dense
 
 MakeJob = Callable[..., Any]
@@ -176,15 +176,15 @@ def test_a_push_that_was_lost_is_pushed_again(job: MakeJob, monkeypatch: pytest.
     monkeypatch.setattr(client, "_ASK_AGAIN_SECONDS", 0.1)
     running = job(2, 1)
     lost: list[Any] = []
-    push = client.Client._push
+    push = pushing.Pusher._push
 
-    def lose_one(self: client.Client, *what: Any) -> None:
+    def lose_one(self: pushing.Pusher, *what: Any) -> None:
         if lost:
             push(self, *what)
         else:
             lost.append(what)
 
-    monkeypatch.setattr(client.Client, "_push", lose_one)
+    monkeypatch.setattr(pushing.Pusher, "_push", lose_one)
     running.start()
     buffers = [torch.randn(1000)]
     for result in running.together(add(*buffers)).values():

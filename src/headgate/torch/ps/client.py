@@ -4,14 +4,14 @@ other workers when tasks come and go."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from headgate.torch.ps import wire
 from headgate.torch.ps.board import Board, Round
-from headgate.torch.ps.layout import Chunk
 from headgate.torch.ps.links import Links
 from headgate.torch.ps.loop import Loop
 from headgate.torch.ps.offers import Offers
+from headgate.torch.ps.pushing import Pusher
 from headgate.torch.ps.views import Member, View
 from headgate.torch.ps.wire import Buffer, Header, Kind, Message
 
@@ -58,6 +58,7 @@ class Client:
         self._donor: int | None = None
         self._staying: dict[int, frozenset[int]] = {}
         self._offers = Offers(links)
+        self._pusher = Pusher(links, loop)
         self._lost: set[str] = set()
         self.error: BaseException | None = None
         links.handlers.update(
@@ -130,51 +131,13 @@ class Client:
     def _launch(self, running: Round, index: int) -> None:
         running.launched.append(index)
         running.moved = time.monotonic()
-        if running.target is not None and not running.pulling:
-            self._push(running, running.board.layout.buffers[index])
-        elif running.pulling:
-            self._pull(running)
-
-    def _push(self, running: Round, chunks: Sequence[Chunk]) -> None:
-        board = running.board
-        zeros = running.lowest_only and self._links.index != min(self._links.view.active)
-        assert running.target is not None
-        for chunk in chunks:
-            header = Header(
-                Kind.PUSH,
-                flags=(wire.EMPTY if zeros else 0) | (wire.ALL if running.lowest_only else 0),
-                dtype=board.dtypes[chunk.buffer],
-                view=running.target,
-                round=running.number,
-                chunk=chunk.number,
-                chunks=board.layout.counts[chunk.server],
-                size=chunk.size,
-                weight=running.weight,
-            )
-            region = board.regions.get(chunk.server)
-            if chunk.server in running.ahead:
-                self._pull_from(running, chunk.server, [chunk.number])
-                continue
-            running.traffic[chunk.server].goes(chunk.size, time.monotonic())
-            if region is not None:
-                header = header._replace(flags=header.flags | wire.SHARED, offset=chunk.place)
-                if not zeros:
-                    region.put(chunk.place, board.contribution(chunk))
-                self._links.send(chunk.server, header)
-            elif zeros:
-                self._links.send(chunk.server, header)
-            else:
-                self._links.send(chunk.server, header, board.contribution(chunk))
-
-    def _pull(self, running: Round) -> None:
-        for server in range(self._links.servers):
-            if missing := running.missing(server):
-                self._pull_from(running, server, missing)
-
-    def _pull_from(self, running: Round, server: int, chunks: Sequence[int]) -> None:
-        assert running.target is not None
-        header = Header(Kind.PULL, view=running.target, round=running.number)
-        self._links.send_json(server, header, {"chunks": chunks})
+        if running.target is None:
+            return
+        chunks = running.board.layout.buffers[index]
+        if running.pulling:
+            self._pusher.pull(running, {chunk.number for chunk in chunks})
+        else:
+            self._pusher.give(running, chunks)
 
     def _summed(self, server: int, message: Message) -> None:
         header, running = message.header, self._round
@@ -199,6 +162,7 @@ class Client:
         arrived = self._links.ours(server, header.asked) if header.asked else sent
         running.traffic[server].came(chunk.size, arrived, sent, message.at)
         running.last = (arrived, sent, message.at)
+        self._pusher.came(server, message.at)
         if self._last is not None:
             self._last.received.pop(chunk.number, None)
         if running.whole:
@@ -275,11 +239,13 @@ class Client:
             complete = set.intersection(*map(set, self._answers.values()))
             if complete:
                 running.aim(min(complete), pulling=True)
-                self._pull(running)
+                self._pusher.open(running)
+                self._pusher.pull(running)
                 return
         running.aim(view, pulling=False)
+        self._pusher.open(running)
         for index in running.launched:
-            self._push(running, running.board.layout.buffers[index])
+            self._pusher.give(running, running.board.layout.buffers[index])
 
     def _wanted(self, server: int, message: Message) -> None:
         """A server that was started again lacks the sums of a round that this worker has."""
@@ -317,7 +283,7 @@ class Client:
         if running.target is None:
             self._ask()
         else:
-            self._pull(running)
+            self._pusher.pull(running)
         if still < _NOTE_SECONDS:
             return
         waited = f"round {running.number} has waited {still:.0f} s for {self._waited(running)}"
@@ -333,7 +299,7 @@ class Client:
             return
         running.waited |= set(content["waited"])
         if not running.pulling:
-            self._push(running, [running.board.chunks[number] for number in content["needed"]])
+            self._pusher.again(running, server, content["needed"])
 
     def _waited(self, running: Round) -> str:
         absent = [f"server-{n}" for n in range(self._links.servers) if self._links.member(n) is None]

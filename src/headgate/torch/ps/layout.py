@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 CHUNK_BYTES = 512 * 1024
 """Largest part that is sent as one message: smaller ones cost more CPU, with larger ones push and pull overlap less."""
+_SMALL_CHUNK_BYTES = 64 * 1024
+_CHUNKS = 16
+"""Of each server, if they need not be smaller than small ones: the last to be pushed is pulled alone."""
 _GRAIN_BYTES = 1024
 """Smallest part that a buffer is split into."""
 _ALIGN_BYTES = 64
@@ -60,11 +63,12 @@ def lay_out(sizes: Sequence[int], servers: int) -> Layout:
         servers: How many servers there are.
     """
     loads, counts = [0] * servers, [0] * servers
+    most = min(CHUNK_BYTES, max(_SMALL_CHUNK_BYTES, sum(sizes) // (servers * _CHUNKS)))
     buffers, number = [], 0
     for buffer, size in enumerate(sizes):
         chunks, offset, queues = [], 0, []
         for server, part in _parts(size, loads):
-            pieces = _pieces(part)
+            pieces = _pieces(part, most)
             queue = []
             for piece in pieces:
                 queue.append((server, offset, piece))
@@ -98,8 +102,8 @@ def _parts(size: int, loads: Sequence[int]) -> list[tuple[int, int]]:
     return [*parts, (filled[-1], left)] if left else parts
 
 
-def _pieces(size: int) -> list[int]:
-    """`size` in parts of about the same size, none larger than a chunk."""
-    count = -(-size // CHUNK_BYTES)
+def _pieces(size: int, most: int) -> list[int]:
+    """`size` in parts of about the same size, none larger than `most`, or hardly."""
+    count = -(-size // most)
     piece = -(-size // (count * _ALIGN_BYTES)) * _ALIGN_BYTES
     return [min(piece, size - begin) for begin in range(0, size, piece)]

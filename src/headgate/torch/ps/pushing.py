@@ -1,0 +1,94 @@
+"""What a worker sends in a round: its contribution, chunk by chunk, and questions for sums."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Container, Sequence
+
+from headgate.torch.ps import wire
+from headgate.torch.ps.board import Round
+from headgate.torch.ps.lanes import Lane, Pace
+from headgate.torch.ps.layout import Chunk
+from headgate.torch.ps.links import Links
+from headgate.torch.ps.loop import Loop
+from headgate.torch.ps.wire import Header, Kind
+
+
+class Pusher:
+    """Sends what belongs to the running round. In the loop's thread only.
+
+    Args:
+        links: To the servers.
+        loop: Drives them.
+    """
+
+    def __init__(self, links: Links, loop: Loop) -> None:
+        self._links = links
+        self._loop = loop
+        self._paces = [Pace() for _ in range(links.servers)]
+        self._lanes: list[Lane] = []
+
+    def open(self, running: Round) -> None:
+        """The round goes for another attempt: what was to be pushed for the last one is not."""
+        for lane in self._lanes:
+            lane.close()
+        self._lanes = [Lane(self._loop, pace, lambda chunk: self._push(running, chunk)) for pace in self._paces]
+
+    def came(self, server: int, now: float) -> None:
+        """A sum came from a server."""
+        self._lanes[server].came(now)
+
+    def again(self, running: Round, server: int, chunks: Sequence[int]) -> None:
+        """A server says that it has not got these chunks."""
+        self._lanes[server].forget(chunks)
+        for number in chunks:
+            self._push(running, running.board.chunks[number])
+
+    def give(self, running: Round, chunks: Sequence[Chunk]) -> None:
+        """Push these chunks, as fast as it is their turn."""
+        for chunk in chunks:
+            if chunk.server in running.board.regions or self._gives_zeros(running):
+                self._push(running, chunk)  # takes nothing of the network
+            else:
+                self._lanes[chunk.server].add(chunk)
+
+    def _gives_zeros(self, running: Round) -> bool:
+        return running.lowest_only and self._links.index != min(self._links.view.active)
+
+    def _push(self, running: Round, chunk: Chunk) -> None:
+        board, server = running.board, chunk.server
+        assert running.target is not None
+        if server in running.ahead:
+            self.pull(running, {chunk.number})
+            return
+        zeros = self._gives_zeros(running)
+        header = Header(
+            Kind.PUSH,
+            flags=(wire.EMPTY if zeros else 0) | (wire.ALL if running.lowest_only else 0),
+            dtype=board.dtypes[chunk.buffer],
+            view=running.target,
+            round=running.number,
+            chunk=chunk.number,
+            chunks=board.layout.counts[server],
+            size=chunk.size,
+            weight=running.weight,
+        )
+        running.traffic[server].goes(chunk.size, time.monotonic())
+        region = board.regions.get(server)
+        if region is not None:
+            if not zeros:
+                region.put(chunk.place, board.contribution(chunk))
+            self._links.send(server, header._replace(flags=header.flags | wire.SHARED, offset=chunk.place))
+        elif zeros:
+            self._links.send(server, header)
+        else:
+            self._links.send(server, header, board.contribution(chunk))
+
+    def pull(self, running: Round, only: Container[int] | None = None) -> None:
+        """Ask for the sums that are missing, of `only` these chunks where they are given."""
+        assert running.target is not None
+        header = Header(Kind.PULL, view=running.target, round=running.number)
+        for server in range(self._links.servers):
+            missing = [number for number in running.missing(server) if only is None or number in only]
+            if missing:
+                self._links.send_json(server, header, {"chunks": missing})
