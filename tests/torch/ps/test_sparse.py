@@ -248,13 +248,13 @@ from torch.utils.data import DataLoader, TensorDataset
 import headgate.torch as hg
 
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-batch = int(os.environ["BATCH"])
-table = nn.EmbeddingBag(33_000_000, 1, sparse=True, mode="sum")
-loader = DataLoader(TensorDataset(torch.randint(0, 33_000_000, (4 * batch, 8)), torch.rand(4 * batch, 1)), batch)
+batch, rows = int(os.environ["BATCH"]), int(os.environ["ROWS"])
+table = nn.EmbeddingBag(rows, 1, sparse=True, mode="sum")
+loader = DataLoader(TensorDataset(torch.randint(0, rows, (4 * batch, 8)), torch.rand(4 * batch, 1)), batch)
 table, optimizer, loader = hg.prepare(table, torch.optim.SGD(table.parameters(), lr=0.1), loader)
 for _ in hg.epochs(1):
-    for rows, wanted in loader:
-        loss = nn.functional.mse_loss(table(rows), wanted)
+    for indices, wanted in loader:
+        loss = nn.functional.mse_loss(table(indices), wanted)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -267,15 +267,16 @@ print("grown", grown, "in", sum(tables.caller.bytes_in), "out", sum(tables.calle
 
 def test_no_worker_allocates_the_table_and_bytes_follow_the_batch(tmp_path: Path) -> None:
     found = {}
-    for batch in (250, 1000):
-        folder = tmp_path / str(batch)
+    grown = {}
+    for batch, rows in ((250, 1_000_000), (250, 33_000_000), (1000, 33_000_000)):
+        folder = tmp_path / f"{batch}-{rows}"
         folder.mkdir()
         (folder / "large.py").write_text(LARGE)
         plan = Plan(strategy="ps", workers=1, servers=1, batch_per_worker=None)
-        with Gang(folder, plan, [sys.executable, "large.py"], {"BATCH": str(batch)}) as gang:
+        with Gang(folder, plan, [sys.executable, "large.py"], {"BATCH": str(batch), "ROWS": str(rows)}) as gang:
             gang.start()
             gang.finish()
-            _, grown, _, came, _, went = gang.output("worker-0").split()[-6:]
+            _, memory, _, came, _, went = gang.output("worker-0").split()[-6:]
             steps = gang.of("worker-0", "spans")
         assert steps
         for step in steps:  # rows that are looked up are pulled in the midst of forward, their gradients pushed
@@ -286,8 +287,9 @@ def test_no_worker_allocates_the_table_and_bytes_follow_the_batch(tmp_path: Path
             assert spans["forward"]["begin"] <= spans["pull"]["begin"]
             assert sum(span["seconds"] for span in spans.values()) == pytest.approx(step["seconds"])
             assert all(transfer["peer"] == "server-0" for transfer in step["transfers"])
-        assert int(grown) < 60e6 < 33_000_000 * 4
         found[batch] = int(came), int(went)
+        grown[batch, rows] = int(memory)
+    assert grown[250, 33_000_000] - grown[250, 1_000_000] < 25e6 < 32_000_000 * 4
     rows = 4 * 1000 * 8
     assert 4 * rows < found[1000][0] < 4.5 * rows  # a value for each row that is pulled
     assert 12 * rows < found[1000][1] < 13 * rows  # its number twice, and a gradient
