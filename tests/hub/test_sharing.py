@@ -62,7 +62,9 @@ def test_whoever_starts_first_at_the_same_moment_one_hub_serves_all(user: User) 
     assert len(user.traces.processes("headgate.hub.server")) == 1
     assert len(user.json("ps")) == 3
     assert set(user.json("stop", "--all", "--kill")) == {run["id"] for run in user.json("ps")}
-    assert {job["state"] for run in user.json("ps") for job in run["jobs"]} == {"killed"}
+    wait.until(
+        lambda: {job["state"] for run in user.json("ps") for job in run["jobs"]} == {"killed"}, what="all are killed"
+    )
 
 
 def test_detached_it_is_followed_and_attached_to_from_elsewhere(user: User) -> None:
