@@ -192,6 +192,7 @@ class Client:
         self._answers.clear()
         if self._round is not None:
             self._round.target = None
+            self._pusher.close()
         self._ask()
 
     def _ask(self) -> None:

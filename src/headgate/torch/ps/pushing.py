@@ -30,9 +30,13 @@ class Pusher:
 
     def open(self, running: Round) -> None:
         """The round goes for another attempt: what was to be pushed for the last one is not."""
+        self.close()
+        self._lanes = [Lane(self._loop, pace, lambda chunk: self._push(running, chunk)) for pace in self._paces]
+
+    def close(self) -> None:
+        """Push nothing more: which attempt the round goes for is not settled."""
         for lane in self._lanes:
             lane.close()
-        self._lanes = [Lane(self._loop, pace, lambda chunk: self._push(running, chunk)) for pace in self._paces]
 
     def came(self, server: int, now: float) -> None:
         """A sum came from a server."""
