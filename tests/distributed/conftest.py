@@ -31,7 +31,9 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HEADGATE_HOME", str(folder / "home"))
         lab.up(str(folder / "faults.yaml"))
-        yield folder
+    yield folder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HEADGATE_HOME", str(folder / "home"))
         lab.down("faults")
 
 
