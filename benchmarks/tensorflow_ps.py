@@ -28,13 +28,14 @@ LAB = "tf-ps"
 NODES = {"a": "10.77.40.1", "b": "10.77.40.2", "chief": "10.77.40.3"}
 TASK = Path(__file__).with_name("_tensorflow_ps_task.py")
 SCRIPT = """
-import sys, torch
+import sys, time, torch
 import headgate.torch as hg
-width, batch, steps = map(int, sys.argv[1:])
+width, batch, seconds = map(int, sys.argv[1:])
 model = torch.nn.Linear(width, width, bias=False)
 model, optimizer = hg.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
 features = torch.randn(batch, width)
-for _ in range(steps):
+ends = time.monotonic() + seconds
+while time.monotonic() < ends:
     loss = model(features).square().mean()
     optimizer.zero_grad()
     loss.backward()
@@ -83,13 +84,13 @@ def tensorflow(python: str, steps: int, environment: dict[str, str]) -> float:
     return float(json.loads(answer.splitlines()[-1])["steps_a_second"])
 
 
-def headgate_run(folder: Path, steps: int, environment: dict[str, str]) -> float:
+def headgate_run(folder: Path, seconds: int, environment: dict[str, str]) -> float:
     """Steps a second of both workers together while both were at work, their first tenth left out."""
     script = folder / "dense.py"
     script.write_text(SCRIPT)
     plan = f"--cluster {LAB} --strategy ps --async --workers 2 --servers 1 --nodes a,b --no-encrypt".split()
     answer = subprocess.run(
-        [sys.executable, "-m", "headgate", "run", script, *plan, "--json", "--", str(WIDTH), str(BATCH), str(steps)],
+        [sys.executable, "-m", "headgate", "run", script, *plan, "--json", "--", str(WIDTH), str(BATCH), str(seconds)],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -113,7 +114,8 @@ def headgate_run(folder: Path, steps: int, environment: dict[str, str]) -> float
 def main() -> None:
     parser = _frame.parser("Asynchronous parameter servers: Headgate's against TensorFlow's.", 3)
     parser.add_argument("--tensorflow-python", required=True, help="an interpreter that has TensorFlow")
-    parser.add_argument("--steps", type=int, default=60, help="of each worker (default: 60)")
+    parser.add_argument("--steps", type=int, default=120, help="of TensorFlow's workers together (default: 120)")
+    parser.add_argument("--seconds", type=int, default=20, help="of Headgate's workers (default: 20)")
     options = parser.parse_args()
     _frame.heading(options.repetitions, "torch", "pyzmq")
     print(f"{'NIC':10}{'TensorFlow, steps/s':>22}{'Headgate, steps/s':>22}{'ratio':>28}")
@@ -124,8 +126,8 @@ def main() -> None:
             with lab(Path(folder), rate, environment):
                 pairs = [
                     (
-                        tensorflow(options.tensorflow_python, 2 * options.steps, environment),
-                        headgate_run(Path(folder), options.steps, environment),
+                        tensorflow(options.tensorflow_python, options.steps, environment),
+                        headgate_run(Path(folder), options.seconds, environment),
                     )
                     for _ in range(options.repetitions)
                 ]
