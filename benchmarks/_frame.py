@@ -7,8 +7,10 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -47,6 +49,23 @@ def versions(*packages: str) -> dict[str, str]:
         except PackageNotFoundError:
             found[package] = "not installed"
     return found
+
+
+@contextmanager
+def lab(
+    folder: Path, name: str, nodes: Mapping[str, str], rate: str, variables: dict[str, str], cores: int = 1
+) -> Iterator[None]:
+    """A lab of nodes that are alike, by name and address, with that NIC rate; up for as long as the context."""
+    lines = ["lab: true", f"name: {name}", "oversubscribe: true", "nodes:"]
+    lines += [f"  - {{name: {n}, address: {at}, cores: {cores}, memory: 4GiB, nic: {rate}}}" for n, at in nodes.items()]
+    file = folder / "lab.yaml"
+    file.write_text("\n".join(lines) + "\n")
+    command = [sys.executable, "-m", "headgate", "lab"]
+    subprocess.run([*command, "up", file], env=variables, stdout=subprocess.DEVNULL, check=True)
+    try:
+        yield
+    finally:
+        subprocess.run([*command, "down", name], env=variables, stdout=subprocess.DEVNULL, check=True)
 
 
 def heading(repetitions: int, *packages: str) -> None:

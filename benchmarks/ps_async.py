@@ -16,8 +16,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import _frame
@@ -57,20 +55,6 @@ Path(sys.argv[4], task + ".json").write_text(json.dumps(result))
 """
 
 
-@contextmanager
-def lab(folder: Path, rate: str, environment: dict[str, str]) -> Iterator[None]:
-    lines = ["lab: true", f"name: {LAB}", "oversubscribe: true", "nodes:"]
-    lines += [f"  - {{name: {n}, address: {at}, cores: 1, memory: 2GiB, nic: {rate}}}" for n, at in NODES.items()]
-    file = folder / "lab.yaml"
-    file.write_text("\n".join(lines) + "\n")
-    headgate = [sys.executable, "-m", "headgate", "lab"]
-    subprocess.run([*headgate, "up", file], env=environment, stdout=subprocess.DEVNULL, check=True)
-    try:
-        yield
-    finally:
-        subprocess.run([*headgate, "down", LAB], env=environment, stdout=subprocess.DEVNULL, check=True)
-
-
 def measured(folder: Path, workers: int, environment: dict[str, str]) -> list[dict[str, float]]:
     """What each worker measured."""
     out = Path(tempfile.mkdtemp(dir=folder))
@@ -105,7 +89,7 @@ def main() -> None:
         environment = _frame.environment(HEADGATE_HOME=os.path.join(place, "home"))
         for _ in range(given.repetitions):
             for rate, bytes_a_second in RATES.items():
-                with lab(folder, rate, environment):
+                with _frame.lab(folder, LAB, NODES, rate, environment):
                     for workers in (1, 2):
                         found = measured(folder, workers, environment)
                         alone = size / bytes_a_second

@@ -17,8 +17,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -104,20 +102,6 @@ class Case:
         return 2 + max(5, min(30, int(30 * RATES[self.rate] / self.busiest)))
 
 
-@contextmanager
-def lab(folder: Path, rate: str, environment: dict[str, str]) -> Iterator[None]:
-    lines = ["lab: true", f"name: {LAB}", "oversubscribe: true", "nodes:"]
-    lines += [f"  - {{name: {n}, address: {at}, cores: 1, memory: 2GiB, nic: {rate}}}" for n, at in NODES.items()]
-    file = folder / "lab.yaml"
-    file.write_text("\n".join(lines) + "\n")
-    headgate = [sys.executable, "-m", "headgate", "lab"]
-    subprocess.run([*headgate, "up", file], env=environment, stdout=subprocess.DEVNULL, check=True)
-    try:
-        yield
-    finally:
-        subprocess.run([*headgate, "down", LAB], env=environment, stdout=subprocess.DEVNULL, check=True)
-
-
 def measured(case: Case, folder: Path, environment: dict[str, str]) -> tuple[float, float]:
     """Seconds of a step, and its bound."""
     out = Path(tempfile.mkdtemp(dir=folder))
@@ -192,7 +176,7 @@ def main() -> None:
         (folder / "train.py").write_text(SCRIPT)
         environment = _frame.environment(HEADGATE_HOME=os.path.join(place, "home"))
         for rate, listed in cases.items():
-            with lab(folder, rate, environment):
+            with _frame.lab(folder, LAB, NODES, rate, environment):
                 for _ in range(given.repetitions):
                     for case in listed:
                         runs.setdefault(case, []).append(measured(case, folder, environment))

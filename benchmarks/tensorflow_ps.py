@@ -14,8 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import _frame
@@ -42,21 +41,6 @@ while time.monotonic() < ends:
     optimizer.step()
     hg.report(loss=loss)
 """
-
-
-@contextmanager
-def lab(folder: Path, rate: str, environment: dict[str, str]) -> Iterator[None]:
-    """The nodes at that NIC rate; cores are not what is compared here, so each may have both."""
-    lines = ["lab: true", f"name: {LAB}", "oversubscribe: true", "nodes:"]
-    lines += [f"  - {{name: {n}, address: {at}, cores: 2, memory: 4GiB, nic: {rate}}}" for n, at in NODES.items()]
-    file = folder / "lab.yaml"
-    file.write_text("\n".join(lines) + "\n")
-    headgate = [sys.executable, "-m", "headgate", "lab"]
-    subprocess.run([*headgate, "up", file], env=environment, stdout=subprocess.DEVNULL, check=True)
-    try:
-        yield
-    finally:
-        subprocess.run([*headgate, "down", LAB], env=environment, stdout=subprocess.DEVNULL, check=True)
 
 
 def tensorflow(python: str, steps: int, environment: dict[str, str]) -> float:
@@ -123,7 +107,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         environment = _frame.environment(HEADGATE_HOME=folder)
         for rate in RATES:
-            with lab(Path(folder), rate, environment):
+            with _frame.lab(Path(folder), LAB, NODES, rate, environment, cores=2):
                 pairs = [
                     (
                         tensorflow(options.tensorflow_python, options.steps, environment),
