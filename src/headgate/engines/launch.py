@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -18,6 +19,7 @@ from headgate.jobs import Job
 
 Role = Literal["worker", "server"]
 
+_JOINS = re.compile(rb"^\s*(import|from)\s+headgate\.torch\b", re.MULTILINE)
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_MAX_THREADS")
 
 
@@ -74,6 +76,16 @@ def transport(injected: Path) -> Path:
     return injected.with_name(f"{injected.name}-zmq")
 
 
+def _sees_to_spinning(job: Job) -> bool:
+    """Whether the job's script tells its threads how to wait, as `headgate.torch` does by whether it is alone."""
+    if job.script is None:
+        return False
+    try:
+        return _JOINS.search(Path(job.workdir, job.script).read_bytes()) is not None
+    except OSError:
+        return False
+
+
 def _link(link: Path, target: Path) -> None:
     try:
         link.parent.mkdir(parents=True, exist_ok=True)
@@ -118,7 +130,7 @@ def launch(
     env = dict(environment)
     for variable in _THREAD_VARIABLES:
         env.setdefault(variable, str(threads))
-    if "OMP_WAIT_POLICY" not in env:
+    if "OMP_WAIT_POLICY" not in env and (role == "server" or not _sees_to_spinning(job)):
         # Threads that spin for long while they wait steal the cores of the other jobs; ones that never do cost a job
         # that is alone 40 % where its operations are small. GCC's OpenMP, which PyTorch brings, spins so often
         # before it sleeps.

@@ -78,10 +78,10 @@ class Acting:
             case events.SetShare(task, share, threads, entitled, reason):
                 if share != Share():
                     self._engine.set_share(task, share)
-                _, live = self._ledger.find(task)
-                if live.current is not None and live.current.is_connected(task.rsplit("/", 1)[1]):
-                    self._engine.send(task, {"type": "threads", "threads": threads})
                 self._granted(task, share, threads, entitled, reason)
+                _, live = self._ledger.find(task)
+                if live.current is not None:
+                    live.current.thread(task.rsplit("/", 1)[1])
             case events.StopTask(task, grace, _, leaves):
                 _, live = self._ledger.find(task)
                 if leaves and live.current is not None:

@@ -30,6 +30,7 @@ class LiveTask:
     last_line: str = ""
     state: str = "running"
     threads: int = 0
+    spin: bool = True
     entitled_cores: float = 0.0
     usage: Mapping[Column, float] | None = None
 
@@ -99,7 +100,8 @@ class Attempt:
     def connect(self, name: str) -> None:
         """A task said hello."""
         self._connected.add(name)
-        self._send(f"{self._job}/{name}", self._peers.welcome(name, self.tasks[name].threads))
+        task = self.tasks[name]
+        self._send(f"{self._job}/{name}", {**self._peers.welcome(name, task.threads), "spin": task.spin})
         if self._together:
             self._send(f"{self._job}/{name}", self._peers.view())
         self._order()
@@ -128,6 +130,13 @@ class Attempt:
         if name == self._donor:
             self._take_back()
             self._order()
+
+    def thread(self, name: str) -> None:
+        """Tell a task how to use its threads."""
+        if name in self._connected:
+            task = self.tasks[name]
+            order = {"type": "threads", "threads": task.threads, "spin": task.spin}
+            self._send(f"{self._job}/{name}", order)
 
     # --- joining ----------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from headgate.engines.base import Engine
 from headgate.engines.launch import command, inject
 from headgate.errors import HeadgateError, UsageError
 from headgate.events import ENDED, Event
+from headgate.hub import company
 from headgate.hub.acting import Acting
 from headgate.hub.hearing import Hearing
 from headgate.hub.job import LiveJob
@@ -196,6 +197,10 @@ class LiveHub:
         actions, wake_at = self._controller.step(time.monotonic(), event)
         for action in actions:
             self._acting.act(action)
+        if isinstance(event, events.TaskExited) or any(
+            isinstance(action, events.StartTask | events.SetShare) for action in actions
+        ):
+            company.look(self._ledger)
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None

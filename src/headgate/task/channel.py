@@ -37,6 +37,7 @@ class Channel:
         stopping: `stop` when asked to end, `orphaned` when the engine is gone, else empty. Stays once set.
         welcome: The engine's greeting; empty until it came.
         peers: The latest view of the job's tasks; empty until one came.
+        spin: Whether compute threads that wait may spin; no, where others want the cores.
         state: The checkpoint that a task which joins others starts from; empty until it was told.
         watcher: Where set, called from the reading thread with each view and each `state`; must not block.
     """
@@ -47,6 +48,7 @@ class Channel:
         self.stopping = ""
         self.welcome: Mapping[str, Any] = {}
         self.peers: Mapping[str, Any] = {}
+        self.spin = True
         self.state = ""
         self.watcher: Callable[[Mapping[str, Any]], None] | None = None
         self._threads: int | None = None
@@ -142,7 +144,7 @@ class Channel:
         return not self._unsent
 
     def take_threads(self) -> int | None:
-        """How many compute threads to use from now on; None when that did not change."""
+        """How many compute threads to use from now on; None when neither that nor `spin` changed."""
         with self._lock:
             threads, self._threads = self._threads, None
             self._settle()
@@ -234,6 +236,7 @@ class Channel:
                 threads = message.get("threads")
                 if isinstance(threads, int) and threads > 0:
                     self._threads = threads
+                    self.spin = message.get("spin") is not False
                 if kind == "welcome":
                     self.welcome = message
             elif kind == "checkpoint":

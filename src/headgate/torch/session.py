@@ -26,6 +26,7 @@ from headgate.torch.measuring import Measuring, numbers
 from headgate.torch.orders import AgreedOrders
 from headgate.torch.reduce import Exchange
 from headgate.torch.saving import Saver
+from headgate.torch.spinning import Spinning
 from headgate.torch.trained import Trained
 
 PATIENCE_SECONDS = 3.0
@@ -66,6 +67,7 @@ class Session:
         self._meter, self._costs, self._sweep = self._measuring.meter, self._measuring.costs, self._measuring.sweep
         if self._sweep is not None:
             self._loaders.source = self._sweep.source
+        self._spinning = Spinning()
         self._stepped = False
         self._hooked = False
         self._fed: set[int] = set()
@@ -290,8 +292,11 @@ class Session:
 
     def _follow_threads(self) -> None:
         threads = self._orders.take_threads()
-        if threads is not None and not self._profiling and threads != torch.get_num_threads():
+        if threads is None or self._profiling:
+            return
+        if threads != torch.get_num_threads():
             torch.set_num_threads(threads)
+        self._spinning.allow(self._channel.spin)
 
     def _end(self) -> None:
         self._ended = True
