@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,16 @@ def test_threads_follow_the_grant_and_do_not_spin() -> None:
     env = launched(Job(name="job", run="true")).env
     assert {env[variable] for variable in THREADS} == {"2"}
     assert (env["OMP_WAIT_POLICY"], env["GOMP_SPINCOUNT"]) == ("PASSIVE", "2000")
+
+
+def test_a_script_that_sees_to_it_itself_is_left_to_spin_but_its_servers_are_not(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\nimport headgate.torch as hg\n")
+    (tmp_path / "other.py").write_text("import torch  # headgate.torch is not used\n")
+    job = Job(name="job", script="train.py", workdir=str(tmp_path), python=sys.executable)
+    other = replace(job, script="other.py")
+    assert "OMP_WAIT_POLICY" not in launched(job).env
+    assert launched(job, role="server").env["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert launched(other).env["OMP_WAIT_POLICY"] == "PASSIVE"
 
 
 def test_what_the_user_set_stays_and_what_the_job_sets_wins() -> None:

@@ -161,3 +161,30 @@ def test_what_no_hub_understands_is_answered_and_what_is_no_request_ends_only_it
     user.sees_state("a", "running")
     log = (user.home / "hub" / "hub.log").read_text()
     assert log == ""
+
+
+SPINS = """
+    import os
+    from headgate.task import Channel, TaskEnvironment
+
+    channel = Channel.open(TaskEnvironment.claim(), "plain", "1", 0)
+    spins = None
+    while not os.path.exists("go"):
+        channel.wait_for(lambda: channel.welcome and channel.spin != spins, 0.1)
+        if channel.welcome and channel.spin != spins:
+            spins = channel.spin
+            print("spins", spins, flush=True)
+"""
+
+
+def test_threads_may_spin_while_no_other_task_wants_the_cores(user: User) -> None:
+    user.write("a.py", SPINS)
+    user.write("b.py", WAITS)
+    following = user.detaches("a.py", "--policy", "none") and user.starts("logs", "a", "-f")
+    assert following.stdout is not None
+    assert following.stdout.readline() == "spins True\n"
+    user.detaches("b.py")
+    assert following.stdout.readline() == "spins False\n"
+    user.types("stop", "b", "--kill")
+    assert following.stdout.readline() == "spins True\n"
+    user.touch("go")
