@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.task import Progress, StepSpans, Stop, fit_line
+from headgate.task import Progress, Saver, StepSpans, Stop, fit_line
 
 
 def ticking(times: list[float]) -> Callable[[], float]:
@@ -121,3 +121,47 @@ def test_the_training_side_keeps_to_the_syntax_of_python_3_9() -> None:
     assert len(files) > 10
     for file in files:
         ast.parse(file.read_text(), feature_version=(3, 9))
+
+
+def saving(told: list[dict[str, object]], clock: Callable[[], float], folder: str | None) -> Saver:
+    return Saver(folder, lambda message: told.append(dict(message)), clock)
+
+
+def test_a_checkpoint_that_nobody_asked_for_takes_little_of_the_time(tmp_path: Path) -> None:
+    now = [0.0]
+    saver = saving([], lambda: now[0], str(tmp_path))
+    size = 200_000_000  # a second on the disk that a first one is taken to go to
+    assert not saver.due(size)
+    now[0] = 210.0
+    assert saver.due(size)
+
+    def write(folder: Path) -> tuple[Path, int]:
+        now[0] += 0.1
+        return folder / "step-3", size
+
+    saver.save("epoch", 3, {"epoch": 1, "position": 0}, write)
+    now[0] += 19.0
+    assert not saver.due(size)
+    now[0] += 1.0
+    assert saver.due(size)
+
+
+def test_a_checkpoint_is_told_and_so_is_one_that_failed(tmp_path: Path) -> None:
+    told: list[dict[str, object]] = []
+    place = {"epoch": None, "position": None}
+
+    def fails(folder: Path) -> tuple[Path, int]:
+        raise ValueError("no such leaf")
+
+    saving(told, lambda: 0.0, None).save("stop", 1, place, fails)
+    saver = saving(told, lambda: 0.0, str(tmp_path))
+    saver.save("stop", 1, place, fails)
+    saver.save("stop", 1, place, lambda folder: (folder / "step-1", 7))
+    assert [message["type"] for message in told] == ["checkpoint_failed", "checkpoint_failed", "checkpoint"]
+    assert "HEADGATE_CHECKPOINTS" in str(told[0]["error"])
+    assert told[1]["error"] == "no such leaf"
+    assert told[2] == {
+        **{"type": "checkpoint", "path": str(tmp_path / "step-1"), "step": 1, "epoch": 0, "position": None},
+        **{"bytes": 7, "seconds": 0.0, "why": "stop"},
+    }
+    assert not saving(told, lambda: 1e9, None).due(1)

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset
 
 import headgate.torch as hg
-from headgate.torch import saving
+from headgate.task import saving
 from headgate.torch.checkpoints import ResumeError
 
 Step = Callable[[int], None]

@@ -8,8 +8,22 @@ from __future__ import annotations
 from headgate.task.channel import Channel
 from headgate.task.environment import TaskEnvironment
 from headgate.task.fit import LineFit, fit_line
+from headgate.task.part import plan_of, workers_gone
 from headgate.task.progress import Progress
+from headgate.task.saving import Saver
 from headgate.task.spans import StepSpans
 from headgate.task.stop import PeerLost, Stop
 
-__all__ = ["Channel", "LineFit", "PeerLost", "Progress", "Stop", "StepSpans", "TaskEnvironment", "fit_line"]
+__all__ = [
+    "Channel",
+    "LineFit",
+    "PeerLost",
+    "Progress",
+    "Saver",
+    "Stop",
+    "StepSpans",
+    "TaskEnvironment",
+    "fit_line",
+    "plan_of",
+    "workers_gone",
+]

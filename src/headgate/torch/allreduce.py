@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from headgate.task import Channel, PeerLost, Stop
+from headgate.task import Channel, PeerLost, Stop, workers_gone
 from headgate.torch.backend import Backend, Passage, RoundResult, Transfer
 
 START_SECONDS = 300.0
@@ -184,11 +184,7 @@ class AllReduce(Backend):
 
     def _gone(self) -> list[int]:
         """Workers that the engine no longer lists."""
-        peers = self._channel.peers
-        if not peers:
-            return []
-        here = {member["index"] for member in peers["members"] if member["role"] == "worker"}
-        return [member for member in self.members if member not in here]
+        return workers_gone(self._channel, len(self.members))
 
     def _leave_if_stopping(self) -> None:
         if self._channel.stopping:

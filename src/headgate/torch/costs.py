@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from statistics import median
 from typing import Any
 
@@ -11,14 +11,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from headgate.task import fit_line
+from headgate.task import measured
 from headgate.torch import batches
 from headgate.torch.meter import Step
 from headgate.torch.rng import cuda_in_use
 from headgate.torch.trained import Trained
-
-Timing = tuple[int, int, float]
-"""Threads, samples of the step, compute seconds."""
 
 
 def parameters(models: Iterable[nn.Module]) -> dict[str, Any]:
@@ -56,18 +53,6 @@ def state_bytes(optimizers: Iterable[Any]) -> int:
         for state in optimizer.state.values()
         for tensor in batches.tensors(state)
     )
-
-
-def memory_peak_bytes() -> int | None:
-    """Most resident memory of this process so far; None where the kernel does not say."""
-    try:
-        with open("/proc/self/status") as status:
-            for line in status:
-                if line.startswith("VmHWM:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return None
 
 
 def samples_in(loader: Any) -> int | None:
@@ -114,7 +99,7 @@ class Costs:
         self._flops: Step | None = None
         self.reads_here = True
         self.batch: int | None = None
-        self.timings: list[Timing] = []
+        self.timings: list[measured.Timing] = []
         self.notes: list[str] = []
 
     def trains_on(self, loader: Any) -> None:
@@ -142,7 +127,7 @@ class Costs:
     def profile(self) -> dict[str, Any]:
         """The fields of `headgate.Profile`."""
         device = device_name(self._models)
-        step_times = self._step_times(device)
+        step_times = measured.step_times(device, self.timings)
         return {
             "framework": "torch",
             "framework_version": torch.__version__,
@@ -153,11 +138,11 @@ class Costs:
             "dataset": self._dataset(),
             "optimizer": type(self._optimizers[0]).__name__ if self._optimizers else None,
             "optimizer_state_bytes": state_bytes(self._optimizers) if self._optimizers else None,
-            "memory_peak_bytes": memory_peak_bytes(),
+            "memory_peak_bytes": measured.memory_peak_bytes(),
             "gpu_memory_peak_bytes": torch.cuda.max_memory_allocated() if cuda_in_use() else None,
             "batch": self.batch,
             "step_times": step_times,
-            "fits": self._fits(step_times),
+            "fits": measured.fits(step_times),
             "notes": self._all_notes(),
         }
 
@@ -178,35 +163,6 @@ class Costs:
             "bytes_per_sample": self._sample_bytes,
             "read_seconds_per_sample": median(self._reads) if self._reads else None,
         }
-
-    def _step_times(self, device: str) -> list[dict[str, Any]]:
-        groups: dict[tuple[int, int], list[float]] = {}
-        for threads, samples, seconds in self.timings:
-            groups.setdefault((threads, samples), []).append(seconds)
-        return [
-            {"device": device, "threads": threads, "batch": samples, "seconds": median(found), "steps": len(found)}
-            for (threads, samples), found in sorted(groups.items())
-        ]
-
-    def _fits(self, step_times: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        fits = []
-        for threads in sorted({time["threads"] for time in step_times}):
-            times = [time for time in step_times if time["threads"] == threads]
-            # The odd last batch of an epoch comes too seldom for its time to say anything.
-            times = [time for time in times if time["steps"] >= 3]
-            if len(times) < 2:
-                continue
-            line = fit_line([time["batch"] for time in times], [time["seconds"] for time in times])
-            fits.append(
-                {
-                    "device": times[0]["device"],
-                    "threads": threads,
-                    "alpha_seconds": line.alpha,
-                    "beta_seconds_per_sample": line.beta,
-                    "relative_error": line.relative_error,
-                }
-            )
-        return fits
 
     def _all_notes(self) -> list[str]:
         notes = list(self.notes)

@@ -9,14 +9,13 @@ import torch
 from torch import nn
 
 from headgate.task import Channel, Stop
+from headgate.task import plan_of as plan_of
 from headgate.torch import rng
 from headgate.torch.backend import REMOTE, Asynchronous, Backend, Link, Observer
 from headgate.torch.orders import AgreedOrders
 from headgate.torch.reduce import Exchange, Reducer, Weight
 from headgate.torch.shards import Dealer, Dealt, Sharing, Slices
 
-WELCOME_SECONDS = 60.0
-"""How long a task waits to be told what it is."""
 JOIN_SECONDS = 600.0
 """How long a worker that joins others waits for their state, and they for it."""
 
@@ -31,24 +30,6 @@ class Owner(Observer, Protocol):
 
     def note(self, text: str) -> None:
         """Tell the user something."""
-
-
-def plan_of(channel: Channel) -> Mapping[str, Any]:
-    """The plan that this task is part of; empty where it is alone.
-
-    Raises:
-        RuntimeError: The engine did not say.
-    """
-    if not channel.connected:
-        return {}
-    if not channel.wait_for(lambda: bool(channel.welcome), WELCOME_SECONDS) and channel.connected:
-        raise RuntimeError(
-            f"Headgate did not say within {WELCOME_SECONDS:g} s what part this task has in its job; "
-            "see `headgate doctor`, or run the script without Headgate"
-        )
-    plan: Mapping[str, Any] = channel.welcome.get("plan") or {}
-    alone = plan.get("strategy", "single") == "single" or (plan["strategy"] == "allreduce" and plan["workers"] == 1)
-    return {} if alone else plan
 
 
 def state_to_join(channel: Channel) -> str:

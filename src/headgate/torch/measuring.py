@@ -7,8 +7,9 @@ from typing import Any, Callable
 
 import torch
 
+from headgate.task.measured import FIRST_STEPS
 from headgate.torch.costs import Costs
-from headgate.torch.meter import FIRST_STEPS, Meter, Step
+from headgate.torch.meter import Meter, Step
 from headgate.torch.sweep import Sweep
 from headgate.torch.trained import Trained
 

@@ -15,16 +15,13 @@ import torch
 from torch import nn
 
 from headgate.task import StepSpans
+from headgate.task.measured import is_sampled
 from headgate.torch.backend import Movement, Passage, RoundResult
 from headgate.torch.rng import cuda_in_use
 
-FIRST_STEPS = 20
-"""Steps at the start that are all sampled."""
 _EXCHANGE = ("push", "wait", "pull")
 _SPANS = ("input", "forward", "backward", *_EXCHANGE, "optimizer", "other")
 _FLOPS_STEP = 2
-_EVERY = 50
-_IN_A_ROW = 2
 
 
 @dataclass
@@ -115,7 +112,7 @@ class Meter:
         self.completed = False
         self.samples = None
         number = self.steps + 1
-        self._sampled = self._every_step or number <= FIRST_STEPS or number % _EVERY < _IN_A_ROW
+        self._sampled = self._every_step or is_sampled(number)
         if self._sampled:
             self._depth = 0
             self._transfers = []

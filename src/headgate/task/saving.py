@@ -1,0 +1,78 @@
+"""When checkpoints are saved, and what is told of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+SHARE = 0.005
+"""Most of the time that unasked checkpoints may take."""
+_FIRST_SECONDS, _FIRST_RATE = 0.02, 200e6
+"""What a first checkpoint is taken to cost: as on a slow disk."""
+
+Write = Callable[[Path], "tuple[Path, int]"]
+"""Writes a checkpoint into a folder; its path and its size in bytes."""
+
+
+class Saver:
+    """Saves checkpoints into the job's folder; a failure is told, not raised.
+
+    Args:
+        folder: Where to; None: nowhere, and saving fails.
+        send: Takes a message for the engine.
+        clock: Seconds, never going back.
+    """
+
+    def __init__(
+        self,
+        folder: str | None,
+        send: Callable[[Mapping[str, object]], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder = folder
+        self._send = send
+        self._clock = clock
+        self._saved_at = clock()
+        self._seconds: float | None = None
+
+    def due(self, size: int) -> bool:
+        """Whether so much time has passed that saving `size` bytes now takes less than `SHARE` of it."""
+        if self._folder is None:
+            return False
+        seconds = _FIRST_SECONDS + size / _FIRST_RATE if self._seconds is None else self._seconds
+        return (self._clock() - self._saved_at) * SHARE >= seconds * (1 - SHARE)
+
+    def save(self, why: str, step: int, place: Mapping[str, Any], write: Write) -> None:
+        """Save a checkpoint and tell the engine.
+
+        Args:
+            why: `epoch`, `request`, `stop` or `orphaned`.
+            step: Steps so far.
+            place: Where the script is, of which `epoch` and `position` are told.
+            write: Does it; whatever it raises is told.
+        """
+        begun = self._clock()
+        try:
+            if self._folder is None:
+                raise OSError("no folder for checkpoints was given in HEADGATE_CHECKPOINTS")
+            path, size = write(Path(self._folder))
+        except Exception as error:  # noqa: BLE001 - whatever a state may raise, training goes on
+            self._send({"type": "checkpoint_failed", "error": str(error)})
+            return
+        finally:
+            self._saved_at = self._clock()
+            self._seconds = self._saved_at - begun
+        self._send(
+            {
+                "type": "checkpoint",
+                "path": str(path),
+                "step": step,
+                "epoch": place["epoch"] or 0,
+                "position": place["position"],
+                "bytes": size,
+                "seconds": self._seconds,
+                "why": why,
+            }
+        )
