@@ -17,10 +17,12 @@ from torch import nn
 from headgate.plans import Plan
 from headgate.testing.gang import Gang
 from headgate.torch import sparse_layers
-from headgate.torch.ps.deferred import DeferredTensor, TableError
+from headgate.torch.ps.deferral import TableError
+from headgate.torch.ps.deferred import DeferredTensor
 from headgate.torch.ps.filling import Operation, filled
 from headgate.torch.ps.rows import Rows
-from headgate.torch.ps.tables import Shard, merged
+from headgate.torch.ps.shard import Shard
+from headgate.torch.ps.table_steps import merged
 
 SCRIPT = Path(embeddings.__file__)
 SOURCE = Path(__file__).parents[3] / "src"
@@ -273,7 +275,9 @@ def test_no_worker_allocates_the_table_and_bytes_follow_the_batch(tmp_path: Path
         folder.mkdir()
         (folder / "large.py").write_text(LARGE)
         plan = Plan(strategy="ps", workers=1, servers=1, batch_per_worker=None)
-        with Gang(folder, plan, [sys.executable, "large.py"], {"BATCH": str(batch), "ROWS": str(rows)}) as gang:
+        with Gang(
+            folder, plan, [sys.executable, "large.py"], {"BATCH": str(batch), "ROWS": str(rows)}, fresh=True
+        ) as gang:
             gang.start()
             gang.finish()
             _, memory, _, came, _, went = gang.output("worker-0").split()[-6:]

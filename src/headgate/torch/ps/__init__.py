@@ -59,7 +59,7 @@ def backend(channel: Channel) -> Backend:
     from headgate.torch.ps.dense import Dense
     from headgate.torch.ps.links import Links
     from headgate.torch.ps.loop import Loop
-    from headgate.torch.ps.remote_table import RemoteTables
+    from headgate.torch.ps.model_tables import RemoteTables
 
     _wait_for_view(channel)
     made: list[Dense] = []

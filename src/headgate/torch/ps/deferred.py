@@ -2,23 +2,21 @@
 parameter servers.
 
 Their constructors (`headgate.torch.sparse_layers`) make it a tensor without storage. What is done to it in
-place before training (its first values) is recorded, and done on the servers. A lookup brings the rows that the batch
-uses; their gradient is a sparse gradient of the weight, as torch has it.
+place before training (its first values) is recorded, and done on the servers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from headgate.torch.backend import REMOTE
+from headgate.torch.ps.deferral import Deferral, TableError, refused
 from headgate.torch.ps.filling import CONVERSION, PLAIN, RANDOM, Operation
-
-if TYPE_CHECKING:
-    from headgate.torch.ps.remote_table import RemoteTable
+from headgate.torch.ps.lookups import embedding, embedding_bag
 
 _aten = torch.ops.aten
 _ALIASES = frozenset((_aten.detach.default, _aten.alias.default))
@@ -30,42 +28,6 @@ _LIKE = {
 }
 """What makes a table of the same shape, as optimizers do for their state, and what it is filled with."""
 _MOST_BROADCAST_BYTES = 1 << 24
-
-
-class TableError(RuntimeError):
-    """Something was asked of a table that cannot be done where nobody holds all of it."""
-
-
-class Deferral:
-    """What all tensors that stand for one table share.
-
-    Attributes:
-        operations: What was done to it in place, in that order.
-        source: A tensor with all of its values, that was copied into it after those; None: there was none.
-        table: The table on the servers; None before the model was prepared.
-        dtype: Its type; `first_dtype` before all operations.
-    """
-
-    def __init__(self, rows: int, width: int, dtype: torch.dtype) -> None:
-        self.rows = rows
-        self.width = width
-        self.dtype = self.first_dtype = dtype
-        self.operations: list[Operation] = []
-        self.source: torch.Tensor | None = None
-        self.table: RemoteTable | None = None
-
-    def done(self, operation: Operation) -> None:
-        """Record an operation.
-
-        Raises:
-            TableError: It comes too late.
-        """
-        if self.table is not None or self.source is not None:
-            raise TableError(
-                f"{operation.name} on a table that is on the parameter servers already; give it its first values "
-                "before headgate.torch.prepare, or load all of them with load_state_dict"
-            )
-        self.operations.append(operation)
 
 
 class DeferredTensor(torch.Tensor):
@@ -114,7 +76,7 @@ class DeferredTensor(torch.Tensor):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         if getattr(self, "_is_param", False):
-            raise _refused("copy.deepcopy")
+            raise refused("copy.deepcopy")
         return self.whole()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -127,9 +89,9 @@ class DeferredTensor(torch.Tensor):
             TableError: There are none on servers yet.
         """
         if self._deferral.table is None:
-            raise _refused("reading all values")
+            raise refused("reading all values")
         if self._rows != (0, self._deferral.rows):
-            raise _refused("reading some rows")
+            raise refused("reading some rows")
         return self._deferral.table.read(self._field)
 
     @classmethod
@@ -137,9 +99,9 @@ class DeferredTensor(torch.Tensor):
         cls, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if function is F.embedding:
-            return _embedding(*args, **(kwargs or {}))
+            return embedding(*args, **(kwargs or {}))
         if function is F.embedding_bag:
-            return _embedding_bag(*args, **(kwargs or {}))
+            return embedding_bag(*args, **(kwargs or {}))
         with torch._C.DisableTorchFunctionSubclass():
             return function(*args, **(kwargs or {}))
 
@@ -169,7 +131,7 @@ class DeferredTensor(torch.Tensor):
                 return this._copied(args[1])
             if name in RANDOM or name in PLAIN:
                 return this._recorded(name, args[1:], given)
-        raise _refused(str(function.overloadpacket._qualified_op_name).rpartition("::")[2])
+        raise refused(str(function.overloadpacket._qualified_op_name).rpartition("::")[2])
 
     def _like(self, rows: tuple[int, int] | None = None, row: bool = False, **others: Any) -> DeferredTensor:
         field = others.pop("field", self._field)
@@ -213,7 +175,7 @@ class DeferredTensor(torch.Tensor):
             random = generator.get_state()
         for value in (*arguments, *named.values()):
             if isinstance(value, torch.Tensor) and value.numel() * value.element_size() > _MOST_BROADCAST_BYTES:
-                raise _refused(f"{name} with a tensor of {tuple(value.shape)}")
+                raise refused(f"{name} with a tensor of {tuple(value.shape)}")
         operation = Operation(name, *self._rows, tuple(_held(value) for value in arguments), named, random)
         self._deferral.done(operation)
         if generator is not None:
@@ -246,100 +208,6 @@ def table_for(name: str, layer: Mapping[str, Any]) -> DeferredTensor:
     return DeferredTensor(Deferral(layer["num_embeddings"], layer["embedding_dim"], dtype), device=device)
 
 
-# --- lookups ---------------------------------------------------------------------------------------------------------
-
-
-class _Lookup(torch.autograd.Function):
-    """The rows that were brought; their gradient is a sparse one of the table."""
-
-    @staticmethod
-    def forward(ctx: Any, weight: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(rows)
-        ctx.shape = weight.shape
-        return values
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        (rows,) = ctx.saved_tensors
-        sparse = torch.sparse_coo_tensor(
-            rows.unsqueeze(0), gradients[0], ctx.shape, check_invariants=False, is_coalesced=True
-        )
-        return sparse, None, None
-
-
-def _looked_up(indices: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Different rows that are used, the number among them of each index, and their values."""
-    if not isinstance(weight, DeferredTensor):
-        raise TypeError(f"a table was given as indices of a lookup in a {type(weight).__name__}")
-    table = weight._deferral.table
-    if table is None:
-        raise TableError(
-            "a sparse layer is used that is not on the parameter servers yet; call headgate.torch.prepare(model, ...) "
-            "first"
-        )
-    rows, numbers = torch.unique(indices, return_inverse=True)
-    if rows.numel() and (rows[0] < 0 or rows[-1] >= weight.shape[0]):
-        raise IndexError(f"index out of range in a table of {weight.shape[0]} rows")
-    rows = rows.long()
-    values = table.pull(rows.cpu()).to(device=indices.device, dtype=weight.dtype)
-    return rows, numbers, _Lookup.apply(weight, rows, values)  # type: ignore[no-untyped-call]
-
-
-def _padding(rows: torch.Tensor, padding_idx: int | None, total: int) -> int | None:
-    """The number of the padding row among `rows`; None where it is not used."""
-    if padding_idx is None:
-        return None
-    found = (rows == (padding_idx + total if padding_idx < 0 else padding_idx)).nonzero()
-    return int(found[0]) if found.numel() else None
-
-
-def _embedding(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    padding_idx: int | None = None,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> torch.Tensor:
-    _check(max_norm, scale_grad_by_freq)
-    rows, numbers, values = _looked_up(input, weight)
-    return F.embedding(numbers, values, _padding(rows, padding_idx, weight.shape[0]))
-
-
-def _embedding_bag(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    offsets: torch.Tensor | None = None,
-    max_norm: float | None = None,
-    norm_type: float = 2,
-    scale_grad_by_freq: bool = False,
-    mode: str = "mean",
-    sparse: bool = False,
-    per_sample_weights: torch.Tensor | None = None,
-    include_last_offset: bool = False,
-    padding_idx: int | None = None,
-) -> torch.Tensor:
-    _check(max_norm, scale_grad_by_freq)
-    if mode == "max":
-        raise ValueError("max mode does not support sparse weights")  # as torch says it
-    rows, numbers, values = _looked_up(input, weight)
-    return F.embedding_bag(
-        numbers,
-        values,
-        offsets,
-        mode=mode,
-        per_sample_weights=per_sample_weights,
-        include_last_offset=include_last_offset,
-        padding_idx=_padding(rows, padding_idx, weight.shape[0]),
-    )
-
-
-def _check(max_norm: float | None, scale_grad_by_freq: bool) -> None:
-    if max_norm is not None or scale_grad_by_freq:
-        raise TableError("max_norm and scale_grad_by_freq cannot be had for a table on parameter servers")
-
-
 def _is_whole(table: DeferredTensor, source: Any) -> bool:
     """Whether a tensor has all values of the table, rather than some that are broadcast over it."""
     return isinstance(source, torch.Tensor) and source.shape == table.shape and 0 not in source.stride()
@@ -347,12 +215,3 @@ def _is_whole(table: DeferredTensor, source: Any) -> bool:
 
 def _held(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
-
-
-def _refused(name: str) -> TableError:
-    return TableError(
-        f"{name} on the weight of a sparse layer: the table is on the parameter servers and no worker holds it. Its "
-        f"first values may be set by {', '.join((*RANDOM, *PLAIN))} and load_state_dict; after "
-        "headgate.torch.prepare, torch.save(model.state_dict(), ...) writes it, and clone() brings it into a file. For "
-        "anything else make the layer sparse=False"
-    )

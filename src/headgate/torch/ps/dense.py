@@ -17,7 +17,7 @@ from headgate.torch.ps.board import Board, Round
 from headgate.torch.ps.client import Behind, Client, Forsaken
 from headgate.torch.ps.links import Links
 from headgate.torch.ps.loop import Loop
-from headgate.torch.ps.remote_table import RemoteTables
+from headgate.torch.ps.model_tables import RemoteTables
 
 _ROUNDS_TO_COMPARE = 21
 _NOTE_LATE_SECONDS = 60.0

@@ -1,0 +1,240 @@
+"""The sparse tables of prepared models: has the servers make and step them, and ties them to layers and optimizers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from headgate.torch.backend import Movement, Observer, Passage, Transfer
+from headgate.torch.ps import optimizers
+from headgate.torch.ps.calls import Answer, Caller
+from headgate.torch.ps.deferred import DeferredTensor
+from headgate.torch.ps.remote_table import RemoteTable
+from headgate.torch.ps.table_optimizers import check, sparse
+
+
+@dataclass
+class _Adopted:
+    """A table of a prepared model.
+
+    Args:
+        table: It.
+        weight: What stands for it in the model.
+        optimizer: What steps it; None: nobody.
+        made: What it takes to make it.
+    """
+
+    table: RemoteTable
+    weight: DeferredTensor
+    optimizer: Any
+    made: dict[str, Any]
+
+
+class RemoteTables:
+    """The tables of all prepared models.
+
+    Args:
+        caller: Asks the servers; not connected yet.
+        together: Whether the workers step together.
+        folder: Where files go that hold a whole table.
+        observer: Gives whom to tell of lookups, and of pushes where the workers step together.
+        members: Workers that take part in the step that ends now.
+
+    Attributes:
+        share: This worker's part of the batch whose gradients come now: its part of the mean, or what is to be
+            multiplied in a sum, and whether it is a sum.
+    """
+
+    def __init__(
+        self,
+        caller: Caller,
+        together: bool,
+        folder: str | None,
+        observer: Callable[[], Observer | None],
+        members: Callable[[], Sequence[int]] = tuple,
+    ) -> None:
+        self.caller = caller
+        self._together = together
+        self._folder = folder
+        self._observer = observer
+        self.share: Callable[[], tuple[float, bool]] = lambda: (1.0, False)
+        self._members = members
+        self._last_share: float | None = None
+        self._adopted: list[_Adopted] = []
+        caller.greetings.append(self._greet)
+
+    def adopt(self, number: int, model: nn.Module, optimizer: Any) -> None:
+        """Have the servers make the tables of a model and step them, and its layers use them.
+
+        Args:
+            number: Of the model, in the order in which they are prepared.
+            model: The model.
+            optimizer: Its optimizer, or None.
+
+        Raises:
+            OptimizerError: The optimizer cannot step a table.
+        """
+        known = {id(adopted.weight._deferral) for adopted in self._adopted}
+        stepped = False
+        for name, weight in model.named_parameters():
+            if not isinstance(weight, DeferredTensor) or id(weight._deferral) in known:
+                continue
+            known.add(id(weight._deferral))
+            group = _group(optimizer, weight)
+            if group is not None:
+                check(optimizer, group)
+            table = RemoteTable(self.caller, f"{number}.{name}", weight._deferral, self._folder, self._observer)
+            made = self._made(weight, optimizer, group)
+            adopted = _Adopted(table, weight, None if group is None else optimizer, made)
+            if self.caller.lowest:
+                self._create(adopted)
+            table.open()
+            self._adopted.append(adopted)
+            weight._deferral.table = table
+            if weight.requires_grad:
+                weight.register_hook(self._contribution)  # type: ignore[no-untyped-call]
+            if group is not None:
+                stepped = True
+                optimizer.state.pop(weight, None)
+        if stepped:
+            if self._together:
+                optimizer.register_step_pre_hook(lambda found, *_: self._push_together(found))
+            optimizer.register_state_dict_post_hook(self._with_state)
+
+    def push(self, optimizer: Any) -> list[Answer]:
+        """Push the gradients of the optimizer's tables, and hide them from it; what the servers will answer."""
+        pushed = []
+        for adopted in self._of(optimizer):
+            options = optimizers.options(_group(optimizer, adopted.weight))
+            adopted.made["recipe"] = {**adopted.made["recipe"], "groups": [options]}
+            head = {"share": self._last_share, "members": list(self._members()), "options": options}
+            gradient, adopted.weight.grad = adopted.weight.grad, None
+            if gradient is not None or self._together:
+                pushed += adopted.table.push(gradient, head)
+        return pushed
+
+    def settle(self) -> None:
+        """Wait until all that was pushed is part of the tables."""
+        for adopted in self._adopted:
+            adopted.table.settle()
+
+    def finish(self, seconds: float) -> None:
+        """Wait so long until what was pushed to tables has come."""
+        for adopted in self._adopted:
+            adopted.table.finish(seconds)
+
+    def traffic(self) -> str:
+        """What tables cost on the wire, in words; empty where there are none."""
+        if not self._adopted:
+            return ""
+        size = sum(a.weight.numel() * a.weight.element_size() for a in self._adopted)
+        pulled, pushed = sum(self.caller.bytes_in), sum(self.caller.bytes_out)
+        return (
+            f"sparse tables of {size / 1e6:.1f} MB: {pulled / 1e6:.1f} MB came from the servers and {pushed / 1e6:.1f} "
+            "MB went to them"
+        )
+
+    def _push_together(self, optimizer: Any) -> None:
+        """Push, and let the servers take the step until the next lookup."""
+        begin = time.perf_counter()
+        pushed = self.push(optimizer)
+        end = time.perf_counter()
+        observer = self._observer()
+        if pushed and observer is not None and observer.sampling():
+            told = [Transfer(f"server-{answer.server}", Passage(begin, end, answer.bytes_out)) for answer in pushed]
+            observer.moved(Movement((("push", begin, end - begin),), told))
+
+    def _of(self, optimizer: Any) -> Iterator[_Adopted]:
+        return (adopted for adopted in self._adopted if adopted.optimizer is optimizer)
+
+    def _contribution(self, gradient: torch.Tensor) -> torch.Tensor:
+        """What this worker's gradient adds to that of all."""
+        factor, summed = self.share()
+        self._last_share = None if summed else factor
+        if factor == 1.0:
+            return gradient
+        if not factor:  # not multiplied: a borrowed sample's gradient may be infinite
+            gradient = gradient.coalesce()
+            return sparse(gradient.indices()[0, :0], gradient.values()[:0], gradient.shape)
+        return gradient * factor
+
+    def _made(self, weight: DeferredTensor, optimizer: Any, group: Any) -> dict[str, Any]:
+        """What it takes to make a table."""
+        deferral = weight._deferral
+        made: dict[str, Any] = {
+            "rows": deferral.rows,
+            "width": deferral.width,
+            "dtype": str(deferral.first_dtype).rpartition(".")[2],
+            "servers": self.caller.servers,
+            "operations": [operation.sent() for operation in deferral.operations],
+            "recipe": None,
+        }
+        if group is not None:
+            made["recipe"] = {**optimizers.recipe(optimizer), "groups": [optimizers.options(group)]}
+        return made
+
+    def _create(self, adopted: _Adopted) -> None:
+        """Make a table on the servers, with the values and the optimizer's state that were loaded here."""
+        table, weight = adopted.table, adopted.weight
+        state = {} if adopted.optimizer is None else adopted.optimizer.state.get(weight, {})
+        # What the optimizer's constructor made without a storage, it makes on the servers too.
+        state = {name: value for name, value in state.items() if not isinstance(value, DeferredTensor)}
+        by_row = {name: v for name, v in state.items() if isinstance(v, torch.Tensor) and v.shape == weight.shape}
+        single = {name: value for name, value in state.items() if name not in by_row}
+        calls = [
+            self.caller.call(server, operation, content)
+            for server in table.servers
+            for operation, content in self._making(adopted, single)
+        ]
+        answers = [answer.wait() for answer in calls]
+        if all(answer.get("new", True) for answer in answers):
+            source = weight._deferral.source
+            fields: list[tuple[str | None, torch.Tensor]] = [] if source is None else [(None, source)]
+            for field, values in [*fields, *by_row.items()]:
+                for answer in table.written(field, values):
+                    answer.wait()
+        for answer in [self.caller.call(server, "table.ready", {"name": table.name}) for server in table.servers]:
+            answer.wait()
+
+    def _making(self, adopted: _Adopted, state: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+        name, made = adopted.table.name, adopted.made
+        head = {key: value for key, value in made.items() if key != "recipe"}
+        calls = [("table.create", {"name": name, **head})]
+        if made["recipe"] is not None:
+            calls.append(("table.optimize", {"name": name, "recipe": made["recipe"], "state": state}))
+        return calls
+
+    def _greet(self, server: int, again: bool) -> list[tuple[str, Mapping[str, Any]]]:
+        """What a server that was started again is told: what it needs to make the tables that no snapshot of it has,
+        as they were in the beginning, and which steps are known here."""
+        calls: list[tuple[str, Mapping[str, Any]]] = []
+        for adopted in self._adopted if again else []:
+            calls += self._making(adopted, {})
+            name = adopted.table.name
+            calls += [("table.ready", {"name": name}), ("table.open", {"name": name, "taken": adopted.table.taken})]
+        return calls
+
+    def _with_state(self, optimizer: Any, state: dict[str, Any]) -> dict[str, Any]:
+        """The optimizer's state dict with what the servers have, which is brought when it is saved."""
+        ordered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        for adopted in self._of(optimizer):
+            weight = adopted.weight
+            number = next(number for number, parameter in enumerate(ordered) if parameter is weight)
+            fields = {
+                name: weight._like(field=name) if value is None else value
+                for name, value in adopted.table.fields().items()
+            }
+            if fields:
+                state["state"][number] = fields
+        return state
+
+
+def _group(optimizer: Any, weight: torch.Tensor) -> Any:
+    """The parameter group that a weight is in; None: none."""
+    groups = [] if optimizer is None else optimizer.param_groups
+    return next((group for group in groups if any(parameter is weight for parameter in group["params"])), None)
