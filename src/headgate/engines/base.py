@@ -4,11 +4,30 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from headgate.cluster import Cluster
-from headgate.events import Exit, TaskId
+from headgate.cluster import Cluster, Node
+from headgate.events import Exit, JobId, TaskId
 from headgate.isolation.base import Box, Launch
 from headgate.shares import Share
+from headgate.telemetry.columns import Column
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What a task takes of a node, for engines that keep accounts.
+
+    Args:
+        node: Name of the node.
+        cores: That its plan gives it; fractions are allowed, 0 where its plan says nothing.
+        memory_bytes: That its job is limited to; None: not told.
+        gpus: How many GPUs of the node are its own.
+    """
+
+    node: str
+    cores: float
+    memory_bytes: int | None = None
+    gpus: int = 0
 
 
 class Listener(ABC):
@@ -35,6 +54,16 @@ class Listener(ABC):
     def warned(self, task: TaskId | None, text: str) -> None:
         """Something was worked around."""
 
+    def usage(self, target: str, reading: Mapping[Column, float]) -> None:  # noqa: B027  # those who do not record
+        """What a task (its id) or a node (`node:` and its name) used since the last time, where it is not on this
+        machine; once a second while a task runs there. What is on this machine is read from `Engine.boxes`."""
+
+    def joined(self, node: Node) -> None:  # noqa: B027  # those whose nodes stay as they are
+        """A node came, or has changed, after `Engine.open`."""
+
+    def left(self, name: str, reason: str) -> None:  # noqa: B027  # as above
+        """A node is gone, after each of its tasks was told to have `exited` with that reason."""
+
 
 class Engine(ABC):
     """What starts tasks on the nodes of a cluster.
@@ -48,8 +77,10 @@ class Engine(ABC):
     4. `stop` asks once: down the channel if the task is connected (it saves a checkpoint at a step boundary and
     ends), by SIGTERM
        otherwise; `grace` seconds later everything that is left is killed. A second `stop` can only shorten the grace.
-    5. Calls that name a task which is unknown or has ended do nothing.
-    6. `close` kills what still runs, and returns when every task's box is gone.
+    5. `reserve` comes before the first `start` of an attempt with what all its tasks take, and again before each one
+       that is added to it. A task for which that cannot be had now waits, and `warned` says for what, once.
+    6. Calls that name a task which is unknown or has ended do nothing.
+    7. `close` kills what still runs, and returns when every task's box is gone.
     """
 
     name: str
@@ -63,6 +94,13 @@ class Engine(ABC):
     def lost(self) -> tuple[str, ...]:
         """What cannot be controlled where the tasks run, a line each: what it is, a colon, cause and cure."""
         return ()
+
+    def reserve(self, job: JobId, attempt: int, slots: Mapping[TaskId, Slot]) -> None:  # noqa: B027  # as below
+        """Set aside what the tasks of an attempt take, in addition to what was set aside for others of it before;
+        returns at once. Engines whose nodes have no accounts that others go by ignore it."""
+
+    def release(self, job: JobId, attempt: int) -> None:  # noqa: B027  # as above
+        """Give back what `reserve` set aside for an attempt, whose tasks have all ended."""
 
     @abstractmethod
     def start(self, launch: Launch, share: Share, log: str) -> None:
@@ -80,7 +118,7 @@ class Engine(ABC):
 
     @abstractmethod
     def boxes(self) -> Mapping[TaskId, Box]:
-        """The boxes of the tasks that run on this machine, for the samplers."""
+        """The boxes of the tasks that run on this machine, for the samplers; of others `Listener.usage` tells."""
 
     @abstractmethod
     def close(self) -> None: ...
