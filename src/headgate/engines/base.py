@@ -62,7 +62,8 @@ class Listener(ABC):
         """A node came, or has changed, after `Engine.open`."""
 
     def left(self, name: str, reason: str) -> None:  # noqa: B027  # as above
-        """A node is gone, after each of its tasks was told to have `exited` with that reason."""
+        """A node is gone. Then each of its tasks is told to have `exited`: what is lost with its node is no failure of
+        the task's own."""
 
 
 class Engine(ABC):
