@@ -75,7 +75,9 @@ def alone(folder: Path, exponent: float) -> list[dict[str, float]]:
 
 def together(folder: Path, exponent: float, workers: int) -> list[dict[str, float]]:
     plan = Plan(strategy="ps", workers=workers, servers=1, batch_per_worker=None, synchronous=False)
-    with Gang(folder, plan, [sys.executable, "bench.py"], {"EXPONENT": str(exponent)}, encrypt=False) as gang:
+    with Gang(
+        folder, plan, [sys.executable, "bench.py"], {"EXPONENT": str(exponent)}, encrypt=False, fresh=True
+    ) as gang:
         gang.start()
         gang.finish()
         return [json.loads(gang.output(f"worker-{index}").splitlines()[-1]) for index in range(workers)]

@@ -20,6 +20,7 @@ from headgate.plans import Plan
 from headgate.testing import wait
 from headgate.testing.gang import Gang
 from headgate.testing.listener import ChannelListener
+from headgate.testing.warm import WarmProcess, torch_python
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -57,15 +58,14 @@ def await_order():
 class Script:
     """A running script and the listener it talks to."""
 
-    def __init__(self, process: subprocess.Popen[str], listener: ChannelListener) -> None:
+    def __init__(self, process: WarmProcess, folder: Path, listener: ChannelListener) -> None:
         self.process = process
+        self.folder = folder
         self.listener = listener
 
     def finish(self, seconds: float = 60.0) -> str:
         """Its output, once it ended well."""
-        output, _ = self.process.communicate(timeout=seconds)
-        assert self.process.returncode == 0, output
-        return output
+        return finish(self.process, self.folder, seconds)
 
     def profile(self) -> dict[str, Any]:
         """The profile that it sent."""
@@ -87,28 +87,34 @@ def start(tmp_path: Path) -> Iterator[Start]:
         listener = ChannelListener(folder, welcome={"role": "worker", "index": 0, "plan": {}, "threads": None})
         variables = {"HEADGATE_MODE": mode, **({"HEADGATE_RESUME": resume} if resume else {}), **more}
         process = run(body, *arguments, environment=listener.environment(**variables), folder=folder)
-        running.append(Script(process, listener))
+        running.append(Script(process, folder, listener))
         return running[-1]
 
     yield starting
     for script in running:
-        if script.process.poll() is None:
-            script.process.kill()
-        script.process.communicate()
+        script.process.kill()
+        script.process.wait()
         script.listener.close()
 
 
-def run(body: str, *arguments: str, environment: Mapping[str, str], folder: Path) -> subprocess.Popen[str]:
+def run(body: str, *arguments: str, environment: Mapping[str, str], folder: Path) -> WarmProcess:
     path = folder / "script.py"
     path.write_text(PREAMBLE + textwrap.dedent(body))
-    return subprocess.Popen(
-        [sys.executable, "-W", "error::UserWarning", str(path), *arguments],
-        env={**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        cwd=folder,
-    )
+    with open(folder / "output", "wb") as output:
+        return torch_python().start(
+            [str(path), *arguments],
+            options=["-W", "error::UserWarning"],
+            env={**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", **environment},
+            output=output.fileno(),
+            cwd=folder,
+        )
+
+
+def finish(process: WarmProcess, folder: Path, seconds: float = 60.0) -> str:
+    code = process.wait(seconds)
+    output = (folder / "output").read_text()
+    assert code == 0, output
+    return output
 
 
 @pytest.fixture
@@ -118,10 +124,7 @@ def plain(tmp_path: Path) -> Callable[..., str]:
     def running(body: str, *arguments: str) -> str:
         folder = tmp_path / "plain"
         folder.mkdir()
-        process = run(body, *arguments, environment={}, folder=folder)
-        output, _ = process.communicate(timeout=60)
-        assert process.returncode == 0, output
-        return output
+        return finish(run(body, *arguments, environment={}, folder=folder), folder)
 
     return running
 
@@ -208,11 +211,11 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempting:
 @pytest.fixture(scope="session")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What each of the right answers comes to in one process, without Headgate."""
-    file = tmp_path_factory.mktemp("alone") / "results.pt"
+    folder = tmp_path_factory.mktemp("alone")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
     environment |= {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, right_answers.__file__, file], env=environment, check=True)
-    return file
+    subprocess.run([sys.executable, right_answers.__file__, folder], env=environment, check=True)
+    return folder / "plain.pt"
 
 
 Compare = Callable[..., dict[str, float]]
@@ -224,18 +227,13 @@ def wrong_answers(alone: Path, tmp_path: Path) -> Compare:
     as a multiple of what is allowed. The names of cases may be given; by default all are trained."""
 
     def comparing(plan: Plan, *names: str, encrypt: bool = True) -> dict[str, float]:
-        command = 'exec "$0" "$1" "$RESULTS" "${@:2}"'
-        arguments = ["bash", "-c", command, sys.executable, right_answers.__file__, *names]
-        files = {f"worker-{index}": tmp_path / f"{index}.pt" for index in range(plan.workers)}
+        arguments = [sys.executable, right_answers.__file__, str(tmp_path), *names]
         with Gang(tmp_path, plan, arguments, encrypt=encrypt) as gang:
-            if plan.servers:
-                gang.start(*(name for name in gang.names if name not in files))
-            for name, file in files.items():
-                gang.start(name, RESULTS=str(file))
+            gang.start()
             gang.finish()
         wrong = {}
-        for name, file in files.items():
-            far = right_answers.differences(file, alone)
+        for name in (f"worker-{index}" for index in range(plan.workers)):
+            far = right_answers.differences(tmp_path / f"{name}.pt", alone)
             wrong.update({f"{case} of {name}": times for case, times in far.items() if not times <= 1})
         return wrong
 

@@ -23,6 +23,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 import headgate.torch as hg
 
 Trained = list[torch.Tensor]
+TASK = os.environ.get("HEADGATE_TASK", "plain").rpartition("/")[2]
 EPOCHS = 10
 SAMPLES = 50  # in batches of 12: five to an epoch, of which the last has two samples
 FEATURES, CLASSES = 6, 3
@@ -434,7 +435,7 @@ def differences(found: Path, expected: Path) -> dict[str, float]:
     return far
 
 
-def main(file: str, *names: str) -> None:
+def main(folder: str, *names: str) -> None:
     torch.set_num_threads(1)
     results = {}
     cases = {**CASES, **SPARSE_CASES}
@@ -444,7 +445,7 @@ def main(file: str, *names: str) -> None:
             _new_session()
             torch.manual_seed(7)
             results[dtype, name] = cases[name]()
-    torch.save(results, file)
+    torch.save(results, Path(folder) / f"{TASK}.pt")
 
 
 _link: list[Any] = []

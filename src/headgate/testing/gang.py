@@ -13,13 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 from headgate.engines.channel import Connection, listen
 from headgate.engines.launch import inject, server_command
 from headgate.hub.peers import Peers
 from headgate.plans import Plan
 from headgate.testing import wait
+from headgate.testing.warm import WarmProcess, torch_python
 
 RUN = "run/job/"
 _SECONDS = 240.0
@@ -28,7 +29,7 @@ _KEY = "secret"
 
 @dataclass(slots=True)
 class _Process:
-    popen: subprocess.Popen[bytes]
+    popen: subprocess.Popen[bytes] | WarmProcess
     output: Path
     messages: list[dict[str, Any]] = field(default_factory=list)
     connection: Connection | None = None
@@ -44,6 +45,8 @@ class Gang:
         command: What each worker runs.
         environment: Variables added to those of each task.
         encrypt: Whether the tasks encrypt what they send each other.
+        fresh: Whether each task is an interpreter started for it, as under an engine, which takes seconds of CPU to
+            import PyTorch; otherwise what runs under this Python is forked from one that has, see `testing.warm`.
 
     Example:
         >>> plan = Plan(strategy="ps", workers=2, servers=1, batch_per_worker=None)
@@ -59,12 +62,14 @@ class Gang:
         command: Sequence[str],
         environment: Mapping[str, str] | None = None,
         encrypt: bool = True,
+        fresh: bool = False,
     ) -> None:
         self.folder = folder
         self.checkpoints = folder / "checkpoints"
         self.peers = Peers(plan, encrypt)
         self._plan = plan
         self._command = command
+        self._fresh = fresh
         self._environment = environment or {}
         self._processes: dict[str, _Process] = {}
         self._lock = threading.Condition()
@@ -99,11 +104,9 @@ class Gang:
             output = self.folder / f"{name}.log"
             command = server_command(sys.executable) if name.startswith("server-") else self._command
             with open(output, "ab") as file:
-                popen = subprocess.Popen(
-                    command, env=self._variables(name, environment), cwd=self.folder, stdout=file, stderr=file
-                )
+                process = self._run(command, self._variables(name, environment), file)
             with self._lock:
-                self._processes[name] = _Process(popen, output)
+                self._processes[name] = _Process(process, output)
         self._tell()
 
     def kill(self, name: str) -> None:
@@ -178,6 +181,13 @@ class Gang:
         self._selector.close()
 
     # --- as much of a hub as they need ------------------------------------------------------------------------------
+
+    def _run(
+        self, command: Sequence[str], variables: Mapping[str, str], output: BinaryIO
+    ) -> subprocess.Popen[bytes] | WarmProcess:
+        if not self._fresh and command[0] == sys.executable:
+            return torch_python().start(command[1:], env=variables, cwd=self.folder, output=output.fileno())
+        return subprocess.Popen(command, env=variables, cwd=self.folder, stdout=output, stderr=output)
 
     def _node(self, name: str) -> str:
         role, _, index = name.partition("-")

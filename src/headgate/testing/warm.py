@@ -1,0 +1,272 @@
+"""Python programs in processes that need not import a framework first: each is forked from an interpreter that has.
+
+A test of a job of several tasks starts many processes of some seconds' work each, of which `import torch` alone would
+take most. Here one interpreter imports what they need, runs nothing and starts no thread, and forks one child for each
+program, in which that program then runs as if Python had been started for it: its own process, environment, folder,
+arguments, output and exit code. Three things differ from a fresh interpreter: modules are already in `sys.modules`, all
+children share one seed of string hashes, and `ps` shows the command line of the interpreter they came from.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import importlib
+import json
+import os
+import pkgutil
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+import headgate
+
+_LOADED = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "LD_", "PYTHON", "TORCH")
+"""Variables of these beginnings are read when an interpreter starts or a library is loaded; a fork is too late."""
+_MESSAGE = 1 << 17  # bytes; an environment has to fit
+_START_SECONDS = 100.0
+
+
+class WarmProcess:
+    """A program that was started; as much of `subprocess.Popen` as tests use."""
+
+    def __init__(self, pid: int, pidfd: int, status: socket.socket) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._pidfd = pidfd
+        self._status = status
+
+    def poll(self) -> int | None:
+        """The exit code, negative where a signal ended it; None while it runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, once it has ended.
+
+        Raises:
+            subprocess.TimeoutExpired: It still runs after `timeout` seconds.
+        """
+        if self.returncode is None:
+            readable = select.poll()
+            readable.register(self._status, select.POLLIN)
+            if not readable.poll(None if timeout is None else timeout * 1000):
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
+            code = self._status.recv(64)
+            self.returncode = int(code) if code else -signal.SIGKILL  # without an answer, all went with the interpreter
+            self._status.close()
+            os.close(self._pidfd)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    def kill(self) -> None:
+        """kill -9, unless it has ended."""
+        self.send_signal(signal.SIGKILL)
+
+
+class WarmPython:
+    """Starts Python programs in forks of one interpreter for each set of options and of variables that are read only
+    when an interpreter starts; each is made when it is first needed, and ends with `close` or with this process.
+
+    Args:
+        *modules: What to import, submodules of packages that end in `.*` included.
+
+    Example:
+        >>> with WarmPython("torch") as python, open("log", "wb") as log:
+        ...     python.start(["train.py", "--epochs", "5"], env=os.environ, cwd=".", output=log.fileno()).wait()
+    """
+
+    def __init__(self, *modules: str) -> None:
+        self._modules = modules
+        self._servers: dict[object, tuple[subprocess.Popen[bytes], socket.socket]] = {}
+
+    def __enter__(self) -> WarmPython:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(
+        self,
+        arguments: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path | str,
+        output: int,
+        options: Sequence[str] = (),
+    ) -> WarmProcess:
+        """Start a program.
+
+        Args:
+            arguments: A script and its arguments, or `-m` with a module and its.
+            env: All variables of the process.
+            cwd: Its folder.
+            output: File descriptor of its stdout and stderr.
+            options: Of the interpreter, for example `-W error`.
+
+        Raises:
+            RuntimeError: The interpreter does not answer; it has told why on stderr.
+        """
+        request = json.dumps({"arguments": list(arguments), "env": dict(env), "cwd": str(cwd)}).encode()
+        status, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            socket.send_fds(self._server(env, options), [request], [output, theirs.fileno()])
+        status.settimeout(_START_SECONDS)  # the interpreter may still be importing
+        try:
+            answer, fds, _, _ = socket.recv_fds(status, 64, 1)
+        except TimeoutError:
+            answer, fds = b"", []
+        if not answer:
+            status.close()
+            raise RuntimeError(f"the interpreter that was to run {list(arguments)} does not answer")
+        status.settimeout(None)
+        return WarmProcess(int(answer), fds[0], status)
+
+    def close(self) -> None:
+        """End the interpreters, and what they still run."""
+        for process, control in self._servers.values():
+            control.close()
+            process.wait()
+        self._servers.clear()
+
+    def _server(self, env: Mapping[str, str], options: Sequence[str]) -> socket.socket:
+        early = {name: value for name, value in env.items() if name.startswith(_LOADED) and name != "PYTHONPATH"}
+        key = (frozenset(early.items()), tuple(options))
+        if key not in self._servers:
+            control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            rest = {name: value for name, value in os.environ.items() if not name.startswith((*_LOADED, "HEADGATE_"))}
+            with theirs:
+                process = subprocess.Popen(
+                    [sys.executable, *options, "-m", __name__, str(theirs.fileno()), *self._modules],
+                    env={**rest, **early, "PYTHONPATH": str(_root())},
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                )
+            self._servers[key] = process, control
+        return self._servers[key][1]
+
+
+@functools.cache
+def torch_python() -> WarmPython:
+    """What runs programs that use PyTorch and `headgate.torch`; one for this process, as long as it lasts."""
+    # The first optimizer that is made imports torch._dynamo, which takes as long as torch itself.
+    python = WarmPython("torch", "torch._dynamo", "torch.distributed", "torch.utils.data", "headgate.torch.*")
+    atexit.register(python.close)
+    return python
+
+
+# --- in the interpreter ----------------------------------------------------------------------------------------------
+
+
+class _Child(NamedTuple):
+    pid: int
+    status: socket.socket
+
+
+def _root() -> Path:
+    """What `headgate` is imported from."""
+    return Path(headgate.__file__).parents[1]
+
+
+def _import(modules: Sequence[str]) -> None:
+    for name in modules:
+        package = name.removesuffix(".*")
+        module = importlib.import_module(package)
+        if package != name:
+            for found in pkgutil.walk_packages(module.__path__, f"{package}."):
+                if not found.name.endswith(".__main__"):
+                    importlib.import_module(found.name)
+
+
+def _serve(control: socket.socket) -> Callable[[], None] | None:
+    """Fork a child for each request until there can be no more; returns what to run in a child, and None here."""
+    children: dict[int, _Child] = {}  # by file descriptor of the process
+    ready = select.poll()
+    ready.register(control, select.POLLIN)
+    while True:
+        for fd, _ in ready.poll():
+            if fd != control.fileno():
+                ready.unregister(fd)
+                child = children.pop(fd)
+                code = os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
+                with contextlib.suppress(OSError):  # nobody asks any more
+                    child.status.send(str(code).encode())
+                child.status.close()
+                os.close(fd)
+                continue
+            request, fds, _, _ = socket.recv_fds(control, _MESSAGE, 2)
+            if not request:
+                for child in children.values():
+                    os.kill(child.pid, signal.SIGKILL)
+                return None
+            output, status = fds[0], socket.socket(fileno=fds[1])
+            pid = os.fork()
+            if pid == 0:
+                for left in (control, status, *(child.status for child in children.values())):
+                    left.close()
+                for pidfd in children:
+                    os.close(pidfd)
+                return lambda: _become(json.loads(request), output)
+            os.close(output)
+            pidfd = os.pidfd_open(pid)
+            children[pidfd] = _Child(pid, status)
+            ready.register(pidfd, select.POLLIN)
+            with contextlib.suppress(OSError):
+                socket.send_fds(status, [str(pid).encode()], [pidfd])
+
+
+def _become(request: Mapping[str, object], output: int) -> None:
+    """Be a process that was started for this program, and run it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for fd in (1, 2):
+        os.dup2(output, fd)
+    os.close(output)
+    env, arguments = request["env"], request["arguments"]
+    if not isinstance(env, dict) or not isinstance(arguments, list):
+        raise TypeError(f"found a request {request!r}; expected variables and arguments")
+    os.chdir(str(request["cwd"]))
+    os.environ.clear()
+    os.environ.update(env)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()  # `random` does so itself after a fork
+    paths = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
+    module = arguments[1] if arguments[0] == "-m" else None
+    script = os.path.abspath(arguments[0])
+    # Its own two: the folder that it was started in, and its PYTHONPATH.
+    sys.path[:2] = [os.getcwd() if module else os.path.dirname(script), *paths]
+    sys.argv[:] = arguments[1:] if module else arguments
+    if module:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(script, run_name="__main__")
+
+
+def main(control: str, *modules: str) -> None:
+    """Import, then serve; a child goes on from here as if it had just been started."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for whoever started this
+    _import(modules)
+    with socket.socket(fileno=int(control)) as requests:
+        run = _serve(requests)
+    if run is not None:
+        run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
