@@ -64,17 +64,24 @@ class LocalEngine(Engine):
         isolation: What the tasks are boxed in.
         channel: Path of the task channel's socket, in a folder that only this user can enter.
         keeper: Told of each box, so that it outlives this process no longer than it should.
+        logs: What a task's output is written to, made from what `start` was told of as its log.
     """
 
     name = "local"
 
     def __init__(
-        self, cluster: Cluster | Node, isolation: Isolation, channel: Path, keeper: Keeper | None = None
+        self,
+        cluster: Cluster | Node,
+        isolation: Isolation,
+        channel: Path,
+        keeper: Keeper | None = None,
+        logs: Callable[[str], TaskLog] = TaskLog,
     ) -> None:
         self._cluster = Cluster((cluster,)) if isinstance(cluster, Node) else cluster
         self._isolation = isolation
         self._channel = channel
         self._keeper = keeper
+        self._logs = logs
         self._commands: deque[Callable[[], None]] = deque()
         self._tasks: dict[TaskId, _Task] = {}
         self._accepts_again: float | None = None
@@ -202,7 +209,7 @@ class LocalEngine(Engine):
         except Exception as error:  # noqa: BLE001  # whatever it is, the job has to hear of it
             self._listener.exited(launch.task, Exit(code=None, reason=f"could not be started: {error}"))
             return
-        task = self._tasks[launch.task] = _Task(launch.task, box, key, read_end, TaskLog(log))
+        task = self._tasks[launch.task] = _Task(launch.task, box, key, read_end, self._logs(log))
         if self._keeper is not None:
             self._keeper.add(task.id, {"isolation": self._isolation.name, **box.record()}, read_end, log)
         self._selector.register(read_end, selectors.EVENT_READ, lambda: self._readable(task))
