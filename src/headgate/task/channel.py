@@ -68,14 +68,14 @@ class Channel:
         threading.Thread(target=self._listen, name="headgate-channel", daemon=True).start()
 
     @classmethod
-    def open(cls, environment: TaskEnvironment, framework: str, framework_version: str, seed: int) -> Channel:
+    def open(cls, environment: TaskEnvironment, framework: str, framework_version: str, seed: int | None) -> Channel:
         """Connect and say hello. An engine that cannot be reached gives a channel that swallows everything.
 
         Args:
             environment: Who we are.
             framework: Name of the framework in use.
             framework_version: Its version.
-            seed: What its random generator was last seeded with, by the script or at random.
+            seed: What its random generator was last seeded with, by the script or at random; None where it has none.
         """
         if environment.channel is None:
             return cls(None)

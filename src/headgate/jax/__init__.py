@@ -1,0 +1,148 @@
+"""JAX scripts as jobs: `init`, `prepare`, `epochs`, `batches` or `shard`, `report`.
+
+Under an engine they join the workers of a job into one JAX program, divide batches between all devices, tell how the
+training goes, save and resume. Under plain `python` they pass everything through.
+
+    import headgate.jax as hg
+
+    hg.init()                                              # before anything of JAX
+    params, opt_state = hg.prepare(params, opt_state)
+    for epoch in hg.epochs(5):
+        for batch in hg.batches(shuffled(epoch)):
+            params, opt_state, loss = step(params, opt_state, batch)
+            hg.report(loss=loss, state=(params, opt_state))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from headgate.task import Channel, Stop, TaskEnvironment
+
+if TYPE_CHECKING:
+    from headgate.jax.session import Session
+
+__all__ = ["Stop", "batches", "epochs", "init", "prepare", "report", "shard"]
+
+_session: Session | None = None
+_begun = False
+
+
+def init() -> None:
+    """Join the other workers of the job, and give XLA the threads of this task; before anything that computes.
+
+    Raises:
+        headgate.jax.joining.JoinError: It comes too late, JAX cannot run the job's plan, the script joins its processes
+            itself, or not all workers started in time.
+        headgate.jax.checkpoints.ResumeError: The checkpoint to resume from cannot be read.
+    """
+    global _begun, _session
+    if _begun:
+        return
+    environment = TaskEnvironment.claim()
+    if environment.channel is not None:
+        import jax
+
+        from headgate.jax.session import Session
+
+        _session = Session(environment, Channel.open(environment, "jax", jax.__version__, None))
+    _begun = True
+
+
+def prepare(*parts: Any) -> Any:
+    """Register what the script trains; resume from a checkpoint where the engine says so.
+
+    Args:
+        *parts: Pytrees (parameters, optimizer state, random keys, a train state), or Flax NNX objects, which change in
+            place. The parameters, or what has them, come first.
+
+    Returns:
+        The same parts with the values to train on from: one alone, several as a tuple. With several devices their
+        arrays are on all of them.
+
+    Raises:
+        TypeError: Nothing was given.
+        headgate.jax.checkpoints.ResumeError: The checkpoint does not fit.
+    """
+    if not parts:
+        raise TypeError("prepare(): expected what is trained, such as prepare(params, opt_state)")
+    session = _joined("prepare")
+    prepared = parts if session is None else session.prepare(parts)
+    return prepared[0] if len(parts) == 1 else prepared
+
+
+def shard(batch: Any) -> Any:
+    """A global batch, divided between the devices of all workers, each of which gives the same one.
+
+    Args:
+        batch: A pytree of arrays, with the samples along their first axis.
+
+    Returns:
+        The batch as global arrays; as it is where there is one device.
+
+    Raises:
+        headgate.jax.placing.DataError: The workers draw different batches.
+    """
+    session = _joined("shard")
+    return batch if session is None else session.shard(batch)
+
+
+class batches:  # noqa: N801 - used like a function
+    """Goes over batches and hands out each as `shard` does; a resume goes on inside of the pass.
+
+    Args:
+        iterable: Batches; after a resume, of the same epoch, they have to be the same again.
+    """
+
+    def __init__(self, iterable: Iterable[Any]) -> None:
+        self._iterable = iterable
+
+    def __iter__(self) -> Iterator[Any]:
+        session = _joined("batches")
+        return iter(self._iterable) if session is None else session.batches(self._iterable)
+
+    def __len__(self) -> int:
+        return len(self._iterable)  # type: ignore[arg-type]
+
+
+class epochs:  # noqa: N801 - used like a function
+    """The epochs from 0 to `count`; after a resume, from the one the checkpoint was taken in.
+
+    Between two of them a checkpoint is saved when one is asked for, or when saving takes less than 0.5 % of the time.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __iter__(self) -> Iterator[int]:
+        session = _joined("epochs")
+        return iter(range(self._count)) if session is None else session.epochs(self._count)
+
+    def __len__(self) -> int:
+        return max(0, self._count)
+
+
+def report(loss: Any = None, step: int | None = None, *, state: Any = None, **metrics: Any) -> None:
+    """Report how training goes, after each step; a few messages a second are sent, with the mean of the losses between.
+
+    Args:
+        loss: Loss of the batch, as the step returned it: it is not waited for.
+        step: Number of the step; by default the reports with a loss or a state are counted.
+        state: What the step made of what `prepare` returned, in the same form; not needed for Flax NNX objects.
+        **metrics: Numbers, for example `accuracy=right / total`.
+    """
+    session = _joined("report")
+    if session is not None:
+        session.report(loss, step, metrics, state)
+
+
+def _joined(what: str) -> Session | None:
+    """The session with the engine that started this process; None under plain `python`.
+
+    Raises:
+        RuntimeError: There is an engine, and `init` was not called.
+    """
+    if not _begun and TaskEnvironment.read().channel is not None:
+        raise RuntimeError(f"headgate.jax.{what}() before headgate.jax.init(); call init() before anything of JAX")
+    return _session

@@ -1,0 +1,164 @@
+"""Checkpoints: written whole or not at all, through Orbax where it is installed, as a NumPy archive elsewhere.
+
+`step-<n>.orbax` is a folder with `state`, which Orbax reads, and `headgate.json`; `step-<n>.npz` has the latter as its
+entry `headgate.json`. Both hold the same arrays by name: number of the part that was prepared, and path in it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import shutil
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from headgate.jax.trained import ResumeError
+
+LAYOUT = 1
+KEPT = 2
+"""Checkpoints of a job that stay on disk."""
+_PLACE = "headgate.json"
+
+
+def write(folder: Path, step: int, arrays: Mapping[str, Any], place: Mapping[str, Any]) -> tuple[Path, int]:
+    """Save `arrays` and `place` as step `step` and remove all but the newest two.
+
+    Args:
+        arrays: NumPy arrays by name.
+        place: Plain JSON values: where the script is.
+
+    Returns:
+        Path of the checkpoint, and its size in bytes.
+
+    Raises:
+        OSError: It could not be written; what was there before is untouched.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    through_orbax = importlib.util.find_spec("orbax") is not None
+    path = folder / f"step-{step}.{'orbax' if through_orbax else 'npz'}"
+    partial = folder / f".step-{step}.{os.getpid()}.partial"
+    note = {"headgate": LAYOUT, "dtypes": {name: str(array.dtype) for name, array in arrays.items()}, **place}
+    try:
+        if through_orbax:
+            _write_orbax(partial, arrays, note)
+        else:
+            _write_npz(partial, arrays, note)
+        _remove(path)
+        os.replace(partial, path)
+        _sync(folder)
+    except BaseException:
+        _remove(partial)
+        raise
+    _prune(folder)
+    return path, _size(path)
+
+
+def read(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What `write` saved: arrays, and place.
+
+    Raises:
+        ResumeError: There is no such checkpoint, or it is none of this layout.
+    """
+    try:
+        arrays, note = _read_orbax(Path(path)) if os.path.isdir(path) else _read_npz(path)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        first = str(error).partition("\n")[0]
+        raise ResumeError(f"checkpoint {path} cannot be read: {first}; resume from another one") from error
+    if note.get("headgate") != LAYOUT:
+        raise ResumeError(f"{path} is not a checkpoint of this version of Headgate; resume from another one")
+    return arrays, note
+
+
+def _write_npz(path: Path, arrays: Mapping[str, Any], note: Mapping[str, Any]) -> None:
+    # An archive knows no bfloat16 and the like: they go as whole numbers of their size, their names into the note.
+    plain: dict[str, Any] = {
+        name: a if a.dtype.isbuiltin == 1 else a.view(f"u{a.dtype.itemsize}") for name, a in arrays.items()
+    }
+    savez: Any = np.savez
+    with open(path, "wb") as file:
+        savez(file, **{_PLACE: np.frombuffer(json.dumps(note).encode(), np.uint8)}, **plain)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read_npz(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    with np.load(path, allow_pickle=False) as archive:
+        note = json.loads(archive[_PLACE].tobytes())
+        arrays = {name: archive[name] for name in archive.files if name != _PLACE}
+    return {name: array.view(np.dtype(note["dtypes"][name])) for name, array in arrays.items()}, note
+
+
+def _checkpointer() -> Any:
+    """Orbax for this process alone: by itself it would wait for all workers, of which one saves."""
+    ocp: Any = importlib.import_module("orbax.checkpoint")
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=jax.process_index(),
+        active_processes={jax.process_index()},
+        barrier_sync_key_prefix=f"headgate-{jax.process_index()}",
+    )
+    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
+    return ocp.Checkpointer(handler, multiprocessing_options=alone)
+
+
+def _write_orbax(path: Path, arrays: Mapping[str, Any], note: Mapping[str, Any]) -> None:
+    ocp = importlib.import_module("orbax.checkpoint")
+    _remove(path)
+    path.mkdir()
+    with open(path / _PLACE, "w") as file:
+        json.dump(note, file)
+        file.flush()
+        os.fsync(file.fileno())
+    with _checkpointer() as checkpointer:
+        checkpointer.save(path.absolute() / "state", args=ocp.args.PyTreeSave(dict(arrays)))
+    for written in path.rglob("*"):
+        if written.is_file():
+            _sync(written)
+
+
+def _read_orbax(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    if importlib.util.find_spec("orbax") is None:
+        raise OSError("it was written through Orbax, which is not installed here (pip install orbax-checkpoint)")
+    ocp: Any = importlib.import_module("orbax.checkpoint")
+    note = json.loads((path / _PLACE).read_text())
+    names = note["dtypes"]
+    args = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names}
+    with _checkpointer() as checkpointer:
+        found = checkpointer.restore(
+            path.absolute() / "state", args=ocp.args.PyTreeRestore(item=dict.fromkeys(names, 0), restore_args=args)
+        )
+    return {name: np.asarray(array) for name, array in found.items()}, note
+
+
+def _prune(folder: Path) -> None:
+    saved = sorted(folder.glob("step-*"), key=lambda path: path.stat().st_mtime_ns)
+    # What is half written now was left by an attempt that was killed.
+    for old in [*saved[:-KEPT], *folder.glob(".step-*.partial")]:
+        _remove(old)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _size(path: Path) -> int:
+    files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
+    return sum(each.stat().st_size for each in files)
+
+
+def _sync(path: Path) -> None:
+    """Make a file, or the rename in a folder, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,165 @@
+"""What a job costs, as `headgate.Profile` has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import jax
+
+from headgate.jax import joining
+from headgate.jax.meter import Step
+from headgate.jax.placing import Placing, length, nbytes
+from headgate.jax.trained import Trained
+from headgate.task import measured
+from headgate.task.measured import FIRST_STEPS
+
+_LOOPS = "FLOPs are XLA's estimate for the compiled step, in which the body of a loop (scan, while) counts once"
+
+
+class Costs:
+    """Takes measured steps, tells their spans, and once what the job costs.
+
+    Args:
+        source: `run` or `profile`.
+        trained: What was prepared, once it was.
+        place: Steps so far, and the present epoch.
+        placing: Where arrays go.
+        send: Takes a message for the engine, and whether it can be missed.
+
+    Attributes:
+        profiled: Whether the profile was sent.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        trained: Callable[[], Trained | None],
+        place: Callable[[], tuple[int, int | None]],
+        placing: Placing,
+        send: Callable[[Mapping[str, object], bool], None],
+    ) -> None:
+        self._source = source
+        self._trained = trained
+        self._place = place
+        self._placing = placing
+        self._send = send
+        self._timings: list[measured.Timing] = []
+        self._reads: list[float] = []
+        self._batch: int | None = None
+        self._sample_bytes: float | None = None
+        self._samples: int | None = None
+        self._sizes: set[int] = set()
+        self._older: set[Any] = set()
+        self._flops: float | None = None
+        self.profiled = False
+
+    def begins(self) -> None:
+        """The first step is about to begin: what is compiled from now on is the step's."""
+        if self._batch is None:
+            self._older = set(_programs())
+
+    def trains_on(self, batches: Any) -> None:
+        """What `batches` was given: how many samples there are, where that can be seen."""
+        if self._samples is not None:
+            return
+        dataset: Any = getattr(batches, "dataset", None)
+        if hasattr(dataset, "__len__"):
+            self._samples = len(dataset)
+        elif isinstance(batches, Sequence):
+            self._samples = sum(length(batch) or 0 for batch in batches) or None
+
+    def saw_batch(self, batch: Any) -> None:
+        """A whole batch, the first: its size, and bytes of its samples."""
+        if self._batch is None and (size := length(batch)):
+            self._batch = size
+            self._sample_bytes = nbytes(batch) / size
+
+    def stepped(self, step: Step) -> None:
+        """A step was measured."""
+        if step.number == 1:
+            self._count_flops()
+        if step.number <= FIRST_STEPS and step.samples:
+            if step.samples in self._sizes:  # past compiling
+                self._timings.append((joining.threads(), step.samples, step.compute_seconds))
+                self._reads.append(step.spans.get("input", 0.0) / step.samples)
+            self._sizes.add(step.samples)
+        if step.number == FIRST_STEPS:
+            self.tell()
+        if 3 <= step.number <= 7 or step.number > FIRST_STEPS:
+            steps, epoch = self._place()
+            message = {"type": "spans", "step": steps, "epoch": epoch, "seconds": step.seconds, "spans": step.told()}
+            self._send(message, True)
+
+    def tell(self) -> None:
+        """Send what was measured so far, once; from worker 0, which speaks for all."""
+        if not self.profiled and jax.process_index() == 0:
+            self._send({"type": "profile", "profile": self.profile()}, False)
+        self.profiled = True
+
+    def profile(self) -> dict[str, Any]:
+        """The fields of `headgate.Profile`."""
+        trained = self._trained()
+        device = jax.local_devices()[0]
+        name = "cpu" if device.platform == "cpu" else device.device_kind
+        times = measured.step_times(name, self._timings)
+        notes = [_LOOPS] if self._flops else ["FLOPs were not counted: XLA did not tell them"]
+        if trained is None:
+            notes.append("nothing was prepared: parameters are not known")
+        if self._batch is None:
+            notes.append("no batch was seen by headgate.jax.batches or shard: steps are not known by their samples")
+        return {
+            "framework": "jax",
+            "framework_version": jax.__version__,
+            "source": self._source,
+            **({} if trained is None else {**trained.parameters(), "layers": trained.layers(), **trained.optimizer()}),
+            "flops_per_sample_forward": None,
+            "flops_per_sample": self._flops,
+            "dataset": self._dataset(),
+            "memory_peak_bytes": measured.memory_peak_bytes(),
+            "gpu_memory_peak_bytes": _peak_on(device),
+            "batch": self._batch,
+            "step_times": times,
+            "fits": measured.fits(times),
+            "notes": [*notes, "one batch size: how the time of a step grows with it was not measured"],
+        }
+
+    def _count_flops(self) -> None:
+        """FLOPs of a sample: of the largest program that the first step compiled, or of all, had it compiled before."""
+        if self._batch:
+            programs = _programs()
+            step = [program for program in programs if program not in self._older] or programs
+            whole = max(map(_flops_of, step), default=0.0) * self._placing.parts(self._batch)
+            self._flops = whole / self._batch or None
+        self._older = set()
+
+    def _dataset(self) -> dict[str, Any] | None:
+        if self._batch is None:
+            return None
+        return {
+            "samples": self._samples,
+            "bytes_per_sample": self._sample_bytes,
+            "read_seconds_per_sample": median(self._reads) if self._reads else None,
+        }
+
+
+def _programs() -> list[Any]:
+    """What JAX has compiled and still holds."""
+    return list(jax.local_devices()[0].client.live_executables())
+
+
+def _flops_of(program: Any) -> float:
+    """FLOPs of one device's part of a compiled program."""
+    try:
+        costs = program.cost_analysis()
+    except (jax.errors.JaxRuntimeError, NotImplementedError):  # not every back end tells them
+        return 0.0
+    first = costs[0] if isinstance(costs, list) and costs else costs
+    return float(first.get("flops") or 0.0) if isinstance(first, dict) else 0.0
+
+
+def _peak_on(device: Any) -> int | None:
+    """Most memory held on a device; None where it does not say."""
+    statistics = device.memory_stats() if device.platform != "cpu" else None
+    return statistics.get("peak_bytes_in_use") if statistics else None

@@ -1,0 +1,171 @@
+"""How the workers of a job become one JAX program: jax.distributed between them, Gloo or NCCL under its collectives."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from functools import partial
+from importlib import import_module
+from types import TracebackType
+from typing import Any
+
+import jax
+from jax._src import distributed, xla_bridge
+
+from headgate.task import Channel, PeerLost, Stop, workers_gone
+
+START_SECONDS = 300
+"""How long the workers of a job wait for each other to start."""
+_GOODBYE_SECONDS = 10.0
+"""How long a worker whose step failed waits to hear that another one is gone."""
+_SET_BY_USERS = ("JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+
+
+class JoinError(RuntimeError):
+    """The workers of a job cannot become one JAX program; the message says why and what to do."""
+
+
+def begun() -> bool:
+    """Whether JAX has made its devices already, so that it is too late to say anything about them."""
+    return bool(xla_bridge.backends_are_initialized())
+
+
+def set_threads(threads: int) -> None:
+    """Give XLA's CPU pool so many threads, unless the user said how many. They cannot change later.
+
+    XLA reads `PJRT_NPROC` when it makes its CPU device; without it, it takes every core of the machine.
+    """
+    if "NPROC" not in os.environ:
+        os.environ.setdefault("PJRT_NPROC", str(threads))
+
+
+def threads() -> int:
+    """Compute threads of XLA's CPU pool."""
+    for name in ("PJRT_NPROC", "NPROC"):
+        if os.environ.get(name, "").isdigit():
+            return max(int(os.environ[name]), 1)
+    return len(os.sched_getaffinity(0))
+
+
+def check(plan: Mapping[str, Any]) -> None:
+    """Whether JAX can do what a plan of several tasks says.
+
+    Raises:
+        JoinError: It cannot, or the script does it by itself.
+    """
+    if plan["strategy"] != "allreduce":
+        raise JoinError(
+            f"strategy {plan['strategy']!r} is not for JAX: its steps are compiled with the exchange of gradients in "
+            f"them, and JAX has no parameter servers; run with --strategy allreduce --workers {plan['workers']}"
+        )
+    found = [f"{name}={os.environ[name]}" for name in _SET_BY_USERS if os.environ.get(name)]
+    if found:
+        raise JoinError(
+            f"found {', '.join(found)} in the environment, but Headgate joins the {plan['workers']} workers of this "
+            "job by itself; unset it, or run with --strategy single and join your processes yourself"
+        )
+    if distributed.global_state.client is not None:
+        raise JoinError(
+            "jax.distributed was initialized before headgate.jax.init(); remove that call: Headgate joins the "
+            f"{plan['workers']} workers of this job by itself"
+        )
+    if begun():
+        raise JoinError(
+            "headgate.jax.init() comes after JAX has made its devices; call it before anything that computes, and "
+            "before jax.devices() and jax.device_put()"
+        )
+
+
+def join(channel: Channel, plan: Mapping[str, Any]) -> None:
+    """Become one program with the other workers; returns when all are there.
+
+    Worker 0 listens on the address of its node alone, on a free port; Gloo of each worker on that of its own.
+
+    Raises:
+        JoinError: JAX cannot run this plan, or not all workers started in time.
+        Stop: This worker was asked to end meanwhile.
+    """
+    check(plan)
+    welcome = channel.welcome
+    index, workers, address = int(welcome["index"]), int(plan["workers"]), str(welcome["address"])
+    meeting = _offer(channel, address) if index == 0 else _meeting(channel)
+    try:
+        jax.distributed.initialize(
+            meeting,
+            workers,
+            index,
+            coordinator_bind_address=meeting,
+            cluster_detection_method="deactivate",
+            initialization_timeout=START_SECONDS,
+        )
+    except jax.errors.JaxRuntimeError as error:
+        first = str(error).partition("\n")[0]
+        raise JoinError(f"the {workers} workers of this job did not all meet at {meeting}: {first}") from error
+    _bind_gloo(address)
+    sys.excepthook = partial(_failed, channel, workers)
+
+
+def _offer(channel: Channel, address: str) -> str:
+    """Tell the others where worker 0 is going to listen; they try until it does."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as finder:
+        finder.bind((address, 0))
+        port = finder.getsockname()[1]
+    place = f"[{address}]:{port}" if family == socket.AF_INET6 else f"{address}:{port}"
+    channel.send({"type": "listening", "endpoints": [f"tcp://{place}"]})
+    return place
+
+
+def _meeting(channel: Channel) -> str:
+    """Where worker 0 listens."""
+
+    def endpoint() -> str:
+        for member in channel.peers.get("members", ()):
+            if member["role"] == "worker" and member["index"] == 0 and member["endpoints"]:
+                return str(member["endpoints"][0]).removeprefix("tcp://")
+        return ""
+
+    if not channel.wait_for(lambda: bool(endpoint()), START_SECONDS):
+        if channel.stopping:
+            raise Stop
+        raise JoinError(f"worker 0 of this job did not listen within {START_SECONDS} s; see its log")
+    return endpoint()
+
+
+def _bind_gloo(address: str) -> None:
+    """Let Gloo listen on the address of this node; by itself it takes what the host name resolves to, which on many
+    machines is a loopback address that no other node reaches."""
+    jaxlib: Any = import_module("jax._src.lib")
+    gloo = jaxlib._jax.make_gloo_tcp_collectives(distributed_client=distributed.global_state.client, hostname=address)
+    xla_bridge.register_backend_factory(
+        "cpu", partial(xla_bridge.make_cpu_client, gloo), priority=0, fail_quietly=False
+    )
+
+
+def _failed(
+    channel: Channel, workers: int, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """An exception ends this worker: was it the loss of another one?
+
+    The engine is given time to say who is gone, or to stop this worker, so that it takes this end for no fault of the
+    script. Ended by hand: in its exit handler JAX waits five minutes for workers that will not come, then aborts.
+    """
+    code = 1
+    if issubclass(kind, jax.errors.JaxRuntimeError):
+        channel.wait_for(lambda: bool(workers_gone(channel, workers)), _GOODBYE_SECONDS)
+    gone = ", ".join(f"worker-{index}" for index in workers_gone(channel, workers))
+    if gone:
+        text = f"{gone} is gone in the middle of a step; this worker cannot go on without it"
+        print(f"headgate: {text}", file=sys.stderr)
+        channel.send({"type": "note", "text": text})
+        code = PeerLost.STATUS
+    elif channel.stopping:
+        code = 0
+    else:
+        sys.__excepthook__(kind, error, trace)
+    channel.flush(2.0)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)

@@ -1,0 +1,107 @@
+"""Times sampled steps. A step goes from one report to the next; only sampled ones are waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from headgate.task import StepSpans
+from headgate.task.measured import is_sampled
+
+_wait: Any = jax.block_until_ready
+_SPANS = ("input", "compute", "other")
+
+
+@dataclass
+class Step:
+    """A measured step.
+
+    Args:
+        number: Counts the steps of this process, from 1.
+        samples: Samples that this worker computed; None where batches do not tell.
+        spans: Seconds by span: `input` (reading and placing a batch), `compute` (from there until what was reported is
+            there: forward, backward, exchange and optimizer are one program), `other`.
+        begins: Seconds from the step's start to the first of each span.
+    """
+
+    number: int
+    samples: int | None
+    spans: dict[str, float] = field(default_factory=dict)
+    begins: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.spans.values())
+
+    @property
+    def compute_seconds(self) -> float:
+        """Seconds without waiting for input."""
+        return self.seconds - self.spans.get("input", 0.0)
+
+    def told(self) -> list[dict[str, Any]]:
+        """Spans, as the channel tells them."""
+        return [
+            {"name": name, "seconds": self.spans[name], "begin": self.begins[name], "bytes_in": 0, "bytes_out": 0}
+            for name in _SPANS
+            if name in self.spans
+        ]
+
+
+class Meter:
+    """Marks of the running step.
+
+    Args:
+        deliver: Takes each measured step.
+        every_step: Sample all steps.
+
+    Attributes:
+        steps: Steps that ended so far.
+        samples: Samples of the running step, where known.
+    """
+
+    def __init__(self, deliver: Callable[[Step], None], every_step: bool = False) -> None:
+        self._deliver = deliver
+        self._every_step = every_step
+        self._spans = StepSpans()
+        self._open = False
+        self._sampled = False
+        self.steps = 0
+        self.samples: int | None = None
+
+    def begin(self, done: Any, reading: bool) -> None:
+        """A step begins.
+
+        Args:
+            done: What the step before computed; waited for if this one is sampled.
+            reading: Whether the script reads its data by itself, so that the step begins with that.
+        """
+        was_sampled, number = self._sampled, self.steps + 1
+        self._open, self.samples = True, None
+        self._sampled = self._every_step or is_sampled(number)
+        if self._sampled:
+            if not was_sampled:
+                _wait(done)
+            self._spans.begin("input" if reading else "other")
+
+    def mark(self, name: str) -> None:
+        """The span `name` of the running step begins."""
+        if self._open and self._sampled:
+            self._spans.enter(name)
+
+    def end(self, done: Any) -> None:
+        """The running step is over, once `done` is there."""
+        if not self._open:
+            return
+        self._open = False
+        self.steps += 1
+        if self._sampled:
+            _wait(done)
+            spans = self._spans.end()
+            self._deliver(Step(self.steps, self.samples, spans, self._spans.begins))
+
+    def drop(self) -> None:
+        """What runs is no step: an epoch ends in it."""
+        self._open = self._sampled = False

@@ -1,0 +1,145 @@
+"""Where arrays go: state on every device, batches divided between the devices of all workers."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import distributed
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding
+
+_Axes: Any = jax.sharding.PartitionSpec  # which has no types
+_AXIS = "batch"
+_PATIENCE_MS = 300_000
+"""How long a worker waits for the others to draw the first batch of an epoch."""
+
+
+class DataError(RuntimeError):
+    """The workers of a job do not draw the same batches."""
+
+
+class Placing:
+    """All devices of all workers.
+
+    Attributes:
+        whole: Whether one device does everything, so that nothing has to be placed.
+    """
+
+    def __init__(self) -> None:
+        self._devices = np.array(jax.devices())
+        self._several = jax.process_count() > 1
+        self._meshes: dict[int, Mesh] = {}
+        self._compared = 0
+        self.whole = self._devices.size == 1
+
+    def parts(self, size: int) -> int:
+        """How many different parts a batch of that size is divided into."""
+        return math.gcd(size, self._devices.size)
+
+    def part(self, size: int) -> int:
+        """How many of a batch's samples this worker computes."""
+        parts = self.parts(size)
+        return size // parts * max(1, parts * jax.local_device_count() // self._devices.size)
+
+    def shard(self, batch: Any) -> Any:
+        """A batch that every worker has as a whole, divided between all devices as evenly as its length can be.
+
+        A length that the number of devices does not divide is divided by what they have in common: 6 samples on 4
+        devices go to 2 pairs, 7 to each device whole. What is computed from the batch is the same in every case.
+        """
+        return batch if self.whole else jax.tree.map(self._sharded, batch)
+
+    def replicate(self, tree: Any) -> Any:
+        """Arrays on every device; what is no array stays as it is."""
+        return tree if self.whole else jax.tree.map(self._replicated, tree)
+
+    def from_first(self, arrays: Sequence[Any]) -> list[Any]:
+        """Worker 0's values of NumPy arrays, which are alike in all workers."""
+        if not self._several:
+            return list(arrays)
+        # As bytes: JAX would make 32 bits of what has 64.
+        sent = np.frombuffer(b"".join(array.tobytes() for array in arrays), np.uint8)
+        received = np.asarray(multihost_utils.broadcast_one_to_all(sent)).tobytes()
+        found, begin = [], 0
+        for array in arrays:
+            found.append(np.frombuffer(received, array.dtype, array.size, begin).reshape(array.shape))
+            begin += array.nbytes
+        return found
+
+    def compare(self, batch: Any) -> None:
+        """Make sure that worker 0 has drawn the same batch.
+
+        Raises:
+            DataError: It has not.
+        """
+        if not self._several:
+            return
+        client: Any = distributed.global_state.client
+        key = f"headgate/batch/{self._compared}"
+        self._compared += 1
+        found = str(_fingerprint(batch))
+        if jax.process_index() == 0:
+            client.key_value_set(key, found)
+        elif client.blocking_key_value_get(key, _PATIENCE_MS) != found:
+            raise DataError(
+                "this worker drew another batch than worker 0; all of them have to draw the same, of which each "
+                "computes its part: seed what shuffles with a number that is the same in all, such as the epoch's"
+            )
+
+    def _sharded(self, leaf: Any) -> Any:
+        if is_key(leaf) or (isinstance(leaf, jax.Array) and not leaf.is_fully_addressable):
+            return leaf
+        array = np.asarray(leaf)
+        parts = self.parts(array.shape[0]) if array.ndim else 1
+        return self._put(array, NamedSharding(self._mesh(parts), _Axes(_AXIS if parts > 1 else None)))
+
+    def _replicated(self, leaf: Any) -> Any:
+        if not isinstance(leaf, jax.Array) or not leaf.is_fully_addressable:
+            return leaf
+        if is_key(leaf):
+            return jax.random.wrap_key_data(self._replicated(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))
+        return self._put(np.asarray(leaf), NamedSharding(self._mesh(self._devices.size), _Axes()))
+
+    def _put(self, array: Any, sharding: NamedSharding) -> jax.Array:
+        if array.ndim == 0:
+            sharding = NamedSharding(sharding.mesh, _Axes())
+        array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
+        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+    def _mesh(self, parts: int) -> Mesh:
+        """All devices in their order, in `parts` groups."""
+        if parts not in self._meshes:
+            self._meshes[parts] = Mesh(self._devices.reshape(parts, -1), (_AXIS, "copy"))
+        return self._meshes[parts]
+
+
+def is_key(leaf: Any) -> bool:
+    """Whether a leaf is a typed random key, which has no NumPy counterpart."""
+    return isinstance(leaf, jax.Array) and bool(jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key))
+
+
+def length(batch: Any) -> int | None:
+    """Number of samples in a batch: the length of its first array; None where it has none."""
+    for leaf in jax.tree.leaves(batch):
+        shape = getattr(leaf, "shape", ())
+        if shape:
+            return int(shape[0])
+    return None
+
+
+def nbytes(tree: Any) -> int:
+    """Bytes of all arrays in a tree."""
+    return sum(int(getattr(leaf, "nbytes", 0)) for leaf in jax.tree.leaves(tree) if not is_key(leaf))
+
+
+def _fingerprint(batch: Any) -> int:
+    value = 0
+    for leaf in jax.tree.leaves(batch):
+        if not is_key(leaf) and not (isinstance(leaf, jax.Array) and not leaf.is_fully_addressable):
+            value = zlib.crc32(np.ascontiguousarray(leaf).view(np.uint8).reshape(-1).data, value)
+    return value

@@ -1,0 +1,53 @@
+"""How the workers of a job end at the same step."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import jax
+from jax._src import distributed
+
+from headgate.task import Channel
+
+_PATIENCE_MS = 10_000
+"""How long a worker that is to stop waits to hear where the others are."""
+
+
+class StopTogether:
+    """Agrees with the other workers on the boundary at which all stop.
+
+    No step carries the order, so the workers agree beside them: each counts the boundaries that it passed. One that is
+    asked to stop holds its count still and tells it, from a thread, since the script may be waiting inside of a step
+    for another worker; all stop at the boundary after the highest count, which none has passed.
+
+    Args:
+        channel: Where the order comes in, to all workers.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._lock = threading.Lock()
+        self._workers = range(jax.process_count())
+        self._passed = 0
+        self._last: int | None = None
+        threading.Thread(target=self._agree, name="headgate-stop", daemon=True).start()
+
+    def here(self) -> bool:
+        """The script comes to a boundary: whether all workers stop here."""
+        with self._lock:
+            self._passed += 1
+            return self._last is not None and self._passed >= self._last
+
+    def _agree(self) -> None:
+        self._channel.wait_for(lambda: bool(self._channel.stopping), threading.TIMEOUT_MAX)
+        client: Any = distributed.global_state.client
+        if not self._channel.stopping or client is None:
+            return
+        with self._lock:
+            try:
+                client.key_value_set(f"headgate/passed/{jax.process_index()}", str(self._passed))
+                told = [client.blocking_key_value_get(f"headgate/passed/{i}", _PATIENCE_MS) for i in self._workers]
+            except jax.errors.JaxRuntimeError:
+                told = [self._passed]  # one is gone: no step can be ended together any more
+            self._last = max(int(count) for count in told) + 1

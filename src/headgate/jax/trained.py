@@ -1,0 +1,229 @@
+"""What a script trains: pytrees that it hands over with each step, or Flax NNX objects that change in place."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from headgate.jax.placing import Placing, is_key, nbytes
+
+_NUMBERS = (bool, int, float, complex)
+
+
+class ResumeError(RuntimeError):
+    """A checkpoint does not fit the script that is to go on from it, or cannot be read."""
+
+
+class StateError(Exception):
+    """The state of the training cannot be saved now; training goes on."""
+
+
+class Trained:
+    """The parts of the state, in the order in which they were prepared.
+
+    Args:
+        parts: What was given to `prepare`: the parameters first.
+    """
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self._first = tuple(parts)
+        self._in_place = all(_changes_in_place(part) for part in parts)
+        self._now: tuple[Any, ...] | None = self._first if self._in_place else None
+        self.bytes = sum(nbytes(values(part)) for part in parts)
+
+    def came_to(self, state: Any) -> None:
+        """The state after a step, in the form in which `prepare` returned it.
+
+        Raises:
+            TypeError: It is of another form.
+        """
+        parts = (state,) if len(self._first) == 1 else tuple(state) if isinstance(state, (tuple, list)) else ()
+        if len(parts) != len(self._first):
+            raise TypeError(
+                f"report(state=...): found a {type(state).__name__}; expected what prepare() returned: "
+                f"{'one object' if len(self._first) == 1 else f'a tuple of {len(self._first)}'}"
+            )
+        self._now = parts
+
+    @property
+    def known(self) -> bool:
+        """Whether the present state is at hand."""
+        return self._now is not None and not any(
+            isinstance(leaf, jax.Array) and leaf.is_deleted()
+            for part in self._now
+            for leaf in jax.tree.leaves(values(part))
+        )
+
+    def arrays(self) -> dict[str, Any]:
+        """The present state: NumPy arrays, and keys as their data, by name.
+
+        Raises:
+            StateError: It is not at hand, or no worker has all of it.
+        """
+        if self._now is None:
+            raise StateError("the script does not hand its state over: call report(loss=..., state=...) in each step")
+        if not self.known:
+            raise StateError(
+                "the state that was reported last was donated to a later step; call report(state=...) after each"
+            )
+        return {name: _on_host(name, leaf) for name, leaf in named(self._now).items()}
+
+    def loaded(self, saved: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The parts as they were prepared, with the values of a checkpoint; what changes in place has them already.
+
+        Raises:
+            ResumeError: They do not fit.
+        """
+        expected = named(self._first)
+        missing, left = sorted(expected.keys() - saved.keys()), sorted(saved.keys() - expected.keys())
+        if missing or left:
+            lacks = f"the checkpoint lacks {', '.join(missing[:3])}" if missing else ""
+            more = f"the script has no {', '.join(left[:3])}" if left else ""
+            raise ResumeError(_unfit("; ".join(filter(None, (lacks, more)))))
+        fresh = {name: _like(name, leaf, saved[name]) for name, leaf in expected.items()}
+        return self.with_values(fresh.get)
+
+    def take_first(self, placing: Placing) -> None:
+        """Exchange the values of the parts for those of worker 0."""
+        mine = {name: _on_host(name, leaf) for name, leaf in named(self._first).items()}
+        self.loaded(dict(zip(mine, placing.from_first(list(mine.values())))))
+
+    def with_values(self, value: Callable[[str, Any], Any]) -> tuple[Any, ...]:
+        """The parts as they were prepared, each leaf exchanged for `value(name, leaf)`."""
+        parts = []
+        for number, part in enumerate(self._first):
+            tree = jax.tree_util.tree_map_with_path(
+                lambda path, leaf, number=number: value(_name(number, path), leaf), values(part)
+            )
+            parts.append(_set(part, tree))
+        self._first = tuple(parts)
+        self._now = self._first if self._in_place else None
+        return self._first
+
+    # --- what a profile tells of them --------------------------------------------------------------------------------
+
+    def parameters(self) -> dict[str, Any]:
+        """Counts and bytes of the parameters: of the first part, or of what it calls `params`."""
+        leaves = [leaf for leaf in jax.tree.leaves(_parameters(self._first[0])) if _is_float(leaf)]
+        return {
+            "parameters_dense": sum(int(np.size(leaf)) for leaf in leaves),
+            "parameters_sparse": 0,
+            "dense_bytes": sum(int(leaf.nbytes) for leaf in leaves),
+            "sparse_bytes": 0,
+        }
+
+    def layers(self) -> dict[str, int]:
+        """How many leaf layers of each kind there are; known of Flax NNX modules."""
+        nnx = sys.modules.get("flax.nnx")
+        if nnx is None or not isinstance(self._first[0], nnx.Module):
+            return {}
+        modules = [module for _, module in nnx.iter_modules(self._first[0])]
+        inner = {id(m): any(isinstance(each, nnx.Module) for each in vars(m).values()) for m in modules}
+        return dict(Counter(type(module).__name__ for module in modules if not inner[id(module)]))
+
+    def optimizer(self) -> dict[str, Any]:
+        """Name of the optimizer's first state, and bytes of what it keeps."""
+        kept = [getattr(self._first[0], "opt_state", None), *self._first[1:]]
+        trees = [values(part) for part in kept if part is not None]
+        names = [
+            type(node).__name__
+            for tree in trees
+            for node in _named_tuples(tree)
+            if type(node).__name__.startswith("ScaleBy") and type(node).__name__.endswith("State")
+        ]
+        return {
+            "optimizer": names[0][len("ScaleBy") : -len("State")] if names else None,
+            "optimizer_state_bytes": sum(nbytes(tree) for tree in trees) if trees else None,
+        }
+
+
+def values(part: Any) -> Any:
+    """A part as a pytree of its leaves."""
+    return sys.modules["flax.nnx"].state(part) if _changes_in_place(part) else part
+
+
+def named(parts: Sequence[Any]) -> dict[str, Any]:
+    """All leaves that have values, by name: number of the part and path in it."""
+    return {
+        _name(number, path): leaf
+        for number, part in enumerate(parts)
+        for path, leaf in jax.tree_util.tree_flatten_with_path(values(part))[0]
+        if isinstance(leaf, (jax.Array, np.ndarray, np.generic, *_NUMBERS))
+    }
+
+
+def _name(number: int, path: Any) -> str:
+    return f"{number}{jax.tree_util.keystr(path)}"
+
+
+def _changes_in_place(part: Any) -> bool:
+    """Whether a part is a Flax NNX object: a module, an optimizer, metrics, random streams."""
+    nnx = sys.modules.get("flax.nnx")
+    return nnx is not None and isinstance(part, nnx.Object)
+
+
+def _set(part: Any, tree: Any) -> Any:
+    if not _changes_in_place(part):
+        return tree
+    sys.modules["flax.nnx"].update(part, tree)
+    return part
+
+
+def _parameters(part: Any) -> Any:
+    if _changes_in_place(part):
+        nnx = sys.modules["flax.nnx"]
+        return nnx.state(part, nnx.Param)
+    return getattr(part, "params", part)
+
+
+def _is_float(leaf: Any) -> bool:
+    return isinstance(leaf, (jax.Array, np.ndarray)) and bool(jax.numpy.issubdtype(leaf.dtype, np.inexact))
+
+
+def _named_tuples(tree: Any) -> list[Any]:
+    """The named tuples in a tree, outermost first."""
+    found = []
+    pending = [tree]
+    while pending:
+        node = pending.pop(0)
+        if isinstance(node, tuple) and hasattr(node, "_fields"):
+            found.append(node)
+        if isinstance(node, (tuple, list)):
+            pending += node
+        elif isinstance(node, Mapping):
+            pending += node.values()
+    return found
+
+
+def _on_host(name: str, leaf: Any) -> Any:
+    if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
+        raise StateError(
+            f"{name} is spread over the workers, so that none can save it; replicate it, for example with "
+            "jax.jit(step, out_shardings=...)"
+        )
+    return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
+
+
+def _like(name: str, leaf: Any, saved: Any) -> Any:
+    """What was saved, as a leaf of the same kind as the script's."""
+    expected = jax.random.key_data(leaf) if is_key(leaf) else np.asarray(leaf) if isinstance(leaf, _NUMBERS) else leaf
+    if expected.shape != saved.shape or expected.dtype != saved.dtype:
+        found = f"{saved.dtype}{list(saved.shape)}", f"{expected.dtype}{list(expected.shape)}"
+        raise ResumeError(_unfit(f"{name} is {found[0]} in the checkpoint and {found[1]} in the script"))
+    if is_key(leaf):
+        return jax.random.wrap_key_data(jax.numpy.asarray(saved), impl=jax.random.key_impl(leaf))
+    if isinstance(leaf, jax.Array):
+        return jax.device_put(saved, leaf.sharding)
+    return type(leaf)(saved) if isinstance(leaf, (np.generic, *_NUMBERS)) else np.array(saved)
+
+
+def _unfit(found: str) -> str:
+    return (
+        f"the checkpoint does not fit what the script prepares: {found}; undo the change to the script, or start "
+        "afresh without resuming"
+    )
