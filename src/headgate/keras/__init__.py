@@ -1,0 +1,128 @@
+"""Two calls around `fit` of a Keras model, over each back end of Keras 3 and over `tf_keras`.
+
+Under an engine they tell it how the training goes, save and resume. Under plain `python` they pass everything through.
+
+    import headgate.keras as hg
+
+    model = hg.prepare(model)
+    model.fit(data, epochs=5, callbacks=[hg.callback()])
+
+A loop of the script's own, of TensorFlow without Keras' `fit`, uses `epochs` and `report`:
+
+    model, optimizer = hg.prepare(model, optimizer)
+    for epoch in hg.epochs(5):
+        for batch in data:
+            hg.report(loss=step(batch))
+"""
+
+from __future__ import annotations
+
+from headgate.keras import environment
+
+environment.follow_threads()  # before a framework is imported, which reads them once
+
+import importlib  # noqa: E402
+import sys  # noqa: E402
+from collections.abc import Iterator  # noqa: E402
+from typing import TYPE_CHECKING, Any  # noqa: E402
+
+from headgate.task import Channel, Stop, TaskEnvironment  # noqa: E402
+
+if TYPE_CHECKING:
+    from headgate.keras.session import Session
+
+__all__ = ["Stop", "callback", "epochs", "prepare", "report"]
+
+_session: Session | None = None
+_joined = False
+
+
+def prepare(model: Any, optimizer: Any = None) -> Any:
+    """Register what the script trains; resume from a checkpoint where the engine says so.
+
+    Args:
+        model: A Keras model, whose `fit` is seen from now on; compiled and built or not. Or anything with `variables`,
+            such as a `tf.Module`, for a loop of the script's own.
+        optimizer: The optimizer that such a loop steps; a compiled model has its own.
+
+    Returns:
+        The same objects: `model` alone if nothing else was given, otherwise `(model, optimizer)`.
+
+    Raises:
+        TypeError: The model has no variables.
+        headgate.keras.checkpoints.ResumeError: The checkpoint to resume from does not fit.
+    """
+    if not hasattr(model, "variables"):
+        raise TypeError(f"prepare(model): found a {type(model).__name__}; expected a Keras model or a tf.Module")
+    if optimizer is not None and not hasattr(optimizer, "variables"):
+        raise TypeError(f"prepare(model, optimizer): found a {type(optimizer).__name__}; expected a Keras optimizer")
+    session = _join()
+    if session is not None:
+        index = session.prepare(model, optimizer)
+        if optimizer is None and callable(getattr(model, "fit", None)):
+            from headgate.keras.fitting import watch
+
+            watch(model, session, index)
+    return model if optimizer is None else (model, optimizer)
+
+
+def callback() -> Any:
+    """A callback for the `fit` of a prepared model. It marks where Headgate's work is done among the others: after
+    them, so that what they change at the end of an epoch is part of its checkpoint."""
+    from headgate.keras.fitting import callback_of
+
+    for name in ("tf_keras", "keras"):
+        if name in sys.modules and (name == "keras" or environment.legacy()):
+            return callback_of(sys.modules[name])
+    return callback_of(importlib.import_module("keras"))
+
+
+def epochs(count: int) -> Epochs:
+    """The epochs from 0 to `count` of a loop of the script's own; after a resume, from the one that the checkpoint was
+    taken in.
+
+    Between two of them a checkpoint is saved when one is asked for, or when saving takes less than 0.5 % of the time.
+    """
+    return Epochs(count)
+
+
+class Epochs:
+    """What `epochs` returns: iterable, and as long as all its epochs."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __iter__(self) -> Iterator[int]:
+        session = _join()
+        return iter(range(self._count)) if session is None else session.epochs(self._count)
+
+    def __len__(self) -> int:
+        return max(0, self._count)
+
+
+def report(loss: Any = None, step: int | None = None, **metrics: Any) -> None:
+    """Report how training goes; a few messages a second are sent, with the mean of the losses between them.
+
+    Args:
+        loss: Loss of the batch, a tensor or a number: one step of a loop of the script's own was done. None: only
+            metrics are told.
+        step: Number of the step; by default the reports with a loss are counted.
+        **metrics: Numbers, for example `accuracy=0.97`.
+    """
+    session = _session if _joined else _join()
+    if session is not None:
+        session.report(loss, step, metrics)
+
+
+def _join() -> Session | None:
+    """The session with the engine that started this process; None under plain `python`."""
+    global _joined, _session
+    if not _joined:
+        task = TaskEnvironment.claim()
+        if task.channel is not None:
+            from headgate.keras.session import Session
+
+            channel = Channel.open(task, "keras", environment.version(), environment.seed())
+            _session = Session(task, channel)
+        _joined = True
+    return _session

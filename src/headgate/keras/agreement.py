@@ -1,0 +1,177 @@
+"""When the workers of a job obey: all at the same step, because steps that exchange gradients cannot be done alone.
+
+Costs nothing at other steps. Worker 0 obeys the engine for all. Asked for something, it halts before its next step and
+asks the others how many steps they have begun. Each answers from a thread, and from then on begins no step before it
+knows the answer. As nobody gets more than a step ahead of worker 0, the highest of the numbers is one that all can
+reach, and there they obey.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headgate.task import Channel, PeerLost
+
+START_SECONDS = 300.0
+"""How long the workers of a job wait for each other to start."""
+_ANSWER_SECONDS = 60.0
+
+
+def endpoint_of(channel: Channel, role: str, index: int, number: int = 0) -> str:
+    """Where a task of the job listens, as `host:port`; empty until it told."""
+    for member in channel.peers.get("members", ()):
+        if member["role"] == role and member["index"] == index and len(member["endpoints"] or ()) > number:
+            return str(member["endpoints"][number]).removeprefix("tcp://")
+    return ""
+
+
+class Agreement:
+    """One worker's end.
+
+    Args:
+        channel: To the engine; was welcomed.
+        listener: On worker 0, where it listens for the others; they find it as its second endpoint.
+
+    Attributes:
+        leads: Whether this is worker 0, which saves checkpoints.
+        stopping: As of the channel, once all are where they are to stop.
+
+    Raises:
+        PeerLost: Not all workers started.
+    """
+
+    def __init__(self, channel: Channel, listener: socket.socket | None) -> None:
+        self._channel = channel
+        self._workers = int(channel.welcome["plan"]["workers"])
+        self.leads = listener is not None
+        self.stopping = ""
+        self._checkpoint = False
+        self._begun = 0
+        self._target: Mapping[str, Any] | None = None
+        self._asked = False
+        self._lost = False
+        self._answers: list[int] = []
+        self._changed = threading.Condition()
+        self._links = self._meet(listener)
+        for link in self._links:
+            threading.Thread(target=self._read, args=(link,), name="headgate-agreement", daemon=True).start()
+
+    def boundary(self) -> bool:
+        """A step is about to begin: whether there is something to do before it. All workers have the same."""
+        with self._changed:
+            if self.leads:
+                self._decide()
+            else:
+                self._changed.wait_for(lambda: not self._asked or self._lost)
+                if self._lost and self._channel.stopping:
+                    self.stopping = self._channel.stopping  # the others are gone already
+            if self._target is not None and self._begun >= self._target["at"]:
+                self.stopping = self.stopping or self._target["stopping"]
+                self._checkpoint = self._target["checkpoint"]
+                self._target = None
+            self._begun += 1
+        return bool(self.stopping) or self._checkpoint
+
+    def take_checkpoint(self) -> bool:
+        """Whether a checkpoint is to be saved here."""
+        asked, self._checkpoint = self._checkpoint, False
+        return asked
+
+    def close(self) -> None:
+        """Leave."""
+        for link in self._links:
+            link.close()
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _decide(self) -> None:
+        """On worker 0: where something is asked for, agree with the others on where it is done."""
+        channel = self._channel
+        if self._target is not None or not channel.pending:
+            return
+        stopping, checkpoint = channel.stopping, channel.take_checkpoint()
+        if not stopping and not checkpoint:
+            return
+        self._answers = []
+        self._tell({"ask": True})
+        self._changed.wait_for(lambda: len(self._answers) == len(self._links) or self._lost, _ANSWER_SECONDS)
+        at = max([self._begun, *self._answers])
+        self._target = {"at": at, "stopping": stopping, "checkpoint": checkpoint}
+        self._tell(self._target)
+
+    def _meet(self, listener: socket.socket | None) -> list[socket.socket]:
+        secrets = self._channel.welcome["secrets"]
+        key = hmac.new(secrets["client_secret"].encode(), b"headgate.keras", "sha256").hexdigest().encode() + b"\n"
+        if listener is None:
+            self._wait(lambda: bool(endpoint_of(self._channel, "worker", 0, 1)))
+            host, _, port = endpoint_of(self._channel, "worker", 0, 1).rpartition(":")
+            link = socket.create_connection((host.strip("[]"), int(port)), START_SECONDS)
+            link.settimeout(None)
+            link.sendall(key)
+            return [link]
+        listener.settimeout(START_SECONDS)
+        links: list[socket.socket] = []
+        while len(links) < self._workers - 1:
+            try:
+                link, _ = listener.accept()
+                link.settimeout(START_SECONDS)
+                known = hmac.compare_digest(_exactly(link, len(key)), key)
+            except OSError:
+                raise PeerLost("not all workers of the job started in time") from None
+            if known:
+                link.settimeout(None)
+                links.append(link)
+            else:
+                link.close()
+        listener.close()
+        return links
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        if not self._channel.wait_for(condition, START_SECONDS):
+            raise PeerLost("not all workers of the job started in time")
+
+    def _tell(self, message: Mapping[str, Any]) -> None:
+        line = (json.dumps(message) + "\n").encode()
+        for link in self._links:
+            try:
+                link.sendall(line)
+            except OSError:
+                self._lost = True
+
+    def _read(self, link: socket.socket) -> None:
+        try:
+            with link.makefile("rb") as lines:
+                for line in lines:
+                    self._take(json.loads(line))
+        except (OSError, ValueError):
+            pass  # the end of the connection, which is told below
+        with self._changed:
+            self._lost = True
+            self._changed.notify_all()
+
+    def _take(self, message: Mapping[str, Any]) -> None:
+        with self._changed:
+            if "ask" in message:
+                self._asked = True
+                self._tell({"begun": self._begun})
+            elif "begun" in message:
+                self._answers.append(int(message["begun"]))
+            elif "at" in message:
+                self._target = message
+                self._asked = False
+            self._changed.notify_all()
+
+
+def _exactly(link: socket.socket, count: int) -> bytes:
+    received = b""
+    while len(received) < count:
+        more = link.recv(count - len(received))
+        if not more:
+            break
+        received += more
+    return received

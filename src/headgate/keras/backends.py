@@ -1,0 +1,147 @@
+"""What differs between the back ends of Keras: how batches reach a step, and who computes."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+
+def keras_of(model: Any) -> Any:
+    """The Keras package that a model is of: Keras 3, `tf_keras`, or None where it is of none (a `tf.Module`)."""
+    for kind in type(model).__mro__:
+        root = kind.__module__.partition(".")[0]
+        if root in ("keras", "tf_keras"):
+            return importlib.import_module(root)
+    return None
+
+
+def backend_of(keras: Any) -> str:
+    """`tensorflow`, `jax` or `torch`; Keras before version 3 knows only the first."""
+    return "tensorflow" if keras is None or is_legacy(keras) else str(keras.backend.backend())
+
+
+def is_legacy(keras: Any) -> bool:
+    """Whether this is Keras as it was before version 3."""
+    return bool(keras.__name__ == "tf_keras" or keras.__version__.startswith("2."))
+
+
+def leaves(data: Any) -> Iterator[Any]:
+    """The tensors of a batch, however nested."""
+    if isinstance(data, dict):
+        data = list(data.values())
+    if isinstance(data, (list, tuple)):
+        for item in data:
+            yield from leaves(item)
+    elif hasattr(data, "shape"):
+        yield data
+
+
+def size_of(data: Any) -> int | None:
+    """Samples of a batch; None where it does not tell."""
+    for leaf in leaves(data):
+        if len(leaf.shape) and leaf.shape[0] is not None:
+            return int(leaf.shape[0])
+    return None
+
+
+def bytes_of(data: Any) -> int:
+    """Bytes of a batch as the model gets it."""
+    total = 0
+    for leaf in leaves(data):
+        kind = getattr(leaf.dtype, "itemsize", None) or getattr(leaf.dtype, "size", None) or 4
+        total += int(np.prod([int(n) for n in leaf.shape], dtype=np.int64)) * int(kind)
+    return total
+
+
+def part(data: Any, samples: int) -> Any:
+    """The first `samples` of a batch."""
+    if isinstance(data, dict):
+        return {name: part(item, samples) for name, item in data.items()}
+    if isinstance(data, (list, tuple)):
+        items = [part(item, samples) for item in data]
+        return type(data)(*items) if hasattr(data, "_fields") else type(data)(items)
+    return data[:samples] if hasattr(data, "shape") and len(data.shape) else data
+
+
+def numbers(values: Sequence[Any]) -> list[float]:
+    """Values as floats; NaN for what is no number. Waits for what computes them."""
+    found = []
+    for value in values:
+        try:
+            if hasattr(value, "detach"):
+                value = value.detach().float().mean().item()
+            elif hasattr(value, "shape") and len(value.shape):
+                value = np.mean(np.asarray(value, np.float64))
+            found.append(float(value))
+        except (TypeError, ValueError):
+            found.append(float("nan"))
+    return found
+
+
+def wait(outputs: Any) -> None:
+    """Wait until what a step returned is computed."""
+    jax, torch = sys.modules.get("jax"), sys.modules.get("torch")
+    if jax is not None:
+        jax.block_until_ready(outputs)
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def device_name(backend: str) -> str:
+    """`cpu`, or the name of the first GPU that computes."""
+    if backend == "torch":
+        import torch
+
+        return str(torch.cuda.get_device_name()) if torch.cuda.is_available() else "cpu"
+    if backend == "jax":
+        import jax
+
+        device = jax.devices()[0]
+        return "cpu" if device.platform == "cpu" else str(device.device_kind)
+    import tensorflow as tf
+
+    found = tf.config.get_visible_devices("GPU")
+    return str(tf.config.experimental.get_device_details(found[0]).get("device_name", "gpu")) if found else "cpu"
+
+
+class Feeder:
+    """Hands single batches to a step that was compiled for the iterator they came from, without compiling it again.
+
+    A compiled step of TensorFlow takes its batch from an iterator itself. To see the batch, and how long it takes to
+    come, it is taken outside, and given to the step through an iterator of the same type that has this batch alone.
+
+    Args:
+        iterator: Where the batches come from.
+    """
+
+    def __init__(self, iterator: Any) -> None:
+        self._iterator = iterator
+
+    @staticmethod
+    def fits(iterator: Any) -> bool:
+        """Whether this is an iterator over a tf.data pipeline in this process."""
+        tensorflow = sys.modules.get("tensorflow")
+        return tensorflow is not None and isinstance(iterator, tensorflow.data.Iterator)
+
+    def take(self) -> Any:
+        """The next batch; None at the end."""
+        found = self._iterator.get_next_as_optional()
+        return found.get_value() if bool(found.has_value()) else None
+
+    def holding(self, batch: Any) -> Any:
+        """An iterator that has this batch alone."""
+        import tensorflow as tf
+
+        single = tf.data.experimental.to_variant(tf.data.Dataset.from_tensors(batch))
+        return iter(tf.data.experimental.from_variant(single, self._iterator.element_spec))
+
+    def successor(self, count: int) -> Any:
+        """The iterator that comes `count` passes over the same data after this one: shuffled as that one is."""
+        iterator = self._iterator
+        for _ in range(count):
+            iterator = iter(iterator._dataset)
+        return iterator

@@ -1,0 +1,126 @@
+"""Checkpoint files: written whole or not at all, and readable with `numpy.load(path)`, which runs no code.
+
+`step-<n>.npz` holds arrays named `models/<i>/<j>`, `optimizers/<i>/<j>`, `metrics/<i>/<j>` (variable j of object i, in
+the order that the framework lists them) and `random/...`, and `headgate`: a JSON text as bytes, with the layout's
+version, the position in the training, and the types of arrays whose type NumPy lacks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+LAYOUT = 1
+KEPT = 2
+"""Checkpoints of a job that stay on disk."""
+Arrays = Mapping[str, "np.ndarray[Any, Any]"]
+
+
+class CheckpointError(Exception):
+    """A checkpoint could not be saved; training goes on."""
+
+
+class ResumeError(RuntimeError):
+    """A checkpoint does not fit the script that is to go on from it, or cannot be read."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a checkpoint holds.
+
+    Args:
+        arrays: By name.
+        place: Where the training was: plain JSON values.
+    """
+
+    arrays: Arrays
+    place: Mapping[str, Any]
+
+    def of(self, section: str) -> list[np.ndarray[Any, Any]]:
+        """The arrays `section/0`, `section/1`, ..."""
+        found: list[np.ndarray[Any, Any]] = []
+        while (name := f"{section}/{len(found)}") in self.arrays:
+            found.append(self.arrays[name])
+        return found
+
+
+def write(folder: Path, step: int, saved: Saved) -> tuple[Path, int]:
+    """Save as `step-<step>.npz` and remove all but the newest two.
+
+    Returns:
+        Its path and size in bytes.
+
+    Raises:
+        CheckpointError: It could not be written; what was there before is untouched.
+    """
+    path = folder / f"step-{step}.npz"
+    partial = folder / f".step-{step}.{os.getpid()}.partial"
+    types = {name: str(array.dtype) for name, array in saved.arrays.items() if array.dtype.kind == "V"}
+    # NumPy's files do not know bfloat16 and its like: they go as bytes, with their names beside.
+    plain = {name: array.view(f"u{array.itemsize}") if name in types else array for name, array in saved.arrays.items()}
+    try:
+        about = json.dumps({"layout": LAYOUT, "place": saved.place, "types": types}).encode()
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(partial, "wb") as file:
+            np.savez(file, headgate=np.frombuffer(about, np.uint8), **plain)  # type: ignore[arg-type]
+            file.flush()
+            os.fsync(file.fileno())
+            size = file.tell()
+        os.replace(partial, path)
+        _sync_folder(folder)
+        _prune(folder)
+    except (OSError, TypeError, ValueError) as error:
+        partial.unlink(missing_ok=True)
+        raise CheckpointError(f"{path} could not be written: {error}") from error
+    return path, size
+
+
+def read(path: str) -> Saved:
+    """What `write` saved.
+
+    Raises:
+        ResumeError: There is no such file, or it is no checkpoint of this layout.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        about = json.loads(arrays.pop("headgate").tobytes())
+        if about["layout"] != LAYOUT:
+            raise ValueError(f"its layout is {about['layout']}, expected {LAYOUT}")
+    except (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise ResumeError(f"checkpoint {path} cannot be read: {error}; resume from another one") from error
+    for name, kind in about["types"].items():
+        arrays[name] = arrays[name].view(_dtype(kind))
+    return Saved(arrays, about["place"])
+
+
+def _dtype(kind: str) -> Any:
+    try:
+        return np.dtype(kind)
+    except TypeError:
+        import ml_dtypes  # every framework whose variables can have such a type brings it
+
+        return np.dtype(getattr(ml_dtypes, kind))
+
+
+def _prune(folder: Path) -> None:
+    saved = sorted(folder.glob("step-*.npz"), key=lambda path: path.stat().st_mtime_ns)
+    # What is half written now was left by an attempt that was killed.
+    for old in [*saved[:-KEPT], *folder.glob(".step-*.partial")]:
+        old.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,142 @@
+"""What a job costs, as `headgate.Profile` has it: read off the model and its data, and collected over steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from statistics import median
+from typing import Any
+
+from headgate.keras import backends
+from headgate.keras.meter import Step
+from headgate.keras.trained import Trained, bytes_of, variables
+from headgate.task import measured
+
+_TIMED = 5
+"""Steps that each batch size of a profile is timed over; two before them warm up."""
+
+
+def parameters(models: Iterable[Any], backend: str) -> dict[str, int]:
+    """Counts and bytes of trained parameters: dense, and sparse, whose gradient holds only the rows that were used.
+
+    TensorFlow alone makes sparse gradients, for the tables of `Embedding` layers.
+    """
+    rows: dict[int, Any] = {}
+    every: dict[int, Any] = {}
+    for model in models:
+        every.update((id(v), v) for v in model.trainable_variables)
+        if backend == "tensorflow":
+            tables = [layer for layer in layers_of(model) if type(layer).__name__ == "Embedding"]
+            rows.update((id(v), v) for table in tables for v in table.trainable_variables)
+    dense = [v for key, v in every.items() if key not in rows]
+    return {
+        "parameters_dense": sum(_count(v) for v in dense),
+        "parameters_sparse": sum(_count(v) for v in rows.values()),
+        "dense_bytes": bytes_of(dense),
+        "sparse_bytes": bytes_of(rows.values()),
+    }
+
+
+def layers_of(model: Any) -> list[Any]:
+    """The leaf layers of a model, without its inputs."""
+    flatten = getattr(model, "_flatten_layers", None)
+    if flatten is None:
+        return []
+    return [
+        layer
+        for layer in flatten(include_self=False, recursive=True)
+        if type(layer).__name__ != "InputLayer" and not any(True for _ in layer._flatten_layers(include_self=False))
+    ]
+
+
+class Costs:
+    """Collects what a profile needs, and writes it.
+
+    Args:
+        trained: What was prepared; may grow.
+        source: `run` or `profile`.
+
+    Attributes:
+        samples: Samples in the training data, where known.
+        batch: Samples of the script's batch.
+        flops: FLOPs of a sample, forward, and forward and backward.
+        timings: What was timed: samples of the step, compute seconds.
+        notes: What a reader of the profile should know.
+    """
+
+    def __init__(self, trained: Trained, source: str) -> None:
+        self._trained = trained
+        self._source = source
+        self._sample_bytes: float | None = None
+        self._reads: list[float] = []
+        self.samples: int | None = None
+        self.batch: int | None = None
+        self.flops: tuple[float | None, float | None] = (None, None)
+        self.timings: list[tuple[int, float]] = []
+        self.notes: list[str] = []
+
+    def saw_batch(self, batch: Any) -> None:
+        """The first batch."""
+        self.batch = backends.size_of(batch)
+        if self.batch:
+            self._sample_bytes = backends.bytes_of(batch) / self.batch
+
+    def stepped(self, step: Step) -> None:
+        """A step was measured."""
+        if step.warm and step.samples:
+            self.timings.append((step.samples, step.spans.get("compute", 0.0)))
+            self._reads.append(step.spans.get("input", 0.0) / step.samples)
+
+    def sizes(self) -> list[int]:
+        """The batch sizes that a profile times: all of a batch, an eighth, a quarter and a half."""
+        batch = self.batch or 1
+        return sorted({max(1, batch // parts) for parts in (1, 2, 4, 8)}, reverse=True)
+
+    def timed_enough(self) -> bool:
+        """Whether each of `sizes` was timed often enough."""
+        timed = Counter(samples for samples, _ in self.timings)
+        return all(timed[size] >= _TIMED + 1 for size in self.sizes())  # the first of each compiles it
+
+    def profile(self, backend: str, version: str, threads: int) -> dict[str, Any]:
+        """The fields of `headgate.Profile`."""
+        models = self._trained.models
+        optimizers = [optimizer for optimizer in self._trained.optimizers if optimizer is not None]
+        timings = [(threads, samples, seconds) for samples, seconds in self.timings]
+        times = measured.step_times(backends.device_name(backend), timings)
+        return {
+            "framework": "keras",
+            "framework_version": version,
+            "source": self._source,
+            **parameters(models, backend),
+            "layers": dict(Counter(type(layer).__name__ for model in models for layer in layers_of(model))),
+            "flops_per_sample_forward": self.flops[0],
+            "flops_per_sample": self.flops[1],
+            "dataset": {
+                "samples": self.samples,
+                "bytes_per_sample": self._sample_bytes,
+                "read_seconds_per_sample": median(self._reads) if self._reads else None,
+            },
+            "optimizer": type(optimizers[0]).__name__ if optimizers else None,
+            "optimizer_state_bytes": sum(bytes_of(variables(each)) for each in optimizers) if optimizers else None,
+            "memory_peak_bytes": measured.memory_peak_bytes(),
+            "batch": self.batch,
+            "step_times": times,
+            "fits": measured.fits(times),
+            "notes": self._all_notes(),
+        }
+
+    def _all_notes(self) -> list[str]:
+        notes = list(self.notes)
+        frozen = sum(_count(v) for m in self._trained.models for v in getattr(m, "non_trainable_variables", ()))
+        if frozen:
+            notes.append(f"{frozen} numbers that are not trained (frozen weights, statistics, seeds) are not counted")
+        if self._source == "run":
+            notes.append("one batch size: `headgate profile` measures how the time of a step grows with it")
+        return notes
+
+
+def _count(variable: Any) -> int:
+    total = 1
+    for n in variable.shape:
+        total *= int(n)
+    return total

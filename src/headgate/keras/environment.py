@@ -1,0 +1,48 @@
+"""What Headgate and a framework find of each other in the process before anything is trained."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import metadata
+
+from headgate.task import TaskEnvironment
+
+
+def follow_threads() -> None:
+    """Let TensorFlow and JAX start with as many compute threads as the task was given; they cannot change later.
+
+    What the user's environment says stays.
+    """
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    if TaskEnvironment.read().channel is None or not threads.isdigit():
+        return
+    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", threads)
+    os.environ.setdefault("TF_NUM_INTEROP_THREADS", threads)
+    if "NPROC" not in os.environ:
+        os.environ.setdefault("PJRT_NPROC", threads)
+
+
+def legacy() -> bool:
+    """Whether `tf.keras` is Keras as it was before version 3."""
+    return os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true") or "keras" not in sys.modules
+
+
+def version() -> str:
+    """Version of the Keras in use; empty where there is none."""
+    for name in ("tf_keras", "keras") if legacy() else ("keras", "tf_keras"):
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return ""
+
+
+def seed() -> int:
+    """What `keras.utils.set_random_seed` or `tf.random.set_seed` was last given; -1 where neither was called."""
+    kept = sys.modules.get("keras.src.utils.rng_utils")
+    found = getattr(kept, "get_random_seed", lambda: None)()
+    context = sys.modules.get("tensorflow.python.eager.context")
+    if found is None and context is not None:
+        found = context.global_seed()
+    return -1 if found is None else int(found)

@@ -1,0 +1,311 @@
+"""`fit` of a prepared model: it stays Keras' own, with a callback, and with its compiled step called through here."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from headgate.keras import backends, flops
+from headgate.keras.backends import Feeder
+from headgate.keras.checkpoints import ResumeError
+from headgate.keras.session import Session, Start
+
+_FLOPS_STEP = 2
+
+
+def watch(model: Any, session: Session, index: int) -> None:
+    """Let `fit` of this one model be seen; other models of its class stay as they are."""
+    model.fit = Fitting(model, session, index).fit
+
+
+def callback_of(keras: Any, target: Any = None) -> Any:
+    """A callback of that Keras, which tells `target` of what comes; by default nobody."""
+    hooks = ("on_train_begin", "on_epoch_begin", "on_train_batch_begin", "on_epoch_end")
+    told: dict[str, Any] = {"headgate": True}
+    if target is not None:
+        told.update((name, _telling(getattr(target, name))) for name in hooks)
+    return type("Headgate", (keras.callbacks.Callback,), told)()
+
+
+def _telling(method: Any) -> Any:
+    def hook(callback: Any, *args: Any, **kwargs: Any) -> None:
+        method(*args, **kwargs)
+
+    return hook
+
+
+class Fitting:
+    """One prepared model, and what its `fit` is at.
+
+    Args:
+        model: The model.
+        session: The script's session.
+        index: The model's number.
+    """
+
+    def __init__(self, model: Any, session: Session, index: int) -> None:
+        self._model = model
+        self._fit = model.fit
+        self._session = session
+        self._index = index
+        self._keras = backends.keras_of(model)
+        self._backend = backends.backend_of(self._keras)
+        self._inner: Any = None
+        self._start = Start()
+        self._first_epoch = 0
+        self._epochs: int | None = None
+        self._steps_per_epoch: int | None = None
+        self._samples_left: int | None = None
+        self._skip = 0
+        self._skipped = False
+        self._resuming = False
+        self._metrics_wait = False
+        self._successor: Any = None
+
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's own `fit`, from where the checkpoint was taken."""
+        call = inspect.signature(self._fit).bind(*args, **kwargs)
+        start = self._session.begin()
+        if start is None:
+            return self._ended_before()
+        given = call.arguments
+        self._start = start
+        self._first_epoch = int(given.get("initial_epoch") or 0)
+        if start.resumes:
+            given["initial_epoch"] = max(start.epoch, self._first_epoch)
+        self._epochs = int(given.get("epochs") or 1)
+        self._steps_per_epoch = given.get("steps_per_epoch")
+        if start.resumes and start.epoch >= self._epochs:
+            self._session.note(f"the checkpoint is at the end of epoch {start.epoch} of {self._epochs}")
+        self._session.costs.samples = _samples_of(given.get("x"))
+        given["callbacks"] = self._callbacks(given.get("callbacks"))
+        try:
+            history = self._fit(*call.args, **call.kwargs)
+        finally:
+            if self._inner is not None:
+                self._model.train_function, self._inner = self._inner, None
+        return self._with_history(history)
+
+    # --- what the callback tells -------------------------------------------------------------------------------------
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if self._model.built:
+            self._load()
+        self._inner = self._model.train_function
+        self._model.train_function = self._step
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        resumes = self._resuming = self._start.resumes and epoch == self._start.epoch
+        self._successor = None
+        self._skip = self._start.done if resumes else 0
+        self._skipped = self._skip > 0
+        self._session.begin_epoch(epoch, self._epochs, self._start if resumes else Start())
+        self._samples_left = self._session.costs.samples
+        self._metrics_wait = self._skipped and self._backend == "tensorflow"
+        if self._skipped and not self._metrics_wait:
+            self._session.trained.load_metrics(self._index)
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._session.meter.mark("other")
+        if self._skip:
+            return
+        if self._skipped:
+            self._skipped = False
+            self._session.rejoin()
+        if self._session.due():
+            if self._backend == "jax":
+                self._model.jax_state_sync()  # the variables of a running epoch are in its compiled step's hands
+            self._session.obey(int(batch))
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        for name, value in (logs or {}).items():
+            self._session.history.setdefault(name, []).append(float(value))
+        seen = {name: value for name, value in (logs or {}).items() if name.startswith("val_")}
+        self._session.end_epoch(epoch, seen)
+
+    # --- the compiled step -------------------------------------------------------------------------------------------
+
+    def _step(self, *args: Any) -> Any:
+        """Keras' compiled step: `step(iterator)` over TensorFlow, `step(state, batches)` over JAX, `step(batches)` over
+        torch."""
+        *state, source = args
+        if self._backend != "tensorflow":
+            return self._run(tuple(state), source, source[0] if len(source) == 1 else None, _size(source))
+        if not Feeder.fits(source):
+            return self._run((), source, None, None)
+        source = self._rejoined(source)
+        if self._skip:
+            feeder = Feeder(source)
+            for _ in range(self._at_once()):
+                feeder.take()
+            return self._skipping(())
+        waits = self._metrics_wait or self._session.trained.pending(self._index)
+        if self._at_once() > 1 or not (self._session.meter.sampled or waits):
+            return self._run((), source, None, self._guessed())
+        feeder = Feeder(source)
+        self._session.meter.mark("input")
+        batch = feeder.take()
+        self._session.meter.mark("other")
+        if batch is None:
+            return self._inner(source)
+        return self._run((), feeder.holding(batch), batch, backends.size_of(batch), feeder)
+
+    def _run(self, state: tuple[Any, ...], source: Any, batch: Any, samples: int | None, feeder: Any = None) -> Any:
+        session = self._session
+        if self._skip:
+            return self._skipping(state)
+        if batch is not None:
+            self._see(state, batch)
+            if session.profiling and samples == session.costs.batch:
+                sizes = session.costs.sizes()
+                samples = sizes[session.meter.steps % len(sizes)]
+                batch = backends.part(batch, samples)
+                source = [batch] if feeder is None else feeder.holding(batch)
+        counting = self._backend == "torch" and session.meter.steps + 1 == _FLOPS_STEP and batch is not None
+        sampled = session.meter.sampled
+        session.meter.mark("compute")
+        if counting:
+            outputs = self._counted(state, source, batch)
+        else:
+            outputs = self._inner(*state, source)
+        if sampled:
+            backends.wait(outputs)
+            session.meter.mark("other")
+        logs = outputs[0] if self._backend == "jax" else outputs
+        session.logs = logs = dict(logs) if isinstance(logs, Mapping) else {}
+        metrics = {name: value for name, value in logs.items() if name != "loss"}
+        if samples and self._samples_left is not None:
+            self._samples_left -= samples
+        session.stepped(samples, logs.get("loss"), metrics, self._at_once())
+        return outputs
+
+    def _skipping(self, state: tuple[Any, ...]) -> Any:
+        """Instead of a step that was done before the checkpoint was taken."""
+        self._skip -= min(self._skip, self._at_once())
+        logs = {name: np.float32(value) for name, value in (self._start.logs or {}).items()}
+        return (logs, state[0]) if self._backend == "jax" else logs
+
+    def _rejoined(self, iterator: Any) -> Any:
+        """In the epoch that is resumed, the iterator over the data as it is shuffled in that epoch."""
+        if self._successor is None:
+            self._successor = iterator
+            passes = self._start.epoch - self._first_epoch
+            if self._resuming and passes > 0:
+                if self._steps_per_epoch:
+                    self._skip += passes * int(self._steps_per_epoch)
+                else:
+                    self._successor = Feeder(iterator).successor(passes)
+        return self._successor
+
+    # --- what is seen of batches -------------------------------------------------------------------------------------
+
+    def _see(self, state: tuple[Any, ...], batch: Any) -> None:
+        """A batch is about to be trained on: load what waited for one, and measure what needs one."""
+        session = self._session
+        if session.trained.pending(self._index) or self._metrics_wait:
+            self._build(batch)
+        if session.costs.batch is None:
+            session.costs.saw_batch(batch)
+        if session.meter.steps + 1 == _FLOPS_STEP and session.costs.batch:
+            try:
+                self._count(state, batch, session.costs.batch)
+            except Exception as error:  # noqa: BLE001 - no counter is a reason to end the training
+                session.costs.notes.append(f"FLOPs were not counted: {' '.join(str(error).split())[:200]}")
+
+    def _count(self, state: tuple[Any, ...], batch: Any, samples: int) -> None:
+        features = self._features(batch)
+        if self._backend == "tensorflow":
+            forward, whole = flops.of_tensorflow(self._model, features)
+        elif self._backend == "jax":
+            forward, whole = flops.of_jax(self._model, state[0], features)
+        else:
+            self._session.costs.flops = (flops.of_torch_forward(self._model, features) / samples, None)
+            return
+        self._session.costs.flops = (forward / samples, whole / samples)
+
+    def _counted(self, state: tuple[Any, ...], source: Any, batch: Any) -> Any:
+        with flops.counter() as count:
+            outputs = self._inner(*state, source)
+        self._session.costs.flops = (
+            self._session.costs.flops[0],
+            count.get_total_flops() / (backends.size_of(batch) or 1),
+        )
+        return outputs
+
+    def _features(self, batch: Any) -> Any:
+        unpack = getattr(self._keras.utils, "unpack_x_y_sample_weight", None)
+        return unpack(batch)[0] if unpack is not None else batch[0]
+
+    def _at_once(self) -> int:
+        """Steps that Keras does in one call."""
+        found: Any = getattr(self._model, "steps_per_execution", None)
+        if found is None:  # of legacy Keras: a variable, once it is compiled
+            found = getattr(self._model, "_steps_per_execution", None)
+        return int(found.numpy()) if hasattr(found, "numpy") else int(found or 1)
+
+    def _guessed(self) -> int | None:
+        """Samples of a batch that was not looked at."""
+        batch = self._session.costs.batch
+        if batch is None:
+            return None
+        return batch if self._samples_left is None else max(0, min(batch, self._samples_left))
+
+    # --- resuming ----------------------------------------------------------------------------------------------------
+
+    def _build(self, batch: Any) -> None:
+        """Make, and load, what is made from the first batch."""
+        symbolic = getattr(self._model, "_symbolic_build", None)
+        if symbolic is not None:
+            symbolic(data_batch=batch)  # of Keras 3: the metrics too
+        elif not self._model.built:
+            self._model(self._features(batch), training=False)
+        self._load()
+        if self._metrics_wait:
+            self._metrics_wait = False
+            self._session.trained.load_metrics(self._index)
+
+    def _load(self) -> None:
+        """Load the checkpoint into the model and its optimizer."""
+        trained, model = self._session.trained, self._model
+        if not trained.pending(self._index):
+            return
+        optimizer = trained.optimizers[self._index]
+        if not model.built or optimizer is None:
+            raise ResumeError("the model is not built: a resume needs its first batch, or model.build before fit")
+        if not getattr(optimizer, "built", True) or backends.is_legacy(self._keras):
+            optimizer.build(model.trainable_variables)
+        trained.load(self._index)
+
+    def _callbacks(self, given: Any) -> Any:
+        """The callbacks of the script, and ours after them: what they change is part of a checkpoint."""
+        ours = callback_of(self._keras, self)
+        if hasattr(given, "append") and not isinstance(given, list):
+            given.append(ours)
+            return given
+        found = list(given) if isinstance(given, (list, tuple)) else [] if given is None else [given]
+        return [*(each for each in found if not getattr(each, "headgate", False)), ours]
+
+    def _ended_before(self) -> Any:
+        history = self._keras.callbacks.History()
+        history.set_model(self._model)
+        history.on_train_begin()
+        return history
+
+    def _with_history(self, history: Any) -> Any:
+        if self._start.resumes and hasattr(history, "history"):
+            history.history.update({name: list(values) for name, values in self._session.history.items()})
+            history.epoch = list(range(max((len(v) for v in self._session.history.values()), default=0)))
+        return history
+
+
+def _samples_of(x: Any) -> int | None:
+    """Samples of training data that is given as arrays."""
+    return next((int(leaf.shape[0]) for leaf in backends.leaves(x) if len(leaf.shape)), None)
+
+
+def _size(batches: Any) -> int | None:
+    sizes = [backends.size_of(batch) for batch in batches]
+    return None if None in sizes else sum(size for size in sizes if size is not None)

@@ -1,0 +1,89 @@
+"""The time of steps: of the first, and of two in fifty after them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from headgate.task import StepSpans
+from headgate.task.measured import is_sampled
+
+_WARM = 2
+
+
+@dataclass
+class Step:
+    """A measured step.
+
+    Args:
+        number: Counts the steps of this process, from 1.
+        samples: Samples that it took; None where that is not known.
+        spans: Seconds by span: `input`, `compute`, `other`.
+        begins: Seconds from the step's start to the first of each span.
+    """
+
+    number: int
+    samples: int | None
+    spans: dict[str, float] = field(default_factory=dict)
+    begins: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.spans.values())
+
+    @property
+    def warm(self) -> bool:
+        """Whether what is done once, as compiling and counting FLOPs, is over."""
+        return self.number > _WARM
+
+    def told(self) -> list[dict[str, Any]]:
+        """Spans as the channel tells them."""
+        return [
+            {"name": name, "seconds": seconds, "begin": self.begins.get(name, 0.0), "bytes_in": 0, "bytes_out": 0}
+            for name, seconds in self.spans.items()
+        ]
+
+
+class Meter:
+    """Marks of the running step; other steps than those that are sampled cost a comparison a mark.
+
+    Args:
+        deliver: Takes each measured step.
+        every_step: Sample all steps.
+
+    Attributes:
+        steps: Steps that ended so far.
+        sampled: Whether the running step is measured.
+    """
+
+    def __init__(self, deliver: Callable[[Step], None], every_step: bool = False) -> None:
+        self._deliver = deliver
+        self._every_step = every_step
+        self._spans = StepSpans(time.perf_counter)
+        self.steps = 0
+        self.sampled = False
+
+    def begin(self) -> None:
+        """A step begins, with the wait for its batch."""
+        number = self.steps + 1
+        self.sampled = self._every_step or is_sampled(number)
+        if self.sampled:
+            self._spans.begin("input")
+
+    def mark(self, name: str) -> None:
+        """The span `name` of the running step begins."""
+        if self.sampled:
+            self._spans.enter(name)
+
+    def end(self, samples: int | None) -> None:
+        """The running step is over."""
+        self.steps += 1
+        if self.sampled:
+            self.sampled = False
+            self._deliver(Step(self.steps, samples, self._spans.end(), self._spans.begins))
+
+    def drop(self) -> None:
+        """What began was no step: the end of an epoch came."""
+        self.sampled = False

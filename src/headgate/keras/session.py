@@ -1,0 +1,308 @@
+"""One training script under an engine: what is done at its step boundaries, and what is told to the engine.
+
+A training is a `fit` of a prepared model, or a loop over `epochs`; a script may have several, one after the other.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from headgate.keras import backends, checkpoints
+from headgate.keras.agreement import Agreement
+from headgate.keras.costs import Costs
+from headgate.keras.meter import Meter, Step
+from headgate.keras.trained import Trained, random_states, restore_random
+from headgate.task import Channel, Progress, Stop, TaskEnvironment
+from headgate.task.measured import FIRST_STEPS
+from headgate.task.saving import Saver
+
+_FLUSH_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a training begins.
+
+    Args:
+        epoch: The epoch, from 0 on.
+        done: Batches of it that are done.
+        resumes: Whether that is where a checkpoint was taken.
+        logs: What Keras' last step before that returned.
+        history: What Keras' epochs before that came to, by name.
+    """
+
+    epoch: int = 0
+    done: int = 0
+    resumes: bool = False
+    logs: Mapping[str, float] | None = None
+    history: Mapping[str, list[float]] | None = None
+
+
+class Session:
+    """The state of a script that runs under an engine.
+
+    Args:
+        environment: Who this task is.
+        channel: To the engine.
+        agreement: Between the workers of a job, on when to obey; None where this task is alone.
+
+    Attributes:
+        meter: Times the steps.
+        costs: Collects what the profile needs.
+        trained: What was prepared.
+        steps: Steps that were done, those before a resume included.
+        profiling: Whether this is a short run to measure what the job costs.
+        logs: What Keras' last step returned.
+        history: What Keras' epochs of the running `fit` came to.
+    """
+
+    def __init__(self, environment: TaskEnvironment, channel: Channel, agreement: Agreement | None = None) -> None:
+        self._channel = channel
+        self._agreement = agreement
+        self._orders: Channel | Agreement = channel if agreement is None else agreement
+        self._leads = agreement is None or agreement.leads
+        self.profiling = environment.mode == "profile"
+        resume = None if self.profiling or environment.resume is None else checkpoints.read(environment.resume)
+        self._resume = resume
+        self.trained = Trained(resume)
+        self._saver = Saver(environment.checkpoints, channel.send)
+        self._progress = Progress(lambda message: channel.send(message, can_be_missed=True), backends.numbers)
+        self.steps: int = resume.place["step"] if resume else 0
+        self._progress.step = self.steps
+        self._progress.samples = resume.place["samples"] if resume else None
+        self.costs = Costs(self.trained, environment.mode)
+        self.meter = Meter(self._measured, every_step=self.profiling)
+        self._profiled = False
+        self._phase = -1
+        self._epoch: int | None = None
+        self._epoch_random = random_states()
+        self.logs: Mapping[str, Any] = {}
+        self.history: dict[str, list[float]] = {}
+        self._noted: set[str] = set()
+        atexit.register(self.close)
+
+    # --- trainings ---------------------------------------------------------------------------------------------------
+
+    def prepare(self, model: Any, optimizer: Any) -> int:
+        """Take what the script trains; its number. What is built already is loaded from the checkpoint."""
+        self.trained.add(model, optimizer)
+        index = len(self.trained.models) - 1
+        if optimizer is not None and self.trained.pending(index):
+            if not getattr(optimizer, "built", True):
+                optimizer.build(model.trainable_variables)
+            self.trained.load(index)
+        return index
+
+    def begin(self) -> Start | None:
+        """A training begins: where; None where it had ended before the checkpoint was taken."""
+        self._phase += 1
+        self.history = {}
+        resume = self._resume.place if self._resume else None
+        if resume is None or resume["phase"] is None or self._phase > resume["phase"]:
+            return Start()
+        if self._phase < resume["phase"]:
+            return None
+        self.history = {name: list(values) for name, values in resume["history"].items()}
+        return Start(resume["epoch"], resume["position"] or 0, True, resume["logs"], self.history)
+
+    def begin_epoch(self, epoch: int, epochs: int | None, start: Start) -> None:
+        """An epoch begins, of which `start` tells how much is done."""
+        self._epoch = self._progress.epoch = epoch
+        self._progress.epochs = epochs
+        if start.resumes and self._resume is not None:
+            restore_random(_section(self._resume, "epoch_random" if start.done else "random"))
+        self._epoch_random = random_states()
+        self.meter.begin()
+
+    def rejoin(self) -> None:
+        """The position of the checkpoint is reached, in the middle of an epoch."""
+        if self._resume is not None:
+            restore_random(_section(self._resume, "random"))
+
+    def stepped(self, samples: int | None, loss: Any, metrics: Mapping[str, Any], count: int = 1) -> None:
+        """`count` steps were done."""
+        self.meter.end(samples)
+        self.steps += count
+        self._progress.step = self.steps
+        if samples:
+            self._progress.samples = (self._progress.samples or 0) + samples
+        self._progress.report(loss, metrics)
+        self.meter.begin()
+
+    def due(self) -> bool:
+        """A step boundary: whether there is something to obey."""
+        return self._channel.pending if self._agreement is None else self._agreement.boundary()
+
+    def obey(self, done: int | None) -> None:
+        """Do what the engine asked for, in the middle of an epoch of which so many batches are done (None: that cannot
+        be said)."""
+        self._follow_threads()
+        if self._orders.stopping:
+            self._save(self._orders.stopping, self._epoch, done)
+            self.end()
+        if self._orders.take_checkpoint():
+            self._save("request", self._epoch, done)
+
+    def end_epoch(self, epoch: int, metrics: Mapping[str, Any]) -> None:
+        """An epoch is over: save and obey."""
+        self.meter.drop()
+        if metrics:
+            self._progress.report(None, metrics)
+        self._progress.flush()
+        self._follow_threads()
+        if self.profiling and self._profiled:
+            self.end()
+        if self._agreement is not None:
+            self._agreement.boundary()
+        why = self._orders.stopping or ("request" if self._orders.take_checkpoint() else "")
+        if why or (self._leads and self._saver.due(self.trained.bytes())):
+            self._save(why or "epoch", epoch + 1, 0)
+        if self._orders.stopping:
+            self.end()
+        self._epoch = None
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """The epochs of a loop that the script writes itself."""
+        start = self.begin()
+        if start is None:
+            return
+        if start.resumes and start.epoch >= count:
+            self.note(f"the checkpoint is at the end of epoch {start.epoch} of {count}: nothing is left to train")
+        for epoch in range(start.epoch, count):
+            self.begin_epoch(epoch, count, start if epoch == start.epoch else Start())
+            yield epoch
+            self.end_epoch(epoch, {})
+
+    def report(self, loss: Any, step: int | None, metrics: Mapping[str, Any]) -> None:
+        """The script reports a step of its own loop, or more of one that `fit` did."""
+        if loss is None:
+            self._progress.report(None, metrics)
+            return
+        self.meter.mark("compute")
+        self.stepped(None, loss, metrics)
+        if step is not None:
+            self._progress.step = step
+        if self.profiling and self.meter.steps == FIRST_STEPS:
+            self.costs.notes.append("no `fit` of a prepared model: the time of a step was not measured by batch size")
+            self.end()
+        if self.due():
+            if self._epoch is None or self._orders.stopping:
+                self.obey(None)
+            else:
+                self._follow_threads()  # a checkpoint that is asked for is saved at the end of the epoch
+
+    def end(self) -> None:
+        """End the script; what had to be saved has been.
+
+        Raises:
+            Stop: Always.
+        """
+        self._progress.flush()
+        if self.profiling and not self._profiled:
+            self.send_profile()
+        self._channel.flush(_FLUSH_SECONDS)
+        raise Stop
+
+    def close(self) -> None:
+        """Send what is left; called when the interpreter ends."""
+        self._progress.flush()
+        if self.meter.steps and not self._profiled:
+            self.send_profile()
+        self._channel.flush(_FLUSH_SECONDS)
+
+    # --- what is told ------------------------------------------------------------------------------------------------
+
+    def note(self, text: str) -> None:
+        """Tell the user something, once."""
+        if text not in self._noted:
+            self._noted.add(text)
+            self._channel.send({"type": "note", "text": text})
+
+    def send_profile(self) -> None:
+        """Send what was measured so far."""
+        self._profiled = True
+        keras = backends.keras_of(self.trained.models[0]) if self.trained.models else None
+        backend = backends.backend_of(keras)
+        try:
+            profile = self.costs.profile(backend, framework_version(keras, backend), _threads())
+        except Exception as error:  # noqa: BLE001 - a model that cannot be described is no reason to end
+            self.note(f"the profile could not be taken: {error!r}")
+            return
+        self._channel.send({"type": "profile", "profile": profile})
+
+    def _measured(self, step: Step) -> None:
+        self.costs.stepped(step)
+        if self.profiling:
+            if self.costs.timings and self.costs.timed_enough() and not self._profiled:
+                self.send_profile()
+            return
+        if step.number == FIRST_STEPS:
+            self.send_profile()
+        if step.warm and (step.number <= 7 or step.number > FIRST_STEPS):
+            spans = {"step": self.steps + 1, "epoch": self._epoch, "seconds": step.seconds, "spans": step.told()}
+            self._channel.send({"type": "spans", **spans}, can_be_missed=True)
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _follow_threads(self) -> None:
+        threads = self._channel.take_threads()
+        if threads is None or self.profiling or not self.trained.models:
+            return
+        if backends.backend_of(backends.keras_of(self.trained.models[0])) == "torch":
+            import torch
+
+            torch.set_num_threads(threads)  # TensorFlow's and JAX's are as many as at the start
+
+    def _save(self, why: str, epoch: int | None, done: int | None) -> None:
+        self._progress.flush()
+        if self.profiling or not self.trained.models or not self._leads:
+            return
+        if epoch is None:
+            self.note("the script neither uses headgate.keras.epochs nor fit: a resume starts its epochs again")
+        elif done is None:
+            self.note("a loop of the script's own has no position in its epoch: a resume starts the epoch again")
+        logs = dict(zip(self.logs, backends.numbers(list(self.logs.values()))))
+        place = {
+            "step": self.steps,
+            "samples": self._progress.samples,
+            "phase": self._phase if epoch is not None else None,
+            "epoch": epoch,
+            "position": done,
+            "logs": logs,
+            "history": self.history,
+        }
+
+        def write(folder: Path) -> tuple[Path, int]:
+            arrays = self.trained.arrays(metrics=bool(done))
+            for name, states in (("random", random_states()), ("epoch_random", self._epoch_random)):
+                arrays.update((f"{name}/{key}", state) for key, state in states.items())
+            return checkpoints.write(folder, self.steps, checkpoints.Saved(arrays, place))
+
+        self._saver.save(why, self.steps, place, write)
+
+
+def framework_version(keras: Any, backend: str) -> str:
+    """`3.15.1 on tensorflow 2.21.0`: of Keras, and of what computes."""
+    try:
+        below = f"{backend} {version(backend)}"
+    except PackageNotFoundError:  # TensorFlow for CPUs alone comes under another name
+        import tensorflow as tf
+
+        below = f"{backend} {tf.__version__}"
+    return below if keras is None else f"{keras.__version__} on {below}"
+
+
+def _section(saved: checkpoints.Saved, section: str) -> dict[str, Any]:
+    prefix = f"{section}/"
+    return {name[len(prefix) :]: array for name, array in saved.arrays.items() if name.startswith(prefix)}
+
+
+def _threads() -> int:
+    found = os.environ.get("OMP_NUM_THREADS", "")
+    return int(found) if found.isdigit() and int(found) else len(os.sched_getaffinity(0))

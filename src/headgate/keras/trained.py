@@ -1,0 +1,166 @@
+"""What a script trains, and the random states it draws from: what a checkpoint holds, as arrays."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from headgate.keras.checkpoints import ResumeError, Saved
+
+
+def array_of(value: Any) -> np.ndarray[Any, Any]:
+    """A variable or tensor of any back end as an array."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+    numpy = getattr(value, "numpy", None)
+    return np.asarray(numpy() if callable(numpy) else value)
+
+
+def variables(owner: Any) -> list[Any]:
+    """The variables of a model or an optimizer; with Keras 3, those of its random generators are among them."""
+    if owner is None:
+        return []
+    found = owner.variables
+    return list(found() if callable(found) else found)
+
+
+def bytes_of(found: Iterable[Any]) -> int:
+    """Bytes of these variables."""
+    return sum(_elements(v.shape) * np.dtype(_numpy_type(v.dtype)).itemsize for v in found)
+
+
+class Trained:
+    """Models and their optimizers, in the order in which they were prepared.
+
+    A model may be built, and get its optimizer, long after `prepare`: each is loaded when `load` finds it there.
+
+    Args:
+        resume: The checkpoint to load from; None: start afresh.
+    """
+
+    def __init__(self, resume: Saved | None) -> None:
+        self._resume = resume
+        self._loaded: set[str] = set()
+        self.models: list[Any] = []
+        self._optimizers: list[Any] = []
+
+    def add(self, model: Any, optimizer: Any) -> None:
+        """Take a model, and the optimizer that its script steps itself; None: the one it was compiled with."""
+        self.models.append(model)
+        self._optimizers.append(optimizer)
+
+    @property
+    def optimizers(self) -> list[Any]:
+        """One for each model; None where it has none yet."""
+        return [
+            optimizer if optimizer is not None else getattr(model, "optimizer", None)
+            for model, optimizer in zip(self.models, self._optimizers)
+        ]
+
+    def pending(self, index: int) -> bool:
+        """Whether there is something to load into model `index` or its optimizer."""
+        return self._resume is not None and not {f"models/{index}", f"optimizers/{index}"} <= self._loaded
+
+    def load(self, index: int, model: bool = True, optimizer: bool = True) -> None:
+        """Load the checkpoint, if there is one, into model `index` and its optimizer, which are built.
+
+        Raises:
+            ResumeError: It does not fit.
+        """
+        parts = [(f"models/{index}", self.models[index])] if model else []
+        parts += [(f"optimizers/{index}", self.optimizers[index])] if optimizer else []
+        for section, owner in parts:
+            if self._resume is not None and section not in self._loaded:
+                self._loaded.add(section)
+                assign(variables(owner), self._resume.of(section), section)
+
+    def load_metrics(self, index: int) -> None:
+        """Load the state of the metrics of model `index`; those that are not made yet start anew."""
+        saved = self._resume.of(f"metrics/{index}") if self._resume is not None else []
+        found = self._metrics(self.models[index])
+        if len(found) == len(saved):
+            assign(found, saved, f"metrics/{index}")
+
+    def arrays(self, metrics: bool) -> dict[str, np.ndarray[Any, Any]]:
+        """Everything that a checkpoint holds of them; with the metrics in the middle of an epoch."""
+        found: dict[str, np.ndarray[Any, Any]] = {}
+        for index, (model, optimizer) in enumerate(zip(self.models, self.optimizers)):
+            sections = [("models", variables(model)), ("optimizers", variables(optimizer))]
+            if metrics:
+                sections.append(("metrics", self._metrics(model)))
+            for section, owned in sections:
+                found.update((f"{section}/{index}/{j}", array_of(v)) for j, v in enumerate(owned))
+        return found
+
+    def bytes(self) -> int:
+        """Bytes of the variables of all models."""
+        return sum(bytes_of(variables(model)) for model in self.models)
+
+    @staticmethod
+    def _metrics(model: Any) -> list[Any]:
+        return [v for metric in getattr(model, "metrics", ()) for v in metric.variables]
+
+
+def assign(owned: Sequence[Any], saved: Sequence[np.ndarray[Any, Any]], what: str) -> None:
+    """Set variables to what was saved of them.
+
+    Raises:
+        ResumeError: They are others.
+    """
+    shapes = [tuple(v.shape) for v in owned]
+    wanted = [array.shape for array in saved]
+    if shapes != wanted:
+        different = next((i for i, (a, b) in enumerate(zip(shapes, wanted)) if a != b), min(len(shapes), len(wanted)))
+        raise ResumeError(
+            f"the checkpoint's {what} does not fit the one in the script: {len(wanted)} variables there, "
+            f"{len(shapes)} here, and number {different} is the first that differs ("
+            f"{wanted[different] if different < len(wanted) else 'none'} there, "
+            f"{shapes[different] if different < len(shapes) else 'none'} here); "
+            "undo the change to the script, or start afresh without resuming"
+        )
+    for variable, array in zip(owned, saved):
+        variable.assign(array)
+
+
+def random_states() -> dict[str, np.ndarray[Any, Any]]:
+    """The states of Python's and NumPy's generators, and of torch's where it is imported."""
+    version, words, gauss = random.getstate()
+    _, keys, position, has_gauss, cached = np.random.get_state()
+    found = {
+        "python": np.array([version, *words], np.int64),
+        "python_gauss": np.array([] if gauss is None else [gauss], np.float64),
+        "numpy": np.asarray(keys),
+        "numpy_more": np.array([position, has_gauss, cached], np.float64),
+    }
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        found["torch"] = torch.get_rng_state().numpy()
+    return found
+
+
+def restore_random(states: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    """Set what `random_states` found."""
+    version, *words = states["python"].tolist()
+    gauss = states["python_gauss"].tolist()
+    random.setstate((version, tuple(words), gauss[0] if gauss else None))
+    position, has_gauss, cached = states["numpy_more"].tolist()
+    np.random.set_state(("MT19937", states["numpy"], int(position), int(has_gauss), cached))
+    torch = sys.modules.get("torch")
+    if torch is not None and "torch" in states:
+        torch.set_rng_state(torch.from_numpy(states["torch"].copy()))
+
+
+def _elements(shape: Any) -> int:
+    return int(np.prod([int(n) for n in shape], dtype=np.int64))
+
+
+def _numpy_type(dtype: Any) -> Any:
+    name = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]
+    try:
+        return np.dtype(name)
+    except TypeError:
+        return np.dtype(f"u{ {'bfloat16': 2}.get(name, 4 if name == 'string' else 1) }")

@@ -1,0 +1,103 @@
+"""Real training scripts over each of Keras' back ends, in processes of their own, on a real channel."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.testing.listener import ChannelListener
+
+SOURCE = Path(__file__).parents[2] / "src"
+FITTING = Path(__file__).with_name("fitting.py")
+SECONDS = 240.0
+
+VARIABLES = {
+    "tensorflow": {"KERAS_BACKEND": "tensorflow"},
+    "jax": {"KERAS_BACKEND": "jax"},
+    "torch": {"KERAS_BACKEND": "torch"},
+    "tf_keras": {"TF_USE_LEGACY_KERAS": "1", "LEGACY": "1"},
+}
+"""How a script is told which Keras it trains with."""
+
+
+class Script:
+    """A running script and the listener that it talks to."""
+
+    def __init__(self, process: subprocess.Popen[str], listener: ChannelListener) -> None:
+        self.process = process
+        self.listener = listener
+
+    def finish(self) -> str:
+        """Its output, once it ended well."""
+        output, _ = self.process.communicate(timeout=SECONDS)
+        assert self.process.returncode == 0, output
+        self.listener.finish()
+        return output
+
+    def checkpoint(self) -> dict[str, Any]:
+        """The last one it saved."""
+        return self.listener.of("checkpoint")[-1]
+
+
+Start = Callable[..., Script]
+
+
+def environment(backend: str, **more: str) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": ""}
+    return {**inherited, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", **quiet, **VARIABLES[backend], **more}
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts `fitting.py`, or another script, with arguments, as a task of a job."""
+    running: list[Script] = []
+
+    def starting(backend: str, *arguments: str, script: Path = FITTING, mode: str = "run", resume: str = "") -> Script:
+        folder = tmp_path / f"task-{len(running)}"
+        folder.mkdir()
+        listener = ChannelListener(folder, welcome={"role": "worker", "index": 0, "plan": {}, "threads": None})
+        variables = listener.environment(HEADGATE_MODE=mode, **({"HEADGATE_RESUME": resume} if resume else {}))
+        process = subprocess.Popen(
+            [sys.executable, str(script), *arguments],
+            env=environment(backend, **variables),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=folder,
+        )
+        running.append(Script(process, listener))
+        return running[-1]
+
+    yield starting
+    for script in running:
+        if script.process.poll() is None:
+            script.process.kill()
+        script.process.communicate()
+        script.listener.close()
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Callable[..., str]:
+    """Runs `fitting.py` under plain python; its output."""
+
+    def running(backend: str, *arguments: str, script: Path = FITTING) -> str:
+        done = subprocess.run(
+            [sys.executable, str(script), *arguments],
+            env=environment(backend),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=tmp_path,
+            timeout=SECONDS,
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    return running

@@ -1,0 +1,82 @@
+"""A small network with dropout and batch normalisation, trained by `fit`; prints what came of it.
+
+Arguments: epochs, and what to do when the step of that number begins: `STEP:WHAT`, where WHAT is told to the test, which
+answers with an order.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+import headgate.keras as hg
+
+if os.environ.get("LEGACY"):
+    import tf_keras as keras
+else:
+    import keras
+
+SAMPLES, BATCH = 70, 16
+
+
+class AwaitOrder(keras.callbacks.Callback):  # type: ignore[misc]
+    """Tells the test that an order may come now, and goes on once it did, so that it lands at a known step."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.step = step
+        self.steps = 0
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if self.steps == self.step and hg._session is not None:
+            channel = hg._session._channel
+            channel.send({"type": "waiting"})
+            deadline = time.monotonic() + 60
+            while not channel.pending:
+                if time.monotonic() > deadline:
+                    raise TimeoutError("no order came")
+                time.sleep(0.001)
+        self.steps += 1
+
+
+def network() -> Any:
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            layers.Dense(12, activation="relu"),
+            layers.BatchNormalization(),
+            layers.Dropout(0.3),
+            layers.Dense(3),
+        ]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"])
+    return model
+
+
+def main() -> None:
+    epochs, _, order = (sys.argv[1] if len(sys.argv) > 1 else "3").partition("@")
+    keras.utils.set_random_seed(3)
+    features = np.random.default_rng(0).normal(size=(SAMPLES, 5)).astype("float32")
+    labels = np.random.default_rng(1).integers(0, 3, SAMPLES)
+    model = hg.prepare(network())
+    callbacks = [hg.callback(), *([AwaitOrder(int(order))] if order else [])]
+    data: Any = (features, labels)
+    if "pipeline" in sys.argv:
+        import tensorflow as tf
+
+        pipeline = tf.data.Dataset.from_tensor_slices(data).shuffle(SAMPLES, seed=5).batch(BATCH)
+        history = model.fit(pipeline, epochs=int(epochs), verbose=0, callbacks=callbacks)
+    else:
+        history = model.fit(*data, batch_size=BATCH, epochs=int(epochs), verbose=0, callbacks=callbacks)
+    print("losses", *(f"{loss:.9g}" for loss in history.history["loss"]))
+    print("accuracies", *(f"{value:.9g}" for value in history.history["accuracy"]))
+    print("weights", *(f"{np.asarray(w, np.float64).sum():.12g}" for w in model.get_weights()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""`fit` of a prepared model: what plain python comes to, told, saved and resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.keras.conftest import VARIABLES, Start
+
+BACKENDS = list(VARIABLES)
+STEPS_AN_EPOCH = 5
+
+
+def results(output: str) -> list[str]:
+    return [line for line in output.splitlines() if line.startswith(("losses", "accuracies", "weights"))]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_plain_python_comes_to_is_trained_told_and_measured(
+    backend: str, start: Start, plain: Callable[..., str]
+) -> None:
+    script = start(backend, "6")
+    output = script.finish()
+    assert results(output) == results(plain(backend, "6"))
+    told = script.listener
+    assert told.of("hello")[0]["framework"] == "keras" and told.of("hello")[0]["seed"] == 3
+    last = told.of("progress")[-1]
+    assert (last["step"], last["epoch"], last["epochs"], last["samples"]) == (30, 5, 6, 6 * 70)
+    assert any("accuracy" in message.get("metrics", {}) for message in told.of("progress"))
+    spans = told.of("spans")
+    assert spans and all({"input", "compute"} <= {span["name"] for span in message["spans"]} for message in spans)
+    profile = told.of("profile")[0]["profile"]
+    assert profile["parameters_dense"] == 5 * 12 + 12 + 24 + 12 * 3 + 3
+    assert profile["layers"] == {"Dense": 2, "BatchNormalization": 1, "Dropout": 1}
+    assert profile["flops_per_sample_forward"] >= 2 * (5 * 12 + 12 * 3), profile["notes"]
+    assert profile["flops_per_sample"] > 1.5 * profile["flops_per_sample_forward"]
+    assert profile["dataset"]["samples"] == 70 and profile["dataset"]["bytes_per_sample"] in (24, 28)
+    assert profile["batch"] == 16 and profile["optimizer"] == "Adam"
+    assert profile["optimizer_state_bytes"] >= 2 * 4 * profile["parameters_dense"]
+    assert profile["step_times"]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "tf_keras"])
+@pytest.mark.parametrize("step", [10, 12])
+def test_a_stop_and_a_resume_change_nothing(backend: str, step: int, start: Start, plain: Callable[..., str]) -> None:
+    stopped = start(backend, f"4@{step}")
+    stopped.listener.wait_for("waiting", seconds=200)
+    stopped.listener.send({"type": "stop"})
+    assert results(stopped.finish()) == []
+    saved = stopped.checkpoint()
+    assert (saved["step"], saved["epoch"], saved["position"], saved["why"]) == (
+        step,
+        step // STEPS_AN_EPOCH,
+        step % STEPS_AN_EPOCH,
+        "stop",
+    )
+    resumed = start(backend, "4", resume=saved["path"])
+    assert results(resumed.finish()) == results(plain(backend, "4"))
+    assert resumed.listener.of("progress")[-1]["step"] == 20
