@@ -1,0 +1,262 @@
+"""The agent of a node: a `LocalEngine` there that does what the bridge says, and keeps for it what happens."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from headgate import isolation
+from headgate.cluster import Node
+from headgate.engines.base import Listener
+from headgate.engines.launch import inject, transport
+from headgate.engines.local import LocalEngine
+from headgate.engines.ray import files
+from headgate.engines.ray.outbox import Outbox, RelayedLog
+from headgate.engines.ray.settings import Settings
+from headgate.engines.ray.warden import Warden
+from headgate.engines.ray.wire import (
+    Command,
+    Exited,
+    Message,
+    Saved,
+    Send,
+    SetShare,
+    Start,
+    Started,
+    Stop,
+    Usage,
+    Warned,
+    speed_key,
+)
+from headgate.events import Exit, TaskId
+from headgate.isolation.base import Launch
+from headgate.telemetry import machine
+from headgate.telemetry.base import Target
+from headgate.telemetry.round import Round, samplers
+
+SAMPLE_SECONDS = 1.0
+_NICE = "CPU priority of tasks: Ray runs them at niceness {}; start Ray with RAY_worker_niceness=0"
+
+
+class Agent:
+    """Runs tasks on its node.
+
+    Args:
+        folder: Its own, removed at its end.
+        settings: Pickled `Settings`.
+    """
+
+    def __init__(self, folder: str, settings: bytes) -> None:
+        self._settings: Settings = pickle.loads(settings)
+        self._folder = Path(folder)
+        self._lost = _unbend()
+        self._warden = Warden(self._folder)
+        self._outbox = Outbox()
+        self._done = 0
+        self._node = self._describe()
+        boxes = isolation.make(isolation.DEFAULT, f"ray-{os.getpid()}")
+        self._engine = LocalEngine(
+            self._node,
+            boxes,
+            self._folder / "channel.sock",
+            self._warden,
+            lambda task: RelayedLog(task, self._outbox),
+        )
+        self._relay = _Relay(self._outbox)
+        self._engine.open(self._relay)
+        self._ending = threading.Event()
+        self._sampler = threading.Thread(target=self._sample, name="samplers", daemon=True)
+        self._sampler.start()
+
+    # --- what the bridge calls --------------------------------------------------------------------------------------
+
+    def describe(self) -> bytes:
+        """Pickled: the node, and what is `lost` on it."""
+        return pickle.dumps((self._node, (*self._lost, *self._engine.lost())))
+
+    def do(self, number: int, commands: bytes) -> None:
+        """Obey commands (a pickled list). Those of a number that came before are left alone: the answer was lost."""
+        if number <= self._done:
+            return
+        self._done = number
+        for command in pickle.loads(commands):
+            self._obey(command)
+
+    def next(self, arrived: int, seconds: float) -> tuple[int, bytes]:
+        """What has happened, see `Outbox.take`."""
+        return self._outbox.take(arrived, seconds)
+
+    def unpack(self, key: str, archive: bytes) -> None:
+        """Take in a folder of files that jobs are to start in."""
+        files.unpack(archive, Path(self.folder(key)))
+
+    def folder(self, key: str) -> str:
+        """Where `unpack` puts it."""
+        return str(self._folder / "work" / key)
+
+    def sizes(self, path: str) -> dict[str, int] | None:
+        """Bytes of each file below a path, by name relative to it ("" for the path itself); None: it is not there."""
+        return files.sizes(Path(path))
+
+    def read(self, path: str, offset: int, count: int) -> bytes:
+        """Part of a file."""
+        return files.read(Path(path), offset, count)
+
+    def write(self, path: str, offset: int, data: bytes) -> None:
+        """Write a part of a file, the parts before it being there."""
+        files.write(Path(path), offset, data)
+
+    def checkpoints(self, job: str) -> str:
+        """The folder that a job's tasks save to here."""
+        return str(self._checkpoints(job))
+
+    def close(self) -> None:
+        """Kill what still runs; its end can be fetched afterwards."""
+        self._ending.set()
+        self._engine.close()
+        self._sampler.join()
+        self._outbox.close()
+
+    def depart(self) -> None:
+        """Remove what there is of it on the node."""
+        self._warden.close()
+
+    # --- commands ---------------------------------------------------------------------------------------------------
+
+    def _obey(self, command: Command) -> None:
+        match command:
+            case Start(launch, share):
+                try:
+                    prepared = self._prepare(launch)
+                except OSError as error:
+                    failure = f"could not be started: {error.strerror}: {error.filename}"
+                    self._outbox.put(Exited(launch.task, Exit(code=None, reason=failure)))
+                    return
+                self._engine.start(prepared, share, launch.task)
+            case SetShare(task, share):
+                self._engine.set_share(task, share)
+            case Send(task, message):
+                self._engine.send(task, message)
+            case Stop(task, grace):
+                self._engine.stop(task, grace)
+
+    def _prepare(self, launch: Launch) -> Launch:
+        """As it is started here: with this node's paths, the task library and an interpreter that is there."""
+        env, argv = dict(launch.env), launch.argv
+        if brought := env.get("HEADGATE_ZMQ"):
+            here = inject(self._folder / "inject")
+            there = brought.removesuffix("-zmq")
+            env["PYTHONPATH"] = os.pathsep.join(
+                str(here) if part == there else part for part in env.get("PYTHONPATH", "").split(os.pathsep)
+            )
+            env["HEADGATE_ZMQ"] = str(transport(here))
+        if not self._settings.shared:
+            if saved := env.get("HEADGATE_CHECKPOINTS"):
+                job = launch.task.rsplit("/", 1)[0]
+                self._checkpoints(job).mkdir(parents=True, exist_ok=True)
+                env["HEADGATE_CHECKPOINTS"] = str(self._checkpoints(job))
+                self._relay.returns[launch.task] = (str(self._checkpoints(job)), saved)
+            argv = self._interpreter(launch)
+        return replace(launch, env=env, argv=argv)
+
+    def _interpreter(self, launch: Launch) -> tuple[str, ...]:
+        """The program and its arguments, with a Python that is here where the hub's is not."""
+        program, *rest = launch.argv
+        if os.path.exists(program) or not os.path.isabs(program) or "python" not in os.path.basename(program):
+            return launch.argv
+        path = launch.env.get("PATH", os.defpath)
+        here = next(filter(None, (shutil.which(name, path=path) for name in ("python", "python3"))), sys.executable)
+        self._outbox.put(Warned(launch.task, f"node {self._node.name} has no {program}; it runs under {here}"))
+        return (here, *rest)
+
+    def _checkpoints(self, job: str) -> Path:
+        return self._folder / "checkpoints" / files.key_of(job)
+
+    # --- the node ---------------------------------------------------------------------------------------------------
+
+    def _describe(self) -> Node:
+        """The node: what Ray may hand out of it, and what it is."""
+        given = self._settings
+        found = machine.describe()
+        cache = self._folder / "node.json"
+        known = given.speeds.get(speed_key(found.cpu_model, found.cores))
+        if known is not None:
+            cache.write_text(json.dumps({"cpu_model": found.cpu_model, "cores": found.cores, "core_gflops": known}))
+        found = machine.detect(cache)
+        return replace(
+            found,
+            name=given.name,
+            address=given.address,
+            cores=given.cores,
+            memory_bytes=min(given.memory_bytes, found.memory_bytes) if given.memory_bytes else found.memory_bytes,
+            gpus=found.gpus[: given.gpus],
+            kind=given.kind,
+        )
+
+    def _sample(self) -> None:
+        """Read what tasks and node use while tasks run."""
+
+        def report(text: str) -> None:
+            self._outbox.put(Warned(None, f"node {self._node.name}: {text}"))
+
+        reader = Round(samplers(report), report)
+        node = f"node:{self._node.name}"
+        while not self._ending.wait(SAMPLE_SECONDS):
+            boxes = self._engine.boxes()
+            targets = [Target(task, box) for task, box in boxes.items()]
+            readings = reader.read(time.monotonic(), [*targets, Target(node, None)] if targets else [])
+            for target, reading in readings.items():
+                self._outbox.put(Usage(target, reading))
+        reader.read(time.monotonic(), [])
+
+
+class _Relay(Listener):
+    """Puts what the node's engine tells into the outbox."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self.returns: dict[TaskId, tuple[str, str]] = {}
+        """Of a task: its folder of checkpoints here, and the one on the hub's machine that they belong in."""
+
+    def started(self, task: TaskId, pid: int) -> None:
+        self._outbox.put(Started(task, pid))
+
+    def output(self, task: TaskId, lines: Sequence[str]) -> None:
+        """Lines are cut on the hub's machine."""
+
+    def message(self, task: TaskId, message: Mapping[str, object]) -> None:
+        here, there = self.returns.get(task, ("", ""))
+        path = message.get("path")
+        if here and isinstance(path, str) and path.startswith(here + os.sep):
+            self._outbox.put(Saved(task, message, there + path.removeprefix(here)))
+        else:
+            self._outbox.put(Message(task, message))
+
+    def exited(self, task: TaskId, exit: Exit) -> None:
+        self.returns.pop(task, None)
+        self._outbox.put(Exited(task, exit))
+
+    def warned(self, task: TaskId | None, text: str) -> None:
+        self._outbox.put(Warned(task, text))
+
+
+def _unbend() -> tuple[str, ...]:
+    """Undo what Ray does to its workers, lest tasks inherit it; a line for what cannot be undone."""
+    with contextlib.suppress(OSError):  # Ray has the kernel kill its workers first
+        Path("/proc/self/oom_score_adj").write_text("0")
+    niceness = os.getpriority(os.PRIO_PROCESS, 0)
+    if niceness > 0:
+        try:
+            os.setpriority(os.PRIO_PROCESS, 0, 0)
+        except PermissionError:
+            return (_NICE.format(niceness),)
+    return ()

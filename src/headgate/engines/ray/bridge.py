@@ -1,0 +1,54 @@
+"""The bridge: the process that is connected to Ray, started by `RayEngine` and gone with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+
+from headgate.engines.ray import connect
+from headgate.engines.ray.wire import Open, Pipe, Refused
+from headgate.errors import HeadgateError, UsageError
+
+
+def main() -> None:
+    """Be the bridge of the hub at the other end of the socket that is named."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)  # unlike SIG_IGN, not inherited by the Ray that is started here
+    pipe = Pipe(socket.socket(fileno=int(sys.argv[1])))
+    wanted = pipe.receive()
+    if not isinstance(wanted, Open):
+        return
+    late = threading.Timer(connect.CONNECT_SECONDS, _give_up, (pipe, wanted))
+    late.daemon = True
+    try:
+        connect.require()
+        late.start()
+        address = connect.connect(wanted)
+        late.cancel()
+        from headgate.engines.ray.driver import Driver  # needs Ray, which may not be installed
+
+        driver = Driver(pipe, wanted)
+        opened = driver.open(address)
+    except HeadgateError as error:
+        pipe.send(Refused(str(error), isinstance(error, UsageError)))
+        os._exit(1)  # what Ray's own threads still wait for is of no interest
+    pipe.send(opened)
+    driver.serve()
+
+
+def _give_up(pipe: Pipe, wanted: Open) -> None:
+    pipe.send(
+        Refused(
+            f"what answers at {wanted.address or 'this machine'} did not take us in within "
+            f"{connect.CONNECT_SECONDS:g} s; see that it is the head of a Ray cluster",
+            False,
+        )
+    )
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

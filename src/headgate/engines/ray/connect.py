@@ -1,0 +1,113 @@
+"""Becoming a driver of a Ray cluster, or of one that is started for it; what can be wrong, in one line."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from importlib import import_module
+
+from headgate.engines.ray.wire import Open
+from headgate.errors import HeadgateError, MissingExtraError, UsageError
+
+PROBE_SECONDS = 5.0
+"""How long an address may take to answer."""
+
+CONNECT_SECONDS = 60.0
+"""How long Ray may take to connect to one that answers."""
+
+NAMESPACE = "headgate"
+_VERSIONS = re.compile(r"Ray: (\S+)\s+Python: (\S+)")
+_PORT = 6379
+
+
+def require() -> None:
+    """See that Ray is there; takes as long as its import.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    # Ray would refuse two patch releases of one Python, which understand each other.
+    os.environ.setdefault("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL", "minor")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import_module("ray")
+    except ImportError as error:
+        raise MissingExtraError("ray", "engine `ray`") from error
+
+
+def connect(wanted: Open) -> str:
+    """Connect this process; the address of the cluster's head.
+
+    Raises:
+        UsageError: The address makes no sense, or versions differ.
+        HeadgateError: Nobody answers, or Ray does not let us in.
+    """
+    if not wanted.address:
+        # A cluster of our own: its workers need not be nice to anybody.
+        os.environ.setdefault("RAY_worker_niceness", "0")
+    import ray
+
+    host, port = split(wanted.address) if wanted.address else ("", 0)
+    if host and not answers(host, port, PROBE_SECONDS):
+        raise HeadgateError(
+            f"no Ray cluster answers at {host}:{port}; give the address of its head (ray start --head prints it), "
+            "and see that this machine reaches it"
+        )
+    try:
+        if host:
+            ray.init(address=f"{host}:{port}", namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+        else:
+            ray.init(
+                address="local",
+                namespace=NAMESPACE,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="ERROR",
+            )
+    except Exception as error:
+        raise _explained(error, host, port) from error
+    address: str = ray.get_runtime_context().gcs_address
+    return address
+
+
+def split(address: str) -> tuple[str, int]:
+    """Host and port of an address.
+
+    Raises:
+        UsageError: It is none.
+    """
+    if "://" in address:
+        scheme = address.split("://")[0]
+        raise UsageError(f"found --address {address}; expected HOST:PORT of the cluster's head, without {scheme}://")
+    host, _, port = address.rpartition(":") if ":" in address else (address, "", str(_PORT))
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise UsageError(f"found --address {address}; expected HOST:PORT, such as 10.0.0.1:{_PORT}")
+    return host.strip("[]"), int(port)
+
+
+def answers(host: str, port: int, seconds: float) -> bool:
+    """Whether somebody listens there."""
+    try:
+        socket.create_connection((host, port), timeout=seconds).close()
+    except OSError:
+        return False
+    return True
+
+
+def _explained(error: Exception, host: str, port: int) -> HeadgateError:
+    text = str(error)
+    versions = _VERSIONS.findall(text)
+    if "ersion mismatch" in text and len(versions) == 2:
+        (ray_there, python_there), (ray_here, python_here) = versions
+        return UsageError(
+            f"the Ray cluster at {host}:{port} has Ray {ray_there} and Python {python_there}, this headgate Ray "
+            f"{ray_here} and Python {python_here}; run headgate with the cluster's Python and Ray"
+        )
+    if "node_ip_address" in text or "No node info" in text or "matching" in text or "raylet" in text.lower():
+        return HeadgateError(
+            f"this machine is no node of the Ray cluster at {host}:{port}; run headgate on one of its nodes, or make "
+            f"it one that takes no tasks: ray start --address {host}:{port} --num-cpus 0"
+        )
+    first = text.strip().splitlines()[0] if text.strip() else type(error).__name__
+    return HeadgateError(f"Ray did not let us in{f' at {host}:{port}' if host else ''}: {first}")

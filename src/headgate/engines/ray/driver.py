@@ -1,0 +1,208 @@
+"""What the bridge does once it is connected: agents on the nodes, reservations, and what the hub asks of them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from headgate.cluster import Node
+from headgate.engines.ray import connect, files
+from headgate.engines.ray.bootstrap import actor_class, package
+from headgate.engines.ray.link import Link
+from headgate.engines.ray.reservation import Reservations
+from headgate.engines.ray.settings import Settings
+from headgate.engines.ray.wire import Close, Joined, Open, Opened, Pipe, Release, Reserve, Stop, To, Warned
+from headgate.errors import HeadgateError
+
+LOOK_SECONDS = 1.0
+"""How often it is looked which nodes there are, and whether the head answers."""
+
+HEAD_GONE_LOOKS = 5
+"""The head is taken for gone once it did not answer so many times in a row."""
+
+ORPHANED_SECONDS = 10.0
+"""How long tasks have to save a checkpoint once the hub is gone."""
+
+_PLAIN = frozenset({"CPU", "GPU", "memory", "object_store_memory"})
+
+
+class Driver:
+    """Does what the hub asks for, until that or the cluster is gone.
+
+    Args:
+        pipe: To the hub.
+        wanted: What to connect to.
+    """
+
+    def __init__(self, pipe: Pipe, wanted: Open) -> None:
+        self._pipe = pipe
+        self._wanted = wanted
+        self._package = package()
+        self._agents = actor_class()
+        self._reservations = Reservations(pipe.send)
+        self._links: dict[str, Link] = {}
+        self._facts: dict[str, Mapping[str, Any]] = {}
+        self._known: set[str] = set()
+        self._archives: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        self._ending = threading.Event()
+
+    def open(self, address: str) -> Opened:
+        """Put an agent on every node; what there is.
+
+        Raises:
+            HeadgateError: None can be had.
+        """
+        self._address = address
+        opened, troubles = self._welcome(self._newcomers())
+        if not opened:
+            raise HeadgateError("; ".join(troubles) or f"the Ray cluster at {address} has no node with a CPU")
+        for trouble in troubles:
+            self._pipe.send(Warned(None, trouble))
+        threading.Thread(target=self._look, name="nodes", daemon=True).start()
+        lost = [line for _, lines in opened for line in lines]
+        return Opened(address, tuple(node for node, _ in opened), tuple(dict.fromkeys(lost)))
+
+    def serve(self) -> None:
+        """Do what the hub asks for, until it says that is all, or is gone."""
+        while (request := self._pipe.receive()) is not None:
+            match request:
+                case To(node, command):
+                    if (link := self._links.get(node)) is not None:
+                        link.do(command)
+                case Reserve(key, slots):
+                    with self._lock:
+                        facts = dict(self._facts)
+                    self._reservations.reserve(key, slots, facts)
+                case Release(key):
+                    self._reservations.release(key)
+                case Close():
+                    break
+        if request is None:
+            self._orphaned()
+        self.close()
+
+    def close(self) -> None:
+        """End every task and agent, and give everything back."""
+        self._ending.set()
+        closing = [threading.Thread(target=link.close) for link in list(self._links.values())]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join()
+        self._reservations.close()
+        ray.shutdown()
+
+    def _orphaned(self) -> None:
+        """The hub is gone: have the tasks save what they have, as those on its own machine do."""
+        links = list(self._links.values())
+        for link in links:
+            for task in list(link.running):
+                link.do(Stop(task, ORPHANED_SECONDS))
+        deadline = time.monotonic() + ORPHANED_SECONDS + 5
+        while any(link.running for link in links) and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+    # --- nodes ------------------------------------------------------------------------------------------------------
+
+    def _newcomers(self) -> list[Mapping[str, Any]]:
+        """Nodes with a CPU that have no agent yet; those that are gone are told of."""
+        alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+        for link in list(self._links.values()):
+            if link.id not in alive:
+                self._lose(link.name, "Ray's health check does not reach it")
+        return [node for id, node in alive.items() if id not in self._known and node["Resources"].get("CPU", 0) > 0]
+
+    def _welcome(self, nodes: list[Mapping[str, Any]]) -> tuple[list[tuple[Node, tuple[str, ...]]], list[str]]:
+        """Put agents on nodes; those that answer with what is lost there, and why others do not."""
+        links = []
+        for facts in nodes:
+            self._known.add(facts["NodeID"])
+            links.append(self._start(facts))
+        opened, troubles = [], []
+        for link, facts in zip(links, nodes, strict=True):
+            try:
+                opened.append(link.open())
+            except HeadgateError as error:
+                troubles.append(str(error))
+                continue
+            with self._lock:
+                self._links[link.name] = link
+                self._facts[link.name] = facts
+        return opened, troubles
+
+    def _start(self, facts: Mapping[str, Any]) -> Link:
+        given = facts["Resources"]
+        custom = [name for name in given if name not in _PLAIN and not name.startswith(("node:", "accelerator_type:"))]
+        settings = Settings(
+            name=self._name(facts),
+            address=facts["NodeManagerAddress"],
+            cores=given["CPU"],
+            memory_bytes=int(given.get("memory", 0)),
+            gpus=int(given.get("GPU", 0)),
+            kind=",".join(sorted(custom)),
+            shared=self._wanted.shared,
+            speeds=self._wanted.speeds,
+        )
+        where = NodeAffinitySchedulingStrategy(facts["NodeID"], soft=False)
+        actor = self._agents.options(scheduling_strategy=where).remote(self._package, pickle.dumps(settings))
+        archive = None if self._wanted.shared else self._archive
+        return Link(settings.name, facts["NodeID"], actor, self._pipe.send, archive)
+
+    def _name(self, facts: Mapping[str, Any]) -> str:
+        """Its host name, or its address where another node has that."""
+        name = str(facts["NodeManagerHostname"])
+        alive = [node for node in ray.nodes() if node["Alive"] and node["NodeManagerHostname"] == name]
+        if len(alive) == 1 and name not in self._links:
+            return name
+        address = str(facts["NodeManagerAddress"])
+        return address if address not in self._links else f"{address}-{facts['NodeID'][:6]}"
+
+    def _archive(self, folder: str) -> Any:
+        with self._lock:
+            if folder not in self._archives:
+                self._archives[folder] = ray.put(files.pack(Path(folder)))
+            return self._archives[folder]
+
+    def _lose(self, name: str, reason: str) -> None:
+        with self._lock:
+            link = self._links.pop(name, None)
+            self._facts.pop(name, None)
+        if link is not None:
+            link.lose(reason)
+
+    def _look(self) -> None:
+        """Find out which nodes come and go, and whether the head is there."""
+        host, port = connect.split(self._address)
+        silent = 0
+        while not self._ending.wait(LOOK_SECONDS):
+            silent = 0 if connect.answers(host, port, LOOK_SECONDS) else silent + 1
+            if silent >= HEAD_GONE_LOOKS:
+                self._headless(f"the head of the Ray cluster at {self._address} is gone")
+            if silent:
+                continue  # Ray would wait for it
+            opened, troubles = self._welcome(self._newcomers())
+            for node, _ in opened:
+                self._pipe.send(Joined(node))
+            for trouble in troubles:
+                self._pipe.send(Warned(None, trouble))
+
+    def _headless(self, reason: str) -> None:
+        """Ray ends every process of a cluster without a head after a while, this one too: better now."""
+        links = list(self._links.values())
+        for link in links:
+            self._lose(link.name, reason)
+        closing = [threading.Thread(target=link.close, daemon=True) for link in links]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join(ORPHANED_SECONDS)
+        os._exit(1)

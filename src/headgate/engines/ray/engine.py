@@ -1,0 +1,321 @@
+"""Engine `ray`, the hub's end: what it asks of the bridge, and what it tells of what comes from there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headgate.cluster import Cluster, Node
+from headgate.engines.base import Engine, Listener, Slot
+from headgate.engines.log import TaskLog
+from headgate.engines.ray import wire
+from headgate.engines.ray.wire import Command, Pipe, SetShare, Start
+from headgate.errors import HeadgateError, UsageError
+from headgate.events import Exit, JobId, TaskId
+from headgate.isolation.base import Box, Launch
+from headgate.shares import Share
+
+CLOSE_SECONDS = 60.0
+"""How long `close` waits for the bridge to end everything."""
+
+
+@dataclass(slots=True)
+class _Task:
+    id: TaskId
+    node: str
+    log: TaskLog
+    held: list[Command] | None = None
+    """What is sent once the reservation is granted; None: it was, or there is none."""
+    complained: str | None = field(default=None)
+
+
+@dataclass(slots=True)
+class _Reservation:
+    key: str
+    granted: bool = False
+    told: str = ""
+    """What it waits for."""
+
+
+class RayEngine(Engine):
+    """Starts tasks on the nodes of a Ray cluster.
+
+    Args:
+        address: HOST:PORT of the cluster's head; empty: a Ray of its own is started on this machine, and ended.
+        shared_files: The nodes see this machine's files under the same paths: nothing is sent.
+        speeds: JSON file that keeps the measured speeds of kinds of nodes; None: they are measured each time.
+    """
+
+    name = "ray"
+
+    def __init__(self, address: str = "", *, shared_files: bool = False, speeds: Path | None = None) -> None:
+        self.address = address
+        self._shared = shared_files or not address
+        self._speeds = speeds
+        self._nodes: dict[str, Node] = {}
+        self._lost: tuple[str, ...] = ()
+        self._tasks: dict[TaskId, _Task] = {}
+        self._slots: dict[TaskId, tuple[Slot, _Reservation]] = {}
+        self._reservations: dict[str, _Reservation] = {}
+        self._count = 0
+        self._lock = threading.RLock()
+        self._open = False
+        self._closing = False
+
+    # --- the contract -----------------------------------------------------------------------------------------------
+
+    def open(self, listener: Listener) -> None:
+        """Connect; takes some seconds.
+
+        Raises:
+            UsageError: The address makes no sense, or versions differ.
+            HeadgateError: Nobody answers there, or no agent can run there.
+        """
+        self._listener = listener
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "headgate.engines.ray.bridge", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self._pipe = Pipe(ours)
+        self._pipe.send(wire.Open(self.address, self._shared, self._known_speeds()))
+        while not isinstance(answer := self._pipe.receive(), wire.Opened):
+            if isinstance(answer, wire.Warned):
+                listener.warned(None, answer.text)
+                continue
+            self._pipe.close()
+            self._process.wait()
+            if isinstance(answer, wire.Refused):
+                raise UsageError(answer.text) if answer.usage else HeadgateError(answer.text)
+            raise HeadgateError(f"what connects to Ray ended with code {self._process.returncode} before it did")
+        self.address = answer.address
+        self._nodes = {node.name: node for node in answer.nodes}
+        self._lost = answer.lost
+        self._keep_speeds()
+        self._open = True
+        self._reader = threading.Thread(target=self._read, name="ray", daemon=True)
+        self._reader.start()
+
+    def cluster(self) -> Cluster:
+        with self._lock:
+            return Cluster(tuple(self._nodes.values()))
+
+    def lost(self) -> tuple[str, ...]:
+        return self._lost
+
+    def reserve(self, job: JobId, attempt: int, slots: Mapping[TaskId, Slot]) -> None:
+        with self._lock:
+            self._count += 1
+            reservation = _Reservation(f"{job}#{attempt}#{self._count}")
+            self._reservations[reservation.key] = reservation
+            self._slots |= {task: (slot, reservation) for task, slot in slots.items()}
+            self._pipe.send(wire.Reserve(reservation.key, dict(slots)))
+
+    def release(self, job: JobId, attempt: int) -> None:
+        with self._lock:
+            for key in [key for key in self._reservations if key.startswith(f"{job}#{attempt}#")]:
+                del self._reservations[key]
+                self._pipe.send(wire.Release(key))
+                self._slots = {task: kept for task, kept in self._slots.items() if kept[1].key != key}
+
+    def start(self, launch: Launch, share: Share, log: str) -> None:
+        task, refusal = launch.task, ""
+        waits = ""
+        with self._lock:
+            if task in self._tasks:
+                self._listener.warned(task, "it was to be started while it runs; it runs on")
+                return
+            slot, reservation = self._slots.get(task, (None, None))
+            node = slot.node if slot is not None else next(iter(self._nodes), "")
+            if not self._open or self._closing:
+                refusal = "this engine is closing"
+            elif node not in self._nodes:
+                refusal = f"node {node} is gone" if node else "the Ray cluster is gone"
+            else:
+                held = reservation is not None and not reservation.granted
+                made = self._tasks[task] = _Task(task, node, TaskLog(log), [] if held else None)
+                waits = reservation.told if reservation is not None and held else ""
+                self._do(made, Start(launch, share))
+        if refusal:
+            self._listener.exited(task, Exit(code=None, reason=f"could not be started: {refusal}"))
+        elif waits:
+            self._listener.warned(task, waits)
+
+    def set_share(self, task: TaskId, share: Share) -> None:
+        self._ask(task, SetShare(task, share))
+
+    def send(self, task: TaskId, message: Mapping[str, object]) -> None:
+        self._ask(task, wire.Send(task, message))
+
+    def stop(self, task: TaskId, grace: float) -> None:
+        with self._lock:
+            found = self._tasks.get(task)
+            waiting = found is not None and found.held is not None
+            if found is not None and waiting:
+                del self._tasks[task]
+        if found is not None and waiting:
+            self._end(found, Exit(code=None, reason="it was stopped while it waited for Ray"))
+        else:
+            self._ask(task, wire.Stop(task, grace))
+
+    def boxes(self) -> Mapping[TaskId, Box]:
+        return {}
+
+    def close(self) -> None:
+        with self._lock:
+            if not self._open or self._closing:
+                return
+            self._closing = True
+        self._pipe.send(wire.Close())
+        self._reader.join(CLOSE_SECONDS)
+        if self._reader.is_alive():
+            self._process.kill()
+            self._reader.join()
+        self._process.wait()
+        self._pipe.close()
+        self._open = False
+
+    # --- to the bridge ----------------------------------------------------------------------------------------------
+
+    def _ask(self, task: TaskId, command: Command) -> None:
+        with self._lock:
+            if (found := self._tasks.get(task)) is not None:
+                self._do(found, command)
+
+    def _do(self, task: _Task, command: Command) -> None:
+        if task.held is not None:
+            task.held.append(command)
+        else:
+            self._pipe.send(wire.To(task.node, command))
+
+    # --- from the bridge --------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        while (report := self._pipe.receive()) is not None:
+            try:
+                self._hear(report)
+            except Exception as error:  # noqa: BLE001  # one that cannot be told must not silence the others
+                self._listener.warned(None, f"engine {self.name!r} met an error and goes on: {error!r}")
+        if self._closing:
+            for task in list(self._tasks.values()):
+                del self._tasks[task.id]
+                self._end(task, Exit(code=None, reason="it was ended with its engine"))
+        for name in [] if self._closing else list(self._nodes):
+            self._leave(name, "the connection to Ray is gone")
+
+    def _hear(self, report: object) -> None:
+        match report:
+            case wire.Started(task, pid):
+                self._listener.started(task, pid)
+            case wire.Output(task, data):
+                self._write(task, bytes(data))
+            case wire.Message(task, message):
+                self._listener.message(task, message)
+            case wire.Exited(task, exit):
+                with self._lock:
+                    found = self._tasks.pop(task, None)
+                if found is not None:
+                    self._end(found, exit)
+            case wire.Warned(about, text):
+                self._listener.warned(about, text)
+            case wire.Usage(target, reading):
+                self._listener.usage(target, reading)
+            case wire.Granted(key):
+                self._granted(key)
+            case wire.Waits(key, text):
+                self._waits(key, f"it waits for Ray: {text}")
+            case wire.Impossible(key, text):
+                for found in self._of(key, take=True):
+                    self._end(found, Exit(code=None, reason=f"could not be started: {text}"))
+            case wire.Joined(node):
+                with self._lock:
+                    self._nodes[node.name] = node
+                self._listener.joined(node)
+            case wire.Left(name, reason):
+                self._leave(name, reason)
+
+    def _write(self, id: TaskId, data: bytes) -> None:
+        """Append output to its log, and tell the lines in it."""
+        if (task := self._tasks.get(id)) is None:
+            return
+        if lines := task.log.write(data, time.monotonic()):
+            self._listener.output(id, lines)
+        if task.log.trouble != task.complained:
+            task.complained = task.log.trouble
+            self._listener.warned(id, task.log.trouble or "its output is written again")
+
+    def _end(self, task: _Task, exit: Exit) -> None:
+        if lines := task.log.rest():
+            self._listener.output(task.id, lines)
+        task.log.close()
+        self._listener.exited(task.id, exit)
+
+    def _granted(self, key: str) -> None:
+        with self._lock:
+            if (reservation := self._reservations.get(key)) is None:
+                return
+            reservation.granted = True
+            for task in self._of(key):
+                commands, task.held = task.held or (), None
+                for command in commands:
+                    self._do(task, command)
+
+    def _waits(self, key: str, text: str) -> None:
+        with self._lock:
+            if key in self._reservations:
+                self._reservations[key].told = text
+            waiting = self._of(key)
+        for task in waiting:
+            self._listener.warned(task.id, text)
+
+    def _of(self, key: str, take: bool = False) -> list[_Task]:
+        """The tasks that wait for a reservation; with `take` they do so no longer."""
+        with self._lock:
+            found = [
+                task
+                for id, task in self._tasks.items()
+                if task.held is not None and id in self._slots and self._slots[id][1].key == key
+            ]
+            if take:
+                for task in found:
+                    del self._tasks[task.id]
+            return found
+
+    def _leave(self, name: str, reason: str) -> None:
+        with self._lock:
+            self._nodes.pop(name, None)
+            gone = [self._tasks.pop(task.id) for task in list(self._tasks.values()) if task.node == name]
+        self._listener.left(name, reason)
+        for task in gone:
+            self._end(task, Exit(code=None, reason=f"node {name} is gone: {reason}"))
+
+    # --- speeds of nodes --------------------------------------------------------------------------------------------
+
+    def _known_speeds(self) -> dict[str, float]:
+        if self._speeds is None:
+            return {}
+        try:
+            found = json.loads(self._speeds.read_text())
+        except (OSError, ValueError):
+            return {}
+        return {str(key): float(value) for key, value in found.items()} if isinstance(found, dict) else {}
+
+    def _keep_speeds(self) -> None:
+        if self._speeds is None:
+            return
+        found = {wire.speed_key(node.cpu_model, node.cores): node.core_gflops for node in self._nodes.values()}
+        measured = {key: speed for key, speed in found.items() if speed is not None}
+        with contextlib.suppress(OSError):  # they are measured again
+            self._speeds.write_text(json.dumps(self._known_speeds() | measured, indent=2) + "\n")

@@ -1,0 +1,117 @@
+"""Files of jobs on their way to nodes that do not see those of the hub's machine, and checkpoints on their way back."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tarfile
+from pathlib import Path
+
+from headgate.errors import UsageError
+
+CHUNK_BYTES = 4 * 2**20
+"""How much of a file is sent at a time."""
+
+MOST_BYTES = 200 * 2**20
+"""Most that is sent of a job's folder."""
+
+LEFT_OUT = frozenset({".git", ".hg", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache", ".pytest_cache"})
+_NAMED = 3
+
+
+def key_of(name: str) -> str:
+    """A file name for something with any name."""
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
+def pack(folder: Path) -> bytes:
+    """An archive of a job's folder, without what is not needed to run it (`LEFT_OUT`, environments).
+
+    Raises:
+        UsageError: It is larger than `MOST_BYTES`, or cannot be read.
+    """
+    try:
+        found = _gather(folder)
+    except OSError as error:
+        raise UsageError(f"{error.filename or folder} cannot be read: {error.strerror}") from error
+    total = sum(size for _, size in found)
+    if total > MOST_BYTES:
+        raise UsageError(_too_large(folder, found, total))
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for path, _ in found:
+            try:
+                archive.add(path, path.relative_to(folder), recursive=False)
+            except OSError as error:
+                raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    return packed.getvalue()
+
+
+def unpack(archive: bytes, folder: Path) -> None:
+    """Make a folder as it was packed; one that is there already stays as it is."""
+    if folder.exists():
+        return
+    fresh = folder.with_name(f"{folder.name}.{os.getpid()}")
+    with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
+        packed.extractall(fresh, filter="tar")
+    fresh.mkdir(parents=True, exist_ok=True)  # nothing was in it
+    fresh.replace(folder)
+
+
+def sizes(path: Path) -> dict[str, int] | None:
+    """Bytes of each file below a path, by name relative to it ("" for the path itself); None: it is not there."""
+    if path.is_file():
+        return {"": path.stat().st_size}
+    if not path.is_dir():
+        return None
+    every = (Path(at, name) for at, _, names in os.walk(path) for name in names)
+    return {str(each.relative_to(path)): each.stat().st_size for each in every}
+
+
+def read(path: Path, offset: int, count: int) -> bytes:
+    """Part of a file."""
+    with open(path, "rb") as file:
+        file.seek(offset)
+        return file.read(count)
+
+
+def write(path: Path, offset: int, data: bytes) -> None:
+    """Write a part of a file, the parts before it being there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "r+b" if offset else "wb") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+def _gather(folder: Path) -> list[tuple[Path, int]]:
+    """Files and links to be sent, with their bytes; an unreadable folder is an error."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    found = []
+    for at, folders, names in os.walk(folder, onerror=fail):
+        folders[:] = [name for name in folders if name not in LEFT_OUT and not _is_environment(Path(at, name))]
+        for name in [*names, *(name for name in folders if Path(at, name).is_symlink())]:
+            path = Path(at, name)
+            if path.is_symlink() or path.is_file():  # no sockets, no devices
+                found.append((path, path.lstat().st_size))
+    return found
+
+
+def _is_environment(folder: Path) -> bool:
+    return (folder / "pyvenv.cfg").exists() or (folder / "conda-meta").exists()
+
+
+def _too_large(folder: Path, found: list[tuple[Path, int]], total: int) -> str:
+    entries: dict[str, int] = {}
+    for path, size in found:
+        first = path.relative_to(folder).parts[0]
+        entries[first] = entries.get(first, 0) + size
+    largest = sorted(entries.items(), key=lambda entry: -entry[1])[:_NAMED]
+    named = ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in largest)
+    return (
+        f"the job's folder {folder} has {total / 1e6:.0f} MB ({named}); at most {MOST_BYTES / 1e6:.0f} MB are sent to "
+        "the nodes; move data elsewhere, name another `workdir:`, or use --shared-files where the nodes see it"
+    )

@@ -1,0 +1,238 @@
+"""The bridge's end of an agent: commands in order to it, events in order from it, files both ways."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import ActorUnavailableError, RayError
+
+from headgate.cluster import Node
+from headgate.engines.ray import files
+from headgate.engines.ray.wire import Command, Event, Exited, Left, Message, Report, Saved, Send, Start
+from headgate.errors import HeadgateError
+from headgate.events import Exit, TaskId
+from headgate.isolation.base import Launch
+
+POLL_SECONDS = 10.0
+_RETRY_SECONDS = 0.2
+_READY_SECONDS = 120.0
+_CLOSE_SECONDS = 30.0
+
+Archive = Callable[[str], Any]
+"""Gives the archive of a folder, in Ray's object store."""
+
+
+class Link:
+    """An agent, and what is on its way to and from it.
+
+    Args:
+        name: Of its node.
+        id: Ray's own name of the node.
+        actor: The agent.
+        tell: Told of everything that happens there.
+        archive: Packs folders for the node; None where it sees this machine's files.
+    """
+
+    def __init__(self, name: str, id: str, actor: Any, tell: Callable[[Report], None], archive: Archive | None) -> None:
+        self.name = name
+        self.id = id
+        self.running: set[TaskId] = set()
+        self._actor = actor
+        self._tell = tell
+        self._archive = archive
+        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._sent: set[str] = set()
+        self._lock = threading.Lock()
+        self._gone = False
+        self._closing = False
+        self._threads = [
+            threading.Thread(target=self._command, name=f"to {name}", daemon=True),
+            threading.Thread(target=self._listen, name=f"from {name}", daemon=True),
+        ]
+
+    def open(self) -> tuple[Node, tuple[str, ...]]:
+        """Wait until the agent is there; its node, and what is lost on it.
+
+        Raises:
+            HeadgateError: It cannot run there.
+        """
+        try:
+            trouble = ray.get(self._actor.ready.remote(), timeout=_READY_SECONDS)
+            if not trouble:
+                node, lost = pickle.loads(ray.get(self._actor.call.remote("describe")))
+        except RayError as error:
+            raise HeadgateError(f"no agent could be started on node {self.name}: {_first_line(error)}") from error
+        if trouble:
+            raise HeadgateError(f"no agent can run on node {self.name}: {trouble}")
+        for thread in self._threads:
+            thread.start()
+        return node, lost
+
+    def do(self, command: Command) -> None:
+        """Have the agent do it, after all that came before."""
+        if isinstance(command, Start):
+            self.running.add(command.launch.task)
+        self._commands.put(command)
+
+    def lose(self, reason: str) -> None:
+        """The node is gone."""
+        with self._lock:
+            if self._gone:
+                return
+            self._gone = True
+        self._commands.put(None)
+        if not self._closing:
+            self._tell(Left(self.name, reason))
+
+    def close(self) -> None:
+        """Kill what runs there, take in what it still has to say, and remove the agent."""
+        self._closing = True
+        self._commands.put(None)
+        self._threads[0].join()
+        try:
+            ray.get(self._actor.call.remote("close"), timeout=_CLOSE_SECONDS)
+            self._threads[1].join(_CLOSE_SECONDS)
+            ray.get(self._actor.call.remote("depart"), timeout=_CLOSE_SECONDS)
+            ray.kill(self._actor)
+        except RayError:  # it died, and its warden clears up
+            return
+
+    # --- to the agent -----------------------------------------------------------------------------------------------
+
+    def _command(self) -> None:
+        number = 0
+        while (command := self._commands.get()) is not None:
+            try:
+                prepared = self._with_files(command)
+            except (HeadgateError, OSError) as error:
+                if isinstance(command, Start):
+                    self._pass_on(Exited(command.launch.task, Exit(code=None, reason=f"could not be started: {error}")))
+                continue
+            except RayError as error:
+                self.lose(_why(error))
+                return
+            number += 1
+            try:
+                self._ask(self._actor.call, "do", number, pickle.dumps([prepared]))
+            except RayError as error:
+                self.lose(_why(error))
+                return
+
+    def _ask(self, method: Any, *arguments: Any) -> Any:
+        """Call the agent, again while the network does not carry it; Ray says when the node is gone for good."""
+        while True:
+            try:
+                return ray.get(method.remote(*arguments))
+            except ActorUnavailableError:
+                if self._gone:
+                    raise
+                time.sleep(_RETRY_SECONDS)
+
+    def _with_files(self, command: Command) -> Command:
+        """The command as the agent can do it, the files that it names being there."""
+        if self._archive is None:
+            return command
+        match command:
+            case Start(launch, share):
+                return Start(self._moved(launch), share)
+            case Send(task, {"path": str(path)} as message) if os.path.exists(path):
+                job = task.rsplit("/", 1)[0]
+                return Send(task, {**message, "path": self._brought(job, path)})
+            case _:
+                return command
+
+    def _moved(self, launch: Launch) -> Launch:
+        """A launch in the job's folder as it was sent to the node."""
+        run = launch.task.split("/")[0]
+        key = files.key_of(f"{run} {launch.cwd}")
+        if key not in self._sent and self._archive is not None:
+            archive = self._archive(launch.cwd)
+            self._ask(self._actor.file, "unpack", key, archive)
+            self._sent.add(key)
+        folder = str(self._ask(self._actor.file, "folder", key))
+        env, argv = dict(launch.env), tuple(_below(part, launch.cwd, folder) for part in launch.argv)
+        if (path := env.get("HEADGATE_RESUME")) and os.path.exists(path):
+            env["HEADGATE_RESUME"] = self._brought(launch.task.rsplit("/", 1)[0], path)
+        return replace(launch, cwd=folder, env=env, argv=argv)
+
+    def _brought(self, job: str, path: str) -> str:
+        """Where on the node a checkpoint of this machine is, sent there where it is not yet."""
+        here = files.sizes(Path(path)) or {}
+        there = os.path.join(str(self._ask(self._actor.file, "checkpoints", job)), os.path.basename(path))
+        if self._ask(self._actor.file, "sizes", there) != here:
+            for name, size in here.items():
+                for offset in range(0, max(size, 1), files.CHUNK_BYTES):
+                    data = files.read(Path(path, name), offset, files.CHUNK_BYTES)
+                    self._ask(self._actor.file, "write", os.path.join(there, name) if name else there, offset, data)
+        return there
+
+    # --- from the agent ---------------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        arrived = 0
+        while not self._gone:
+            try:
+                number, batch = ray.get(self._actor.next.remote(arrived, POLL_SECONDS))
+            except ActorUnavailableError:
+                time.sleep(_RETRY_SECONDS)
+                continue
+            except RayError as error:
+                self.lose(_why(error))
+                return
+            events: list[Event] = pickle.loads(batch)
+            for event in events:
+                self._pass_on(event)
+            arrived = number
+            if self._closing and not events and not self.running:
+                return
+
+    def _pass_on(self, event: Event) -> None:
+        if isinstance(event, Saved):
+            try:
+                self._fetch(str(event.message["path"]), event.path)
+            except (OSError, RayError) as error:
+                failed = {"type": "checkpoint_failed", "error": f"it could not be brought here: {_first_line(error)}"}
+                self._tell(Message(event.task, failed))
+                return
+            event = Message(event.task, {**event.message, "path": event.path})
+        if isinstance(event, Exited):
+            self.running.discard(event.task)
+        self._tell(event)
+
+    def _fetch(self, there: str, path: str) -> None:
+        """Bring a checkpoint here, whole or not at all."""
+        found: dict[str, int] | None = self._ask(self._actor.file, "sizes", there)
+        if found is None:
+            raise FileNotFoundError(f"{there} is gone from node {self.name}")
+        partial = Path(f"{path}.partial")
+        for name, size in found.items():
+            for offset in range(0, max(size, 1), files.CHUNK_BYTES):
+                data = self._ask(
+                    self._actor.file, "read", os.path.join(there, name) if name else there, offset, files.CHUNK_BYTES
+                )
+                files.write(partial / name if name else partial, offset, data)
+        partial.replace(path)
+
+
+def _below(part: str, old: str, new: str) -> str:
+    """A path below one folder as it is below another; anything else as it is."""
+    return new + part.removeprefix(old) if part == old or part.startswith(old.rstrip("/") + "/") else part
+
+
+def _why(error: BaseException) -> str:
+    text = _first_line(error)
+    return f"Ray says: {text}"
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

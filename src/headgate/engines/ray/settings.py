@@ -1,0 +1,31 @@
+"""What an agent is told at its start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an agent is told at its start.
+
+    Args:
+        name: Of its node.
+        address: Of its node, by which the others reach it.
+        cores: That Ray may hand out there.
+        memory_bytes: Likewise.
+        gpus: Likewise.
+        kind: Names of the node's custom resources.
+        shared: The node sees the files of the hub's machine under the same paths.
+        speeds: Measured GFLOP/s of a core, by `speed_key`.
+    """
+
+    name: str
+    address: str
+    cores: float
+    memory_bytes: int
+    gpus: int
+    kind: str
+    shared: bool
+    speeds: Mapping[str, float]

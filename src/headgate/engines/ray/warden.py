@@ -1,0 +1,103 @@
+"""The warden: a small process beside an agent that clears up what an agent leaves which was killed.
+
+It is no child of the agent's, for Ray ends those with their parent. When the agent's end of the socket closes, for
+whatever reason, it kills what is left of the boxes it was told of, removes them, and removes the agent's folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from headgate import isolation
+from headgate.errors import HeadgateError
+from headgate.events import TaskId
+
+_SWEEPS = "swept"  # as a group of boxes: it starts none
+_MESSAGE_BYTES = 1 << 20
+
+
+class Warden:
+    """The agent's end: tells of boxes (a `Keeper`).
+
+    Args:
+        folder: The agent's; gone once this is closed, or the agent is.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            subprocess.run(
+                [sys.executable, "-m", "headgate.engines.ray.warden", str(theirs.fileno()), str(folder)],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+                check=True,
+            )
+        self._socket = ours
+
+    def add(self, task: TaskId, record: Mapping[str, object], output_fd: int, log: str) -> None:
+        self._tell({"task": task, "record": record})
+
+    def connected(self, task: TaskId) -> None:
+        """It kills at once whoever is left: nobody is there to take what they would save."""
+
+    def remove(self, task: TaskId) -> None:
+        self._tell({"task": task, "record": None})
+
+    def close(self) -> None:
+        """Wait until the folder is gone."""
+        self._socket.shutdown(socket.SHUT_WR)
+        self._socket.recv(1)
+        self._socket.close()
+
+    def _tell(self, message: Mapping[str, object]) -> None:
+        try:
+            self._socket.send(json.dumps(message).encode())
+        except OSError:  # it was killed; the boxes are removed all the same, unless this process is too
+            return
+
+
+def _watch(agent: socket.socket, folder: Path) -> None:
+    records: dict[str, Mapping[str, object]] = {}
+    while data := _received(agent):
+        message = json.loads(data)
+        if message["record"] is None:
+            records.pop(message["task"], None)
+        else:
+            records[message["task"]] = message["record"]
+    for record in records.values():
+        try:
+            isolation.make(str(record["isolation"]), _SWEEPS).sweep(record)
+        except (HeadgateError, OSError) as error:
+            print(f"a box of {record.get('task')} is left: {error}", file=sys.stderr)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _received(agent: socket.socket) -> bytes:
+    try:
+        return agent.recv(_MESSAGE_BYTES)
+    except OSError:
+        return b""
+
+
+def main() -> None:
+    if os.fork() > 0:
+        os._exit(0)
+    for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGPIPE):
+        signal.signal(ignored, signal.SIG_IGN)
+    os.chdir("/")
+    with socket.socket(fileno=int(sys.argv[1])) as agent:
+        _watch(agent, Path(sys.argv[2]))
+
+
+if __name__ == "__main__":
+    main()
