@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from headgate.cluster import Node
-from headgate.engines import local as engine_local
+from headgate.engines import connections
 from headgate.engines import log as logs
+from headgate.engines.connections import Connections
 from headgate.engines.local import LocalEngine
 from headgate.events import Exit, TaskId
 from headgate.isolation import processes
@@ -247,15 +248,15 @@ def test_an_error_with_one_task_ends_neither_the_engine_nor_the_others(
 def test_where_it_can_open_no_more_files_those_who_connect_wait_and_nothing_spins(
     local: Local, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_local, "ACCEPT_PAUSE_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "ACCEPT_PAUSE_SECONDS", 0.2)
     tried: list[float] = []
-    accept_one = LocalEngine._accept_one
+    accept_one = Connections._accept_one
 
-    def noting(engine: LocalEngine) -> None:
+    def noting(taking: Connections) -> None:
         tried.append(time.monotonic())
-        accept_one(engine)
+        accept_one(taking)
 
-    monkeypatch.setattr(LocalEngine, "_accept_one", noting)
+    monkeypatch.setattr(Connections, "_accept_one", noting)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     with socket.socket(socket.AF_UNIX) as waiting:
         resource.setrlimit(resource.RLIMIT_NOFILE, (_lowest_free(), before[1]))

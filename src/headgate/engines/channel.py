@@ -6,6 +6,7 @@ import hmac
 import json
 import os
 import socket
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,15 @@ from typing import Any
 from headgate.events import TaskId
 
 _LINE_BYTES = 4 * 2**20
+
+MESSAGES_A_SECOND = 500
+"""Most that is taken in of one connection, over time; the library sends some ten a second."""
+
+BURST_MESSAGES = 10 * MESSAGES_A_SECOND
+"""Most that is taken in at once of a connection that was quiet."""
+
+MESSAGE_BYTES = 2048
+"""What is as much as another message, where messages are long."""
 
 
 def listen(path: Path) -> socket.socket:
@@ -39,6 +49,8 @@ class Connection:
         self._key_of = key_of
         self._buffer = b""
         self._unsent = b""
+        self._credit = float(BURST_MESSAGES)
+        self._credited = time.monotonic()
         self.task: TaskId | None = None
         self.over = False
         """Whether the task has closed its end, as far as sending has shown."""
@@ -62,6 +74,7 @@ class Connection:
         if not data:
             return None
         *lines, self._buffer = (self._buffer + data).split(b"\n")
+        self._credit -= len(lines) + len(data) / MESSAGE_BYTES
         if len(self._buffer) > _LINE_BYTES:
             return None
         messages = []
@@ -76,6 +89,12 @@ class Connection:
                 return None
             messages.append(message)
         return messages
+
+    def resumes_in(self, now: float) -> float:
+        """Seconds from `now` on until more may be read, so that what is read can be worked off; 0 when at once."""
+        earned = (now - self._credited) * MESSAGES_A_SECOND
+        self._credit, self._credited = min(self._credit + earned, BURST_MESSAGES), now
+        return max(-self._credit / MESSAGES_A_SECOND, 0.0)
 
     def _admit(self, hello: Mapping[str, Any]) -> bool:
         task = hello.get("task")

@@ -16,7 +16,8 @@ from typing import Protocol
 
 from headgate.cluster import Cluster, Node
 from headgate.engines.base import Engine, Listener
-from headgate.engines.channel import Connection, listen
+from headgate.engines.channel import Connection
+from headgate.engines.connections import Connections
 from headgate.engines.log import TaskLog
 from headgate.errors import HeadgateError, IsolationError
 from headgate.events import Exit, TaskId
@@ -25,9 +26,6 @@ from headgate.shares import Share
 
 _READ_BYTES = 1 << 16
 _DRAIN_READS = 64
-
-ACCEPT_PAUSE_SECONDS = 1.0
-"""How long tasks that want to connect wait where this process can take in no more of them."""
 
 CLOSE_SECONDS = 15.0
 """How long `close` waits for tasks that it killed."""
@@ -50,7 +48,6 @@ class _Task:
     key: str
     output: int
     log: TaskLog
-    connection: Connection | None = None
     kill_at: float | None = None
     reads_again: float | None = None
     complained: str | None = None
@@ -84,8 +81,6 @@ class LocalEngine(Engine):
         self._logs = logs
         self._commands: deque[Callable[[], None]] = deque()
         self._tasks: dict[TaskId, _Task] = {}
-        self._accepts_again: float | None = None
-        self._crowded = False
         self._closing_at: float | None = None
         self._open = False
         self._thread = threading.Thread(target=self._watch, name="engine", daemon=True)
@@ -94,11 +89,10 @@ class LocalEngine(Engine):
 
     def open(self, listener: Listener) -> None:
         self._listener = listener
-        self._server = listen(self._channel)
         self._selector = selectors.DefaultSelector()
+        self._connections = Connections(self._channel, self._selector, self._key_of, self._greeted, listener)
         self._wake_out, self._wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(self._wake_out, selectors.EVENT_READ, self._woken)
-        self._selector.register(self._server, selectors.EVENT_READ, self._accept)
         self._thread.start()
         self._open = True
 
@@ -130,11 +124,7 @@ class LocalEngine(Engine):
         self._thread.join()
         self._open = False
         self._obey()  # what came while the thread ended is refused, not forgotten
-        for key in list(self._selector.get_map().values()):
-            if isinstance(key.fileobj, Connection):
-                key.fileobj.close()
-        self._server.close()
-        self._channel.unlink(missing_ok=True)
+        self._connections.close()
         self._selector.close()
         os.close(self._wake_in)
         os.close(self._wake_out)
@@ -180,16 +170,14 @@ class LocalEngine(Engine):
                     self._try(task.box.kill)
                 if task.reads_again is not None and now >= task.reads_again:
                     self._read_on(task)
-            if self._accepts_again is not None and now >= self._accepts_again:
-                self._accepts_again = None
-                self._selector.register(self._server, selectors.EVENT_READ, self._accept)
+            self._connections.read_on(now)
         for task in self._tasks.values():  # its box's record stays, for the next who cleans up
             self._listener.exited(task.id, Exit(code=None, reason="it could not be killed: it is stuck in the kernel"))
 
     def _next_time(self) -> float | None:
         times = [t.kill_at for t in self._tasks.values() if t.kill_at is not None]
         times += [t.reads_again for t in self._tasks.values() if t.reads_again is not None]
-        times += [self._accepts_again] if self._accepts_again is not None else []
+        times += self._connections.reads_again()
         times += [self._closing_at + CLOSE_SECONDS] if self._closing_at is not None else []
         return max(min(times) - time.monotonic(), 0.0) if times else None
 
@@ -240,10 +228,10 @@ class LocalEngine(Engine):
             self._listener.warned(id, line)
 
     def _send(self, id: TaskId, message: Mapping[str, object]) -> None:
-        task = self._tasks.get(id)
-        if task is None or task.connection is None:
+        task, connection = self._tasks.get(id), self._connections.of(id)
+        if task is None or connection is None or connection.send(message):
             return
-        if not task.connection.send(message) and not task.connection.over:  # one that ends need not hear it
+        if not connection.over and task.kill_at is None:  # one that ends need not hear it
             self._listener.warned(id, f"the task did not take the message {message.get('type')!r}")
 
     def _stop(self, id: TaskId, grace: float) -> None:
@@ -254,10 +242,21 @@ class LocalEngine(Engine):
             return
         kill_at = time.monotonic() + grace
         if task.kill_at is None:
-            if task.connection is None or not task.connection.send({"type": "stop"}):
+            connection = self._connections.of(id)
+            if connection is None or not connection.send({"type": "stop"}):
                 task.box.terminate()
             task.kill_at = kill_at
         task.kill_at = min(task.kill_at, kill_at)
+
+    def _key_of(self, id: TaskId) -> str | None:
+        task = self._tasks.get(id)
+        return task.key if task is not None else None
+
+    def _greeted(self, id: TaskId, connection: Connection) -> None:
+        if self._keeper is not None:
+            self._keeper.connected(id)
+        if self._tasks[id].kill_at is not None:
+            connection.send({"type": "stop"})
 
     # --- output -----------------------------------------------------------------------------------------------------
 
@@ -285,74 +284,6 @@ class LocalEngine(Engine):
         task.reads_again = None
         self._selector.register(task.output, selectors.EVENT_READ, lambda: self._readable(task))
 
-    # --- the channel ------------------------------------------------------------------------------------------------
-
-    def _key_of(self, id: TaskId) -> str | None:
-        task = self._tasks.get(id)
-        return task.key if task is not None else None
-
-    def _accept(self) -> None:
-        try:
-            self._accept_one()
-            self._crowded = False
-        except (BlockingIOError, ConnectionError):  # it has gone again
-            return
-        except OSError as error:
-            # Out of descriptors or memory: whoever waits there would be announced again and again.
-            self._selector.unregister(self._server)
-            self._accepts_again = time.monotonic() + ACCEPT_PAUSE_SECONDS
-            if not self._crowded:
-                self._crowded = True
-                self._listener.warned(None, f"a task cannot connect for now: {error.strerror}; it is tried again")
-
-    def _accept_one(self) -> None:
-        connection = Connection(self._server.accept()[0], self._key_of)
-        self._selector.register(connection, selectors.EVENT_READ, lambda: self._receive(connection))
-
-    def _receive(self, connection: Connection) -> bool:
-        """Take in what has arrived; False when that was nothing, or the end."""
-        known = connection.task
-        try:
-            messages = connection.receive()
-        except BlockingIOError:
-            return False
-        task = self._tasks.get(connection.task or "")
-        if messages is None or (task is None and connection.task is not None):
-            self._disconnect(connection)
-            return False
-        if task is None:
-            return True  # it has not said hello yet
-        if known is None and task.connection is None:  # a task has one connection; the first stays
-            task.connection = connection
-            if self._keeper is not None:
-                self._keeper.connected(task.id)
-            if task.kill_at is not None:
-                connection.send({"type": "stop"})
-        for message in messages:
-            self._listener.message(task.id, message)
-        return True
-
-    def _disconnect(self, connection: Connection) -> None:
-        self._selector.unregister(connection)
-        connection.close()
-        task = self._tasks.get(connection.task or "")
-        if task is not None and task.connection is connection:
-            task.connection = None
-
-    def _settle(self, task: _Task) -> None:
-        """Take in all that an ended task still had to say, then close its connections."""
-        for _ in range(_DRAIN_READS):
-            try:
-                self._accept_one()
-            except OSError:
-                break
-        mine = [key.fileobj for key in self._selector.get_map().values() if isinstance(key.fileobj, Connection)]
-        for connection in mine:
-            while connection.task in (None, task.id) and self._receive(connection):
-                pass
-            if connection.task == task.id and connection.fileno() >= 0:
-                self._disconnect(connection)
-
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def _ended(self, task: _Task) -> None:
@@ -362,7 +293,7 @@ class LocalEngine(Engine):
             exit = task.box.reap()
             # What it forked and left behind would hold its output open, and its share.
             task.box.kill()
-            self._settle(task)
+            self._connections.settle(task.id)
             for _ in range(_DRAIN_READS):
                 if not self._read(task):
                     break

@@ -1,0 +1,159 @@
+"""Who is connected to an engine's task channel, and what they say; driven by the engine's one thread."""
+
+from __future__ import annotations
+
+import selectors
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from headgate.engines.base import Listener
+from headgate.engines.channel import MESSAGES_A_SECOND, Connection, listen
+from headgate.events import TaskId
+
+ACCEPT_PAUSE_SECONDS = 1.0
+"""How long tasks that want to connect wait where this process can take in no more of them."""
+
+_DRAIN_ACCEPTS = 64
+
+
+class Connections:
+    """Takes in tasks that connect, and reads what they say no faster than it can be worked off: one that says more than
+    that finds its socket full, and waits or leaves out what may be missed. The others are read as before.
+
+    Args:
+        path: Where the channel's socket is made; its folder must be one that only this user can enter.
+        selector: Of the engine's thread; what is registered there has as its data what to call.
+        key_of: The key of a task that runs, None of any other.
+        greeted: Called when a task has said hello, before what else it says is told.
+        listener: Told what tasks say.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        selector: selectors.BaseSelector,
+        key_of: Callable[[TaskId], str | None],
+        greeted: Callable[[TaskId, Connection], None],
+        listener: Listener,
+    ) -> None:
+        self._path = path
+        self._selector = selector
+        self._key_of = key_of
+        self._greeted = greeted
+        self._listener = listener
+        self._server = listen(path)
+        self._open: set[Connection] = set()
+        self._of: dict[TaskId, Connection] = {}
+        self._paused: dict[Connection, float] = {}  # until when nothing is read from it
+        self._flooding: set[TaskId] = set()
+        self._accepts_again: float | None = None
+        self._crowded = False
+        selector.register(self._server, selectors.EVENT_READ, self._accept)
+
+    def of(self, task: TaskId) -> Connection | None:
+        """The connection of a task; None where it has none."""
+        return self._of.get(task)
+
+    def reads_again(self) -> list[float]:
+        """When `read_on` is to be called, for whatever waits for it."""
+        return [*self._paused.values(), *([self._accepts_again] if self._accepts_again is not None else [])]
+
+    def read_on(self, now: float) -> None:
+        """Go on with what has waited long enough."""
+        if self._accepts_again is not None and now >= self._accepts_again:
+            self._accepts_again = None
+            self._selector.register(self._server, selectors.EVENT_READ, self._accept)
+        for connection in [each for each, until in self._paused.items() if now >= until]:
+            del self._paused[connection]
+            self._watch(connection)
+
+    def settle(self, task: TaskId) -> None:
+        """Take in all that a task that has ended still had to say, then close its connections."""
+        for _ in range(_DRAIN_ACCEPTS):
+            try:
+                self._accept_one()
+            except OSError:
+                break
+        for connection in list(self._open):
+            while connection.task in (None, task) and self._receive(connection):
+                pass
+            if connection.task == task and connection in self._open:
+                self._disconnect(connection)
+        self._flooding.discard(task)
+
+    def close(self) -> None:
+        """Hang up on everybody."""
+        for connection in self._open:
+            connection.close()
+        self._server.close()
+        self._path.unlink(missing_ok=True)
+
+    # --- who connects -----------------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        try:
+            self._accept_one()
+            self._crowded = False
+        except (BlockingIOError, ConnectionError):  # it has gone again
+            return
+        except OSError as error:
+            # Out of descriptors or memory: whoever waits there would be announced again and again.
+            self._selector.unregister(self._server)
+            self._accepts_again = time.monotonic() + ACCEPT_PAUSE_SECONDS
+            if not self._crowded:
+                self._crowded = True
+                self._listener.warned(None, f"a task cannot connect for now: {error.strerror}; it is tried again")
+
+    def _accept_one(self) -> None:
+        connection = Connection(self._server.accept()[0], self._key_of)
+        self._open.add(connection)
+        self._watch(connection)
+
+    def _watch(self, connection: Connection) -> None:
+        self._selector.register(connection, selectors.EVENT_READ, lambda: self._readable(connection))
+
+    # --- what they say ----------------------------------------------------------------------------------------------
+
+    def _readable(self, connection: Connection) -> None:
+        if not self._receive(connection):
+            return
+        pause = connection.resumes_in(now := time.monotonic())
+        if pause <= 0:
+            return
+        self._selector.unregister(connection)
+        self._paused[connection] = now + pause
+        task = connection.task
+        if task is not None and task not in self._flooding:
+            self._flooding.add(task)
+            self._listener.warned(
+                task, f"it sends more than {MESSAGES_A_SECOND} messages a second up the task channel; the rest waits"
+            )
+
+    def _receive(self, connection: Connection) -> bool:
+        """Take in what has arrived; False when that was nothing, or the end."""
+        known = connection.task
+        try:
+            messages = connection.receive()
+        except BlockingIOError:
+            return False
+        task = connection.task
+        if messages is None or (task is not None and self._key_of(task) is None):
+            self._disconnect(connection)
+            return False
+        if task is None:
+            return True  # it has not said hello yet
+        if known is None and task not in self._of:  # a task has one connection; the first stays
+            self._of[task] = connection
+            self._greeted(task, connection)
+        for message in messages:
+            self._listener.message(task, message)
+        return True
+
+    def _disconnect(self, connection: Connection) -> None:
+        if self._paused.pop(connection, None) is None:
+            self._selector.unregister(connection)
+        self._open.discard(connection)
+        connection.close()
+        if connection.task is not None and self._of.get(connection.task) is connection:
+            del self._of[connection.task]
