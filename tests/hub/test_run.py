@@ -17,7 +17,7 @@ from headgate.telemetry.store import RunReader
 def test_after_its_first_minutes_a_run_keeps_the_means_of_each_second(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "_EVERY_REPORT_SECONDS", 0.0)
     submission = Submission((Job(name="a", run="true"),), {}, str(Path.cwd()), ("headgate",))
-    run = LiveRun(submission, Node("here", 2, 2**30), "none", time.monotonic(), print)
+    run = LiveRun(submission, (Node("here", 2, 2**30),), "none", time.monotonic(), print)
     task = f"{run.id}/a/worker-0"
     for step, clock in ((1, 0.0), (2, 0.4), (3, 1.1), (4, 1.2)):
         monkeypatch.setattr(LiveRun, "clock", lambda _, clock=clock: clock)

@@ -14,7 +14,9 @@ import click
 from headgate import events, isolation, policies, runs
 from headgate.cluster import Cluster
 from headgate.controller import Controller
+from headgate.engines.base import LOCAL
 from headgate.engines.launch import inject, launch
+from headgate.errors import UsageError
 from headgate.hub.run import Submission
 from headgate.planning import candidates
 from headgate.telemetry import machine
@@ -55,7 +57,13 @@ def starts(submission: Submission, policy: str, cluster: Cluster) -> list[events
 
 
 def show(submission: Submission, policy: str | None, as_json: bool) -> None:
-    """Print the launches of a submission."""
+    """Print the launches of a submission.
+
+    Raises:
+        UsageError: Its engine would have to be started for that.
+    """
+    if submission.engine != LOCAL:
+        raise UsageError(f"--dry-run shows what engine local would start; found engine {submission.engine}")
     home = runs.home()
     node = machine.detect(home / "node.json")
     boxes = isolation.make(isolation.DEFAULT, "dry-run")

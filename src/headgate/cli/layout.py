@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -10,6 +11,7 @@ import click
 
 from headgate import planfile
 from headgate.cluster import Node
+from headgate.engines.base import LOCAL, EngineSpec
 from headgate.errors import UsageError
 from headgate.hub import clusters
 from headgate.jobs import Allowed, Job
@@ -23,6 +25,9 @@ def options(command: _F) -> _F:
     """Gives a command the options that `Layout` takes, as keyword arguments."""
     for option in reversed(
         (
+            click.option("--engine", metavar="NAME", help="What starts tasks: local (default), ray, or a plug-in's."),
+            click.option("--address", metavar="HOST:PORT", help="ray: a cluster's address; else one is started here."),
+            click.option("--shared-files", is_flag=True, help="ray: the nodes see this machine's files; send none."),
             click.option("--cluster", metavar="LAB|FILE", help="Run on the nodes of a lab that is up, or of its file."),
             click.option("--nodes", metavar="A,B,...", help="Only on these nodes of the cluster."),
             click.option("--plan", "plan_file", metavar="FILE", help="Its layout: `headgate schema plan`."),
@@ -45,6 +50,9 @@ def options(command: _F) -> _F:
 class Layout:
     """What a command line says of where and how; None, False: nothing."""
 
+    engine: str | None = None
+    address: str | None = None
+    shared_files: bool = False
     cluster: str | None = None
     nodes: str | None = None
     plan_file: str | None = None
@@ -101,15 +109,47 @@ class Layout:
             changes["batch_per_worker"] = None
         return replace(before, **changes, worker_nodes=(), server_nodes=())
 
-    def place(self, default: str | None = None) -> tuple[str, tuple[Node, ...]]:
-        """Name and nodes of the cluster that is said, else of `default`; an empty name and none: this machine.
+    def place(self, before: Where | None = None) -> Where:
+        """Where jobs are to run: as is said and, where nothing is, as `before`.
 
         Raises:
-            HeadgateError: There is no such cluster or node, or it is out of reach.
+            HeadgateError: There is no such cluster or node, it is out of reach, or the options contradict each other.
         """
-        wanted = self.cluster or default
+        before = before or Where()
+        name = self.engine or (before.engine.name if self.cluster is None else LOCAL.name)
+        names = self.nodes.split(",") if self.nodes is not None else None
+        if name != LOCAL.name:
+            if self.cluster is not None:
+                raise UsageError(f"found --cluster with --engine {name}, which has nodes of its own; give one of them")
+            engine = self._engine(name, before.engine)
+            same = before.only if engine == before.engine else ()
+            return Where(engine=engine, only=same if names is None else tuple(names))
+        if self.address is not None or self.shared_files:
+            option = "--address" if self.address is not None else "--shared-files"
+            raise UsageError(f"found {option} for engine local, which starts tasks on this machine; add --engine ray")
+        wanted = self.cluster or (before.cluster if self.engine is None else "")
         if not wanted:
-            if self.nodes is not None:
+            if names is not None:
                 raise UsageError("found --nodes without --cluster; name the lab whose nodes they are")
-            return "", ()
-        return clusters.reach(wanted, self.nodes.split(",") if self.nodes is not None else None)
+            return Where()
+        return Where(*clusters.reach(wanted, names))
+
+    def _engine(self, name: str, before: EngineSpec) -> EngineSpec:
+        if before.name != name:
+            before = EngineSpec(name, os.environ.get("RAY_ADDRESS", "") if name == "ray" else "")
+        address = before.address if self.address is None else self.address
+        return EngineSpec(name, address, self.shared_files or before.shared_files)
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where jobs run, as `Submission` has it."""
+
+    cluster: str = ""
+    nodes: tuple[Node, ...] = ()
+    engine: EngineSpec = LOCAL
+    only: tuple[str, ...] = ()
+
+    def fields(self) -> dict[str, Any]:
+        """By name."""
+        return {"cluster": self.cluster, "nodes": self.nodes, "engine": self.engine, "only": self.only}

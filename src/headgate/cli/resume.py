@@ -10,8 +10,9 @@ import click
 
 from headgate import runs
 from headgate.cli import layout
-from headgate.cli.layout import Layout
+from headgate.cli.layout import Layout, Where
 from headgate.cli.run import submit
+from headgate.engines.base import LOCAL, EngineSpec
 from headgate.errors import UsageError
 from headgate.events import Checkpoint
 from headgate.hub import api
@@ -49,14 +50,21 @@ def _laid_out(submission: Submission, said: Layout, folder: Path) -> Submission:
     if said.states_plan and len(submission.jobs) > 1:
         names = ", ".join(job.name for job in submission.jobs)
         raise UsageError(f"found a plan for several jobs ({names}); it can be said for one only")
-    cluster, nodes = said.place(_meta(folder, "cluster"))
     jobs = tuple(said.applied(job) for job in submission.jobs)
-    return replace(submission, jobs=jobs, cluster=cluster, nodes=nodes)
+    return replace(submission, jobs=jobs, **said.place(_where(folder)).fields())
 
 
-def _meta(folder: Path, key: str) -> str | None:
+def _where(folder: Path) -> Where:
+    """Where the jobs of a run ran."""
+    meta = _meta(folder)
+    only = tuple(filter(None, meta.get("only", "").split(",")))
+    engine = EngineSpec(meta.get("engine", LOCAL.name), meta.get("address", ""), meta.get("shared_files") == "1")
+    return Where(cluster=meta.get("cluster", ""), engine=engine, only=only)
+
+
+def _meta(folder: Path) -> dict[str, str]:
     with RunReader(folder / runs.STORE) as reader:
-        return reader.meta().get(key)
+        return reader.meta()
 
 
 def unfinished(folder: Path) -> Submission:
@@ -68,7 +76,7 @@ def unfinished(folder: Path) -> Submission:
     if runs.alive(folder):
         raise UsageError(f"run {folder.name} is running; watch it with: headgate attach {folder.name}")
     for other in runs.listing():
-        if other.name > folder.name and runs.alive(other) and _meta(other, "resumed_from") == folder.name:
+        if other.name > folder.name and runs.alive(other) and _meta(other).get("resumed_from") == folder.name:
             raise UsageError(f"run {folder.name} goes on already, as run {other.name}")
     left = [job.name for job in runs.summary(folder).jobs if job.state != "done"]
     if not left:

@@ -67,6 +67,7 @@ def command(
              headgate run train.py -- --epochs 5
              headgate run jobs.yaml --detach
              headgate run train.py --cluster lab.yaml --strategy ps --workers 4 --servers 2
+             headgate run train.py --engine ray --address 10.0.0.1:6379
 
     Exit codes: 0 every job is done, 1 one is not, 2 bad input, 4 no place to write, 6 no hub, 130 interrupted.
     """
@@ -74,8 +75,7 @@ def command(
     jobs = read(targets, ctx.meta.get("rest", ()), name, cores, memory)
     if said.states_plan and Path(targets[0]).suffix in (".yaml", ".yml"):
         raise UsageError(f"plans of the jobs of {targets[0]} go into that file, below `plan:`")
-    cluster, nodes = said.place()
-    submission = api.submission([said.applied(job) for job in jobs], cluster=cluster, nodes=nodes)
+    submission = api.submission([said.applied(job) for job in jobs], **said.place().fields())
     if dry_run:
         from headgate.cli.dry_run import show
 
@@ -89,9 +89,7 @@ def submit(submission: Submission, policy: str | None, detach: bool, as_json: bo
     clean()
     with connect_or_start() as hub, Interrupts(hub) as interrupts:
         # From here on a Ctrl-C is one to the run, which may have begun before its id is known.
-        answer = hub.ask(
-            "submit", submission=SUBMISSION.dump_python(submission, mode="json"), policy=policy, attach=not detach
-        )
+        answer = hub.submit(SUBMISSION.dump_python(submission, mode="json"), policy, attach=not detach)
         run = answer["run"]
         if detach:
             click.echo(

@@ -1,0 +1,33 @@
+"""What starts tasks: this machine, or a cluster of others."""
+
+from __future__ import annotations
+
+from headgate import registry
+from headgate.engines.base import LOCAL, Engine, EngineSpec
+from headgate.errors import UsageError
+
+
+def make(spec: EngineSpec) -> Engine:
+    """An engine that starts tasks elsewhere, Headgate's own or one that registered under `headgate.engines`; not yet
+    open. That of this machine is made by the hub, of what the hub has.
+
+    Raises:
+        UsageError: None is so called.
+        MissingExtraError: What it needs is not installed.
+    """
+    if spec.name == "ray":
+        from headgate.engines.ray import RayEngine
+
+        ray: Engine = RayEngine(spec.address, shared_files=spec.shared_files)
+        return ray
+    found = registry.load("headgate.engines").found
+    factory = found.get(spec.name)
+    if callable(factory):
+        made = factory(spec)
+        if isinstance(made, Engine):
+            return made
+    known = ", ".join(sorted({LOCAL.name, "ray", *found}))
+    raise UsageError(f"no engine {spec.name!r}; expected one of {known}")
+
+
+__all__ = ["LOCAL", "Engine", "EngineSpec", "make"]

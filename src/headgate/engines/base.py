@@ -14,6 +14,27 @@ from headgate.telemetry.columns import Column
 
 
 @dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """Which engine: what it is called by, and what it needs to know of the cluster that it starts tasks on.
+
+    Args:
+        name: As `Engine.name`.
+        address: Where that cluster is reached, as the engine has it; empty: the engine finds or starts one.
+        shared_files: The nodes have the same files as this machine, under the same paths; nothing is sent there.
+    """
+
+    name: str = "local"
+    address: str = ""
+    shared_files: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.address}" if self.address else self.name
+
+
+LOCAL = EngineSpec()
+
+
+@dataclass(frozen=True, slots=True)
 class Slot:
     """What a task takes of a node, for engines that keep accounts.
 
@@ -71,7 +92,8 @@ class Engine(ABC):
 
     An implementation must behave so:
 
-    1. `open` comes first; then `cluster` says what there is.
+    1. `open` comes first; then `cluster` says what there is. It may take a while, and raises a `HeadgateError` where
+    that cannot be had; then nothing of it is left.
     2. `start` returns at once. `started` follows, then `exited`; or `exited` alone, with its `reason`, when the
     start failed.
     3. The task's output is appended to its log file.
@@ -97,8 +119,8 @@ class Engine(ABC):
         return ()
 
     def reserve(self, job: JobId, attempt: int, slots: Mapping[TaskId, Slot]) -> None:  # noqa: B027  # as below
-        """Set aside what the tasks of an attempt take, in addition to what was set aside for others of it before;
-        returns at once. Engines whose nodes have no accounts that others go by ignore it."""
+        """Set aside what tasks of an attempt take: in addition to what was set aside for others of it, and in place of
+        what was for themselves. Returns at once. Engines whose nodes have no accounts that others go by ignore it."""
 
     def release(self, job: JobId, attempt: int) -> None:  # noqa: B027  # as above
         """Give back what `reserve` set aside for an attempt, whose tasks have all ended."""
@@ -125,4 +147,5 @@ class Engine(ABC):
     def close(self) -> None: ...
 
 
-EngineFactory = Callable[[], Engine]
+EngineFactory = Callable[[EngineSpec], Engine]
+"""What another package registers under `headgate.engines`."""

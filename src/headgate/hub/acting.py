@@ -9,11 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from headgate import events
-from headgate.engines.base import Engine
 from headgate.engines.launch import inject, launch
 from headgate.errors import HeadgateError, UsageError
 from headgate.events import Action, Event, Exit, TaskId
 from headgate.hub.attempt import Attempt
+from headgate.hub.engines import Engines
 from headgate.hub.hearing import Hearing
 from headgate.hub.ledger import Ledger
 from headgate.hub.nodes import Nodes
@@ -29,7 +29,7 @@ class Acting:
     Args:
         home: Headgate's folder.
         ledger: Where the runs are.
-        engine: What starts tasks.
+        engines: What starts tasks.
         nodes: Where they are started.
         hearing: Told of tasks that could not be started.
         step: Tells the controller.
@@ -40,7 +40,7 @@ class Acting:
         self,
         home: Path,
         ledger: Ledger,
-        engine: Engine,
+        engines: Engines,
         nodes: Nodes,
         hearing: Hearing,
         step: Callable[[Event], None],
@@ -48,7 +48,7 @@ class Acting:
     ) -> None:
         self._home = home
         self._ledger = ledger
-        self._engine = engine
+        self._engines = engines
         self._nodes = nodes
         self._hearing = hearing
         self._step = step
@@ -77,7 +77,7 @@ class Acting:
                 self._start(action)
             case events.SetShare(task, share, threads, entitled, reason):
                 if share != Share():
-                    self._engine.set_share(task, share)
+                    self._engines.of(task).set_share(task, share)
                 self._granted(task, share, threads, entitled, reason)
                 _, live = self._ledger.find(task)
                 if live.current is not None:
@@ -86,7 +86,7 @@ class Acting:
                 _, live = self._ledger.find(task)
                 if leaves and live.current is not None:
                     live.current.part(task.rsplit("/", 1)[1])  # so that nobody takes it for an order to all
-                self._engine.stop(task, grace)
+                self._engines.of(task).stop(task, grace)
             case events.Resize(job, plan):
                 run, live = self._ledger.find(job)
                 live.plan = json.dumps(asdict(plan))
@@ -107,14 +107,16 @@ class Acting:
         run, live = self._ledger.find(action.job)
         name = action.task.rsplit("/", 1)[1]
         if live.current is None or live.current.number != action.attempt:
-            attempt = Attempt(action.job, action.attempt, action.plan, action.spec.encrypt, self._engine.send)
+            attempt = Attempt(
+                action.job, action.attempt, action.plan, action.spec.encrypt, self._engines.of(action.job).send
+            )
             live.begin(attempt, action.resume.step if action.resume is not None else 0)
         else:
             attempt = live.current
         run.record_task(
             action.task, node=action.node, attempt=action.attempt, pid=None, started=run.clock(), ended=None, exit=None
         )
-        node = self._nodes.get(action.node)
+        node = self._nodes.get(self._engines.spec_of(action.job), action.node)
         reader = ProgressReader(action.spec.progress)
         attempt.start(name, action.node, node.address if node is not None else "", reader, action.joins)
         self._shares.pop(action.task, None)
@@ -139,7 +141,7 @@ class Acting:
             failure = Exit(code=None, reason=f"could not be started: {error}")
             self._loop.call_soon(self._hearing.ended, action.task, failure)
             return
-        self._engine.start(prepared, action.share, run.log(action.task))
+        self._engines.of(action.job).start(prepared, action.share, run.log(action.task))
 
     def _granted(self, task: TaskId, change: Share, threads: int, entitled: float, reason: str) -> None:
         run, live = self._ledger.find(task)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate import runs
+from headgate.engines.base import LOCAL, EngineSpec
 from headgate.errors import HeadgateError, UsageError
 from headgate.hub import clusters
 from headgate.hub.client import clean, connect_or_start
@@ -76,13 +77,23 @@ def _absolute(job: Job) -> Job:
     return replace(job, workdir=str(workdir), script=str(script))
 
 
-def run(*jobs: Job, policy: str | None = None, cluster: str | None = None) -> runs.RunSummary:
+def run(
+    *jobs: Job,
+    policy: str | None = None,
+    cluster: str | None = None,
+    engine: str = LOCAL.name,
+    address: str = "",
+    shared_files: bool = False,
+) -> runs.RunSummary:
     """Run jobs side by side, and wait until they have ended.
 
     Args:
         jobs: What to run.
         policy: What moves shares between them; None: what the jobs that run already have, else `equal`.
         cluster: Name or file of a lab that is up, to run on its nodes; None: on this machine.
+        engine: What starts tasks: `local`, `ray`, or a plug-in's.
+        address: Where the cluster of an engine is reached; empty: `ray` starts one on this machine.
+        shared_files: The nodes of that cluster see this machine's files, so that none are sent there.
 
     Returns:
         How the run and each of its jobs ended; `path` is the run's folder, with its logs and `report.html`.
@@ -96,10 +107,13 @@ def run(*jobs: Job, policy: str | None = None, cluster: str | None = None) -> ru
         >>> headgate.run(headgate.Job(name="a", script="a.py"), headgate.Job(name="b", run="make b"))
     """
     name, nodes = clusters.reach(cluster) if cluster is not None else ("", ())
-    data = SUBMISSION.dump_python(submission(jobs, cluster=name, nodes=nodes), mode="json")
+    where = EngineSpec(engine, address, shared_files)
+    if cluster is not None and where != LOCAL:
+        raise UsageError(f"found cluster={cluster!r} with engine {engine!r}, which has nodes of its own; give one")
+    data = SUBMISSION.dump_python(submission(jobs, cluster=name, nodes=nodes, engine=where), mode="json")
     clean()
     with connect_or_start() as hub:
-        answer = hub.ask("submit", submission=data, policy=policy, attach=True)
+        answer = hub.submit(data, policy, attach=True)
         try:
             for _ in hub.follow(60.0):
                 pass
@@ -134,7 +148,7 @@ def profile(job: Job, *, again: bool = False, watcher: Watcher = lambda _: None)
     clean()
     with connect_or_start() as hub:
         data = SUBMISSION.dump_python(handed_in, mode="json")
-        answer = hub.ask("submit", submission=data, policy=None, attach=True)
+        answer = hub.submit(data, None, attach=True)
         try:
             for message in hub.follow(60.0):
                 watcher(message or {})

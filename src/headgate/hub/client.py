@@ -25,6 +25,8 @@ START_SECONDS = 30.0
 ENDING_SECONDS = CONNECTED_GRACE_SECONDS + GRACE_SECONDS
 """How long a hub that ends, or the guard of a dead one, may hold the place of the next."""
 ANSWER_SECONDS = 60.0
+TAKE_IN_SECONDS = 300.0
+"""How long it may take to hand in a run: an engine that it is the first to name is started meanwhile."""
 _LOOK_SECONDS = 0.02
 
 
@@ -69,17 +71,27 @@ class Hub:
         except OSError as error:
             raise HubGoneError(f"the hub is gone: {error.strerror}") from error
 
-    def ask(self, op: str, **request: object) -> dict[str, Any]:
-        """Send a request and wait for its answer; messages of a run that is attached must not be under way.
+    def submit(self, submission: object, policy: str | None, attach: bool) -> dict[str, Any]:
+        """Hand in a run, as plain JSON values; what it is called and where its folder is.
+
+        Raises:
+            HeadgateError: As `ask`.
+        """
+        request = {"submission": submission, "policy": policy, "attach": attach}
+        return self.ask("submit", patience=TAKE_IN_SECONDS, **request)
+
+    def ask(self, op: str, *, patience: float = ANSWER_SECONDS, **request: object) -> dict[str, Any]:
+        """Send a request and wait for its answer, for `patience` seconds; messages of a run that is attached must not
+        be under way.
 
         Raises:
             HeadgateError: The hub's own error, with its exit code.
             HubError: The hub is gone or does not answer.
         """
         self.send(op, **request)
-        answer = self.receive(ANSWER_SECONDS)
+        answer = self.receive(patience)
         if answer is None:
-            raise HubError(f"the hub did not answer within {ANSWER_SECONDS:g} s")
+            raise HubError(f"the hub did not answer within {patience:g} s")
         if "error" in answer:
             error = HeadgateError(answer["error"])
             error.exit_code = int(answer["exit_code"])

@@ -13,16 +13,18 @@ from typing import Any
 from headgate import events, runs
 from headgate.cluster import Node
 from headgate.controller import Controller
-from headgate.engines.base import Engine
+from headgate.engines.base import LOCAL, Engine
 from headgate.engines.launch import command, inject
 from headgate.errors import HeadgateError, UsageError
 from headgate.events import ENDED, Event
 from headgate.hub import company
 from headgate.hub.acting import Acting
+from headgate.hub.engines import Engines
 from headgate.hub.hearing import Hearing
 from headgate.hub.job import LiveJob
 from headgate.hub.ledger import Ledger
 from headgate.hub.nodes import Nodes
+from headgate.hub.reserving import Reserving
 from headgate.hub.run import LiveRun, Submission
 from headgate.hub.sampling import Sampling
 from headgate.planning import candidates
@@ -42,7 +44,7 @@ class LiveHub:
     Args:
         home: Headgate's folder.
         node: This machine.
-        engine: Made, and not yet open.
+        engine: That of this machine, made, and not yet open.
         policy: What moves shares.
     """
 
@@ -50,18 +52,18 @@ class LiveHub:
         self._loop = asyncio.get_running_loop()
         self._home = home
         self._node = node
-        self._engine = engine
         self._controller = Controller(policy)
         self._ledger = Ledger(lambda: self.policy)
         self._nodes = Nodes(node, self._ledger, self._step)
         self._hearing = Hearing(self._ledger, home / "profiles", self._step, lambda _: self._nodes.look())
-        self._sampling = Sampling(self._ledger, engine, node, self._step)
-        self._acting = Acting(home, self._ledger, engine, self._nodes, self._hearing, self._step, self._finish)
+        self._sampling = Sampling(self._ledger, engine, self._step)
+        self._engines = Engines(engine, self._hearing, self._sampling.told, self._nodes, self._ledger)
+        self._reserving = Reserving(self._ledger, self._engines, self._nodes)
+        self._acting = Acting(home, self._ledger, self._engines, self._nodes, self._hearing, self._step, self._finish)
         self._wake: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[Any]] = set()
         self._origins: dict[str, asyncio.Task[Any]] = {}
         self.watchers = self._ledger.watchers
-        engine.open(self._hearing)
         self._nodes.tell()
 
     # --- what clients ask for ---------------------------------------------------------------------------------------
@@ -100,14 +102,19 @@ class LiveHub:
         Raises:
             HeadgateError: It cannot be run here; nothing of it was kept.
         """
+        async with self._engines.opened(submission.engine) as engine:
+            return await self._take_in(submission, engine)
+
+    async def _take_in(self, submission: Submission, engine: Engine) -> LiveRun:
         cluster = self._nodes.cluster(submission)
+        recorded = (self._node, *submission.nodes) if submission.engine == LOCAL else cluster.nodes
         keys = {}
         for job in submission.jobs:  # so that what can be known now is one message now, and not a failed job later
             candidates(cluster, job)
             keys[job.name] = profiles.key(job, self._node)
             command(job, {**submission.environment, **job.env}.get("PATH"))
         inject(self._home / "inject")
-        run = LiveRun(submission, self._node, self.policy, time.monotonic(), self._ledger.trouble)
+        run = LiveRun(submission, recorded, self.policy, time.monotonic(), self._ledger.trouble)
         await asyncio.to_thread(run.confirm)
         self._ledger.runs[run.id] = run
         self._nodes.join(submission)
@@ -118,7 +125,7 @@ class LiveHub:
             if known is not None:
                 live.profile = profiles.dump(known)
             self._step(events.JobSubmitted(f"{run.id}/{name}", live.spec, live.checkpoint, names))
-        if lost := [line.split(":")[0] for line in self._engine.lost() if not line.startswith(_NOT_USED)]:
+        if lost := [line.split(":")[0] for line in engine.lost() if not line.startswith(_NOT_USED)]:
             text = f"only approximate or missing here: {', '.join(lost)}; `headgate doctor` says why and what to do"
             # Not at once: whoever submitted it watches it from here on.
             self._loop.call_soon(self._ledger.event, run, "warning", text)
@@ -153,7 +160,7 @@ class LiveHub:
         for name, live in sorted(self.runs[run].jobs.items()):
             lowest = live.current.lowest if live.current is not None else None
             if (jobs is None or name in jobs) and live.current and lowest and live.current.is_connected(lowest):
-                self._engine.send(f"{run}/{name}/{lowest}", {"type": "checkpoint"})
+                self._engines.of(run).send(f"{run}/{name}/{lowest}", {"type": "checkpoint"})
                 asked.append(name)
         return asked
 
@@ -181,7 +188,7 @@ class LiveHub:
 
     async def close(self) -> None:
         """Kill what runs and write what is left."""
-        await asyncio.to_thread(self._engine.close)
+        await self._engines.close()
         await asyncio.sleep(0)  # what the engine said last is queued on this loop
         self.watchers.close()
         self._sampling.close()
@@ -195,8 +202,13 @@ class LiveHub:
 
     def _step(self, event: Event) -> None:
         actions, wake_at = self._controller.step(time.monotonic(), event)
+        self._reserving.reserve(actions)
         for action in actions:
             self._acting.act(action)
+            if isinstance(action, events.SetShare):
+                self._reserving.shrink(action)
+        if isinstance(event, events.TaskExited):
+            self._reserving.give_back(event.task.rsplit("/", 1)[0])
         if isinstance(event, events.TaskExited) or any(
             isinstance(action, events.StartTask | events.SetShare) for action in actions
         ):
@@ -213,6 +225,8 @@ class LiveHub:
         self._controller.forget(run.id)
         self._nodes.release()
         self._acting.forget(run.id)
+        self._reserving.forget(run.id)
+        self._in_background(self._engines.release())
         last = {**run.snapshot(self.policy), "type": "end"}
         self._in_background(self._wind_up(run, last))
 

@@ -1,4 +1,4 @@
-"""The nodes of a hub: its machine, and while a run uses them those of that run's cluster."""
+"""The nodes of a hub: its machine and, while a run uses them, those of that run's lab or engine."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from headgate import events
 from headgate.cluster import Cluster, Node
+from headgate.engines.base import LOCAL, EngineSpec
 from headgate.errors import UsageError
 from headgate.events import Event
 from headgate.hub import clusters
@@ -16,6 +17,9 @@ from headgate.hub.run import Submission
 class Nodes:
     """Tells the controller which nodes there are.
 
+    The controller divides a node's cores among all that runs there, so that a name stands for one node, whichever
+    engine has it. An engine's node with the name of this machine is this machine.
+
     Args:
         machine: This machine.
         ledger: The runs that use nodes.
@@ -24,18 +28,23 @@ class Nodes:
 
     def __init__(self, machine: Node, ledger: Ledger, step: Callable[[Event], None]) -> None:
         self._machine = machine
-        self._nodes = {machine.name: machine}
+        self._nodes: dict[EngineSpec, dict[str, Node]] = {LOCAL: {machine.name: machine}}
         self._ledger = ledger
         self._step = step
 
-    def get(self, name: str) -> Node | None:
+    def get(self, engine: EngineSpec, name: str) -> Node | None:
         """The node of that name; None once it is gone."""
-        return self._nodes.get(name)
+        return self._nodes.get(engine, {}).get(name)
 
     def tell(self) -> None:
         """Tell a controller that knows of none."""
-        for node in self._nodes.values():
-            self._step(events.NodeJoined(node))
+        self._step(events.NodeJoined(self._machine))
+        for nodes in self._nodes.values():
+            for node in nodes.values():
+                if node.name != self._machine.name:
+                    self._step(events.NodeJoined(node))
+
+    # --- what a run may use -----------------------------------------------------------------------------------------
 
     def cluster(self, submission: Submission) -> Cluster:
         """What the jobs of a submission may run on.
@@ -43,41 +52,117 @@ class Nodes:
         Raises:
             UsageError: A node of it is not there, or has the name of one that another run uses.
         """
+        if submission.engine != LOCAL:
+            return self._chosen(submission)
         there = clusters.there(submission.cluster)
         for node in submission.nodes:
             if node.place is None:
                 raise UsageError(f"node {node.name!r} of {submission.cluster} is another machine; expected a lab's")
             if node.name not in there:
                 raise UsageError(f"node {node.name!r} is not there; start its lab with: headgate lab up")
-            other = self._nodes.get(node.name)
+            other = self.get(LOCAL, node.name)
             if other is not None and (other.place is None or other.place.namespace != node.place.namespace):
-                raise UsageError(f"a running job uses another node named {node.name!r}; wait for it, or rename one")
+                raise UsageError(_taken(node.name))
+            self._refuse_taken(LOCAL, node.name)
         return Cluster(submission.nodes or (self._machine,))
 
+    def _chosen(self, submission: Submission) -> Cluster:
+        known = self._nodes[submission.engine]
+        for name in submission.only:
+            if name not in known:
+                raise UsageError(
+                    f"engine {submission.engine} has no node {name!r}; expected some of {', '.join(known)}"
+                )
+        if not known:
+            raise UsageError(f"engine {submission.engine} has no node; start one that has CPUs")
+        return Cluster(tuple(known[name] for name in dict.fromkeys(submission.only or known)))
+
+    def _refuse_taken(self, engine: EngineSpec, name: str) -> None:
+        if any(name in nodes for other, nodes in self._nodes.items() if other != engine):
+            raise UsageError(_taken(name))
+
+    # --- nodes of labs ----------------------------------------------------------------------------------------------
+
     def join(self, submission: Submission) -> None:
-        """A run begins that uses these nodes."""
+        """A run begins that uses these nodes of a lab."""
         for node in submission.nodes:
-            if self._nodes.get(node.name) != node:
-                self._nodes[node.name] = node
+            if self.get(LOCAL, node.name) != node:
+                self._nodes[LOCAL][node.name] = node
                 self._step(events.NodeJoined(node))
 
     def release(self) -> None:
-        """A run has ended: let go of what no other one uses."""
+        """A run has ended: let go of the nodes of labs that no other one uses."""
         used = {node.name for run in self._ledger.runs.values() for node in run.submission.nodes}
-        for name in [name for name in self._nodes if name not in used and name != self._machine.name]:
-            self._leave(name)
+        for name in [name for name in self._nodes[LOCAL] if name not in used and name != self._machine.name]:
+            self._leave(LOCAL, name)
 
     def look(self) -> None:
-        """Find out which nodes are gone, or are being taken away."""
+        """Find out which nodes of labs are gone, or are being taken away."""
         for run in list(self._ledger.runs.values()):
             if not run.submission.nodes:
                 continue
             there = clusters.there(run.submission.cluster)
             for node in run.submission.nodes:
-                if node.name not in there and node.name in self._nodes:
+                if node.name not in there and self.get(LOCAL, node.name) is not None:
                     self._ledger.event(run, "fault", f"node {node.name} is gone")
-                    self._leave(node.name)
+                    self._leave(LOCAL, node.name)
 
-    def _leave(self, name: str) -> None:
-        del self._nodes[name]
-        self._step(events.NodeLeft(name))
+    # --- nodes of engines -------------------------------------------------------------------------------------------
+
+    def open(self, engine: EngineSpec, cluster: Cluster) -> None:
+        """An engine was opened.
+
+        Raises:
+            UsageError: A node of it has the name of another one.
+        """
+        for node in cluster.nodes:
+            if node.name != self._machine.name:
+                self._refuse_taken(engine, node.name)
+        self._nodes[engine] = {}
+        for node in cluster.nodes:
+            self.came(engine, node)
+
+    def close(self, engine: EngineSpec) -> None:
+        """An engine is no longer used."""
+        for name in list(self._nodes.get(engine, ())):
+            self._leave(engine, name)
+        self._nodes.pop(engine, None)
+
+    def came(self, engine: EngineSpec, node: Node) -> None:
+        """A node of an open engine is there, or has changed; one with the name of another one is not used."""
+        if (nodes := self._nodes.get(engine)) is None:
+            return
+        if node.name != self._machine.name:
+            try:
+                self._refuse_taken(engine, node.name)
+            except UsageError as error:
+                self._tell_runs(engine, "warning", f"node {node.name} is left out: {error}")
+                return
+        is_new = node.name not in nodes
+        nodes[node.name] = node
+        if node.name != self._machine.name:
+            self._step(events.NodeJoined(node))
+        if is_new:
+            self._tell_runs(engine, "note", f"node {node.name} has come, with {node.cores:g} cores")
+
+    def went(self, engine: EngineSpec, name: str, reason: str) -> None:
+        """A node of an open engine is gone."""
+        if self.get(engine, name) is not None:
+            self._tell_runs(engine, "fault", reason or f"node {name} is gone")
+            self._leave(engine, name)
+
+    # --- small things -----------------------------------------------------------------------------------------------
+
+    def _tell_runs(self, engine: EngineSpec, kind: str, text: str) -> None:
+        for run in self._ledger.runs.values():
+            if run.submission.engine == engine:
+                self._ledger.event(run, kind, text)
+
+    def _leave(self, engine: EngineSpec, name: str) -> None:
+        del self._nodes[engine][name]
+        if name != self._machine.name:
+            self._step(events.NodeLeft(name))
+
+
+def _taken(name: str) -> str:
+    return f"a running job uses another node named {name!r}; wait for it, or rename one"

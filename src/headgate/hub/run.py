@@ -20,6 +20,7 @@ from pydantic import TypeAdapter
 import headgate
 from headgate import runs
 from headgate.cluster import Node
+from headgate.engines.base import LOCAL, EngineSpec
 from headgate.engines.launch import interpreter
 from headgate.errors import StorageError
 from headgate.events import ENDED, Checkpoint, Progress, TaskId
@@ -50,6 +51,8 @@ class Submission:
         resumed_from: Id of the run that is gone on with.
         cluster: Name of the cluster that its jobs run on; empty: on this machine.
         nodes: The nodes of that cluster.
+        engine: What starts its tasks.
+        only: Names of the nodes of an engine other than this machine's that may be used; empty: all.
     """
 
     jobs: tuple[Job, ...]
@@ -61,21 +64,36 @@ class Submission:
     resumed_from: str | None = None
     cluster: str = ""
     nodes: tuple[Node, ...] = ()
+    engine: EngineSpec = LOCAL
+    only: tuple[str, ...] = ()
 
 
 class LiveRun:
     """A run that is going on.
+
+    Args:
+        submission: What was handed in.
+        nodes: Those whose use is recorded.
+        policy: Name of the one that moves shares.
+        now: Seconds on the hub's clock.
+        trouble: Told when the store cannot be written, and when it can be again.
 
     Raises:
         StorageError: Its folder or store cannot be made.
     """
 
     def __init__(
-        self, submission: Submission, node: Node, policy: str, now: float, trouble: Callable[[str | None], None]
+        self,
+        submission: Submission,
+        nodes: tuple[Node, ...],
+        policy: str,
+        now: float,
+        trouble: Callable[[str | None], None],
     ) -> None:
         self.folder = runs.create()
         self.id = self.folder.name
         self.submission = submission
+        self.nodes = nodes
         self.began = now
         self.jobs: dict[str, LiveJob] = {}
         self._progress: dict[TaskId, tuple[float, Progress]] = {}  # since when, and what, is not written yet
@@ -88,14 +106,14 @@ class LiveRun:
                 undo.callback(os.close, self._lock)
                 self.recorder = Recorder(self.folder / runs.STORE, trouble)
                 undo.callback(self.recorder.close)
-                self._begin(node, policy)
+                self._begin(policy)
             except OSError as error:
                 raise StorageError(
                     f"cannot write {self.folder}: {error.strerror}; free some space there, or set HEADGATE_HOME"
                 ) from error
             undo.pop_all()
 
-    def _begin(self, node: Node, policy: str) -> None:
+    def _begin(self, policy: str) -> None:
         """Write what the run begins with."""
         submission = self.submission
         meta = {
@@ -107,8 +125,11 @@ class LiveRun:
             "headgate": headgate.__version__,
             "command": shlex.join(submission.command),
             "cwd": submission.cwd,
-            "node": json.dumps([asdict(each) for each in (node, *submission.nodes)]),
+            "node": json.dumps([asdict(node) for node in self.nodes]),
         }
+        if submission.engine != LOCAL:
+            meta |= {"engine": submission.engine.name, "address": submission.engine.address}
+            meta |= {"shared_files": str(int(submission.engine.shared_files)), "only": ",".join(submission.only)}
         if submission.cluster:
             meta["cluster"] = submission.cluster
         if submission.resumed_from is not None:

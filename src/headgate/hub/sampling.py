@@ -1,17 +1,17 @@
-"""What tasks and nodes use, read every second."""
+"""What tasks and nodes use: on this machine read every second, elsewhere told by their engine."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from headgate import events
-from headgate.cluster import Node
-from headgate.engines.base import Engine
-from headgate.events import Event
+from headgate.engines.base import LOCAL, Engine, EngineSpec
+from headgate.events import Event, TaskId
 from headgate.hub.ledger import Ledger
 from headgate.telemetry.base import Target
+from headgate.telemetry.columns import Column
 from headgate.telemetry.round import Round, samplers
 
 SAMPLE_SECONDS = 1.0
@@ -23,15 +23,13 @@ class Sampling:
 
     Args:
         ledger: Whose runs the readings are for.
-        engine: Whose tasks are read.
-        node: This machine.
+        engine: That of this machine, whose tasks are read.
         step: Tells the controller.
     """
 
-    def __init__(self, ledger: Ledger, engine: Engine, node: Node, step: Callable[[Event], None]) -> None:
+    def __init__(self, ledger: Ledger, engine: Engine, step: Callable[[Event], None]) -> None:
         self._ledger = ledger
         self._engine = engine
-        self._node = node
         self._step = step
         self._round = Round(samplers(ledger.trouble), ledger.trouble)
         self._timer: asyncio.TimerHandle | None = None
@@ -46,6 +44,13 @@ class Sampling:
         if self._timer is not None:
             self._timer.cancel()
 
+    def told(self, engine: EngineSpec, target: str, reading: Mapping[Column, float]) -> None:
+        """An engine says what a task, or a node of it, used."""
+        if target.startswith(_NODE):
+            self._node(engine, target, reading)
+        else:
+            self._task(target, reading)
+
     def _sample(self) -> None:
         runs = self._ledger.runs
         if not runs:
@@ -55,20 +60,24 @@ class Sampling:
         self._timer = asyncio.get_running_loop().call_later(SAMPLE_SECONDS, self._sample)
         targets = {task: Target(task, box) for task, box in self._engine.boxes().items()}
         for run in runs.values():
-            for node in (self._node, *run.submission.nodes):
+            for node in run.nodes if run.submission.engine == LOCAL else ():
                 targets[_NODE + node.name] = Target(_NODE + node.name, None, node.place)
-        readings = self._round.read(time.monotonic(), list(targets.values()))
-        for run in runs.values():
-            for node in (self._node, *run.submission.nodes):
-                if (reading := readings.get(_NODE + node.name)) is not None:
-                    run.record_usage(_NODE + node.name, reading)
-        for id, reading in readings.items():
-            if id.startswith(_NODE) or id.split("/")[0] not in runs:
-                continue
-            run, live = self._ledger.find(id)
-            run.record_usage(id.split("/", 1)[1], reading)
-            name = id.rsplit("/", 1)[1]
-            if live.current is not None and name in live.current.tasks:
-                live.current.tasks[name].usage = reading
-            if "cpu_cores" in reading and "memory_bytes" in reading:
-                self._step(events.Usage(id, reading["cpu_cores"], reading["memory_bytes"]))
+        for id, reading in self._round.read(time.monotonic(), list(targets.values())).items():
+            self.told(LOCAL, id, reading)
+
+    def _node(self, engine: EngineSpec, target: str, reading: Mapping[Column, float]) -> None:
+        name = target.removeprefix(_NODE)
+        for run in self._ledger.runs.values():
+            if run.submission.engine == engine and any(node.name == name for node in run.nodes):
+                run.record_usage(target, reading)
+
+    def _task(self, id: TaskId, reading: Mapping[Column, float]) -> None:
+        if id.split("/")[0] not in self._ledger.runs:
+            return
+        run, live = self._ledger.find(id)
+        run.record_usage(id.split("/", 1)[1], reading)
+        name = id.rsplit("/", 1)[1]
+        if live.current is not None and name in live.current.tasks:
+            live.current.tasks[name].usage = reading
+        if "cpu_cores" in reading and "memory_bytes" in reading:
+            self._step(events.Usage(id, reading["cpu_cores"], reading["memory_bytes"]))

@@ -1,0 +1,137 @@
+"""The engines of a hub: that of its machine and, while a run uses them, those of clusters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from headgate import engines
+from headgate.cluster import Node
+from headgate.engines.base import LOCAL, Engine, EngineSpec, Listener
+from headgate.errors import HeadgateError
+from headgate.events import Exit, TaskId
+from headgate.hub.ledger import Ledger
+from headgate.hub.nodes import Nodes
+from headgate.telemetry.columns import Column
+
+Usage = Callable[[EngineSpec, str, Mapping[Column, float]], None]
+
+
+class Engines:
+    """Opens an engine when the first run names it, and closes it when no run uses it any more.
+
+    Args:
+        local: The engine of this machine, made and not yet open.
+        listener: Whom the engines tell of tasks.
+        usage: Told on the loop what the tasks and nodes of an engine used that are not on this machine.
+        nodes: Told of the nodes of engines.
+        ledger: The runs that use engines.
+    """
+
+    def __init__(self, local: Engine, listener: Listener, usage: Usage, nodes: Nodes, ledger: Ledger) -> None:
+        self._open: dict[EngineSpec, Engine] = {LOCAL: local}
+        self._listener = listener
+        self._usage = usage
+        self._nodes = nodes
+        self._ledger = ledger
+        self._handed_in: Counter[EngineSpec] = Counter()
+        self._turns: dict[EngineSpec, asyncio.Lock] = {}
+        local.open(listener)
+
+    def of(self, id: str) -> Engine:
+        """The engine of a run, a job or a task, by its id."""
+        return self._open[self._ledger.runs[id.split("/")[0]].submission.engine]
+
+    def spec_of(self, id: str) -> EngineSpec:
+        """Which engine that is."""
+        return self._ledger.runs[id.split("/")[0]].submission.engine
+
+    @asynccontextmanager
+    async def opened(self, spec: EngineSpec) -> AsyncIterator[Engine]:
+        """The engine of a submission, open for as long as it takes to hand that in; if no run uses it then, it is
+        closed.
+
+        Raises:
+            HeadgateError: It cannot be opened.
+        """
+        self._handed_in[spec] += 1
+        try:
+            async with self._turn(spec):
+                if spec not in self._open:
+                    await self._start(spec)
+            yield self._open[spec]
+        finally:
+            self._handed_in[spec] -= 1
+            await self.release()
+
+    async def release(self) -> None:
+        """Close the engines that no run uses, other than that of this machine."""
+        for spec in list(self._open):
+            async with self._turn(spec):
+                if spec == LOCAL or self._is_used(spec) or spec not in self._open:
+                    continue
+                engine = self._open.pop(spec)
+                self._nodes.close(spec)
+                await asyncio.to_thread(engine.close)
+
+    async def close(self) -> None:
+        """Kill what runs; no engine is open afterwards but in name."""
+        await asyncio.gather(*(asyncio.to_thread(engine.close) for engine in self._open.values()))
+
+    async def _start(self, spec: EngineSpec) -> None:
+        engine = engines.make(spec)
+        try:
+            await asyncio.to_thread(engine.open, _Heard(spec, self._listener, self._usage, self._nodes))
+        except HeadgateError:
+            raise
+        except Exception as error:  # another package's code
+            raise HeadgateError(f"engine {spec} could not be opened: {error!r:.300}") from error
+        try:
+            self._nodes.open(spec, engine.cluster())
+        except HeadgateError:
+            await asyncio.to_thread(engine.close)
+            raise
+        self._open[spec] = engine
+
+    def _turn(self, spec: EngineSpec) -> asyncio.Lock:
+        return self._turns.setdefault(spec, asyncio.Lock())
+
+    def _is_used(self, spec: EngineSpec) -> bool:
+        return self._handed_in[spec] > 0 or any(run.submission.engine == spec for run in self._ledger.runs.values())
+
+
+class _Heard(Listener):
+    """What one engine tells, from its threads."""
+
+    def __init__(self, spec: EngineSpec, listener: Listener, usage: Usage, nodes: Nodes) -> None:
+        self._spec = spec
+        self._listener = listener
+        self._told_usage = usage
+        self._nodes = nodes
+        self._loop = asyncio.get_running_loop()
+
+    def started(self, task: TaskId, pid: int) -> None:
+        self._listener.started(task, pid)
+
+    def output(self, task: TaskId, lines: Sequence[str]) -> None:
+        self._listener.output(task, lines)
+
+    def message(self, task: TaskId, message: Mapping[str, object]) -> None:
+        self._listener.message(task, message)
+
+    def exited(self, task: TaskId, exit: Exit) -> None:
+        self._listener.exited(task, exit)
+
+    def warned(self, task: TaskId | None, text: str) -> None:
+        self._listener.warned(task, text)
+
+    def usage(self, target: str, reading: Mapping[Column, float]) -> None:
+        self._loop.call_soon_threadsafe(self._told_usage, self._spec, target, reading)
+
+    def joined(self, node: Node) -> None:
+        self._loop.call_soon_threadsafe(self._nodes.came, self._spec, node)
+
+    def left(self, name: str, reason: str) -> None:
+        self._loop.call_soon_threadsafe(self._nodes.went, self._spec, name, reason)

@@ -1,0 +1,98 @@
+"""What running attempts have set aside of their nodes, where an engine keeps accounts of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+from headgate.engines.base import Slot
+from headgate.events import Action, JobId, SetShare, StartTask, TaskId
+from headgate.hub.engines import Engines
+from headgate.hub.ledger import Ledger
+from headgate.hub.nodes import Nodes
+
+
+class Reserving:
+    """Has engines set aside what tasks take, and give it back.
+
+    A task takes the cores that its plan states, or its part of the job's limit. One of which neither says anything
+    takes what it is entitled to as it starts, and gives back what it loses to a job that comes later.
+
+    Args:
+        ledger: Where the runs are.
+        engines: What keeps the accounts.
+        nodes: What the engines' nodes have.
+    """
+
+    def __init__(self, ledger: Ledger, engines: Engines, nodes: Nodes) -> None:
+        self._ledger = ledger
+        self._engines = engines
+        self._nodes = nodes
+        self._held: dict[JobId, dict[int, dict[TaskId, Slot]]] = {}  # by attempt
+
+    def reserve(self, actions: Iterable[Action]) -> None:
+        """Set aside what tasks take that are about to be started, all those of a job together."""
+        wanted: dict[tuple[JobId, int], dict[TaskId, Slot]] = {}
+        for action in actions:
+            if isinstance(action, StartTask):
+                wanted.setdefault((action.job, action.attempt), {})[action.task] = self._slot(action)
+        for (job, attempt), slots in wanted.items():
+            held = self._held.setdefault(job, {}).setdefault(attempt, {})
+            self._set_aside(job, attempt, {task: slot for task, slot in slots.items() if held.get(task) != slot})
+
+    def shrink(self, change: SetShare) -> None:
+        """A task's share has changed: give back what it is not entitled to any more."""
+        job = change.task.rsplit("/", 1)[0]
+        for attempt, held in self._held.get(job, {}).items():
+            slot = held.get(change.task)
+            if slot is not None and change.entitled_cores < slot.cores and not self._states_cores(change.task):
+                self._set_aside(job, attempt, {change.task: replace(slot, cores=_fraction(change.entitled_cores))})
+
+    def give_back(self, job: JobId) -> None:
+        """Give back what is held for attempts of a job whose tasks have all ended."""
+        _, live = self._ledger.find(job)
+        running = live.current is not None and any(task.state != "ended" for task in live.current.tasks.values())
+        for attempt in list(self._held.get(job, ())):
+            if attempt != live.attempt or not running:
+                del self._held[job][attempt]
+                self._engines.of(job).release(job, attempt)
+
+    def forget(self, run: str) -> None:
+        """A run has ended."""
+        self._held = {job: attempts for job, attempts in self._held.items() if job.split("/")[0] != run}
+
+    def _set_aside(self, job: JobId, attempt: int, slots: dict[TaskId, Slot]) -> None:
+        if slots:
+            self._held[job][attempt] |= slots
+            self._engines.of(job).reserve(job, attempt, slots)
+
+    def _states_cores(self, task: TaskId) -> bool:
+        _, live = self._ledger.find(task)
+        if live.spec.limits.cores is not None or live.current is None:
+            return True
+        plan = live.current.plan
+        own = plan.cores_per_server if _is_server(task) else plan.cores_per_worker
+        return own is not None
+
+    def _slot(self, start: StartTask) -> Slot:
+        plan, limits = start.plan, start.spec.limits
+        own = plan.cores_per_server if _is_server(start.task) else plan.cores_per_worker
+        part = limits.cores / plan.tasks if limits.cores is not None else None
+        stated = min((cores for cores in (own, part) if cores is not None), default=None)
+        node = self._nodes.get(self._engines.spec_of(start.job), start.node)
+        # The policy may know more cores of this machine than an engine that has it as a node.
+        cores = (
+            stated if stated is not None else min(start.entitled_cores, node.cores if node else start.entitled_cores)
+        )
+        gpus = len(start.gpus) if start.gpus is not None and limits.gpus else 0
+        return Slot(start.node, _fraction(cores), limits.memory_bytes, gpus)
+
+
+def _fraction(cores: float) -> float:
+    """Rounded down, so that the parts of a node are never more than the whole of it."""
+    return math.floor(cores * 1000 + 1e-6) / 1000
+
+
+def _is_server(task: TaskId) -> bool:
+    return task.rsplit("/", 1)[1].startswith("server-")
