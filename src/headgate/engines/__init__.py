@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from headgate import registry
 from headgate.engines.base import LOCAL, Engine, EngineSpec
 from headgate.errors import UsageError
 
 
-def make(spec: EngineSpec) -> Engine:
+def make(spec: EngineSpec, home: Path) -> Engine:
     """An engine that starts tasks elsewhere, Headgate's own or one that registered under `headgate.engines`; not yet
     open. That of this machine is made by the hub, of what the hub has.
+
+    Args:
+        spec: Which.
+        home: Headgate's folder, for what it learns of a cluster.
 
     Raises:
         UsageError: None is so called.
@@ -18,7 +24,7 @@ def make(spec: EngineSpec) -> Engine:
     if spec.name == "ray":
         from headgate.engines.ray import RayEngine
 
-        ray: Engine = RayEngine(spec.address, shared_files=spec.shared_files)
+        ray: Engine = RayEngine(spec.address, shared_files=spec.shared_files, speeds=home / "ray-speeds.json")
         return ray
     found = registry.load("headgate.engines").found
     factory = found.get(spec.name)

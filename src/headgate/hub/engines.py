@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from headgate import engines
 from headgate.cluster import Node
@@ -23,6 +24,7 @@ class Engines:
     """Opens an engine when the first run names it, and closes it when no run uses it any more.
 
     Args:
+        home: Headgate's folder.
         local: The engine of this machine, made and not yet open.
         listener: Whom the engines tell of tasks.
         usage: Told on the loop what the tasks and nodes of an engine used that are not on this machine.
@@ -30,7 +32,10 @@ class Engines:
         ledger: The runs that use engines.
     """
 
-    def __init__(self, local: Engine, listener: Listener, usage: Usage, nodes: Nodes, ledger: Ledger) -> None:
+    def __init__(
+        self, home: Path, local: Engine, listener: Listener, usage: Usage, nodes: Nodes, ledger: Ledger
+    ) -> None:
+        self._home = home
         self._open: dict[EngineSpec, Engine] = {LOCAL: local}
         self._listener = listener
         self._usage = usage
@@ -59,6 +64,7 @@ class Engines:
         self._handed_in[spec] += 1
         try:
             async with self._turn(spec):
+                await self._renew(spec)
                 if spec not in self._open:
                     await self._start(spec)
             yield self._open[spec]
@@ -72,16 +78,31 @@ class Engines:
             async with self._turn(spec):
                 if spec == LOCAL or self._is_used(spec) or spec not in self._open:
                     continue
-                engine = self._open.pop(spec)
-                self._nodes.close(spec)
-                await asyncio.to_thread(engine.close)
+                await self._end(spec)
 
     async def close(self) -> None:
         """Kill what runs; no engine is open afterwards but in name."""
         await asyncio.gather(*(asyncio.to_thread(engine.close) for engine in self._open.values()))
 
+    async def _renew(self, spec: EngineSpec) -> None:
+        """Close an engine whose cluster is gone, so that it is opened again.
+
+        Raises:
+            HeadgateError: Jobs have not ended yet that ran there.
+        """
+        if spec == LOCAL or spec not in self._open or self._open[spec].cluster().nodes:
+            return
+        if any(run.submission.engine == spec for run in self._ledger.runs.values()):
+            raise HeadgateError(f"the cluster of engine {spec} is gone, and jobs that ran there are ending; try again")
+        await self._end(spec)
+
+    async def _end(self, spec: EngineSpec) -> None:
+        engine = self._open.pop(spec)
+        self._nodes.close(spec)
+        await asyncio.to_thread(engine.close)
+
     async def _start(self, spec: EngineSpec) -> None:
-        engine = engines.make(spec)
+        engine = engines.make(spec, self._home)
         try:
             await asyncio.to_thread(engine.open, _Heard(spec, self._listener, self._usage, self._nodes))
         except HeadgateError:

@@ -57,7 +57,7 @@ class LiveHub:
         self._nodes = Nodes(node, self._ledger, self._step)
         self._hearing = Hearing(self._ledger, home / "profiles", self._step, lambda _: self._nodes.look())
         self._sampling = Sampling(self._ledger, engine, self._step)
-        self._engines = Engines(engine, self._hearing, self._sampling.told, self._nodes, self._ledger)
+        self._engines = Engines(home, engine, self._hearing, self._sampling.told, self._nodes, self._ledger)
         self._reserving = Reserving(self._ledger, self._engines, self._nodes)
         self._acting = Acting(home, self._ledger, self._engines, self._nodes, self._hearing, self._step, self._finish)
         self._wake: asyncio.TimerHandle | None = None
@@ -202,11 +202,10 @@ class LiveHub:
 
     def _step(self, event: Event) -> None:
         actions, wake_at = self._controller.step(time.monotonic(), event)
+        self._reserving.shrink(actions)
         self._reserving.reserve(actions)
         for action in actions:
             self._acting.act(action)
-            if isinstance(action, events.SetShare):
-                self._reserving.shrink(action)
         if isinstance(event, events.TaskExited):
             self._reserving.give_back(event.task.rsplit("/", 1)[0])
         if isinstance(event, events.TaskExited) or any(

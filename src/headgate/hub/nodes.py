@@ -148,7 +148,7 @@ class Nodes:
     def went(self, engine: EngineSpec, name: str, reason: str) -> None:
         """A node of an open engine is gone."""
         if self.get(engine, name) is not None:
-            self._tell_runs(engine, "fault", reason or f"node {name} is gone")
+            self._tell_runs(engine, "fault", f"node {name} is gone: {reason}")
             self._leave(engine, name)
 
     # --- small things -----------------------------------------------------------------------------------------------

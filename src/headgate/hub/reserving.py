@@ -41,13 +41,20 @@ class Reserving:
             held = self._held.setdefault(job, {}).setdefault(attempt, {})
             self._set_aside(job, attempt, {task: slot for task, slot in slots.items() if held.get(task) != slot})
 
-    def shrink(self, change: SetShare) -> None:
-        """A task's share has changed: give back what it is not entitled to any more."""
-        job = change.task.rsplit("/", 1)[0]
-        for attempt, held in self._held.get(job, {}).items():
-            slot = held.get(change.task)
-            if slot is not None and change.entitled_cores < slot.cores and not self._states_cores(change.task):
-                self._set_aside(job, attempt, {change.task: replace(slot, cores=_fraction(change.entitled_cores))})
+    def shrink(self, actions: Iterable[Action]) -> None:
+        """Give back what tasks are not entitled to any more, now that shares have changed."""
+        less: dict[JobId, dict[TaskId, float]] = {}
+        for action in actions:
+            if isinstance(action, SetShare) and not self._states_cores(action.task):
+                less.setdefault(action.task.rsplit("/", 1)[0], {})[action.task] = _fraction(action.entitled_cores)
+        for job, entitled in less.items():
+            for attempt, held in self._held.get(job, {}).items():
+                cut = {
+                    task: replace(slot, cores=min(slot.cores, entitled.get(task, slot.cores)))
+                    for task, slot in held.items()
+                }
+                if cut != held:
+                    self._set_aside(job, attempt, cut)
 
     def give_back(self, job: JobId) -> None:
         """Give back what is held for attempts of a job whose tasks have all ended."""
