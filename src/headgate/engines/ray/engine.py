@@ -121,6 +121,10 @@ class RayEngine(Engine):
             reservation = _Reservation(f"{job}#{attempt}#{self._count}")
             self._reservations[reservation.key] = reservation
             self._slots |= {task: (slot, reservation) for task, slot in slots.items()}
+            used = {kept.key for _, kept in self._slots.values()}
+            for key in [key for key in self._reservations if key not in used and key != reservation.key]:
+                del self._reservations[key]  # what is set aside now takes its place
+                self._pipe.send(wire.Release(key))
             self._pipe.send(wire.Reserve(reservation.key, dict(slots)))
 
     def release(self, job: JobId, attempt: int) -> None:
