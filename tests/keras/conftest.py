@@ -96,6 +96,7 @@ def plain(tmp_path: Path) -> Callable[..., str]:
             text=True,
             cwd=tmp_path,
             timeout=SECONDS,
+            check=False,
         )
         assert done.returncode == 0, done.stdout
         return done.stdout

@@ -1,7 +1,7 @@
 """A small network with dropout and batch normalisation, trained by `fit`; prints what came of it.
 
-Arguments: epochs, and what to do when the step of that number begins: `STEP:WHAT`, where WHAT is told to the test, which
-answers with an order.
+Arguments: epochs, and, after an `@`, the number of the step before which it waits for an order of the test; `pipeline`
+to read through tf.data.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from headgate.jobs import Job
 Role = Literal["worker", "server"]
 
 _JOINS = re.compile(rb"^\s*(import|from)\s+headgate\.torch\b", re.MULTILINE)
+_JOINS_KERAS = re.compile(rb"^\s*(import|from)\s+headgate\.keras\b", re.MULTILINE)
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_MAX_THREADS")
 
 
@@ -48,9 +49,15 @@ def command(job: Job, path: str | None) -> tuple[str, ...]:
     return (*(job.run or ()), *job.args)
 
 
-def server_command(python: str) -> tuple[str, ...]:
-    """Program and arguments of a parameter server; `python` is the interpreter of the job's script."""
-    return (python, "-m", "headgate.torch.ps")
+def server_command(python: str, script: Path | None = None) -> tuple[str, ...]:
+    """Program and arguments of a parameter server: TensorFlow's for a script that imports `headgate.keras`, else ours.
+
+    Args:
+        python: The interpreter of the job's script.
+        script: The script, where there is one.
+    """
+    keras = script is not None and _imports(script, _JOINS_KERAS)
+    return (python, "-m", "headgate.keras.server" if keras else "headgate.torch.ps")
 
 
 def inject(folder: Path) -> Path:
@@ -78,10 +85,12 @@ def transport(injected: Path) -> Path:
 
 def _sees_to_spinning(job: Job) -> bool:
     """Whether the job's script tells its threads how to wait, as `headgate.torch` does by whether it is alone."""
-    if job.script is None:
-        return False
+    return job.script is not None and _imports(Path(job.workdir, job.script), _JOINS)
+
+
+def _imports(script: Path, pattern: re.Pattern[bytes]) -> bool:
     try:
-        return _JOINS.search(Path(job.workdir, job.script).read_bytes()) is not None
+        return pattern.search(script.read_bytes()) is not None
     except OSError:
         return False
 
@@ -149,5 +158,6 @@ def launch(
     if resume is not None:
         env["HEADGATE_RESUME"] = resume.path
     path = env.get("PATH")
-    argv = server_command(interpreter(job, path)) if role == "server" else command(job, path)
+    script = Path(job.workdir, job.script) if job.script is not None else None
+    argv = server_command(interpreter(job, path), script) if role == "server" else command(job, path)
     return Launch(task=task, argv=argv, env=env, cwd=job.workdir, threads=threads, place=place)

@@ -26,15 +26,39 @@ import sys  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
 from typing import TYPE_CHECKING, Any  # noqa: E402
 
-from headgate.task import Channel, Stop, TaskEnvironment  # noqa: E402
+from headgate.task import Channel, Stop, TaskEnvironment, plan_of  # noqa: E402
 
 if TYPE_CHECKING:
     from headgate.keras.session import Session
 
-__all__ = ["Stop", "callback", "epochs", "prepare", "report"]
+__all__ = ["Stop", "callback", "epochs", "prepare", "report", "strategy"]
 
 _session: Session | None = None
+_strategy: Any = None
 _joined = False
+
+
+def strategy() -> Any:
+    """How the tasks of this job train together, as its plan says; call it before anything is computed.
+
+    Returns:
+        Over TensorFlow, a `tf.distribute.Strategy`: its default one, `MultiWorkerMirroredStrategy` (all-reduce), or
+        `ParameterServerStrategy`, with `TF_CONFIG` set to say who is who. Over JAX, `keras.distribution.DataParallel`,
+        in force already. Models are made under its `scope()`.
+
+    Raises:
+        headgate.keras.cluster.PlanError: The plan cannot be run with this back end, or the script's environment
+            describes a cluster itself.
+        Stop: In a worker of parameter servers that only serves, when the job is over.
+    """
+    from headgate.keras import strategies
+
+    global _strategy
+    if _strategy is None:
+        _join(together=True)
+    if _strategy is None:
+        _strategy = strategies.alone()
+    return _strategy
 
 
 def prepare(model: Any, optimizer: Any = None) -> Any:
@@ -114,15 +138,29 @@ def report(loss: Any = None, step: int | None = None, **metrics: Any) -> None:
         session.report(loss, step, metrics)
 
 
-def _join() -> Session | None:
-    """The session with the engine that started this process; None under plain `python`."""
-    global _joined, _session
+def _join(together: bool = False) -> Session | None:
+    """The session with the engine that started this process; None under plain `python`.
+
+    Args:
+        together: Whether the script is ready to join the other tasks of its job.
+    """
+    global _joined, _session, _strategy
     if not _joined:
         task = TaskEnvironment.claim()
         if task.channel is not None:
+            from headgate.keras import strategies
             from headgate.keras.session import Session
 
             channel = Channel.open(task, "keras", environment.version(), environment.seed())
-            _session = Session(task, channel)
+            plan = plan_of(channel) if task.mode == "run" else {}
+            if plan and not together:
+                raise strategies.PlanError(
+                    f"this job has {plan['workers']} workers: call headgate.keras.strategy() first of all, and make "
+                    "the model under its scope()"
+                )
+            agreement = None
+            if plan:
+                _strategy, agreement = strategies.join(channel, plan)
+            _session = Session(task, channel, plan, agreement)
         _joined = True
     return _session

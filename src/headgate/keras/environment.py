@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from importlib import metadata
@@ -26,6 +27,14 @@ def follow_threads() -> None:
 def legacy() -> bool:
     """Whether `tf.keras` is Keras as it was before version 3."""
     return os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true") or "keras" not in sys.modules
+
+
+def backend() -> str:
+    """What computes in this script: `tensorflow`, `jax` or `torch`."""
+    if "keras" not in sys.modules and (legacy() and "tensorflow" in sys.modules):
+        return "tensorflow"
+    keras = importlib.import_module("keras")
+    return str(keras.backend.backend()) if not keras.__version__.startswith("2.") else "tensorflow"
 
 
 def version() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from headgate.keras import backends, flops
 from headgate.keras.backends import Feeder
 from headgate.keras.checkpoints import ResumeError
 from headgate.keras.session import Session, Start
+from headgate.keras.strategies import check_fit
 
 _FLOPS_STEP = 2
 
@@ -67,6 +69,8 @@ class Fitting:
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         """The model's own `fit`, from where the checkpoint was taken."""
+        if self._session.plan:
+            check_fit(self._session.plan, self._backend, backends.is_legacy(self._keras))
         call = inspect.signature(self._fit).bind(*args, **kwargs)
         start = self._session.begin()
         if start is None:
@@ -129,11 +133,17 @@ class Fitting:
     # --- the compiled step -------------------------------------------------------------------------------------------
 
     def _step(self, *args: Any) -> Any:
-        """Keras' compiled step: `step(iterator)` over TensorFlow, `step(state, batches)` over JAX, `step(batches)` over
-        torch."""
+        """Keras' compiled step: `step(iterator)` over TensorFlow, `step(state, iterator)` over JAX, `step(batches)`
+        over torch."""
         *state, source = args
         if self._backend != "tensorflow":
-            return self._run(tuple(state), source, source[0] if len(source) == 1 else None, _size(source))
+            self._session.meter.mark("input")
+            batches = list(islice(iter(source), self._at_once()))
+            self._session.meter.mark("other")
+            if not batches:
+                return self._inner(*args)
+            held = iter(batches) if self._backend == "jax" else batches
+            return self._run(tuple(state), held, batches[0] if len(batches) == 1 else None, _size(batches))
         if not Feeder.fits(source):
             return self._run((), source, None, None)
         source = self._rejoined(source)
@@ -163,7 +173,9 @@ class Fitting:
                 sizes = session.costs.sizes()
                 samples = sizes[session.meter.steps % len(sizes)]
                 batch = backends.part(batch, samples)
-                source = [batch] if feeder is None else feeder.holding(batch)
+                source = iter([batch]) if feeder is None else feeder.holding(batch)
+                if self._backend == "torch":
+                    source = [batch]
         counting = self._backend == "torch" and session.meter.steps + 1 == _FLOPS_STEP and batch is not None
         sampled = session.meter.sampled
         session.meter.mark("compute")

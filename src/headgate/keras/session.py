@@ -50,7 +50,8 @@ class Session:
     Args:
         environment: Who this task is.
         channel: To the engine.
-        agreement: Between the workers of a job, on when to obey; None where this task is alone.
+        plan: The plan of several tasks that this one is part of; empty or None where it is alone.
+        agreement: Between the workers of a job, on when to obey; None where this one steps alone.
 
     Attributes:
         meter: Times the steps.
@@ -62,8 +63,15 @@ class Session:
         history: What Keras' epochs of the running `fit` came to.
     """
 
-    def __init__(self, environment: TaskEnvironment, channel: Channel, agreement: Agreement | None = None) -> None:
+    def __init__(
+        self,
+        environment: TaskEnvironment,
+        channel: Channel,
+        plan: Mapping[str, Any] | None = None,
+        agreement: Agreement | None = None,
+    ) -> None:
         self._channel = channel
+        self.plan = plan or {}
         self._agreement = agreement
         self._orders: Channel | Agreement = channel if agreement is None else agreement
         self._leads = agreement is None or agreement.leads
@@ -144,10 +152,10 @@ class Session:
         be said)."""
         self._follow_threads()
         if self._orders.stopping:
-            self._save(self._orders.stopping, self._epoch, done)
+            self._save(self._orders.stopping, self._epoch, done, inside=True)
             self.end()
         if self._orders.take_checkpoint():
-            self._save("request", self._epoch, done)
+            self._save("request", self._epoch, done, inside=True)
 
     def end_epoch(self, epoch: int, metrics: Mapping[str, Any]) -> None:
         """An epoch is over: save and obey."""
@@ -259,7 +267,7 @@ class Session:
 
             torch.set_num_threads(threads)  # TensorFlow's and JAX's are as many as at the start
 
-    def _save(self, why: str, epoch: int | None, done: int | None) -> None:
+    def _save(self, why: str, epoch: int | None, done: int | None, inside: bool = False) -> None:
         self._progress.flush()
         if self.profiling or not self.trained.models or not self._leads:
             return
@@ -280,7 +288,9 @@ class Session:
 
         def write(folder: Path) -> tuple[Path, int]:
             arrays = self.trained.arrays(metrics=bool(done))
-            for name, states in (("random", random_states()), ("epoch_random", self._epoch_random)):
+            # Before its first batch an epoch may have drawn already how it is shuffled.
+            present = self._epoch_random if inside and not done else random_states()
+            for name, states in (("random", present), ("epoch_random", self._epoch_random)):
                 arrays.update((f"{name}/{key}", state) for key, state in states.items())
             return checkpoints.write(folder, self.steps, checkpoints.Saved(arrays, place))
 

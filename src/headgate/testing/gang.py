@@ -102,7 +102,8 @@ class Gang:
                 self.peers.start(name, self._node(name), "127.0.0.1", joins)
         for name in names or self.names:
             output = self.folder / f"{name}.log"
-            command = server_command(sys.executable) if name.startswith("server-") else self._command
+            script = next((Path(part) for part in self._command if part.endswith(".py")), None)
+            command = server_command(sys.executable, script) if name.startswith("server-") else self._command
             with open(output, "ab") as file:
                 process = self._run(command, self._variables(name, environment), file)
             with self._lock:

@@ -1,0 +1,104 @@
+"""The tasks of a job as TensorFlow's cluster: who listens where, told through the engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headgate.keras.agreement import START_SECONDS, endpoint_of
+from headgate.task import Channel, PeerLost, Stop
+
+_SET_BY_USERS = ("TF_CONFIG", "MASTER_ADDR", "WORLD_SIZE", "LOCAL_RANK")
+
+
+class PlanError(RuntimeError):
+    """The script cannot be run as its plan says; the message says why and what works."""
+
+
+def check_environment(plan: Mapping[str, Any]) -> None:
+    """Whether the user's environment leaves it to Headgate who is who.
+
+    Raises:
+        PlanError: TF_CONFIG, or a variable that torchrun sets, is there.
+    """
+    found = [f"{name}={os.environ[name][:60]}" for name in _SET_BY_USERS if os.environ.get(name)]
+    if found:
+        raise PlanError(
+            f"found {', '.join(found)} in the environment, but Headgate tells the tasks of this job ({plan['workers']} "
+            f"workers, {plan['servers']} servers) of each other itself; unset it, or run with --strategy single"
+        )
+
+
+def free_ports(address: str, count: int) -> list[int]:
+    """Ports that nobody uses on this node now: TensorFlow's server cannot be handed a socket that is bound."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    holders = [socket.socket(family, socket.SOCK_STREAM) for _ in range(count)]
+    try:
+        for holder in holders:
+            holder.bind((address, 0))
+        return [int(holder.getsockname()[1]) for holder in holders]
+    finally:
+        for holder in holders:
+            holder.close()
+
+
+def listening_at(address: str, ports: Sequence[int]) -> dict[str, Any]:
+    """The message that tells the job's other tasks where this one is reached."""
+    host = f"[{address}]" if ":" in address else address
+    return {"type": "listening", "endpoints": [f"tcp://{host}:{port}" for port in ports]}
+
+
+def wait_for_all(channel: Channel, plan: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Where all tasks of the job listen, by TensorFlow's names of their jobs, once all do.
+
+    Of a plan with servers, worker 0 is there twice: as the worker that it is, and as the `chief` that coordinates.
+
+    Raises:
+        Stop: This task was asked to end meanwhile.
+        PeerLost: Not all tasks started.
+    """
+    workers, servers = range(int(plan["workers"])), range(int(plan["servers"]))
+
+    def found() -> dict[str, list[str]]:
+        cluster = {
+            "worker": [endpoint_of(channel, "worker", index) for index in workers],
+            "ps": [endpoint_of(channel, "server", index) for index in servers],
+            "chief": [endpoint_of(channel, "worker", 0, 1)] if servers else [],
+        }
+        return {job: places for job, places in cluster.items() if places}
+
+    if not channel.wait_for(lambda: all(all(places) for places in found().values()), START_SECONDS):
+        if channel.stopping:
+            raise Stop
+        raise PeerLost("not all tasks of the job started in time")
+    return found()
+
+
+def describe(cluster: Mapping[str, Sequence[str]], job: str, index: int) -> None:
+    """Tell TensorFlow, and the script if it looks, who this task is."""
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": job, "index": index}})
+
+
+def serve(channel: Channel, cluster: Mapping[str, Sequence[str]], job: str, index: int) -> None:
+    """Be one of TensorFlow's servers in this process, from now on and in the background."""
+    import tensorflow as tf
+
+    # Kept for ever: what TensorFlow started for a server does not end with it.
+    _serving.append(tf.distribute.Server(tf.train.ClusterSpec(dict(cluster)), job, index, protocol="grpc"))
+
+
+def until_done(channel: Channel) -> None:
+    """Wait until the engine ends this task, or the worker that coordinates is gone."""
+
+    def over() -> bool:
+        workers = [member for member in channel.peers.get("members", ()) if member["role"] == "worker"]
+        return bool(workers) and not any(member["index"] == 0 for member in workers)
+
+    while channel.connected and not channel.stopping and not channel.wait_for(over, 3600.0):
+        continue
+
+
+_serving: list[Any] = []

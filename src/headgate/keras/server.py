@@ -1,0 +1,35 @@
+"""`python -m headgate.keras.server`: a parameter server of TensorFlow, one task of a job, started by its engine."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import tensorflow as tf
+
+from headgate.keras import cluster
+from headgate.task import Channel, TaskEnvironment, plan_of
+
+
+def main() -> int:
+    """Serve until the job has ended; the exit code."""
+    channel = Channel.open(TaskEnvironment.claim(), "keras", tf.__version__, -1)
+    plan = plan_of(channel)
+    if not plan:
+        print(
+            "a parameter server is started by Headgate, as a task of a job; nobody welcomed this one", file=sys.stderr
+        )
+        return 1
+    address = str(channel.welcome["address"])
+    channel.send(cluster.listening_at(address, cluster.free_ports(address, 1)))
+    cluster.serve(channel, cluster.wait_for_all(channel, plan), "ps", int(channel.welcome["index"]))
+    cluster.until_done(channel)
+    channel.flush(2.0)
+    return 0
+
+
+if __name__ == "__main__":
+    status = main()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(status)  # TensorFlow's server has no end, and its threads would hold up that of the interpreter

@@ -1,0 +1,217 @@
+"""How the tasks of a job become one training: by what each framework brings for it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from headgate.keras import cluster, environment
+from headgate.keras.agreement import Agreement, endpoint_of
+from headgate.keras.cluster import PlanError
+from headgate.task import Channel, PeerLost, Stop, workers_gone
+
+_PACK_BYTES = 4 << 20
+"""Gradients are summed in packs of this size, so that the sum of one overlaps with the making of the next."""
+_GOODBYE_SECONDS = 10.0
+"""How long a worker whose step failed waits to hear that another one is gone."""
+
+
+class Alone:
+    """Stands for a strategy where there is one task and Keras computes without one."""
+
+    def scope(self) -> contextlib.AbstractContextManager[None]:
+        """Models are made in here."""
+        return contextlib.nullcontext()
+
+
+def alone() -> Any:
+    """The strategy of a task that is alone: TensorFlow's default one, or a stand-in for it."""
+    if environment.backend() != "tensorflow":
+        return Alone()
+    import tensorflow as tf
+
+    return tf.distribute.get_strategy()
+
+
+def join(channel: Channel, plan: Mapping[str, Any]) -> tuple[Any, Agreement | None]:
+    """Join the other tasks of the job: the strategy, and the agreement with those that step together.
+
+    Raises:
+        PlanError: It cannot be done with what the script uses.
+        PeerLost: Not all tasks started.
+        Stop: This task has nothing to train by itself, and the job is over.
+    """
+    backend = environment.backend()
+    check(plan, backend)
+    if plan["strategy"] == "ps":
+        return _over_servers(channel, plan), None
+    if backend == "jax":
+        return _over_jax(channel, plan)
+    return _over_collectives(channel, plan)
+
+
+def check(plan: Mapping[str, Any], backend: str) -> None:
+    """Whether a plan can be run over a back end.
+
+    Raises:
+        PlanError: It cannot; the message says why, and what works.
+    """
+    cluster.check_environment(plan)
+    workers = plan["workers"]
+    if backend == "torch":
+        raise PlanError(
+            f"Keras over torch trains in one task, and this plan has {workers} workers; set KERAS_BACKEND=jax for "
+            "--strategy allreduce, or write the loop in PyTorch with headgate.torch"
+        )
+    if plan["strategy"] == "ps" and backend == "jax":
+        raise PlanError(
+            f"JAX has no parameter servers; run with --strategy allreduce --workers {workers}, or over TensorFlow"
+        )
+    if plan["strategy"] == "ps" and plan["synchronous"]:
+        raise PlanError(
+            "workers of TensorFlow's parameter servers do not wait for each other, which changes the mathematics; "
+            f"allow it with --async, or run with --strategy allreduce --workers {workers}"
+        )
+    if plan["strategy"] == "ps" and plan.get("staleness") is not None:
+        raise PlanError("TensorFlow's parameter servers do not bound staleness; leave --staleness out")
+
+
+def check_fit(plan: Mapping[str, Any], backend: str, legacy: bool) -> None:
+    """Whether `fit` works under a plan of several tasks.
+
+    Raises:
+        PlanError: It does not.
+    """
+    if backend == "tensorflow" and not legacy:
+        raise PlanError(
+            "fit of Keras 3 fails over several workers of TensorFlow (it takes their tensors for plain ones); use "
+            "KERAS_BACKEND=jax with --strategy allreduce, or set TF_USE_LEGACY_KERAS=1 with tf_keras installed, or write "
+            "the loop with strategy.run"
+        )
+
+
+# --- TensorFlow ------------------------------------------------------------------------------------------------------
+
+
+def _over_collectives(channel: Channel, plan: Mapping[str, Any]) -> tuple[Any, Agreement]:
+    import tensorflow as tf
+
+    index, address = int(channel.welcome["index"]), str(channel.welcome["address"])
+    ports = cluster.free_ports(address, 1)
+    listener = _listener(address) if index == 0 else None
+    if listener is not None:
+        ports.append(listener.getsockname()[1])
+    channel.send(cluster.listening_at(address, ports))
+    cluster.describe(cluster.wait_for_all(channel, plan), "worker", index)
+    options = tf.distribute.experimental.CommunicationOptions(
+        bytes_per_pack=_PACK_BYTES, implementation=tf.distribute.experimental.CommunicationImplementation.RING
+    )
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    sys.excepthook = partial(_failed, channel, int(plan["workers"]))
+    return strategy, Agreement(channel, listener)
+
+
+def _over_servers(channel: Channel, plan: Mapping[str, Any]) -> Any:
+    """Worker 0 coordinates, and has one of the job's worker servers in its own process; the others only serve."""
+    import tensorflow as tf
+
+    index, address = int(channel.welcome["index"]), str(channel.welcome["address"])
+    channel.send(cluster.listening_at(address, cluster.free_ports(address, 1 if index else 2)))
+    found = cluster.wait_for_all(channel, plan)
+    cluster.serve(channel, found, "worker", index)
+    if index:
+        cluster.until_done(channel)
+        channel.flush(2.0)
+        os._exit(0)  # TensorFlow's server has no end, and its threads would hold up that of the interpreter
+    cluster.describe(found, "chief", 0)
+    return tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
+
+
+# --- JAX -------------------------------------------------------------------------------------------------------------
+
+
+def _over_jax(channel: Channel, plan: Mapping[str, Any]) -> tuple[Any, Agreement]:
+    from headgate.jax import joining
+
+    joining.join(channel, plan)
+    import jax
+
+    keras = importlib.import_module("keras")
+    distribution_lib = importlib.import_module("keras.src.backend.jax.distribution_lib")
+    if not hasattr(distribution_lib, "distribute_data_input"):
+        raise PlanError(
+            f"Keras {keras.__version__} divides batches in a way that Headgate does not know; use 3.9 to 3.15"
+        )
+    distribution_lib.distribute_data_input = _divided
+    distribution_lib.initialize_rng()
+    strategy = keras.distribution.DataParallel(devices=jax.devices(), auto_shard_dataset=False)
+    keras.distribution.set_distribution(strategy)
+    address = str(channel.welcome["address"])
+    listener = _listener(address) if int(channel.welcome["index"]) == 0 else None
+    if listener is not None:
+        first = int(endpoint_of(channel, "worker", 0).rpartition(":")[2])
+        channel.send(cluster.listening_at(address, [first, listener.getsockname()[1]]))
+    return strategy, Agreement(channel, listener)
+
+
+def _divided(batch: Any, layout: Any, batch_dim_name: str) -> Any:
+    """A batch that every worker has read, divided among all devices; one that cannot be divided evenly, as the last of
+    an epoch, is trained on by all of them, which comes to the same."""
+    import jax
+
+    whole = np.asarray(batch)
+    sharding = getattr(layout, "backend_layout", layout)
+    if whole.shape and whole.shape[0] % len(sharding.device_set):
+        sharding = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
+    return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
+
+
+# --- both ------------------------------------------------------------------------------------------------------------
+
+
+def _listener(address: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.bind((address, 0))
+    listener.listen()
+    return listener
+
+
+def _failed(
+    channel: Channel, workers: int, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """An exception ends this worker: was it the loss of another one?
+
+    The engine is given time to say who is gone, so that it takes this end for no fault of the script.
+    """
+    import tensorflow as tf
+
+    code = 1
+    if issubclass(kind, tf.errors.OpError):
+        channel.wait_for(lambda: bool(workers_gone(channel, workers)), _GOODBYE_SECONDS)
+    gone = ", ".join(f"worker-{index}" for index in workers_gone(channel, workers))
+    if gone:
+        text = f"{gone} is gone in the middle of a step; this worker cannot go on without it"
+        print(f"headgate: {text}", file=sys.stderr)
+        channel.send({"type": "note", "text": text})
+        code = PeerLost.STATUS
+    elif channel.stopping:
+        code = 0
+    else:
+        sys.__excepthook__(kind, error, trace)
+    channel.flush(2.0)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
+
+
+__all__ = ["Alone", "PlanError", "Stop", "alone", "check_fit", "join"]

@@ -1,0 +1,105 @@
+"""Several tasks of a job train as one process does, over what each framework brings for it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.keras.conftest import VARIABLES, environment
+
+from headgate.plans import Plan
+from headgate.testing.gang import Gang
+
+SCRIPT = Path(__file__).with_name("together.py")
+LOOPS = {"tensorflow": "loop", "tf_keras": "fit", "jax": "fit"}
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def allreduce(workers: int) -> Plan:
+    return Plan(strategy="allreduce", workers=workers, batch_per_worker=None)
+
+
+def gang(folder: Path, plan: Plan, backend: str, loop: str, **more: str) -> Gang:
+    command = [sys.executable, str(SCRIPT), str(folder / "result.json"), loop]
+    return Gang(folder, plan, command, {**QUIET, **VARIABLES[backend], **more})
+
+
+def alone(folder: Path, backend: str, loop: str) -> dict[str, Any]:
+    path = folder / "alone.json"
+    subprocess.run([sys.executable, str(SCRIPT), str(path), loop], env=environment(backend), check=True, timeout=240)
+    return dict(json.loads(path.read_text()))
+
+
+def distance(found: list[list[float]], expected: list[list[float]]) -> float:
+    a, b = (np.concatenate([np.asarray(w) for w in weights]) for weights in (found, expected))
+    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("backend", "workers"), [("tensorflow", 2), ("tf_keras", 2), ("jax", 2), ("tensorflow", 4)])
+def test_workers_come_to_what_one_process_comes_to(backend: str, workers: int, tmp_path: Path) -> None:
+    with gang(tmp_path, allreduce(workers), backend, LOOPS[backend]) as tasks:
+        tasks.start()
+        tasks.finish()
+        assert tasks.of("worker-0", "progress")[-1]["step"] == 12
+    found, expected = json.loads((tmp_path / "result.json").read_text()), alone(tmp_path, backend, LOOPS[backend])
+    assert distance(found["weights"], expected["weights"]) < 1e-5
+    assert found["losses"] == pytest.approx(expected["losses"], rel=1e-4)
+
+
+@pytest.mark.timeout(900)
+def test_workers_that_are_to_stop_do_so_at_the_same_step(tmp_path: Path) -> None:
+    with gang(tmp_path, allreduce(2), "tensorflow", "loop", EPOCHS="1000000") as tasks:
+        tasks.start()
+        tasks.wait_for("worker-0", "progress", 2)
+        for name in tasks.names:
+            tasks.send(name, {"type": "stop"})
+        tasks.finish()
+        saved = tasks.of("worker-0", "checkpoint")
+        assert [each["why"] for each in saved][-1] == "stop"
+        assert tasks.of("worker-1", "checkpoint") == []
+        assert tasks.of("worker-0", "progress")[-1]["step"] == tasks.of("worker-1", "progress")[-1]["step"]
+
+
+@pytest.mark.timeout(900)
+def test_a_job_of_tensorflow_s_parameter_servers_learns_and_its_servers_end(tmp_path: Path) -> None:
+    plan = Plan(strategy="ps", workers=2, servers=1, batch_per_worker=None, synchronous=False)
+    with gang(tmp_path, plan, "tensorflow", "servers") as tasks:
+        tasks.start()
+        assert tasks.left("worker-0") == 0, tasks.output("worker-0")
+        tasks.finish()
+        assert tasks.of("worker-0", "progress")[-1]["step"] == 6
+    losses = json.loads((tmp_path / "result.json").read_text())["losses"]
+    assert losses[-1] < 0.8 * losses[0]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("backend", "plan", "loop", "more", "reason"),
+    [
+        ("tensorflow", allreduce(2), "fit", {}, "fit of Keras 3 fails over several workers of TensorFlow"),
+        ("torch", allreduce(2), "fit", {}, "Keras over torch trains in one task"),
+        ("tensorflow", allreduce(2), "loop", {"TF_CONFIG": "{}"}, "found TF_CONFIG={} in the environment"),
+        (
+            "tensorflow",
+            Plan(strategy="ps", workers=2, servers=1, batch_per_worker=None),
+            "servers",
+            {},
+            "allow it with --async",
+        ),
+    ],
+    ids=["fit", "torch", "TF_CONFIG", "synchronous"],
+)
+def test_what_does_not_work_is_refused_with_the_reason(
+    backend: str, plan: Plan, loop: str, more: dict[str, str], reason: str, tmp_path: Path
+) -> None:
+    workers = [f"worker-{index}" for index in range(plan.workers)]
+    with gang(tmp_path, plan, backend, loop, **more) as tasks:
+        tasks.start(*workers)
+        assert [tasks.left(name) for name in workers] == [1, 1]
+        assert all(reason in tasks.output(name) for name in workers), tasks.output("worker-0")
