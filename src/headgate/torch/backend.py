@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable, Protocol
 
@@ -67,6 +67,10 @@ class Movement:
 class Observer(Protocol):
     """Who measures the steps that a link carries."""
 
+    @property
+    def step(self) -> int:
+        """Number of the running step, counted from 1 since the job began."""
+
     def sampling(self) -> bool:
         """Whether the running step is measured."""
 
@@ -87,6 +91,8 @@ class RoundResult:
         pull_seconds: Seconds of `finish` in which sums came in, and nothing of this worker's went out any more. The
             rest of `finish` counts as push.
         transfers: By peer; may be left out where nobody asked for it (`Backend.traced`).
+        waited: Tasks that the others were seen to wait for, as far as somebody looked.
+        changed: Whether tasks came or went while it ran.
     """
 
     sums: Sequence[torch.Tensor]
@@ -94,6 +100,8 @@ class RoundResult:
     wait_seconds: float = 0.0
     pull_seconds: float = 0.0
     transfers: Sequence[Transfer] = field(default=())
+    waited: frozenset[str] = frozenset()
+    changed: bool = False
 
 
 class Link(ABC):
@@ -196,7 +204,13 @@ class Backend(Link):
             headgate.task.Stop: The same, while this task was asked to stop.
         """
 
-    def adopt_tables(self, model: torch.nn.Module, optimizer: Any, share: Callable[[], tuple[float, bool]]) -> None:
+    def adopt_tables(
+        self,
+        model: torch.nn.Module,
+        optimizer: Any,
+        share: Callable[[], tuple[float, bool]],
+        steps: Mapping[str, int],
+    ) -> None:
         """Train the model's parameters that live on servers only (`REMOTE`) from now on.
 
         Args:
@@ -204,10 +218,23 @@ class Backend(Link):
             optimizer: Its optimizer; None: it has none.
             share: What this worker's gradients of the running backward are multiplied with to be its part of the sum
                 of all workers', and whether the loss is a sum.
+            steps: What `table_steps` gave to the worker whose state this one begins with; empty where all begin.
 
         Raises:
             TypeError: The optimizer cannot step them; says why.
         """
+
+    def table_steps(self) -> dict[str, int]:
+        """By name of a table, the steps of it that this worker has taken part in."""
+        return {}
+
+    def overflows(self) -> list[bool]:
+        """For each parameter that lives on servers only, whether this worker's gradient of it is not finite."""
+        return []
+
+    def overflowed(self, anywhere: Sequence[bool]) -> None:
+        """A round says of each of these whether that of any worker is: let this worker's say the same, so that all
+        leave out a step that one leaves out."""
 
     def sum_sparse(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The sums of sparse (COO) gradients, one for one; called after `finish`, by all workers alike.

@@ -15,6 +15,7 @@ from headgate.torch.backend import REMOTE, Asynchronous, Backend, Link, Observer
 from headgate.torch.orders import AgreedOrders
 from headgate.torch.reduce import Exchange, Reducer, Weight
 from headgate.torch.shards import Dealer, Dealt, Sharing, Slices
+from headgate.torch.waiting import Waits
 
 JOIN_SECONDS = 600.0
 """How long a worker that joins others waits for their state, and they for it."""
@@ -81,6 +82,7 @@ class Worker:
         self._weight: Weight | None = None
         self._part: float | None = None
         self._agreed = AgreedOrders(channel)
+        self._waits = Waits(channel.send)
         self._synchronous = bool(plan["synchronous"])
         self.sharing: Sharing | None = None
 
@@ -134,7 +136,9 @@ class Worker:
             if scheduler is not None:
                 link.follow(scheduler)
         elif isinstance(link, Backend):
-            link.adopt_tables(model, optimizer, self._share)
+            joins = self._resume is not None and self._channel.welcome.get("joins")
+            steps = (self._resume or {}).get("tables", {}) if joins else {}
+            link.adopt_tables(model, optimizer, self._share, steps)
 
     def share_random(self, generators: Sequence[torch.Generator]) -> None:
         """Draw data with the same random stream as the others from now on, and all else with one of its own.
@@ -192,13 +196,17 @@ class Worker:
                     "a resume from it trains on them again"
                 )
             return {"ahead": ahead}
-        return {} if self._slices is None else {"members": list(self._slices.members)}
+        if self._slices is None:
+            return {}
+        tables = self._link.table_steps() if isinstance(self._link, Backend) else {}
+        return {"members": list(self._slices.members), "tables": tables}
 
     def hold(self) -> None:
         """Wait for the worker that joins, for which a checkpoint was saved: until it counts, or is gone."""
         self._channel.wait_for(lambda: not _joining(self._channel.peers), JOIN_SECONDS)
 
     def close(self) -> None:
+        self._waits.close()
         if self._link is not None:
             self._link.close()
 
@@ -276,6 +284,10 @@ class Worker:
             self._slices.members = exchange.result.members
             if self._agreed.leaving and self._link is not None and self._link.index not in self._slices.members:
                 self._agreed.leave()
+        if exchange.result.changed:
+            self._waits.skip(exchange.end)
+        else:
+            self._waits.add(exchange.begin, exchange.end, self._owner.step, exchange.result.waited)
         self._owner.exchanged(exchange)
 
 

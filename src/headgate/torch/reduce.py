@@ -4,8 +4,7 @@ Each trained parameter is hooked. Its gradient is weighed with the samples that 
 a full buffer is handed to the backend. At the end of the whole backward the sums are divided and written into `.grad`:
 clipping, accumulation, gradient scalers and every optimizer then do what they do in one process.
 
-The last buffer ends with a *control vector*: the weight, what this worker was asked to do (`stop`, `checkpoint`), and
-for each parameter whether it has a gradient. So all workers learn the same, at the same step.
+The last buffer ends with a control vector, from which all workers learn the same at the same step (`control`).
 """
 
 from __future__ import annotations
@@ -20,14 +19,9 @@ from torch import nn
 
 from headgate.torch.backend import REMOTE, Backend, RoundResult
 from headgate.torch.buckets import Buckets
+from headgate.torch.control import FLAGS, Agreed, ReduceError, Said, Shape
 from headgate.torch.late import Late
 from headgate.torch.sparse_gradients import rows, sparse_parameters
-
-_FLAGS = slice(1, 3)
-_MARKS = slice(3, 6)
-_HEAD = 6
-"""Numbers of the control vector before those of the parameters: weight, flags, and of the batch's mark how many workers
-know it, it, and its square."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +52,6 @@ class Exchange:
     begin: float
     end: float
     result: RoundResult
-
-
-class ReduceError(RuntimeError):
-    """Gradients came in a way that cannot be averaged."""
 
 
 class Reducer:
@@ -100,6 +90,7 @@ class Reducer:
         self._hooked: set[int] = set()
         self._buckets: Buckets | None = None
         self._order: list[int] | None = None
+        self._shape = Shape(0, 0, 0)
         self._weight = Weight(1.0, 1.0)
         self._open = False
         self._tasks: set[int] = set()
@@ -117,8 +108,12 @@ class Reducer:
                 self._parameters.append(parameter)
         self._sparse |= sparse_parameters(model)
         self._trained = []
+        self._buckets = None
         for parameter in self._parameters:
             self._hook(parameter)
+        for parameter in model.parameters():  # a backward that reaches tables only is a round as well
+            if hasattr(parameter, REMOTE):
+                self._hook(parameter)
 
     def settle(self) -> None:
         """The optimizer begins its step: end a round whose backward had no end of its own."""
@@ -144,7 +139,7 @@ class Reducer:
         buckets = self._laid_out
         slot = buckets.slots.get(key)
         if slot is None:
-            return  # sparse: added up when all is known
+            return  # sparse: added up when all is known; or a table, which is not added up here
         with torch.no_grad():
             self._contribute(slot.view, parameter)
         full = buckets.fill(slot)
@@ -179,8 +174,8 @@ class Reducer:
         # Gradients come from the last layer to the first; once seen, in the order in which they came.
         order = range(len(dense) - 1, -1, -1) if self._order is None else self._order
         sparse = [p for p in parameters if id(p) in self._sparse]
-        controls = _HEAD + len(dense) + 2 * len(sparse)
-        self._buckets = Buckets([dense[i] for i in order], sparse, controls, self._backend)
+        self._shape = Shape(len(dense), len(sparse), len(self._backend.overflows()))
+        self._buckets = Buckets([dense[i] for i in order], sparse, self._shape.numbers, self._backend)
         self._backend.register(self._buckets.buffers)
         for parameter in parameters:  # those that were frozen before
             self._hook(parameter)
@@ -189,7 +184,7 @@ class Reducer:
         if not parameter.requires_grad or id(parameter) in self._hooked:
             return
         self._hooked.add(id(parameter))
-        if self.summed:
+        if self.summed and not hasattr(parameter, REMOTE):
 
             def about_to_arrive(gradient: torch.Tensor) -> None:
                 if parameter.grad is not None:
@@ -255,37 +250,39 @@ class Reducer:
         self._exchanged(Exchange(begin, end, result))
 
     def _write_control(self, buckets: Buckets) -> None:
-        used = [float(id(slot.parameter) in self._arrived) for slot in buckets.slots.values()]
-        sparse = [float(id(parameter) in self._arrived) for parameter in buckets.sparse]
-        dense = [float(p.grad is not None and not p.grad.is_sparse) for p in buckets.sparse]
         stop, checkpoint = self._flags()
-        mark = self._weight.mark
-        marks = (0.0, 0.0, 0.0) if mark is None else (1.0, float(mark), float(mark * mark))
-        control = [float(self._weight.samples), float(stop), float(checkpoint), *marks, *used, *sparse, *dense]
-        buckets.control.copy_(torch.tensor(control, dtype=buckets.control.dtype))
+        said = Said(
+            float(self._weight.samples),
+            stop,
+            checkpoint,
+            self._weight.mark,
+            used=[key in self._arrived for key in buckets.slots],
+            sparse=[id(parameter) in self._arrived for parameter in buckets.sparse],
+            densified=[p.grad is not None and not p.grad.is_sparse for p in buckets.sparse],
+            overflows=self._backend.overflows(),
+        )
+        buckets.control.copy_(torch.tensor(said.numbers(), dtype=buckets.control.dtype))
 
     def _write_back(self, buckets: Buckets, result: RoundResult) -> None:
         control = buckets.control_of(result.sums)
         slots = list(buckets.slots.values())
-        told: list[float] | None = None
+        agreed: Agreed | None = None
         if control.is_cuda:
             # Not to wait for the GPU in every step, what was agreed is looked at one round later; by all alike.
-            stop, checkpoint = self._late.swap(control[_FLAGS])
+            stop, checkpoint = self._late.swap(control[FLAGS])
             total: torch.Tensor | float = control[0].clamp_min(torch.finfo(control.dtype).tiny)
             if buckets.sparse or any(id(slot.parameter) not in self._arrived for slot in slots):
-                told = control.tolist()
+                agreed = Agreed.read(control.tolist(), self._shape)
         else:
-            told = control.tolist()
-            stop, checkpoint = (number > 0 for number in told[_FLAGS])
-            total = told[0] or 1.0
-            _check_marks(*told[_MARKS])
+            agreed = Agreed.read(control.tolist(), self._shape)
+            stop, checkpoint = agreed.stop, agreed.checkpoint
+            total = agreed.weight or 1.0
         self._agreed(stop, checkpoint)
-        used = [True] * len(slots) if told is None else [n > 0 for n in told[_HEAD : _HEAD + len(slots)]]
         if not self.summed:
             for sums in result.sums:
                 sums.div_(total)
         gradients, values = [], []
-        for slot, is_used in zip(slots, used):
+        for slot, is_used in zip(slots, [True] * len(slots) if agreed is None else agreed.used):
             if is_used:
                 gradients.append(self._gradient_to_write(slot.parameter))
                 values.append(slot.in_sums(result.sums))
@@ -296,8 +293,10 @@ class Reducer:
                 earlier = self._earlier.get(id(slot.parameter))
                 if earlier is not None and slot.parameter.grad is not None:
                     slot.parameter.grad.add_(earlier)
-        if buckets.sparse and told is not None:
-            self._sum_sparse(buckets.sparse, told[_HEAD + len(slots) :], told[0] or 1.0)
+        if agreed is not None:
+            if buckets.sparse:
+                self._sum_sparse(buckets.sparse, agreed)
+            self._backend.overflowed(agreed.overflows)
 
     def _gradient_to_write(self, parameter: torch.Tensor) -> torch.Tensor:
         gradient = parameter.grad
@@ -305,11 +304,12 @@ class Reducer:
             gradient = parameter.grad = torch.empty_like(parameter)
         return _real(gradient.detach())
 
-    def _sum_sparse(self, parameters: Sequence[nn.Parameter], told: Sequence[float], total: float) -> None:
-        """Sum the sparse gradients; `told` says which are used anywhere, and then which are dense anywhere."""
+    def _sum_sparse(self, parameters: Sequence[nn.Parameter], agreed: Agreed) -> None:
+        """Sum the sparse gradients."""
+        total = agreed.weight or 1.0
         factor = self._weight.factor if self.summed else self._weight.samples
-        used = [p for p, n in zip(parameters, told) if n > 0]
-        dense = {id(p) for p, n in zip(parameters, told[len(parameters) :]) if n > 0}
+        used = [p for p, is_used in zip(parameters, agreed.sparse) if is_used]
+        dense = {id(p) for p, is_dense in zip(parameters, agreed.densified) if is_dense}
         contributions = []
         for parameter in used:
             adds = parameter.grad is not None and (not self.summed or id(parameter) in self._arrived)
@@ -341,12 +341,3 @@ class Reducer:
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
-
-
-def _check_marks(count: float, marks: float, squares: float) -> None:
-    """All marks are the same just where their squares sum to no more than they have to."""
-    if count * squares != marks * marks:
-        raise ReduceError(
-            "the workers draw different batches from a loader; expected the same ones. Its sampler has a random "
-            "generator of its own: seed it alike in all workers, or let it draw from the global one of torch or NumPy"
-        )

@@ -249,6 +249,10 @@ class Session:
     def place(self) -> tuple[int, int]:
         return self._phase, -1 if self._epoch is None else self._epoch
 
+    @property
+    def step(self) -> int:
+        return self._steps + 1
+
     def sampling(self) -> bool:
         return self._meter.sampled
 

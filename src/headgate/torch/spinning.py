@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Optional
 
 import torch
 
@@ -24,7 +23,7 @@ class Spinning:
 
     def __init__(self) -> None:
         self._free = not any(name in os.environ for name in _OWN)
-        self._over: Optional[threading.Event] = None
+        self._over: threading.Event | None = None
 
     def allow(self, spin: bool) -> None:
         """From now on let threads that wait spin for long, or not."""

@@ -22,7 +22,7 @@ def test_a_worker_and_a_server_may_be_killed_and_a_worker_join(adding: Callable[
     run.reach(20, "worker-1", "worker-2")
     for worker in ("worker-1", "worker-2"):
         (fault,) = run.gang.wait_for(worker, "fault")
-        assert "worker-0 lost; all others pushed again" in fault["text"]
+        assert "worker-0 lost in a step; all others pushed again" in fault["text"]
         assert fault["steps"] == 1
 
     run.gang.kill("server-1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from tests.torch.ps import embeddings
 from torch import nn
 
 from headgate.plans import Plan
+from headgate.testing import wait
 from headgate.testing.gang import Gang
 from headgate.torch import sparse_layers
 from headgate.torch.ps.deferral import TableError
@@ -22,11 +24,12 @@ from headgate.torch.ps.deferred import DeferredTensor
 from headgate.torch.ps.filling import Operation, filled
 from headgate.torch.ps.rows import Rows
 from headgate.torch.ps.shard import Shard
-from headgate.torch.ps.table_steps import merged
+from headgate.torch.ps.table_steps import Steps, merged
 
 SCRIPT = Path(embeddings.__file__)
 SOURCE = Path(__file__).parents[3] / "src"
 SAME = ["sgd", "sgd-double-twice", "adagrad-double", "adam-bag", "sgd-bag-double-none"]
+SCALED = ["sgd-double-scaled", "adam-scaled"]
 SUMMED = ["sgd-double-sum"]
 
 
@@ -201,9 +204,10 @@ def compare(folder: Path, case: str) -> dict[str, float]:
 def test_workers_that_step_together_come_to_what_one_process_comes_to(
     workers: int, servers: int, tmp_path: Path
 ) -> None:
-    cases = SAME if workers == 2 else [*SAME[:2], *SUMMED]
+    cases = [*SAME, *SCALED] if workers == 2 else [*SAME[:2], *SUMMED, *SCALED]
     alone(tmp_path, *cases)
-    together(tmp_path, Plan(strategy="ps", workers=workers, servers=servers, batch_per_worker=None), *cases)
+    unlike = (9, 3) if workers == 2 else None
+    together(tmp_path, Plan(strategy="ps", workers=workers, servers=servers, batch_per_worker=unlike), *cases)
     assert {where: by for case in cases for where, by in compare(tmp_path, case).items()} == {}
 
 
@@ -240,6 +244,71 @@ def test_one_process_goes_on_from_a_checkpoint_of_servers_and_they_from_its(sync
                 assert done < saved["step"] < 75
                 done, resume = saved["step"], {"HEADGATE_RESUME": saved["path"]}
     assert compare(tmp_path, case) == {}
+
+
+def test_a_worker_that_joins_takes_part_in_the_steps_of_tables(tmp_path: Path) -> None:
+    case = "adagrad-double"
+    alone(tmp_path, case)
+    plan = Plan(strategy="ps", workers=1, servers=2, batch_per_worker=None)
+    with Gang(tmp_path, plan, [sys.executable, str(SCRIPT), str(tmp_path), case], {"WAIT_AT": "4"}) as gang:
+        gang.start()
+        gang.start("worker-1", joins=True)
+        gang.wait_for("worker-1", "joining")
+        (tmp_path / "epoch-4").touch()
+        gang.finish()
+        assert gang.of("worker-0", "checkpoint")[0]["why"] == "join"
+        assert gang.of("worker-1", "progress")[-1]["step"] == gang.of("worker-0", "progress")[-1]["step"] == 50
+    assert compare(tmp_path, case) == {}
+
+
+def test_a_table_does_not_wait_for_a_worker_that_may_be_left_out(tmp_path: Path) -> None:
+    case = "sgd-double"
+    plan = Plan(strategy="ps", workers=3, servers=1, batch_per_worker=None, backup_workers=1)
+    with Gang(tmp_path, plan, [sys.executable, str(SCRIPT), str(tmp_path), case], {"WAIT_AT": "4"}) as gang:
+        gang.start()
+        for worker in ("worker-0", "worker-1", "worker-2"):
+            wait.until(lambda w=worker: gang.of(w, "progress") and gang.of(w, "progress")[-1]["step"] >= 20)
+        os.kill(gang.pid("worker-2"), signal.SIGSTOP)
+        (tmp_path / "epoch-4").touch()
+        for worker in ("worker-0", "worker-1"):
+            wait.until(lambda w=worker: gang.of(w, "progress")[-1]["step"] >= 30)
+        os.kill(gang.pid("worker-2"), signal.SIGCONT)
+        gang.finish()
+        assert any("gradients of sparse tables came too late" in n["text"] for n in gang.of("server-0", "note"))
+
+
+class Pushed:
+    """A question that pushes rows for a step."""
+
+    def __init__(self, worker: int, step: int) -> None:
+        self.worker = worker
+        self.content = {"step": step, "members": [0, 1, 2]}
+
+
+def due(steps: Steps, present: frozenset[int]) -> tuple[list[int], bool] | None:
+    found = steps.next(present)
+    return None if found is None else ([question.worker for question in found.questions], found.counts)
+
+
+def test_a_late_push_is_part_of_no_later_step() -> None:
+    steps, all_three = Steps(2), frozenset({0, 1, 2})
+    for worker, step in ((0, 1), (1, 1), (0, 2)):
+        steps.push(Pushed(worker, step))  # type: ignore[arg-type]
+    assert due(steps, all_three) == ([0, 1], True)
+    steps.push(Pushed(2, 1))  # type: ignore[arg-type]
+    assert due(steps, all_three) == ([2], False)
+    assert due(steps, all_three) is None  # step 2 still has one push only
+    steps.push(Pushed(2, 2))  # type: ignore[arg-type]
+    assert due(steps, all_three) == ([0, 2], True)
+    assert (steps.taken, steps.late) == (2, 1)
+
+
+def test_a_step_that_waits_for_a_worker_which_is_gone_is_taken_without_it() -> None:
+    steps = Steps(None)
+    for worker in (0, 1):
+        steps.push(Pushed(worker, 1))  # type: ignore[arg-type]
+    assert due(steps, frozenset({0, 1, 2})) is None
+    assert due(steps, frozenset({0, 1})) == ([0, 1], True)
 
 
 LARGE = """

@@ -199,7 +199,7 @@ def test_who_is_waited_for_is_said(job: MakeJob, monkeypatch: pytest.MonkeyPatch
     buffers = [torch.ones(4)]
     waiting = running.apart(add(*buffers), 0)
     (note,) = running.told("worker-0", "note")
-    assert note["text"].startswith("round 0 has waited")
+    assert note["text"].startswith("a step has waited")
     assert note["text"].endswith("for worker-1")
     running.together(add(*buffers), 1)
     assert equal(waiting.result(10).sums, buffers, 3)
@@ -239,7 +239,7 @@ def test_a_server_that_is_replaced_gets_back_the_sums_that_only_some_have(job: M
     late = running.apart(lambda backend: backend.finish(), 1).result(30)
     assert all(torch.equal(a, b) for a, b in zip(late.sums, fast_sums, strict=True))
     (fault,) = running.told("worker-1", "fault")
-    assert "server-1 lost; the others had its sums" in fault["text"]
+    assert "server-1 lost in a step; the others had its sums" in fault["text"]
     assert fault["steps"] == 0
     for result in running.together(add(*buffers)).values():
         assert equal(result.sums, buffers, 3)
@@ -261,7 +261,7 @@ def test_the_rest_push_again_when_a_worker_is_lost_in_the_middle_of_a_round(job:
         assert result.members == (1, 2)
         assert equal(result.sums, buffers, 5)
     (fault,) = running.told("worker-1", "fault")
-    assert (fault["text"], fault["steps"]) == ("round 1: worker-0 lost; all others pushed again", 1)
+    assert (fault["text"], fault["steps"]) == ("worker-0 lost in a step; all others pushed again", 1)
     assert fault["seconds"] >= 0
 
 

@@ -73,7 +73,7 @@ def backend(channel: Channel) -> Backend:
     links = Links(channel, loop)
     dense = Dense(channel, links, loop)
     dense.tables = RemoteTables(
-        Caller(links, loop, channel), True, _checkpoints(), lambda: dense.observer, lambda: dense.members
+        Caller(links, loop, channel), True, _checkpoints(), lambda: dense.observer, lambda: dense.counted
     )
     made.append(dense)
     links.start()

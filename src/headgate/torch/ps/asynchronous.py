@@ -21,6 +21,7 @@ from headgate.torch.ps.loop import Loop
 from headgate.torch.ps.model_tables import RemoteTables
 from headgate.torch.ps.remote_optimizer import RemoteOptimizer
 from headgate.torch.ps.schedules import Schedule
+from headgate.torch.waiting import Waits
 
 _GOODBYE_SECONDS = 1.0
 
@@ -49,6 +50,7 @@ class OnServers(Asynchronous):
         self._told: Answer | None = None
         self._closed = False
         self._noted: set[str] = set()
+        self._waits = Waits(channel.send)
         self.dealer = self._leased = Leased(self.caller, self._refresh, self._note, self._freeze)
 
     @property
@@ -94,6 +96,7 @@ class OnServers(Asynchronous):
         if self._closed:
             return
         self._closed = True
+        self._waits.close()
         pulled, pushed = sum(self.caller.bytes_in), sum(self.caller.bytes_out)
         self._note(
             f"worker-{self.index}: {pulled / 1e6:.1f} MB came from the servers and {pushed / 1e6:.1f} MB went to them; "
@@ -134,6 +137,7 @@ class OnServers(Asynchronous):
         answers = self._tables.push(adopted.optimizer)
         answers += adopted.step(self._clock if paced else None)
         self._tables.settle()
+        end = time.perf_counter()
         if self.observer is not None and self.observer.sampling():
             pushed = max((answer.reached for answer in answers), default=may)
             came = max((answer.came for answer in answers), default=may)
@@ -141,6 +145,8 @@ class OnServers(Asynchronous):
             self.observer.moved(Movement(spans, transfers(answers)))
             self.caller.compare_clocks()
         if paced:
+            slowest = "the slowest worker" if may - begin > end - may else "servers"
+            self._waits.add(begin, end, (self._clock or 0) + 1, (slowest,))
             self._done()
 
     def _begin(self) -> None:

@@ -122,7 +122,8 @@ class Round:
         ahead: Servers that have all sums of the round already.
         again: Whether it had to be pushed again.
         moved: When something of it last arrived.
-        waited: Workers that others were last seen to wait for.
+        waited: Tasks that were seen to be waited for.
+        changed: Whether the view changed while it ran.
         last: When the push of the chunk that came last arrived at its server, when its sum was sent, and when it came.
     """
 
@@ -141,7 +142,8 @@ class Round:
         self.late = False
         self.ahead: set[int] = set()
         self.again = False
-        self.waited: frozenset[int] = frozenset()
+        self.waited: frozenset[str] = frozenset()
+        self.changed = False
         self.noted = False
         self.last = (self.begun, self.begun, self.begun)
         self.traffic = [Traffic() for _ in board.layout.loads]

@@ -56,7 +56,7 @@ class Client:
         self._last: Round | None = None
         self._answers: dict[int, list[int]] = {}
         self._donor: int | None = None
-        self._staying: dict[int, frozenset[int]] = {}
+        self._views: dict[int, View] = {}
         self._offers = Offers(links)
         self._pusher = Pusher(links, loop)
         self._lost: set[str] = set()
@@ -107,9 +107,9 @@ class Client:
         if self._round is not None:
             self._round.done.set()
 
-    def members(self, running: Round) -> frozenset[int]:
-        """The workers that count in the view in which a round was completed, and do not leave."""
-        return self._staying.get(running.under, self._links.view.staying)
+    def view(self, running: Round) -> View:
+        """The view in which a round was completed."""
+        return self._views.get(running.under, self._links.view)
 
     def take_lost(self) -> set[str]:
         """Tasks that the views have lost since the last call."""
@@ -183,14 +183,15 @@ class Client:
 
     def _entered(self, former: View) -> None:
         view = self._links.view
-        self._staying[view.number] = view.staying
-        while len(self._staying) > _VIEWS_KEPT:
-            del self._staying[min(self._staying)]
+        self._views[view.number] = view
+        while len(self._views) > _VIEWS_KEPT:
+            del self._views[min(self._views)]
         self._lost |= _lost("worker", former.workers, view.workers) | _lost("server", former.servers, view.servers)
         if self._next is None and self._links.index not in view.active:
             self._donor = min(view.active, default=None)
         self._answers.clear()
         if self._round is not None:
+            self._round.changed = True
             self._round.target = None
             self._pusher.close()
         self._ask()
@@ -223,7 +224,7 @@ class Client:
             self._ask()
         elif header.round == self._next:
             if content["gone"]:
-                self.fail(Behind(f"the servers do not keep the sums of round {self._next} any more"))
+                self.fail(Behind("the servers no longer keep the sums that come next for it"))
                 return
             self._answers[server] = content["views"]
             self._settle()
@@ -287,7 +288,7 @@ class Client:
             self._pusher.pull(running)
         if still < _NOTE_SECONDS:
             return
-        waited = f"round {running.number} has waited {still:.0f} s for {self._waited(running)}"
+        waited = f"a step has waited {still:.0f} s for {self._waited(running)}"
         if self._hub_gone():
             self.fail(Forsaken(f"{waited}, and the hub is gone"))
         elif not running.noted:
@@ -298,13 +299,13 @@ class Client:
         running, content = self._round, message.json()
         if running is None or message.header.round != running.number or message.header.view != running.target:
             return
-        running.waited |= set(content["waited"])
+        running.waited |= {f"worker-{n}" for n in content["waited"]}
         if not running.pulling:
             self._pusher.again(running, server, content["needed"])
 
     def _waited(self, running: Round) -> str:
         absent = [f"server-{n}" for n in range(self._links.servers) if self._links.member(n) is None]
-        return ", ".join([*absent, *(f"worker-{n}" for n in sorted(running.waited))]) or "the servers' answers"
+        return ", ".join([*absent, *sorted(running.waited)]) or "the servers' answers"
 
 
 def _lost(role: str, before: Mapping[int, Member], now: Mapping[int, Member]) -> set[str]:

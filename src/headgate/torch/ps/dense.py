@@ -6,7 +6,7 @@ import statistics
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,6 +32,9 @@ class Dense(Backend):
         channel: To the hub; was welcomed, and has told a first view.
         links: To the servers.
         loop: Drives them.
+
+    Attributes:
+        counted: The workers whose gradients the last sums are of: `members`, and those that leave after that.
     """
 
     bucket_bytes = MIB
@@ -42,7 +45,7 @@ class Dense(Backend):
     def __init__(self, channel: Channel, links: Links, loop: Loop) -> None:
         welcome = channel.welcome
         self.index = welcome["index"]
-        self.members = tuple(range(welcome["plan"]["workers"]))
+        self.members = self.counted = tuple(range(welcome["plan"]["workers"]))
         self._channel = channel
         self._loop = loop
         self._servers = links.servers
@@ -67,10 +70,25 @@ class Dense(Backend):
         self._board = Board(buffers, self._servers)
         self._client.share(self._board)
 
-    def adopt_tables(self, model: torch.nn.Module, optimizer: Any, share: Callable[[], tuple[float, bool]]) -> None:
+    def adopt_tables(
+        self,
+        model: torch.nn.Module,
+        optimizer: Any,
+        share: Callable[[], tuple[float, bool]],
+        steps: Mapping[str, int],
+    ) -> None:
         self.tables.share = share
-        self.tables.adopt(self._models, model, optimizer)
+        self.tables.adopt(self._models, model, optimizer, steps)
         self._models += 1
+
+    def table_steps(self) -> dict[str, int]:
+        return self.tables.steps()
+
+    def overflows(self) -> list[bool]:
+        return self.tables.overflows()
+
+    def overflowed(self, anywhere: Sequence[bool]) -> None:
+        self.tables.overflowed(anywhere)
 
     def begin(self, weight: float) -> None:
         self._round = self._client.begin(self._registered, weight)
@@ -86,13 +104,22 @@ class Dense(Backend):
             self._even_out(running)
             self._count_late(running)
         self._count_loss(running, ended - running.begun)
-        self.members = tuple(sorted(self._client.members(running)))
+        view = self._client.view(running)
+        self.members, self.counted = tuple(sorted(view.staying)), tuple(sorted(view.active))
         self._round = None
         # What of the wait was exposed, as the chunk that came last saw it.
         arrived, sent, _ = (min(max(at, begun), ended) for at in running.last)
         sent = max(arrived, sent)
         transfers = self._transfers(running) if self.traced else ()
-        return RoundResult(running.board.sums, self.members, sent - arrived, ended - sent, transfers)
+        return RoundResult(
+            running.board.sums,
+            self.members,
+            sent - arrived,
+            ended - sent,
+            transfers,
+            running.waited - {f"worker-{self.index}"},
+            running.changed,
+        )
 
     def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
         with torch.no_grad():
@@ -156,7 +183,7 @@ class Dense(Backend):
     def _tell_late(self) -> None:
         self._told_late = time.monotonic()
         self._note(
-            f"worker-{self.index} was too late in {self._late_rounds} of {self._rounds} rounds: "
+            f"worker-{self.index} was too late with {self._late_rounds} of {self._rounds} gradients: "
             f"{self._late_samples:g} samples were not, or only in part, trained on"
         )
 
@@ -165,12 +192,15 @@ class Dense(Backend):
         lost = self._client.take_lost()
         usual = statistics.median(self._seconds) if self._seconds else seconds
         if lost and (running.again or any(task.startswith("server-") for task in lost)):
-            text = f"round {running.number}: {', '.join(sorted(lost))} lost; "
+            text = f"{', '.join(sorted(lost))} lost in {self._step_now()}; "
             text += "all others pushed again" if running.again else "the others had its sums"
             cost = max(0.0, seconds - usual)
             self._channel.send({"type": "fault", "text": text, "seconds": cost, "steps": int(running.again)})
         else:
             self._seconds.append(seconds)
+
+    def _step_now(self) -> str:
+        return "a step" if self.observer is None else f"step {self.observer.step}"
 
     def _transfers(self, running: Round) -> list[Transfer]:
         return [

@@ -68,13 +68,14 @@ class RemoteTables:
         self._adopted: list[_Adopted] = []
         caller.greetings.append(self._greet)
 
-    def adopt(self, number: int, model: nn.Module, optimizer: Any) -> None:
+    def adopt(self, number: int, model: nn.Module, optimizer: Any, steps: Mapping[str, int] | None = None) -> None:
         """Have the servers make the tables of a model and step them, and its layers use them.
 
         Args:
             number: Of the model, in the order in which they are prepared.
             model: The model.
             optimizer: Its optimizer, or None.
+            steps: By name of a table, the steps of it that others have taken before this worker joins them.
 
         Raises:
             OptimizerError: The optimizer cannot step a table.
@@ -88,8 +89,10 @@ class RemoteTables:
             group = _group(optimizer, weight)
             if group is not None:
                 check(optimizer, group)
-            table = RemoteTable(self.caller, f"{number}.{name}", weight._deferral, self._folder, self._observer)
             made = self._made(weight, optimizer, group)
+            name = f"{number}.{name}"
+            before = (steps or {}).get(name, 0)
+            table = RemoteTable(self.caller, name, weight._deferral, self._folder, self._observer, before)
             adopted = _Adopted(table, weight, None if group is None else optimizer, made)
             if self.caller.lowest:
                 self._create(adopted)
@@ -117,6 +120,33 @@ class RemoteTables:
             if gradient is not None or self._together:
                 pushed += adopted.table.push(gradient, head)
         return pushed
+
+    def steps(self) -> dict[str, int]:
+        """By name of a table, the steps of it that this worker knows of."""
+        return {adopted.table.name: adopted.table.steps for adopted in self._adopted}
+
+    def overflows(self) -> list[bool]:
+        """For each table, whether the gradient that is to be pushed is not finite."""
+        return [
+            adopted.weight.grad is not None and not _finite(adopted.weight.grad.detach()) for adopted in self._adopted
+        ]
+
+    @torch.no_grad()
+    def overflowed(self, anywhere: Sequence[bool]) -> None:
+        """Whether, for each table, the gradient of any worker that counts in this round is not finite.
+
+        A scaler that finds such a gradient leaves out the step: all have to find one, or none. So where another's is,
+        this worker's gets a row that is; and where this worker's does not count, it is dropped.
+        """
+        for adopted, is_anywhere, is_here in zip(self._adopted, anywhere, self.overflows()):
+            weight = adopted.weight
+            if is_here == is_anywhere:
+                continue
+            row = torch.zeros(int(is_anywhere), dtype=torch.int64, device=weight.device)
+            values = torch.full((len(row), weight.shape[1]), torch.inf, dtype=weight.dtype, device=weight.device)
+            marked = sparse(row, values, weight.shape)
+            kept = weight.grad if is_anywhere else None
+            weight.grad = marked if kept is None else kept + marked
 
     def settle(self) -> None:
         """Wait until all that was pushed is part of the tables."""
@@ -232,6 +262,11 @@ class RemoteTables:
             if fields:
                 state["state"][number] = fields
         return state
+
+
+def _finite(gradient: torch.Tensor) -> bool:
+    values = gradient._values() if gradient.is_sparse else gradient
+    return bool(values.isfinite().all())
 
 
 def _group(optimizer: Any, weight: torch.Tensor) -> Any:

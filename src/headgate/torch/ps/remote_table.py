@@ -27,6 +27,11 @@ class RemoteTable:
         deferral: What stands for it here.
         folder: Where files go that hold all of it; None: where temporary files go.
         observer: Gives whom to tell of lookups.
+        steps: Steps of it that were taken before this worker takes part.
+
+    Attributes:
+        steps: Steps that this worker knows of: those before, and those that it pushed for.
+        taken: The last of them of which the servers have said that it was taken.
     """
 
     def __init__(
@@ -36,6 +41,7 @@ class RemoteTable:
         deferral: Deferral,
         folder: str | None,
         observer: Callable[[], Observer | None],
+        steps: int = 0,
     ) -> None:
         self.name = name
         self._caller = caller
@@ -44,8 +50,7 @@ class RemoteTable:
         self._observer = observer
         self._rows = Rows(deferral.rows, caller.servers)
         self._pushed: list[Answer] = []
-        self._first = True
-        self.taken = 0
+        self.steps = self.taken = steps
 
     @property
     def servers(self) -> range:
@@ -53,8 +58,8 @@ class RemoteTable:
 
     def open(self) -> None:
         """Wait until the servers have the table."""
-        answers = [self._ask(server, "open", taken=0) for server in self.servers]
-        self.taken = max(answer.wait()["taken"] for answer in answers)
+        for answer in [self._ask(server, "open", taken=self.taken) for server in self.servers]:
+            answer.wait()
 
     def pull(self, rows: torch.Tensor) -> torch.Tensor:
         """The values of these rows (ascending, each once), after what was pushed here before."""
@@ -88,9 +93,9 @@ class RemoteTable:
         else:
             gradient = gradient.coalesce()
             rows, values = gradient.indices()[0].cpu(), gradient.values().cpu()
-        # A worker's first step is the next of the table: one that joins may have asked too early which that is.
-        head = {**head, "step": None if self._first else self.taken + 1, "used": gradient is not None}
-        self._first = False
+        # Counted here, not by the servers: where some may be left out, they are ahead of a worker that is late.
+        self.steps += 1
+        head = {**head, "step": self.steps, "used": gradient is not None}
         pushed = []
         for server, (places, sent) in enumerate(self._parted(rows)):
             part = values if len(self.servers) == 1 else values[places]
@@ -102,7 +107,8 @@ class RemoteTable:
         """Wait until what was pushed is part of the table."""
         pushed, self._pushed = self._pushed, []
         for answer in pushed:
-            self.taken = max(self.taken, answer.wait()["taken"])
+            answer.wait()
+        self.taken = self.steps
 
     def finish(self, seconds: float) -> None:
         """Wait so long until what was pushed has come: servers no longer listen to a worker that has left."""

@@ -26,7 +26,7 @@ def services(server: Server) -> list[Service]:
 
     def clerks(saved: Mapping[str, Any], again: bool) -> dict[str, Clerk]:
         needed = plan["workers"] - backups if backups else None
-        tables = Tables(server.index, together, needed, saved.get("tables", {}))
+        tables = Tables(server.index, together, needed, saved.get("tables", {}), server.note)
         if together:
             return {"tables": tables}
         parameters = Parameters(saved.get("parameters", {}))

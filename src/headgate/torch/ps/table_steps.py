@@ -57,10 +57,8 @@ class Steps:
         self._waiting: dict[int, dict[int, Question]] = {}
 
     def push(self, question: Question) -> None:
-        """A worker's push; one that does not say its step is part of the next."""
-        step = question.content["step"]
-        step = self.taken + 1 if step is None else step
-        self._waiting.setdefault(step, {})[question.worker] = question
+        """A worker's push."""
+        self._waiting.setdefault(question.content["step"], {})[question.worker] = question
 
     def told(self, step: int) -> None:
         """A worker knows of this step, which a former life of the server took."""
@@ -70,7 +68,7 @@ class Steps:
         """The pushes of a step that is due now; None: there is none.
 
         Args:
-            present: Workers that are there.
+            present: Workers that count.
         """
         for step in sorted(self._waiting)[:1]:
             pushes = self._waiting[step]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,13 +23,22 @@ class Tables(Clerk):
         together: Whether the workers step together.
         needed: How many pushes make a step of a table then; None: all.
         saved: What `state` gave to a former life of the server.
+        note: Tells the user something.
     """
 
     lost: Mapping[str, str] = {
         "table.create": "its rows of sparse tables begin anew, and what workers have pushed to them is lost"
     }
 
-    def __init__(self, server: int, together: bool, needed: int | None, saved: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        server: int,
+        together: bool,
+        needed: int | None,
+        saved: Mapping[str, Any],
+        note: Callable[[str], None],
+    ) -> None:
+        self._note = note
         self._server = server
         self._together = together
         self._needed = needed
@@ -63,7 +72,7 @@ class Tables(Clerk):
             self._waiting.setdefault(name, []).append((operation, question))
 
     def entered(self, view: View) -> None:
-        self._present = frozenset(view.workers)
+        self._present = view.active  # one that joins waits for the others' state, and they would wait for its push
         for name in self._steps:
             self._take_steps(name)
 
@@ -73,10 +82,10 @@ class Tables(Clerk):
             for name in sorted(self._complete)
         }
 
-    @property
-    def late(self) -> int:
-        """Pushes that came too late to count."""
-        return sum(steps.late for steps in self._steps.values())
+    def close(self) -> None:
+        late = sum(steps.late for steps in self._steps.values())
+        if late:
+            self._note(f"{late} gradients of sparse tables came too late to count")
 
     # --- how a table comes about -------------------------------------------------------------------------------------
 
@@ -113,7 +122,7 @@ class Tables(Clerk):
     def _open(self, name: str, question: Question) -> None:
         """A worker comes to know of a table, or tells which step of it it knows of."""
         self._steps[name].told(question.content["taken"])
-        question.answer(taken=self._steps[name].taken)
+        question.answer()
         self._take_steps(name)
 
     def _pull(self, name: str, question: Question) -> None:
@@ -125,7 +134,7 @@ class Tables(Clerk):
             self._take_steps(name)
         else:
             self._apply(name, [question])
-            question.answer(taken=0)
+            question.answer()
 
     def _fields(self, name: str, question: Question) -> None:
         question.answer(fields=self._shards[name].fields())
@@ -143,7 +152,7 @@ class Tables(Clerk):
             if pushes.counts:
                 self._apply(name, pushes.questions)
             for question in pushes.questions:
-                question.answer(taken=steps.taken)
+                question.answer()
 
     def _apply(self, name: str, questions: Sequence[Question]) -> None:
         pushes = [question.content for question in questions]
