@@ -88,9 +88,9 @@ def running(driver: Driver, now: float, *specs: Job) -> None:
 
 
 class Team(Driver):
-    """A running job `r/a` of several tasks on `NODES`, all of them connected."""
+    """A running job `r/a` of several tasks on `NODES`, all of them connected unless it is said that none is."""
 
-    def __init__(self, plan: Plan, policy: Policy | None = None, **fields: Any) -> None:
+    def __init__(self, plan: Plan, policy: Policy | None = None, *, connected: bool = True, **fields: Any) -> None:
         super().__init__(policy)
         for node in NODES:
             self.step(0.0, NodeJoined(node))
@@ -98,7 +98,8 @@ class Team(Driver):
         names = tuple(node.name for node in NODES)
         self.step(0.0, JobSubmitted("r/a", self.spec, nodes=names))
         self.begun = self.step(0.0, JobPlanned("r/a", 1, plan))
-        self.connect(*(action.task for action in self.begun if isinstance(action, StartTask)))
+        if connected:
+            self.connect(*(action.task for action in self.begun if isinstance(action, StartTask)))
 
     def connect(self, *tasks: str) -> None:
         for task in tasks:

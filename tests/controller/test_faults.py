@@ -307,3 +307,21 @@ def test_what_a_lost_task_leaves_goes_to_the_others_of_its_job_and_node() -> Non
         "r/a/worker-0": 2 / 3,
         "r/a/worker-2": 2 / 3,
     }
+
+
+@pytest.mark.parametrize(
+    ("met", "reason"),
+    [
+        (("r/a/server-0", "r/a/worker-1"), "finished"),
+        (
+            ("r/a/server-0",),
+            "finished, 2 times over: its workers shared nothing, for none uses headgate.torch, .keras or .jax",
+        ),
+    ],
+)
+def test_workers_of_whom_none_ever_connected_each_did_the_whole_job(met: tuple[str, ...], reason: str) -> None:
+    team = Team(ps(workers=2), connected=False)
+    team.connect(*met)
+    exits(team, "worker-0", WELL)
+    exits(team, "worker-1", WELL)
+    assert marks(exits(team, "server-0", WELL)) == [("done", reason)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headgate.hub.attempt import Attempt
+from headgate.hub.attempt import APART_SECONDS, Attempt
 from headgate.jobs import ProgressRule
 from headgate.plans import Plan
 from headgate.telemetry.patterns import ProgressReader
@@ -16,16 +16,17 @@ from headgate.telemetry.patterns import ProgressReader
 class Told:
     """An attempt of `r/a`, and what it sent to whom."""
 
-    def __init__(self, workers: int = 3) -> None:
+    def __init__(self, workers: int = 3, connected: bool = True) -> None:
         self.sent: list[tuple[str, Mapping[str, Any]]] = []
         plan = Plan(strategy="ps", workers=workers, servers=1, batch_per_worker=None)
         self.attempt = Attempt("r/a", 1, plan, True, lambda task, message: self.sent.append((task, message)))
         for name in ("server-0", *(f"worker-{i}" for i in range(workers))):
-            self.start(name)
+            self.start(name, connected=connected)
 
-    def start(self, name: str, joins: bool = False) -> None:
+    def start(self, name: str, joins: bool = False, connected: bool = True) -> None:
         self.attempt.start(name, "here", "127.0.0.1", ProgressReader(ProgressRule()), joins)
-        self.attempt.connect(name)
+        if connected:
+            self.attempt.connect(name)
 
     def orders(self) -> list[tuple[str, object]]:
         """What was sent since the last call, other than views and greetings: to whom, and for whom or what."""
@@ -132,3 +133,22 @@ def test_a_job_of_one_task_is_told_of_nobody() -> None:
     attempt.connect("worker-0")
     assert [message["type"] for message in sent] == ["welcome"]
     assert "secrets" not in sent[0]
+
+
+def test_workers_that_make_progress_for_long_and_never_connect_are_apart_which_is_told_once() -> None:
+    told = Told(connected=False)
+    told.attempt.connect("server-0")  # which is ours
+    assert [told.attempt.are_apart(5.0 + t) for t in (0.0, APART_SECONDS - 1, APART_SECONDS, 100.0)] == [
+        *(False, False, True, False)
+    ]
+
+
+def test_workers_that_have_connected_or_are_one_are_not_apart_however_they_end() -> None:
+    late, alone = Told(connected=False), Told(workers=1, connected=False)
+    assert not late.attempt.are_apart(0.0)
+    late.attempt.connect("worker-1")
+    assert not any(told.attempt.are_apart(100.0, ended=True) for told in (late, alone))
+
+
+def test_a_worker_that_ended_well_and_never_connected_shows_that_all_are_apart() -> None:
+    assert Told(connected=False).attempt.are_apart(0.0, ended=True)

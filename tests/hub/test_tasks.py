@@ -6,6 +6,7 @@ import pytest
 from tests.hub.team import Team
 from tests.hub.user import SECONDS, User
 
+from headgate.telemetry.store import RunReader
 from headgate.testing import wait
 
 PS = ("--strategy", "ps", "--workers", "2", "--servers", "1")
@@ -126,3 +127,23 @@ def test_a_stopped_job_goes_on_under_another_plan(team: Team) -> None:
         "==> worker-1 <==",
         "==> worker-2 <==",
     ]
+
+
+def test_of_workers_that_share_nothing_people_are_warned_once_and_told_at_the_end(user: User) -> None:
+    user.write(
+        "plain.py",
+        """
+        import os, time
+        print("step 1 loss 1.0", flush=True)
+        while os.environ["HEADGATE_TASK"].endswith("1") and not os.path.exists("go"):
+            time.sleep(0.05)
+        """,
+    )
+    run = user.detaches("plain.py", "--strategy", "allreduce", "--workers", "2")
+    share = "the 2 workers of job plain share nothing: plain.py does not use headgate.torch"
+    user.sees_job("plain", lambda job: job["reason"].startswith(share), what="is said to run twice")
+    user.touch("go")
+    assert user.sees_state("plain", "done")["reason"].startswith("finished, 2 times over")
+    with RunReader(user.home / "runs" / run / "run.sqlite") as reader:
+        warnings = [row["text"] for row in reader.rows("events", "kind = 'warning'")]
+    assert len([text for text in warnings if text.startswith(share)]) == 1

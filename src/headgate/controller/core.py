@@ -114,6 +114,7 @@ class Controller:
         match event:
             case TaskConnected():
                 task.connected = True
+                job.met = job.met or task.is_worker
             case TaskJoined():
                 task.joins = False
             case TaskLeaves():
@@ -197,7 +198,7 @@ class Controller:
             job.not_before = turn.now
             return [job.mark("waiting", f"{job.restart}; started again")]
         if failure is None:
-            return [job.mark("done", "finished", 0)]
+            return [job.mark("done", _finished(job), 0)]
         reason = failure.in_words()
         started = failure.code is not None or failure.signal is not None
         if started and job.retried < job.spec.retries:
@@ -329,3 +330,10 @@ class Controller:
             if job.state == "waiting" and job.plan is not None:
                 times.append(self._start_time(job))
         return min((t for t in times if t is not None), default=None)
+
+
+def _finished(job: JobRecord) -> str:
+    workers = job.planned().workers
+    if workers == 1 or job.met:
+        return "finished"
+    return f"finished, {workers} times over: its workers shared nothing, for none uses headgate.torch, .keras or .jax"

@@ -77,6 +77,7 @@ class JobRecord:
         restart: Why it is to be started again from its last checkpoint, once its tasks have ended.
         failure: How the task ended that the attempt failed with, or the first that did not end well when told to.
         finished: A worker of this attempt has come to the end.
+        met: A worker of this attempt has connected.
         faults: Tasks lost since the last checkpoint that cost more than themselves.
         starts: How often each task was started in this attempt.
         granted: What the policy grants it, as a whole.
@@ -99,6 +100,7 @@ class JobRecord:
     restart: str | None = None
     failure: Exit | None = None
     finished: bool = False
+    met: bool = False
     faults: int = 0
     starts: Counter[str] = field(default_factory=Counter)
     granted: Share = field(default_factory=Share)
@@ -150,7 +152,7 @@ class JobRecord:
         """A further attempt begins."""
         self.attempt += 1
         self.ends_as = self.restart = self.failure = None
-        self.finished = False
+        self.finished = self.met = False
         self.granted = Share()
         self.starts.clear()
 

@@ -15,6 +15,9 @@ from headgate.telemetry.patterns import ProgressReader
 
 _SHOWN: tuple[Column, ...] = ("cpu_cores", "memory_bytes", "net_in", "net_out")
 
+APART_SECONDS = 10.0
+"""How long workers that have not connected tell of progress in their output before they are taken for strangers."""
+
 Send = Callable[[TaskId, Mapping[str, object]], None]
 
 
@@ -72,6 +75,9 @@ class Attempt:
         self._waiting: list[str] = []
         self._donor: str | None = None  # while it was told to save and has not
         self._served: list[str] = []
+        self._met = False  # whether a worker has connected
+        self._trained_since: float | None = None  # without one having connected
+        self._told_apart = False
 
     @property
     def plan(self) -> Plan:
@@ -100,6 +106,7 @@ class Attempt:
     def connect(self, name: str) -> None:
         """A task said hello."""
         self._connected.add(name)
+        self._met = self._met or name.startswith("worker-")
         task = self.tasks[name]
         self._send(f"{self._job}/{name}", {**self._peers.welcome(name, task.threads), "spin": task.spin})
         if self._together:
@@ -182,6 +189,21 @@ class Attempt:
         if len(self.tasks) == 1 or self.lowest is None:
             return progress
         return self._course.add(progress, f"{self._job}/{self.lowest}")
+
+    def are_apart(self, now: float, ended: bool = False) -> bool:
+        """Whether the workers turn out to know nothing of each other: none has connected, and one has ended well, or
+        has told of progress in its output for a while. True once.
+
+        Args:
+            now: When a worker told of progress in its output, or ended; seconds on any clock.
+            ended: It ended.
+        """
+        if self._met or self._told_apart or self.plan.workers < 2:
+            return False
+        if self._trained_since is None:
+            self._trained_since = now
+        self._told_apart = ended or now - self._trained_since >= APART_SECONDS
+        return self._told_apart
 
     # --- small things -----------------------------------------------------------------------------------------------
 

@@ -82,6 +82,8 @@ class Hearing(Listener):
         for reading in readings:
             if not told.reports_itself:
                 self._progress(task, messages.read(task, reading, live.spec.progress.metric))
+        if readings and attempt.are_apart(run.clock()):
+            self._apart(run, live)
 
     def _message(self, task: TaskId, message: Mapping[str, Any]) -> None:
         run, live, attempt, name = self._find(task)
@@ -117,7 +119,7 @@ class Hearing(Listener):
 
     def ended(self, task: TaskId, exit: Exit) -> None:
         """A task has ended, or could not be started; on the loop."""
-        run, _, attempt, name = self._find(task)
+        run, live, attempt, name = self._find(task)
         last_line = attempt.tasks[name].last_line
         if exit.code and exit.reason is None and last_line:
             exit = replace(exit, reason=f"exit code {exit.code}, after the line: {last_line[:_LINE_SHOWN]}")
@@ -126,6 +128,8 @@ class Hearing(Listener):
         attempt.leave(name, exit.ok)
         if not exit.ok:
             self._lost(task)
+        elif name.startswith("worker-") and attempt.are_apart(run.clock(), ended=True):
+            self._apart(run, live)
         self._step(events.TaskExited(task, exit))
 
     def _warned(self, task: TaskId | None, text: str) -> None:
@@ -150,6 +154,17 @@ class Hearing(Listener):
             text = f"at step {live.step} again, as before its tasks were lost"
             self._ledger.event(run, "fault", text, live.spec.name, seconds=cost[0], steps=cost[1])
         self._step(whole)
+
+    def _apart(self, run: LiveRun, live: LiveJob) -> None:
+        """The workers of a job turn out to know nothing of each other."""
+        workers = live.current.plan.workers if live.current is not None else 0
+        what = Path(live.spec.script).name if live.spec.script is not None else "its command"
+        live.reason = (
+            f"the {workers} workers of job {live.spec.name} share nothing: {what} does not use headgate.torch, "
+            "headgate.keras or headgate.jax; each trains the whole job"
+        )
+        run.record_job(live.spec.name)
+        self._ledger.event(run, "warning", live.reason, live.spec.name)
 
     def _saved(self, task: TaskId, message: Mapping[str, Any]) -> None:
         run, live, attempt, name = self._find(task)
