@@ -1,0 +1,142 @@
+"""What measurements say of all plans: physics fitted robustly, and a Gaussian process for what it leaves over.
+
+The throughput's logarithm is taken for a Gaussian process whose mean is the physics at its most probable parameters.
+Its covariance is the sum of what not knowing the parameters means for each plan (the formula's slopes there), of a
+smooth function of the plan's shape (Matérn 5/2), and of a part of each plan's own. Near measurements it interpolates;
+far from them it extrapolates as physics does, and its band says how well that is known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.optimize import least_squares, minimize
+
+from headgate.planning import physics
+from headgate.planning.traits import Floats, Indices, Traits
+
+_SCALE = 0.05  # of the logarithm: past it, a measurement far from the formula counts for less
+_SMOOTH, _OWN, _LENGTH = (0.10, 0.7), (0.06, 0.5), (1.5, 0.7)  # usual value, deviation of its logarithm
+_MOST = 200  # measurements that the few numbers of the covariance are found from
+_TINY = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """What is known of the throughput's logarithm of each plan, before `told` and after.
+
+    Args:
+        physics: Most probable parameters.
+        mean: Of each plan, (plans,).
+        deviation: Standard deviations, (plans,).
+    """
+
+    physics: Floats
+    mean: Floats
+    deviation: Floats
+    _slopes: Floats
+    _shape: Floats
+    _told: Indices
+    _weights: tuple[Floats, bool]
+    _smooth: float
+    _own: float
+    _lengths: Floats
+
+    def covariance(self, of: Indices, others: Indices) -> Floats:
+        """Between some plans and others, by index."""
+        between = self._before(of, others)
+        if self._told.size == 0:
+            return between
+        left, right = self._before(of, self._told), self._before(self._told, others)
+        return np.asarray(between - left @ cho_solve(self._weights, right))
+
+    def _before(self, of: Indices, others: Indices) -> Floats:
+        smooth = self._smooth**2 * _matern(self._shape[of], self._shape[others], self._lengths)
+        own = self._own**2 * (of[:, None] == others[None, :])
+        return np.asarray(self._slopes[of] @ self._slopes[others].T + smooth + own)
+
+
+def fit(of: Traits, prior: physics.Prior, told: Sequence[int], logs: Sequence[float], noise: Sequence[float]) -> Belief:
+    """Learn from measurements.
+
+    Args:
+        of: Traits of all plans.
+        prior: What the parameters are before.
+        told: Indices of the plans that were measured, each once.
+        logs: Logarithms of their throughputs.
+        noise: Standard deviations of these as measurements.
+    """
+    at = np.asarray(told, np.intp)
+    y, sigma = np.asarray(logs, np.float64), np.asarray(noise, np.float64)
+    most_probable = _most_probable(of, prior, at, y)
+    here, slopes = physics.slopes(most_probable, of)
+    mean = here + slopes @ (prior.mean - most_probable)
+    known = slopes * prior.deviation
+    rest = y - mean[at]
+    smooth, own, lengths = _covariance(known[at], of.shape[at], rest, sigma)
+    told_matrix = known[at] @ known[at].T + smooth**2 * _matern(of.shape[at], of.shape[at], lengths)
+    told_matrix += np.diag(own**2 + sigma**2)
+    weights = cho_factor(told_matrix, lower=True) if at.size else (np.zeros((0, 0)), True)
+    prior_variance = (known**2).sum(1) + smooth**2 + own**2
+    if at.size == 0:
+        return Belief(most_probable, mean, np.sqrt(prior_variance), known, of.shape, at, weights, smooth, own, lengths)
+    cross = known @ known[at].T + smooth**2 * _matern(of.shape, of.shape[at], lengths)
+    cross[at, np.arange(at.size)] += own**2
+    after = mean + cross @ cho_solve(weights, rest)
+    variance = prior_variance - (cross * cho_solve(weights, cross.T).T).sum(1)
+    deviation = np.sqrt(np.maximum(variance, _TINY))
+    return Belief(most_probable, after, deviation, known, of.shape, at, weights, smooth, own, lengths)
+
+
+def _most_probable(of: Traits, prior: physics.Prior, at: Indices, y: Floats) -> Floats:
+    """Parameters by least squares with priors, in which a single measurement that is far off counts for little."""
+    if at.size == 0:
+        return prior.mean
+    measured = _part(of, at)
+
+    def off(parameters: Floats) -> Floats:
+        rest = (np.log(physics.seconds(parameters, measured)[0]) - y) / _SCALE
+        soft = np.sign(rest) * np.sqrt(2 * (np.sqrt(1 + rest**2) - 1))
+        return np.concatenate([soft, (parameters - prior.mean) / prior.deviation])
+
+    return np.asarray(least_squares(off, prior.mean, max_nfev=200).x)
+
+
+def _part(of: Traits, at: Indices) -> Traits:
+    """The traits of some plans."""
+    arrays = {f.name: getattr(of, f.name)[at] for f in fields(of) if f.name != "kind_names"}
+    return replace(of, **arrays)
+
+
+def _covariance(known: Floats, shape: Floats, rest: Floats, sigma: Floats) -> tuple[float, float, Floats]:
+    """How large and how smooth what physics leaves over is: the most probable values, given what is usual."""
+    usual = np.log([_SMOOTH[0], _OWN[0], *[_LENGTH[0]] * shape.shape[1]])
+    deviation = np.array([_SMOOTH[1], _OWN[1], *[_LENGTH[1]] * shape.shape[1]])
+    known, shape, rest, sigma = (each[:_MOST] for each in (known, shape, rest, sigma))
+    from_physics = known @ known.T
+
+    def unlikely(values: Floats) -> float:
+        smooth, own, lengths = math.exp(values[0]), math.exp(values[1]), np.exp(values[2:])
+        matrix = from_physics + smooth**2 * _matern(shape, shape, lengths) + np.diag(own**2 + sigma**2)
+        try:
+            factor = cho_factor(matrix, lower=True)
+        except np.linalg.LinAlgError:
+            return 1e10
+        fit = 0.5 * rest @ cho_solve(factor, rest) + np.log(np.diag(factor[0])).sum()
+        return float(fit + 0.5 * (((values - usual) / deviation) ** 2).sum())
+
+    found = usual
+    if rest.size >= 4:
+        found = np.clip(minimize(unlikely, usual, method="L-BFGS-B", options={"maxiter": 40}).x, -7.0, 3.0)
+    return math.exp(found[0]), math.exp(found[1]), np.exp(found[2:])
+
+
+def _matern(a: Floats, b: Floats, lengths: Floats) -> Floats:
+    """Matérn 5/2 correlation between rows."""
+    apart = (((a / lengths)[:, None, :] - (b / lengths)[None, :, :]) ** 2).sum(-1)
+    root = np.sqrt(5.0 * apart)
+    return np.asarray((1 + root + root**2 / 3) * np.exp(-root))

@@ -1,0 +1,199 @@
+"""Finding the best of many plans by few measurements: ask which to measure, tell what it brought."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import median
+
+import numpy as np
+from scipy.stats import norm, t
+
+from headgate.cluster import Cluster
+from headgate.planning import fitting, physics
+from headgate.planning.traits import Floats, Indices, traits
+from headgate.plans import Plan, Prediction
+
+_NOISE, _NOISE_WEIGHT = 0.012, 4  # usual deviation of a measurement's logarithm, and what it weighs in measurements
+_CAUTION = 0.25  # deviations by which an uncertain plan is marked down
+_EQUAL = _NOISE / 2  # of the logarithm: plans that measurements can hardly tell apart
+_BUDGETS = (0.15, 0.3, 0.5, 0.75, 1.0)  # parts of the plans, those with the fewest tasks first
+_OUTCOMES = norm.ppf((np.arange(12) + 0.5) / 12)
+_LOOKED_AT = 400  # plans of a large space that may turn out the best, and that may be asked for
+
+
+class Planner:
+    """Chooses from a space of plans. Deterministic: the same measurements give the same answers.
+
+    Args:
+        space: Plans, each once.
+        cluster: Where they are placed; None: nothing is known of their nodes.
+        seed: Which of the plans of a very large space are looked at, beside the most promising ones.
+
+    Raises:
+        ValueError: There is no plan.
+    """
+
+    def __init__(self, space: Sequence[Plan], *, cluster: Cluster | None = None, seed: int = 0) -> None:
+        self._space = list(dict.fromkeys(space))
+        if not self._space:
+            raise ValueError("a Planner needs at least one plan; the space is empty")
+        self._index = {plan: i for i, plan in enumerate(self._space)}
+        self._cluster = cluster
+        self._random = np.random.default_rng(seed)
+        self._told: dict[int, list[float]] = {}
+        self._batches: list[float] = []
+        self._failed: dict[int, str] = {}
+        self._tasks = np.array([plan.tasks for plan in self._space])
+        self._belief: fitting.Belief | None = None
+
+    def tell(self, plan: Plan, *, throughput: float, step_time: float | None = None) -> None:
+        """What a plan was measured to bring; repeated measurements of one plan are averaged.
+
+        Args:
+            plan: One of the space.
+            throughput: Samples a second.
+            step_time: Seconds of a step. Says how many samples it has where plans leave that to the script.
+
+        Raises:
+            ValueError: The plan is not in the space, or a number is not finite and above 0.
+        """
+        for name, value in (("throughput", throughput), ("step_time", step_time)):
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name} is {value!r}; expected more than 0; fail() tells of a plan that did not run")
+        at = self._at(plan)
+        self._failed.pop(at, None)
+        self._told.setdefault(at, []).append(math.log(throughput))
+        if step_time is not None and plan.batch_per_worker is None:
+            self._batches.append(throughput * step_time / plan.workers)
+        self._belief = None
+
+    def fail(self, plan: Plan, reason: str) -> None:
+        """A plan did not run: it is neither asked for again nor the best.
+
+        Raises:
+            ValueError: It is not in the space.
+        """
+        self._failed[self._at(plan)] = reason
+        self._belief = None
+
+    @property
+    def failed(self) -> dict[Plan, str]:
+        """The plans that did not run, and why."""
+        return {self._space[i]: reason for i, reason in self._failed.items()}
+
+    def ask(self) -> Plan | None:
+        """The plan most worth measuring next, to find the best one within each number of tasks; None when all have
+        been.
+
+        The gain is that in the throughput of the plan that would be chosen, expected over what the measurement may
+        say (knowledge gradient: Frazier et al., 2009), added over several budgets of tasks.
+        """
+        open_to = np.array([i for i in range(len(self._space)) if i not in self._told and i not in self._failed])
+        if open_to.size == 0:
+            return None
+        belief = self._believe()
+        hopeful = belief.mean + belief.deviation
+        asked = self._shortlist(open_to, hopeful)
+        if not self._told:
+            # Nothing is known: what says most about all the others.
+            others = self._shortlist(self._running(), hopeful)
+            among = belief.covariance(asked, others)
+            told = (among**2).sum(1) / (belief.deviation[asked] ** 2 + _NOISE**2)
+            return self._space[int(asked[np.argmax(told)])]
+        gain = np.zeros(asked.size)
+        running = self._running()
+        for most in np.unique(np.quantile(self._tasks[running], _BUDGETS, method="lower")):
+            within = self._shortlist(running[self._tasks[running] <= most], hopeful)
+            level = np.exp(belief.mean[within] - belief.mean.max())
+            moves = belief.covariance(asked, within) * level
+            moves /= np.sqrt(belief.deviation[asked] ** 2 + _NOISE**2)[:, None]
+            then = np.mean([(level + outcome * moves).max(1) for outcome in _OUTCOMES], axis=0)
+            gain += then / level.max() - 1
+        return self._space[int(asked[np.argmax(gain)])]
+
+    def predict(self, plan: Plan) -> Prediction:
+        """What a plan is expected to bring.
+
+        Raises:
+            ValueError: It is not in the space.
+        """
+        return self._prediction(self._at(plan))
+
+    def best(self, where: Callable[[Plan], bool] | None = None) -> Prediction:
+        """The plan to run: of those expected to be the fastest one that is well known; of equal ones that with the
+        fewest nodes, then the fewest tasks.
+
+        Args:
+            where: Which plans may be chosen; None: all.
+
+        Raises:
+            ValueError: No plan that may run is left.
+        """
+        allowed = [i for i in self._running() if where is None or where(self._space[i])]
+        if not allowed:
+            tried = "; ".join(f"{reason}" for reason in dict.fromkeys(self._failed.values()))
+            raise ValueError("no plan is left to choose from" + (f"; those that failed: {tried}" if tried else ""))
+        belief = self._believe()
+        # The fastest of many uncertain ones is fast in part by luck.
+        score = belief.mean - _CAUTION * belief.deviation
+        highest = max(score[i] for i in allowed)
+        equal = [i for i in allowed if score[i] >= highest - _EQUAL]
+        return self._prediction(min(equal, key=lambda i: (_nodes(self._space[i]), self._space[i].tasks, -score[i])))
+
+    # --- what is known -----------------------------------------------------------------------------------------------
+
+    def _at(self, plan: Plan) -> int:
+        if plan not in self._index:
+            raise ValueError(f"{plan} is not in the space of this Planner")
+        return self._index[plan]
+
+    def _running(self) -> Indices:
+        """Indices of the plans that did not fail."""
+        return np.array([i for i in range(len(self._space)) if i not in self._failed], np.intp)
+
+    def _shortlist(self, of: Indices, hopeful: Floats) -> Indices:
+        """The most promising plans, and some others."""
+        if of.size <= _LOOKED_AT:
+            return of
+        first = of[np.argsort(-hopeful[of], kind="stable")]
+        rest = self._random.choice(first[_LOOKED_AT * 3 // 4 :], _LOOKED_AT // 4, replace=False)
+        return np.concatenate([first[: _LOOKED_AT * 3 // 4], rest])
+
+    def _believe(self) -> fitting.Belief:
+        if self._belief is None:
+            told = {i: logs for i, logs in self._told.items() if i not in self._failed}
+            self._traits = traits(self._space, self._cluster, median(self._batches) if self._batches else 1.0)
+            spare = [log - sum(logs) / len(logs) for logs in told.values() for log in logs if len(logs) > 1]
+            free = sum(len(logs) - 1 for logs in told.values())
+            noise = math.sqrt((_NOISE_WEIGHT * _NOISE**2 + sum(x * x for x in spare)) / (_NOISE_WEIGHT + free))
+            logs = [sum(each) / len(each) for each in told.values()]
+            samples = self._traits.samples
+            step = median(samples[i] / math.exp(log) for i, log in zip(told, logs)) if told else 1.0
+            batch = math.exp(np.log(samples / self._traits.workers).mean())
+            usual = physics.prior(step, batch, len(self._traits.kind_names))
+            sigma = [noise / math.sqrt(len(each)) for each in told.values()]
+            self._belief = fitting.fit(self._traits, usual, list(told), logs, sigma)
+        return self._belief
+
+    def _prediction(self, at: int) -> Prediction:
+        belief = self._believe()
+        throughput, parts = physics.seconds(belief.physics, self._traits)
+        # The band is 90 % of Student's t: how large deviations are is itself known from few measurements only.
+        mean, off = belief.mean[at], t.ppf(0.95, max(len(self._told) / 2, 2.0)) * belief.deviation[at]
+        # What physics says of the parts, in proportion to what is predicted of the whole.
+        scale = float(throughput[at] / math.exp(mean))
+        seconds = {name: float(values[at]) * scale for name, values in parts.items() if values[at] > 0}
+        return Prediction(
+            plan=self._space[at],
+            throughput=math.exp(mean),
+            low=math.exp(mean - off),
+            high=math.exp(mean + off),
+            seconds=seconds,
+            binds=max(seconds, key=lambda name: seconds[name]),
+        )
+
+
+def _nodes(plan: Plan) -> int:
+    """Nodes that a plan takes, as far as it is placed."""
+    return len({*plan.worker_nodes, *plan.server_nodes})
