@@ -50,10 +50,24 @@ def test_every_problem_is_told_at_once_with_its_line_and_cure(tmp_path: Path) ->
     text = "strategy: sp\nworker: 2\nservers: true\nbatch_per_worker: [8, x]\nstaleness: 1.5\n"
     assert problems(tmp_path, text) == [
         "line 1: strategy: found 'sp'; expected 'single', 'allreduce' or 'ps'",
-        "line 2: file: unknown key 'worker'; did you mean 'workers'?",
+        "line 2: top level: unknown key 'worker'; did you mean 'workers'?",
         "line 3: servers: found True; expected a number",
         "line 4: batch_per_worker: found [8, 'x']; expected a number of samples, or one for each worker: [32, 16]",
         "line 5: staleness: found 1.5; expected a whole number",
+    ]
+
+
+def test_what_makes_no_sense_is_told_with_the_rest_as_far_as_that_does_not_matter_to_it(tmp_path: Path) -> None:
+    text = "strategy: ps\nworkers: 0\nserver: 1\nservers: two\nserver_nodes: [a]\nstaleness: 3\n"
+    assert problems(tmp_path, text) == [
+        "line 2: workers: found 0; expected at least 1",
+        "line 3: top level: unknown key 'server'; did you mean 'servers'?",
+        "line 4: servers: found 'two'; expected a whole number",
+        "line 6: staleness: found 3; expected none for a synchronous plan",
+    ]
+    assert problems(tmp_path, "workers: 0\nservers: 1\n") == [
+        "line 1: strategy: it is missing; add it",
+        "line 1: workers: found 0; expected at least 1",
     ]
 
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from headgate import units
 from headgate.cluster import Cluster, Gpu, Node
-from headgate.userfile import Place, UserFile
+from headgate.userfile import Entry, Number, Place, UserFile, Whole
 
 NAME_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 """What a node or a lab may be called: it is a host name, and a part of other names."""
@@ -65,12 +65,6 @@ def _address(value: str) -> str:
     return str(address)
 
 
-def _no_bool(value: object) -> object:
-    if isinstance(value, bool):
-        raise ValueError("expected a number")
-    return value
-
-
 def _gpu(value: object) -> object:
     return {"index": value} if isinstance(value, int) and not isinstance(value, bool) else value
 
@@ -82,25 +76,21 @@ def _example(kind: str | list[str], example: str) -> WithJsonSchema:
 Text = Annotated[str, WithJsonSchema({"type": ["string", "number"]})]
 Name = Annotated[Text, AfterValidator(_name)]
 Address = Annotated[str, AfterValidator(_address), _example("string", "10.77.0.1")]
-Cores = Annotated[float, BeforeValidator(_no_bool), Field(ge=LEAST_CORES)]
-Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=MOST_NODES)]
+Cores = Annotated[Number, Field(ge=LEAST_CORES)]
+Count = Annotated[Whole, Field(ge=1, le=MOST_NODES)]
 Bytes = Annotated[int, BeforeValidator(units.size), Field(gt=0), _example(["integer", "string"], "2GiB")]
 Rate = Annotated[float, BeforeValidator(units.rate), Field(ge=LEAST_RATE), _example("string", "200Mbit")]
 
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-
-class GpuEntry(_Entry):
+class GpuEntry(Entry):
     """A GPU: of this machine by its number alone, or one on paper by name and memory."""
 
-    index: Annotated[int, BeforeValidator(_no_bool), Field(ge=0)] | None = None
+    index: Annotated[Whole, Field(ge=0)] | None = None
     name: Text = ""
     memory: Bytes | None = None
 
 
-class NodeEntry(_Entry):
+class NodeEntry(Entry):
     """A node, or `count` nodes that are alike."""
 
     name: Name | None = None
@@ -114,7 +104,7 @@ class NodeEntry(_Entry):
     gpus: list[Annotated[GpuEntry, BeforeValidator(_gpu)]] = []
 
 
-class ClusterEntry(_Entry):
+class ClusterEntry(Entry):
     """A cluster file."""
 
     name: Name | None = None
@@ -124,7 +114,7 @@ class ClusterEntry(_Entry):
     nodes: Annotated[list[NodeEntry], Field(min_length=1)]
 
 
-_MODELS: Mapping[str, type[_Entry]] = {"": ClusterEntry, "nodes": NodeEntry, "gpus": GpuEntry}
+_MODELS: Mapping[str, type[Entry]] = {"": ClusterEntry, "nodes": NodeEntry, "gpus": GpuEntry}
 _TEXTS = {"name", "kind", "address"}
 
 
@@ -166,23 +156,13 @@ def read(path: str) -> ClusterFile:
         UsageError: The file cannot be read.
     """
     file = UserFile(path, _is_text)
-    wrong: set[Place] = set()
-    try:
-        ClusterEntry.model_validate(file.data)
-    except ValidationError as error:
-        wrong = {file.wrong(dict(each), _MODELS)[:3] for each in error.errors()}
-    # What is well in a node is checked further even where something else in it, or in another one, is not.
+    entries, wrong = file.well(ClusterEntry, _MODELS, "nodes")
     data = file.data if isinstance(file.data, dict) else {}
-    nodes = data.get("nodes")
-    entries = {
-        i: _entry(node, i, wrong)
-        for i, node in enumerate(nodes if isinstance(nodes, list) else ())
-        if isinstance(node, dict)
-    }
     lab = data.get("lab") is True
     _check_lab_keys(file, data, lab)
     drafts = _Nodes(file, lab)
-    for i, entry in entries.items():
+    for i, kept in entries.items():
+        entry = NodeEntry.model_validate({"cores": 1, "memory": 1, **kept})  # which stand in for what is not well
         drafts.add(i, entry, {place[2] for place in wrong if place[:2] == ("nodes", i) and len(place) > 2})
     drafts.check()
     name = data.get("name")
@@ -198,12 +178,6 @@ def read(path: str) -> ClusterFile:
         overlay=data.get("overlay"),
         oversubscribe=data.get("oversubscribe") is True,
     )
-
-
-def _entry(node: Mapping[str, Any], index: int, wrong: set[Place]) -> NodeEntry:
-    """What is well in a node; something stands in for the rest."""
-    kept = {key: value for key, value in node.items() if ("nodes", index, key) not in wrong}
-    return NodeEntry.model_validate({"cores": 1, "memory": 1, **kept})
 
 
 def _check_lab_keys(file: UserFile, data: Mapping[str, Any], lab: bool) -> None:

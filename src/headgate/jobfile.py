@@ -13,12 +13,11 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
-    ValidationError,
     ValidationInfo,
     WithJsonSchema,
 )
 
-from headgate import planfile, plans, units
+from headgate import planfile, units
 from headgate.jobs import NAME_PATTERN, Allowed, Job, Limits, ProgressRule, against_plan
 from headgate.planfile import PlanEntry
 from headgate.telemetry.patterns import check_pattern
@@ -152,19 +151,8 @@ def load(path: str) -> list[Job]:
         UsageError: The file cannot be read.
     """
     file = UserFile(path, _is_text)
-    wrong: set[Place] = set()
-    try:
-        JobFile.model_validate(file.data)
-    except ValidationError as error:
-        wrong = {file.wrong(dict(each), _MODELS)[:3] for each in error.errors()}
-    # What is well in a job is checked further even where something else in it, or in another one, is not.
-    jobs = file.data.get("jobs") if isinstance(file.data, dict) else None
-    entries = {
-        i: JobEntry.model_validate({key: value for key, value in job.items() if ("jobs", i, key) not in wrong})
-        for i, job in enumerate(jobs if isinstance(jobs, list) else ())
-        if isinstance(job, dict)
-    }
-    drafts = [_Draft(file, wrong, i, entry) for i, entry in entries.items()]
+    entries, wrong = file.well(JobFile, _MODELS, "jobs")
+    drafts = [_Draft(file, wrong, i, JobEntry.model_validate(entry)) for i, entry in entries.items()]
     for draft in drafts:
         draft.check_paths()
         draft.check_plan()
@@ -179,7 +167,8 @@ class _Draft:
 
     def __init__(self, file: UserFile, wrong: set[Place], index: int, entry: JobEntry) -> None:
         self._file = file
-        self._wrong = wrong
+        self._all_wrong = wrong
+        self._wrong = {place[:3] for place in wrong}
         self.index = index
         self.entry = entry
         self.workdir = (Path(file.path).absolute().parent / entry.workdir).resolve()
@@ -214,15 +203,13 @@ class _Draft:
             self.problem("python", found, "give the path of a Python interpreter")
 
     def check_plan(self) -> None:
-        plan = self.entry.plan
-        if plan is None or not self.well("plan"):
+        place = ("jobs", self.index, "plan")
+        data = self._file.data["jobs"][self.index].get("plan")
+        if not planfile.check(self._file, place, data, self._all_wrong) or self.entry.plan is None:
             return
-        wrong = list(plans.problems(plan))
-        for key, value, expected in wrong:
-            self._file.problem(("jobs", self.index, "plan", key), f"found {value!r}", f"expected {expected}")
-        if not wrong and self.well("limits", "allow"):
-            for key, found, cure in against_plan(plan.plan(), self._limits(), self.entry.allow):
-                self._file.problem(("jobs", self.index, "plan", key), found, cure)
+        if self.well("limits", "allow"):
+            for key, found, cure in against_plan(self.entry.plan.plan(), self._limits(), self.entry.allow):
+                self._file.problem((*place, key), found, cure)
 
     def _limits(self) -> Limits:
         limits = self.entry.limits

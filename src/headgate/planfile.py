@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ValidationError, WithJsonSchema
@@ -63,6 +64,27 @@ def schema() -> dict[str, Any]:
     } | PlanEntry.model_json_schema()
 
 
+def check(file: UserFile, place: Place, data: object, wrong: Collection[Place]) -> bool:
+    """Note what does not go together in a plan, as far as its values are well; whether all is.
+
+    Args:
+        file: The file that it is in.
+        place: Where.
+        data: What is there.
+        wrong: Places of the file that are not well.
+    """
+    if not isinstance(data, dict):
+        return False
+    bad = {str(each[len(place)]) for each in wrong if each[: len(place)] == place and len(each) > len(place)}
+    entry = PlanEntry.model_validate(
+        {"strategy": "single", **{key: value for key, value in data.items() if key not in bad}}
+    )
+    found = list(problems(entry, bad))
+    for key, value, expected in found:
+        file.problem((*place, key), f"found {value!r}", f"expected {expected}")
+    return not bad and not found
+
+
 def load(path: str) -> Plan:
     """The plan of a file.
 
@@ -71,13 +93,11 @@ def load(path: str) -> Plan:
         UsageError: The file cannot be read.
     """
     file = UserFile(path, _is_text)
+    wrong: set[Place] = set()
     try:
-        entry = PlanEntry.model_validate(file.data)
+        PlanEntry.model_validate(file.data)
     except ValidationError as error:
-        for each in error.errors():
-            file.wrong(dict(each), {"": PlanEntry})
-    else:
-        for key, value, expected in problems(entry):
-            file.problem((key,), f"found {value!r}", f"expected {expected}")
+        wrong = {file.wrong(dict(each), {"": PlanEntry}) for each in error.errors()}
+    check(file, (), file.data, wrong)
     file.check()
-    return entry.plan()
+    return PlanEntry.model_validate(file.data).plan()

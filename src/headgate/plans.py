@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -36,36 +36,40 @@ class Stated(Protocol):
     def cores_per_server(self) -> float | None: ...
 
 
-def problems(plan: Stated) -> Iterator[tuple[str, object, str]]:
-    """What is wrong with a plan: the field, its value, and what was expected."""
-    for name, fits, expected in _rules(plan):
-        if not fits:
+def problems(plan: Stated, unknown: Container[str] = ()) -> Iterator[tuple[str, object, str]]:
+    """What is wrong with a plan: the field, its value, and what was expected. Nothing is said that hangs on a field
+    which is `unknown`."""
+    for name, others, fits, expected in _rules(plan):
+        if not fits and not any(field in unknown for field in (name, *others)):
             yield name, getattr(plan, name), expected
 
 
-def _rules(plan: Stated) -> Iterator[tuple[str, bool, str]]:
-    """What has to hold: the field, whether it does, and what is expected."""
+def _rules(plan: Stated) -> Iterator[tuple[str, tuple[str, ...], bool, str]]:
+    """What has to hold: the field, the others that it hangs on, whether it does, and what is expected."""
     strategy, workers, batch = plan.strategy, plan.workers, plan.batch_per_worker
     ps = strategy == "ps"
     sizes = batch if isinstance(batch, Sequence) else () if batch is None else (batch,)
-    yield "workers", workers >= 1, "at least 1"
-    yield "workers", workers <= 1 or strategy != "single", "1 for strategy single"
-    yield "servers", plan.servers >= 1 or not ps, "at least 1 for strategy ps"
-    yield "servers", plan.servers == 0 or ps, f"0 for strategy {strategy}"
-    yield "synchronous", plan.synchronous or ps, f"true for strategy {strategy}"
-    yield "backup_workers", plan.backup_workers >= 0, "0 or more"
     synchronous_ps = ps and plan.synchronous
-    yield "backup_workers", plan.backup_workers == 0 or synchronous_ps, "0 for what is no synchronous ps"
-    yield "backup_workers", plan.backup_workers < max(workers, 1), f"fewer than the workers, which are {workers}"
-    yield "staleness", plan.staleness is None or plan.staleness >= 0, "0 or more steps"
-    yield "staleness", plan.staleness is None or not plan.synchronous, "none for a synchronous plan"
-    yield "batch_per_worker", all(size >= 1 for size in sizes), "at least 1 sample"
     each = not isinstance(batch, Sequence) or len(batch) == workers
-    yield "batch_per_worker", each, f"one number, or one for each of {workers} workers"
-    yield "cores_per_worker", plan.cores_per_worker is None or plan.cores_per_worker > 0, "more than 0"
-    yield "cores_per_server", plan.cores_per_server is None or plan.cores_per_server > 0, "more than 0"
-    yield "worker_nodes", len(plan.worker_nodes) in (0, workers), f"{workers} names, one for each worker, or none"
-    yield "server_nodes", len(plan.server_nodes) in (0, plan.servers), f"{plan.servers} names, one for each, or none"
+    named, served = len(plan.worker_nodes), len(plan.server_nodes)
+    yield "workers", (), workers >= 1, "at least 1"
+    yield "workers", ("strategy",), workers <= 1 or strategy != "single", "1 for strategy single"
+    yield "servers", ("strategy",), plan.servers >= 1 or not ps, "at least 1 for strategy ps"
+    yield "servers", ("strategy",), plan.servers == 0 or ps, f"0 for strategy {strategy}"
+    yield "synchronous", ("strategy",), plan.synchronous or ps, f"true for strategy {strategy}"
+    yield "backup_workers", (), plan.backup_workers >= 0, "0 or more"
+    kind = ("strategy", "synchronous")
+    yield "backup_workers", kind, plan.backup_workers == 0 or synchronous_ps, "0 for what is no synchronous ps"
+    fewer = plan.backup_workers < max(workers, 1)
+    yield "backup_workers", ("workers",), fewer, f"fewer than the workers, which are {workers}"
+    yield "staleness", (), plan.staleness is None or plan.staleness >= 0, "0 or more steps"
+    yield "staleness", ("synchronous",), plan.staleness is None or not plan.synchronous, "none for a synchronous plan"
+    yield "batch_per_worker", (), all(size >= 1 for size in sizes), "at least 1 sample"
+    yield "batch_per_worker", ("workers",), each, f"one number, or one for each of {workers} workers"
+    yield "cores_per_worker", (), plan.cores_per_worker is None or plan.cores_per_worker > 0, "more than 0"
+    yield "cores_per_server", (), plan.cores_per_server is None or plan.cores_per_server > 0, "more than 0"
+    yield "worker_nodes", ("workers",), named in (0, workers), f"{workers} names, one for each worker, or none"
+    yield "server_nodes", ("servers",), served in (0, plan.servers), f"{plan.servers} names, one for each, or none"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from headgate.errors import InvalidFileError, Problem, UsageError
 
@@ -123,6 +123,34 @@ class UserFile:
             self.problem(place, "it is empty" if value is None else f"found {_short(value)}", cure)
         return place
 
+    def well(
+        self, whole: type[BaseModel], models: Mapping[str, type[BaseModel]], listed: str
+    ) -> tuple[dict[int, dict[str, Any]], set[Place]]:
+        """Note all errors of a file that is a list of entries.
+
+        Args:
+            whole: What the file is to be.
+            models: As `wrong`.
+            listed: Key of the list.
+
+        Returns:
+            What is well in each entry, by its index: it is to be checked further even where something else in it, or in
+            another one, is not. And the places of what is not.
+        """
+        places: set[Place] = set()
+        try:
+            whole.model_validate(self.data)
+        except ValidationError as error:
+            places = {self.wrong(dict(each), models) for each in error.errors()}
+        bad = {place[:3] for place in places}
+        found = self.data.get(listed) if isinstance(self.data, dict) else None
+        entries = {
+            i: {key: value for key, value in entry.items() if (listed, i, key) not in bad}
+            for i, entry in enumerate(found if isinstance(found, list) else ())
+            if isinstance(entry, dict)
+        }
+        return entries, places
+
     def check(self) -> None:
         """
         Raises:
@@ -169,7 +197,7 @@ def where(place: Sequence[str | int]) -> str:
     text = ""
     for part in place:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return text or "file"
+    return text or "top level"
 
 
 def suggestion(found: str, known: Sequence[str]) -> str:
