@@ -9,18 +9,21 @@ from pathlib import Path
 import pytest
 
 from headgate.cluster import Node
-from headgate.engines.base import Engine
+from headgate.engines.base import Engine, Slot
 from headgate.engines.log import TaskLog
-from headgate.events import Exit, TaskId
+from headgate.events import Exit, JobId, TaskId
 from headgate.isolation.base import Box, Launch
 from headgate.shares import Share
 from headgate.testing.engine import EngineContract
 from headgate.testing.memory_engine import MemoryEngine, MemoryTask
 from headgate.testing.memory_isolation import MemoryBox, MemoryIsolation
+from headgate.testing.recorder import Recorder
 
 
 class TwinContract(EngineContract):
     """What the suite asks of the machine, asked of the twin."""
+
+    accounts = True
 
     @property
     def twin(self) -> MemoryEngine:
@@ -259,6 +262,37 @@ class SendsToThoseNotConnected(MemoryEngine):
             self.listener.warned(task, "it is not connected")
 
 
+class LetsNobodyWait(MemoryEngine):
+    def reserve(self, job: JobId, attempt: int, slots: Mapping[TaskId, Slot]) -> None:
+        return
+
+
+class WaitsInSilence(MemoryEngine):
+    def start(self, launch: Launch, share: Share, log: str) -> None:
+        listener, self.listener = self.listener, Recorder(lambda _: False)
+        super().start(launch, share, log)
+        self.listener = listener
+
+
+class ForgetsWhoWaits(MemoryEngine):
+    def stop(self, task: TaskId, grace: float) -> None:
+        if task in self.tasks:
+            super().stop(task, grace)
+
+
+class KeepsWhatIsReleased(MemoryEngine):
+    def release(self, job: JobId, attempt: int) -> None:
+        return
+
+
+class WaitsForTheImpossible(MemoryEngine):
+    def start(self, launch: Launch, share: Share, log: str) -> None:
+        if launch.task in self._slots and self._slots[launch.task][2].cores > self._node.cores:
+            self.listener.warned(launch.task, "it waits")
+            return
+        super().start(launch, share, log)
+
+
 class KeepsShares(MemoryEngine):
     def set_share(self, task: TaskId, share: Share) -> None:
         return
@@ -350,6 +384,11 @@ DEFECTS: dict[str, tuple[Callable[[], MemoryEngine], str]] = {
     "close asks": (ClosesByAsking, "test_26"),
     "descriptors leak": (LeaksADescriptor, "test_26"),
     "late starts survive close": (LeavesTheLate, "test_27"),
+    "nobody waits": (LetsNobodyWait, "test_30"),
+    "a wait is not told": (WaitsInSilence, "test_30"),
+    "what is released is kept": (KeepsWhatIsReleased, "test_30"),
+    "one that waits cannot be stopped": (ForgetsWhoWaits, "test_31"),
+    "the impossible is waited for": (WaitsForTheImpossible, "test_32"),
     "a node without cores": (HasNoNodes, "test_28"),
 }
 

@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 
 from headgate.cluster import Place
-from headgate.engines.base import Engine
+from headgate.engines.base import Engine, Slot
 from headgate.events import Exit, TaskId
 from headgate.isolation import processes
-from headgate.isolation.base import Box, Launch
+from headgate.isolation.base import Launch
 from headgate.shares import Share
 from headgate.testing import engine_programs, programs
 from headgate.testing.recorder import Recorder
@@ -44,6 +44,8 @@ class EngineContract:
 
     place: Place | None = None
     """Where the tasks run; None: on the machine as it is."""
+    accounts = False
+    """Whether what is reserved for one job is kept from another."""
 
     @pytest.fixture
     def engine(self, tmp_path: Path) -> Engine:
@@ -82,13 +84,34 @@ class EngineContract:
         """What is left on the machine of boxes, a line each."""
         return []
 
+    def boxed(self) -> set[TaskId]:
+        """The tasks that have a box."""
+        return set(self.tested.boxes())
+
+    def watch_shares(self, task: TaskId) -> Callable[[], list[Share]]:
+        """Gives the shares that its box has been handed from now on."""
+        box, applied = self.tested.boxes()[task], list[Share]()
+        assert box.pid == self.told.pid(task)
+        apply = box.apply
+
+        def noting(share: Share) -> tuple[str, ...]:
+            applied.append(share)
+            return apply(share)
+
+        box.apply = noting  # type: ignore[method-assign]
+        return lambda: applied
+
+    def descriptors(self) -> int:
+        """How many files this process has open."""
+        return len(os.listdir("/proc/self/fd"))
+
     # --- how the tests are written
 
     def set_up(self, engine: Engine, folder: Path) -> None:
-        self._descriptors = _descriptors()
+        self._descriptors = self.descriptors()
         self.tested = engine
         self.folder = folder
-        self.told = Recorder(lambda task: task in engine.boxes())
+        self.told = Recorder(lambda task: task in self.boxed())
         self._starts: dict[TaskId, int] = {}
         engine.open(self.told)
 
@@ -97,9 +120,9 @@ class EngineContract:
         assert self.told.breaches == []
         for task, starts in self._starts.items():
             assert len(self.told.of(task, "exited")) == starts, f"{task} did not exit once for each start"
-        assert dict(self.tested.boxes()) == {}
+        assert self.boxed() == set()
         assert self.traces() == []
-        assert _descriptors() == self._descriptors, "descriptors were left open"
+        assert self.descriptors() == self._descriptors, "descriptors were left open"
 
     def task(self, name: str = "job") -> TaskId:
         """Id of a task that no other suite on this machine has."""
@@ -140,9 +163,6 @@ class EngineContract:
     def echoes(self, task: TaskId) -> list[object]:
         return [message["of"] for message in self.told.messages(task, "echo")]
 
-    def box(self, task: TaskId) -> Box:
-        return self.tested.boxes()[task]
-
     # --- the behaviours: starting and ending
 
     def test_01_a_task_starts_and_then_exits(self) -> None:
@@ -167,7 +187,7 @@ class EngineContract:
             assert end.reason is not None
             assert named in end.reason
             assert self.told.of(task, "started") == []
-            assert task not in self.tested.boxes()
+            assert task not in self.boxed()
         self.tested.stop(bystander, 0)
         self.ended(bystander)
 
@@ -307,7 +327,7 @@ class EngineContract:
         self.echo(task, {"type": "ping"})
         assert len(self.told.of(ended)) == before
         assert self.told.of(self.task("nobody")) == []
-        assert set(self.tested.boxes()) == {task}
+        assert self.boxed() == {task}
         self.tested.stop(task, 0)
         self.ended(task)
 
@@ -316,20 +336,11 @@ class EngineContract:
     def test_19_a_share_reaches_the_box(self) -> None:
         task = self.start(programs.argv("rest"))
         self.ready(task)
-        box = self.box(task)
-        assert box.pid == self.told.pid(task)
-        applied, apply = [], box.apply
-
-        def noting(share: Share) -> tuple[str, ...]:
-            applied.append(share)
-            return apply(share)
-
-        box.apply = noting  # type: ignore[method-assign]
+        applied = self.watch_shares(task)
         wanted = [Share(cpu_weight=50), Share(cpu_weight=200)]
-        for share in wanted:
+        for count, share in enumerate(wanted, 1):
             self.tested.set_share(task, share)
-        self.wait(lambda: len(applied) == 2, "two shares applied")
-        assert applied == wanted
+            self.wait(lambda count=count: applied() == wanted[:count], f"share {count} applied")
 
     def test_20_a_share_that_cannot_be_had_is_told_and_ends_nothing(self) -> None:
         task = self.start(programs.argv("hold", 64 * MIB))
@@ -403,7 +414,7 @@ class EngineContract:
         pids.append(int(self.ready(daemon, "daemon")))
         self.tested.close()
         assert [pid for pid in pids if self.alive(pid)] == []
-        assert dict(self.tested.boxes()) == {}
+        assert self.boxed() == set()
         assert self.told.exit(stubborn) is not None, "it returned before the end was told"
         self.tested.close()
 
@@ -419,9 +430,64 @@ class EngineContract:
         assert all(node.cores > 0 and node.memory_bytes > 0 for node in nodes)
         assert len({node.name for node in nodes}) == len(nodes)
 
+    # --- reservations
 
-def _descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    def test_29_what_was_reserved_for_is_started(self) -> None:
+        task = self.task()
+        self.reserve(task)
+        self.start(programs.argv("leave", 0))
+        assert self.ended(task).ok
+        self.release(task)
+
+    def test_30_what_cannot_be_had_is_waited_for_and_told_once(self) -> None:
+        first, second = self.task("first"), self.task("second")
+        self.reserve(first)
+        self.start(programs.argv("rest"), "first")
+        self.ready(first)
+        self.reserve(second)
+        self.start(engine_programs.argv("heedless"), "second")
+        if self.accounts:
+            self.wait(lambda: self.told.of(second, "warned"), "a warning that it waits")
+            self.tested.set_share(second, Share(cpu_weight=50))
+            assert [told.kind for told in self.told.of(second)] == ["warned"]
+        self.tested.stop(first, 0)
+        self.ended(first)
+        self.release(first)
+        self.ready(second)
+        assert len(self.told.of(second, "warned")) == self.accounts
+        self.tested.stop(second, 0)
+        self.ended(second)
+        self.release(second)
+
+    def test_31_one_that_waits_can_be_stopped(self) -> None:
+        first, second = self.task("first"), self.task("second")
+        self.reserve(first)
+        self.reserve(second)
+        self.start(programs.argv("rest"), "second")
+        self.tested.stop(second, 0)
+        assert not self.ended(second).ok
+        self.release(second)
+        self.release(first)
+
+    def test_32_what_can_never_be_had_is_refused_with_what_was_asked_for(self) -> None:
+        if not self.accounts:
+            pytest.skip("it keeps no accounts")
+        task = self.task()
+        self.reserve(task, 1000.0)
+        self.start(programs.argv("rest"))
+        reason = self.ended(task).reason
+        assert reason is not None
+        assert "1000" in reason
+        assert self.told.of(task, "started") == []
+        self.release(task)
+
+    def reserve(self, task: TaskId, cores: float = 0.0) -> None:
+        """Set aside so many cores, by default all that a node has, for a task that is a job by itself."""
+        node = self.tested.cluster().nodes[0]
+        self.tested.reserve(task.rsplit("/", 1)[0], 1, {task: Slot(node.name, cores or node.cores)})
+
+    def release(self, task: TaskId) -> None:
+        self.tested.release(task.rsplit("/", 1)[0], 1)
 
 
 def _resident_bytes() -> int:

@@ -23,10 +23,10 @@ import signal
 from collections.abc import Mapping
 
 from headgate.cluster import Cluster, Node
-from headgate.engines.base import Engine, Listener
+from headgate.engines.base import Engine, Listener, Slot
 from headgate.engines.log import TaskLog
 from headgate.errors import HeadgateError, IsolationError
-from headgate.events import Exit, TaskId
+from headgate.events import Exit, JobId, TaskId
 from headgate.isolation.base import Box, Launch
 from headgate.shares import Share
 from headgate.testing import engine_programs
@@ -45,7 +45,11 @@ class MemoryEngine(Engine):
         self.isolation = self.make_isolation(node)
         self.tasks: dict[TaskId, MemoryTask] = {}
         """The tasks that run."""
+        self.waiting: dict[TaskId, tuple[Launch, Share, str]] = {}
+        """The tasks that wait for what was reserved for them."""
         self._node = node
+        self._slots: dict[TaskId, tuple[JobId, int, Slot]] = {}
+        self._had: set[TaskId] = set()
 
     def make_isolation(self, node: Node) -> MemoryIsolation:
         return MemoryIsolation(cores=max(1, int(node.cores)))
@@ -61,7 +65,36 @@ class MemoryEngine(Engine):
     def cluster(self) -> Cluster:
         return Cluster((self._node,))
 
+    def reserve(self, job: JobId, attempt: int, slots: Mapping[TaskId, Slot]) -> None:
+        self._slots |= {task: (job, attempt, slot) for task, slot in slots.items()}
+        self._account()
+
+    def release(self, job: JobId, attempt: int) -> None:
+        self._slots = {task: kept for task, kept in self._slots.items() if kept[:2] != (job, attempt)}
+        self._had &= self._slots.keys()
+        self._account()
+
     def start(self, launch: Launch, share: Share, log: str) -> None:
+        slot = self._slots[launch.task][2] if launch.task in self._slots else None
+        if slot is None or launch.task in self._had:
+            self._start(launch, share, log)
+        elif slot.cores > self._node.cores:
+            text = f"could not be started: asked for {slot.cores:g} cores of {self._node.cores:g}"
+            self.listener.exited(launch.task, Exit(code=None, reason=text))
+        else:
+            self.waiting[launch.task] = launch, share, log
+            self.listener.warned(launch.task, f"it waits for {slot.cores:g} cores")
+
+    def _account(self) -> None:
+        """Hand out what is free, first come first served, and start who waited for it."""
+        for task, (_, _, slot) in self._slots.items():
+            free = self._node.cores - sum(self._slots[had][2].cores for had in self._had)
+            if task not in self._had and slot.cores <= free:
+                self._had.add(task)
+        for task in self._had & self.waiting.keys():
+            self._start(*self.waiting.pop(task))
+
+    def _start(self, launch: Launch, share: Share, log: str) -> None:
         reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             if not os.path.isdir(launch.cwd):
@@ -93,6 +126,8 @@ class MemoryEngine(Engine):
             found.receive(message)
 
     def stop(self, task: TaskId, grace: float) -> None:
+        if self.waiting.pop(task, None) is not None:
+            self.listener.exited(task, Exit(code=None, reason="it was stopped while it waited"))
         if (found := self.tasks.get(task)) is not None:
             found.stop(grace)
             found.settle()
@@ -101,6 +136,8 @@ class MemoryEngine(Engine):
         return {id: task.box for id, task in self.tasks.items()}
 
     def close(self) -> None:
+        for id in list(self.waiting):
+            self.stop(id, 0)
         for task in list(self.tasks.values()):
             task.box.kill()
             task.settle()

@@ -64,4 +64,5 @@ def actor_class() -> Any:
         def file(self, method: str, *arguments: Any) -> Any:
             return getattr(self.agent, method)(*arguments)
 
-    return ray.remote(num_cpus=0, max_restarts=0, concurrency_groups={"events": 1, "files": 1})(HeadgateAgent)
+    remote: Any = ray.remote  # its types know nothing of concurrency groups
+    return remote(num_cpus=0, max_restarts=0, concurrency_groups={"events": 1, "files": 1})(HeadgateAgent)

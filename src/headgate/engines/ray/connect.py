@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
@@ -56,6 +57,7 @@ def connect(wanted: Open) -> str:
         )
     try:
         if host:
+            _take_token()
             ray.init(address=f"{host}:{port}", namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
         else:
             ray.init(
@@ -95,6 +97,13 @@ def answers(host: str, port: int, seconds: float) -> bool:
     return True
 
 
+def _take_token() -> None:
+    """Show the cluster this user's token where there is one, as `ray start` does and `ray.init` does not."""
+    with contextlib.suppress(ImportError):  # an older Ray, which has none
+        setup = import_module("ray._private.authentication.authentication_token_setup")
+        setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+
+
 def _explained(error: Exception, host: str, port: int) -> HeadgateError:
     text = str(error)
     versions = _VERSIONS.findall(text)
@@ -103,6 +112,11 @@ def _explained(error: Exception, host: str, port: int) -> HeadgateError:
         return UsageError(
             f"the Ray cluster at {host}:{port} has Ray {ray_there} and Python {python_there}, this headgate Ray "
             f"{ray_here} and Python {python_here}; run headgate with the cluster's Python and Ray"
+        )
+    if "nauthenticated" in text or "AuthToken" in text or "uthentication" in text:
+        return HeadgateError(
+            f"the Ray cluster at {host}:{port} wants a token that this user does not have; put that of its head "
+            "(ray get-auth-token prints it there) into ~/.ray/auth_token or RAY_AUTH_TOKEN"
         )
     if "node_ip_address" in text or "No node info" in text or "matching" in text or "raylet" in text.lower():
         return HeadgateError(

@@ -6,7 +6,7 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ HEAD_GONE_LOOKS = 5
 ORPHANED_SECONDS = 10.0
 """How long tasks have to save a checkpoint once the hub is gone."""
 
+_nodes: Callable[[], list[Mapping[str, Any]]] = ray.nodes
 _PLAIN = frozenset({"CPU", "GPU", "memory", "object_store_memory"})
 
 
@@ -115,7 +116,7 @@ class Driver:
 
     def _newcomers(self) -> list[Mapping[str, Any]]:
         """Nodes with a CPU that have no agent yet; those that are gone are told of."""
-        alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+        alive = {node["NodeID"]: node for node in _nodes() if node["Alive"]}
         for link in list(self._links.values()):
             if link.id not in alive:
                 self._lose(link.name, "Ray's health check does not reach it")
@@ -160,7 +161,7 @@ class Driver:
     def _name(self, facts: Mapping[str, Any]) -> str:
         """Its host name, or its address where another node has that."""
         name = str(facts["NodeManagerHostname"])
-        alive = [node for node in ray.nodes() if node["Alive"] and node["NodeManagerHostname"] == name]
+        alive = [node for node in _nodes() if node["Alive"] and node["NodeManagerHostname"] == name]
         if len(alive) == 1 and name not in self._links:
             return name
         address = str(facts["NodeManagerAddress"])

@@ -107,7 +107,8 @@ def _lacking(name: str, slots: Mapping[TaskId, Slot], node: Mapping[str, Any] | 
 
 
 def _shortage(slots: Mapping[TaskId, Slot], nodes: Mapping[str, Mapping[str, Any]]) -> str:
-    free = ray._private.state.available_resources_per_node()
+    available: Any = ray._private.state.available_resources_per_node
+    free = available()
     lines = []
     for name, taken in _taken(slots).items():
         left = free.get(nodes[name]["NodeID"], {})

@@ -1,0 +1,62 @@
+"""A real Ray on this machine, for tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from headgate.testing.wait import until
+
+START_SECONDS = 120.0
+
+
+@contextmanager
+def head(cores: int = 2) -> Iterator[str]:
+    """Address of a Ray that has this machine as its only node, so many cores to hand out, and no dashboard."""
+    folder = tempfile.mkdtemp(prefix="hg-ray-", dir="/tmp")  # sockets go below it, whose paths must be short
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    started = subprocess.Popen(
+        [
+            str(Path(sys.executable).with_name("ray")),
+            *("start", "--head", "--block", "--node-ip-address", "127.0.0.1", "--port", address.split(":")[1]),
+            *("--num-cpus", str(cores), "--temp-dir", folder, "--include-dashboard", "false"),
+            *("--disable-usage-stats", "--object-store-memory", "80000000"),
+        ],
+        env={**os.environ, "RAY_worker_niceness": "0"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        until(lambda: _answers(address), START_SECONDS, f"a Ray at {address}")
+        yield address
+    finally:
+        started.terminate()
+        started.wait(60)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _answers(address: str) -> bool:
+    host, port = address.split(":")
+    try:
+        socket.create_connection((host, int(port)), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def folders_left() -> list[str]:
+    """What agents left on this machine: their folders, and the cgroups of their boxes."""
+    walk = os.walk("/sys/fs/cgroup")
+    boxes = [f"{at}/{name}" for at, names, _ in walk for name in names if name.startswith("headgate-ray-")]
+    return [*boxes, *map(str, Path("/tmp").glob(f"headgate-ray-{os.geteuid()}-*"))]
