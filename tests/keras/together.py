@@ -35,16 +35,10 @@ def network(keras: Any) -> Any:
 
 
 def write(path: str, losses: list[float], weights: Any) -> None:
-    print("losses", losses)
-    if json.loads(os.environ.get("TF_CONFIG", '{"task": {"index": 0}}'))["task"]["index"] == 0 and first():
+    if os.environ.get("HEADGATE_TASK", "worker-0").endswith("worker-0"):
+        found = [np.asarray(weight, np.float64).ravel().tolist() for weight in weights]
         with open(path, "w") as file:
-            json.dump(
-                {"losses": losses, "weights": [np.asarray(w, np.float64).ravel().tolist() for w in weights]}, file
-            )
-
-
-def first() -> bool:
-    return os.environ.get("HEADGATE_TASK", "worker-0").endswith("worker-0")
+            json.dump({"losses": losses, "weights": found}, file)
 
 
 def by_fit(path: str) -> None:
@@ -62,7 +56,7 @@ def by_fit(path: str) -> None:
         import tensorflow as tf
 
         data, how = (tf.data.Dataset.from_tensor_slices(data).batch(BATCH),), {}
-    epochs = int(os.environ.get("EPOCHS", EPOCHS))
+    epochs = int(os.environ.get("EPOCHS", str(EPOCHS)))
     history = model.fit(*data, epochs=epochs, verbose=0, callbacks=[hg.callback()], **how)
     write(path, history.history["loss"], model.get_weights())
 
@@ -93,7 +87,7 @@ def by_loop(path: str) -> None:
         return strategy.reduce("SUM", strategy.run(replica_step, (features, labels)), axis=None)
 
     losses = []
-    for _ in hg.epochs(int(os.environ.get("EPOCHS", EPOCHS))):
+    for _ in hg.epochs(int(os.environ.get("EPOCHS", str(EPOCHS)))):
         for features, labels in data:
             loss = step(features, labels)
             hg.report(loss=loss)
@@ -128,7 +122,7 @@ def by_servers(path: str) -> None:
 
     hg.prepare(model)
     losses = []
-    for _ in hg.epochs(int(os.environ.get("EPOCHS", 6))):
+    for _ in hg.epochs(int(os.environ.get("EPOCHS", "6"))):
         results = [coordinator.schedule(step, args=(each,)) for _ in range(8)]
         coordinator.join()
         losses.append(float(np.mean([result.fetch() for result in results])))

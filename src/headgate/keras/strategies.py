@@ -94,8 +94,8 @@ def check_fit(plan: Mapping[str, Any], backend: str, legacy: bool) -> None:
     if backend == "tensorflow" and not legacy:
         raise PlanError(
             "fit of Keras 3 fails over several workers of TensorFlow (it takes their tensors for plain ones); use "
-            "KERAS_BACKEND=jax with --strategy allreduce, or set TF_USE_LEGACY_KERAS=1 with tf_keras installed, or write "
-            "the loop with strategy.run"
+            "KERAS_BACKEND=jax with --strategy allreduce, or set TF_USE_LEGACY_KERAS=1 with tf_keras installed, or "
+            "write the loop with strategy.run"
         )
 
 
@@ -146,7 +146,7 @@ def _over_jax(channel: Channel, plan: Mapping[str, Any]) -> tuple[Any, Agreement
     import jax
 
     keras = importlib.import_module("keras")
-    distribution_lib = importlib.import_module("keras.src.backend.jax.distribution_lib")
+    distribution_lib: Any = importlib.import_module("keras.src.backend.jax.distribution_lib")
     if not hasattr(distribution_lib, "distribute_data_input"):
         raise PlanError(
             f"Keras {keras.__version__} divides batches in a way that Headgate does not know; use 3.9 to 3.15"
@@ -171,7 +171,7 @@ def _divided(batch: Any, layout: Any, batch_dim_name: str) -> Any:
     whole = np.asarray(batch)
     sharding = getattr(layout, "backend_layout", layout)
     if whole.shape and whole.shape[0] % len(sharding.device_set):
-        sharding = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
+        sharding = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())  # type: ignore[no-untyped-call]
     return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
 
 
