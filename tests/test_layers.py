@@ -36,7 +36,10 @@ LAYERS = (
 RANK = {name: rank for rank, names in enumerate(reversed(LAYERS)) for name in names}
 
 # What runs in a user's process, and what it may import besides the standard library and itself.
-TRAINING_SIDE = {"task": set(), "torch": {"torch", "zmq"}, "keras": {"keras"}, "jax": {"jax"}}
+OF_KERAS = {"keras", "tensorflow", "jax", "torch", "numpy", "ml_dtypes"}
+TRAINING_SIDE = {"task": set(), "torch": {"torch", "zmq"}, "keras": OF_KERAS, "jax": {"jax", "numpy", "orbax"}}
+BESIDE = {"keras": {"headgate.jax"}}
+"""Where Keras computes over JAX, its workers are joined as those of a JAX script are."""
 NEWER_THAN_3_9 = {"tomllib"}
 NEWER_KEYWORDS = {"dataclass": {"slots", "kw_only"}, "field": {"kw_only"}, "zip": {"strict"}}
 
@@ -101,7 +104,7 @@ def test_the_training_side_needs_only_its_framework() -> None:
     standard = sys.stdlib_module_names - NEWER_THAN_3_9
     for path in training_side():
         here = room(path)
-        allowed = {"headgate.__version__", *(f"headgate.{side}" for side in ("task", here))}
+        allowed = {"headgate.__version__", *(f"headgate.{side}" for side in ("task", here)), *BESIDE.get(here, ())}
         for line, name in imports(path):
             top = name.split(".")[0]
             ours = top == "headgate" and (name in allowed or ".".join(name.split(".")[:2]) in allowed)
