@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from headgate.torch import rng
+from headgate.torch.dealing import Dealer, Hand, Pass, Slices, divided
 from headgate.torch.iteration import Iteration
 from headgate.torch.loaders import Loaders
-from headgate.torch.shards import Dealer, Hand, Pass, ShardingSampler, Sharing, Slices, divided
+from headgate.torch.shards import ShardingSampler, Sharing
 
 
 @given(st.integers(1, 300), st.lists(st.integers(1, 64), min_size=1, max_size=9), st.sampled_from([1, 2]))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Callable, Protocol
 import torch
 
 if TYPE_CHECKING:
-    from headgate.torch.shards import Dealer
+    from headgate.torch.dealing import Dealer
 
 MIB = 1 << 20
 

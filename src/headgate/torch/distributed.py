@@ -12,9 +12,10 @@ from headgate.task import Channel, Stop
 from headgate.task import plan_of as plan_of
 from headgate.torch import rng
 from headgate.torch.backend import REMOTE, Asynchronous, Backend, Link, Observer
+from headgate.torch.dealing import Dealer, Dealt, Slices
 from headgate.torch.orders import AgreedOrders
 from headgate.torch.reduce import Exchange, Reducer, Weight
-from headgate.torch.shards import Dealer, Dealt, Sharing, Slices
+from headgate.torch.shards import Sharing
 from headgate.torch.waiting import Waits
 
 JOIN_SECONDS = 600.0

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from headgate.torch import batches, rng
-from headgate.torch.shards import Dealt, Hand
+from headgate.torch.dealing import Dealt, Hand
 from headgate.torch.watching import OpenIterator, SkippingSampler
 
 if TYPE_CHECKING:

@@ -17,8 +17,9 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from headgate.torch import rng
+from headgate.torch.dealing import Hand, Pass
 from headgate.torch.iteration import Iteration
-from headgate.torch.shards import Hand, Pass, ShardingSampler, Sharing
+from headgate.torch.shards import ShardingSampler, Sharing
 from headgate.torch.watching import MARK, OpenIterator, SkippingSampler, attributes_of, cannot_rejoin, watched
 
 

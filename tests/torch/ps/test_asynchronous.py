@@ -15,8 +15,8 @@ import torch
 from headgate.plans import Plan
 from headgate.testing import wait
 from headgate.testing.gang import Gang
+from headgate.torch.dealing import Pass
 from headgate.torch.ps.leased import Leased
-from headgate.torch.shards import Pass
 
 SCRIPT = Path(__file__).with_name("digits.py")
 SAMPLES = 1440

@@ -8,12 +8,21 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from headgate.task import Channel
     from headgate.torch.backend import Asynchronous, Backend
+    from headgate.torch.ps.links import Links
+    from headgate.torch.ps.loop import Loop
 
+
+class _Fails(Protocol):
+    def failed(self, error: BaseException) -> None: ...
+
+
+_Tie = TypeVar("_Tie", bound=_Fails)
 _VIEW_SECONDS = 60.0
 
 
@@ -57,27 +66,16 @@ def backend(channel: Channel) -> Backend:
     """
     from headgate.torch.ps.calls import Caller
     from headgate.torch.ps.dense import Dense
-    from headgate.torch.ps.links import Links
-    from headgate.torch.ps.loop import Loop
     from headgate.torch.ps.model_tables import RemoteTables
 
-    _wait_for_view(channel)
-    made: list[Dense] = []
+    def make(links: Links, loop: Loop) -> Dense:
+        dense = Dense(channel, links, loop)
+        dense.tables = RemoteTables(
+            Caller(links, loop, channel), True, _checkpoints(), lambda: dense.observer, lambda: dense.counted
+        )
+        return dense
 
-    def failed(error: BaseException) -> None:
-        for dense in made:
-            dense.failed(error)
-            dense.tables.caller.fail(error)
-
-    loop = Loop("headgate-wire", failed)
-    links = Links(channel, loop)
-    dense = Dense(channel, links, loop)
-    dense.tables = RemoteTables(
-        Caller(links, loop, channel), True, _checkpoints(), lambda: dense.observer, lambda: dense.counted
-    )
-    made.append(dense)
-    links.start()
-    return dense
+    return _tied(channel, make)
 
 
 def asynchronous_backend(channel: Channel) -> Asynchronous:
@@ -90,26 +88,28 @@ def asynchronous_backend(channel: Channel) -> Asynchronous:
         RuntimeError: The hub told no view of the job's tasks.
     """
     from headgate.torch.ps.asynchronous import OnServers
+
+    return _tied(channel, lambda links, loop: OnServers(channel, links, loop, _checkpoints()))
+
+
+def _tied(channel: Channel, make: Callable[[Links, Loop], _Tie]) -> _Tie:
+    """What `make` makes of links to the servers, which are under way then; it is told if their thread fails."""
     from headgate.torch.ps.links import Links
     from headgate.torch.ps.loop import Loop
 
-    _wait_for_view(channel)
-    made: list[OnServers] = []
+    if not channel.wait_for(lambda: bool(channel.peers), _VIEW_SECONDS):
+        raise RuntimeError(f"the hub did not tell this worker of its job's other tasks within {_VIEW_SECONDS:g} s")
+    made: list[_Tie] = []
 
     def failed(error: BaseException) -> None:
-        for worker in made:
-            worker.caller.fail(error)
+        for tie in made:
+            tie.failed(error)
 
     loop = Loop("headgate-wire", failed)
     links = Links(channel, loop)
-    made.append(OnServers(channel, links, loop, _checkpoints()))
+    made.append(make(links, loop))
     links.start()
     return made[0]
-
-
-def _wait_for_view(channel: Channel) -> None:
-    if not channel.wait_for(lambda: bool(channel.peers), _VIEW_SECONDS):
-        raise RuntimeError(f"the hub did not tell this worker of its job's other tasks within {_VIEW_SECONDS:g} s")
 
 
 def _checkpoints() -> str | None:

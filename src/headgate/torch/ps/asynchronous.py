@@ -57,6 +57,10 @@ class OnServers(Asynchronous):
     def lowest(self) -> bool:
         return self.caller.lowest
 
+    def failed(self, error: BaseException) -> None:
+        """The loop has ended with an error: whoever waits is to raise it."""
+        self.caller.fail(error)
+
     def adopt(self, model: nn.Module, optimizer: Any) -> None:
         self._tables.adopt(self._models, model, optimizer)
         self._models += 1

@@ -65,6 +65,7 @@ class Dense(Backend):
     def failed(self, error: BaseException) -> None:
         """The loop has ended with an error: whoever waits is to raise it."""
         self._client.fail(error)
+        self.tables.caller.fail(error)
 
     def register(self, buffers: Sequence[torch.Tensor]) -> None:
         self._board = Board(buffers, self._servers)

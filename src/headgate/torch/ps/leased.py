@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from headgate.torch.dealing import Dealer, Hand, Pass
 from headgate.torch.ps.calls import Caller
 from headgate.torch.ps.leases import LATER, OVER
 from headgate.torch.ps.schedules import Pace, Schedule
-from headgate.torch.shards import Dealer, Hand, Pass
 
 Key = tuple[int, int]
 """A loader's number, and that of the pass over it."""
