@@ -82,12 +82,28 @@ def describe(cluster: Mapping[str, Sequence[str]], job: str, index: int) -> None
     os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": job, "index": index}})
 
 
-def serve(channel: Channel, cluster: Mapping[str, Sequence[str]], job: str, index: int) -> None:
+def allow_waiting(tasks: int) -> int:
+    """Give TensorFlow a thread to wait on for each of the job's tasks, and some to do the work: operations that wait for
+    another task hold a thread of the pool that also runs what they wait for.
+
+    Returns:
+        The threads.
+    """
+    threads = tasks + 4
+    os.environ["TF_NUM_INTEROP_THREADS"] = str(max(threads, int(os.environ.get("TF_NUM_INTEROP_THREADS") or 0)))
+    return threads
+
+
+def serve(cluster: Mapping[str, Sequence[str]], job: str, index: int) -> None:
     """Be one of TensorFlow's servers in this process, from now on and in the background."""
     import tensorflow as tf
 
     # Kept for ever: what TensorFlow started for a server does not end with it.
-    _serving.append(tf.distribute.Server(tf.train.ClusterSpec(dict(cluster)), job, index, protocol="grpc"))
+    threads = allow_waiting(sum(len(places) for places in cluster.values()))
+    config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads)
+    _serving.append(
+        tf.distribute.Server(tf.train.ClusterSpec(dict(cluster)), job, index, protocol="grpc", config=config)
+    )
 
 
 def until_done(channel: Channel) -> None:

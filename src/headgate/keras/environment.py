@@ -19,7 +19,7 @@ def follow_threads() -> None:
     if TaskEnvironment.read().channel is None or not threads.isdigit():
         return
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", threads)
-    os.environ.setdefault("TF_NUM_INTEROP_THREADS", threads)
+    os.environ.setdefault("TF_NUM_INTEROP_THREADS", str(max(2, int(threads))))
     if "NPROC" not in os.environ:
         os.environ.setdefault("PJRT_NPROC", threads)
 
@@ -47,11 +47,11 @@ def version() -> str:
     return ""
 
 
-def seed() -> int:
-    """What `keras.utils.set_random_seed` or `tf.random.set_seed` was last given; -1 where neither was called."""
+def seed() -> int | None:
+    """What `keras.utils.set_random_seed` or `tf.random.set_seed` was last given; None where neither was called."""
     kept = sys.modules.get("keras.src.utils.rng_utils")
     found = getattr(kept, "get_random_seed", lambda: None)()
     context = sys.modules.get("tensorflow.python.eager.context")
     if found is None and context is not None:
         found = context.global_seed()
-    return -1 if found is None else int(found)
+    return None if found is None else int(found)

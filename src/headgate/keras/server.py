@@ -13,7 +13,7 @@ from headgate.task import Channel, TaskEnvironment, plan_of
 
 def main() -> int:
     """Serve until the job has ended; the exit code."""
-    channel = Channel.open(TaskEnvironment.claim(), "keras", tf.__version__, -1)
+    channel = Channel.open(TaskEnvironment.claim(), "keras", tf.__version__, None)
     plan = plan_of(channel)
     if not plan:
         print(
@@ -22,7 +22,7 @@ def main() -> int:
         return 1
     address = str(channel.welcome["address"])
     channel.send(cluster.listening_at(address, cluster.free_ports(address, 1)))
-    cluster.serve(channel, cluster.wait_for_all(channel, plan), "ps", int(channel.welcome["index"]))
+    cluster.serve(cluster.wait_for_all(channel, plan), "ps", int(channel.welcome["index"]))
     cluster.until_done(channel)
     channel.flush(2.0)
     return 0

@@ -127,7 +127,7 @@ def _over_servers(channel: Channel, plan: Mapping[str, Any]) -> Any:
     index, address = int(channel.welcome["index"]), str(channel.welcome["address"])
     channel.send(cluster.listening_at(address, cluster.free_ports(address, 1 if index else 2)))
     found = cluster.wait_for_all(channel, plan)
-    cluster.serve(channel, found, "worker", index)
+    cluster.serve(found, "worker", index)
     if index:
         cluster.until_done(channel)
         channel.flush(2.0)
