@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from headgate.cluster import Node
 from headgate.engines.base import Listener
 from headgate.events import Exit, TaskId
+from headgate.telemetry.columns import Column
 
 Kind = Literal["started", "output", "message", "exited", "warned"]
 
@@ -33,6 +35,10 @@ class Recorder(Listener):
         self.breaches: list[str] = []
         """What the contract forbids, a line each: a call at the same time as another of the same task, after its end,
         before its start; an end while its box is there."""
+        self.nodes: list[tuple[Literal["joined", "left"], str]] = []
+        """The nodes that came and went."""
+        self.used: dict[str, Mapping[Column, float]] = {}
+        """What was said last of what tasks and nodes use."""
         self._has_box = has_box
         self._told: list[Told] = []
         self._busy: set[TaskId] = set()
@@ -79,6 +85,15 @@ class Recorder(Listener):
 
     def warned(self, task: TaskId | None, text: str) -> None:
         self._note(Told("warned", task, text))
+
+    def usage(self, target: str, reading: Mapping[Column, float]) -> None:
+        self.used[target] = reading
+
+    def joined(self, node: Node) -> None:
+        self.nodes.append(("joined", node.name))
+
+    def left(self, name: str, reason: str) -> None:
+        self.nodes.append(("left", name))
 
     def _note(self, told: Told) -> None:
         task = told.task

@@ -55,8 +55,9 @@ def _answers(address: str) -> bool:
     return True
 
 
-def folders_left() -> list[str]:
-    """What agents left on this machine: their folders, and the cgroups of their boxes."""
+def folders_left(hub: int | None = None) -> list[str]:
+    """What the agents of a hub (None: of this process) left here: their folders, and the cgroups of their boxes."""
+    name_of = f"ray-{hub or os.getpid()}-"
     walk = os.walk("/sys/fs/cgroup")
-    boxes = [f"{at}/{name}" for at, names, _ in walk for name in names if name.startswith("headgate-ray-")]
-    return [*boxes, *map(str, Path("/tmp").glob(f"headgate-ray-{os.geteuid()}-*"))]
+    boxes = [f"{at}/{name}" for at, names, _ in walk for name in names if name.startswith(f"headgate-{name_of}")]
+    return [*boxes, *map(str, Path("/tmp").glob(f"headgate-{name_of}*"))]

@@ -31,10 +31,6 @@ class TestRay(EngineContract):
 
     def boxed(self) -> set[TaskId]:
         """By their cgroups: Ray's tasks are on this machine here, but its engine need not be."""
-        folders = {Path(folder).name for folder in folders_left() if folder.startswith("/sys/fs/cgroup")}
-        return {name.replace(":", "/") for name in folders if ":" in name} | self._below()
-
-    def _below(self) -> set[TaskId]:
         found = (Path(folder) for folder in folders_left() if folder.startswith("/sys/fs/cgroup"))
         return {box.name.replace(":", "/") for folder in found for box in folder.glob("*:*")}
 

@@ -53,9 +53,10 @@ class Agent:
     Args:
         folder: Its own, removed at its end.
         settings: Pickled `Settings`.
+        owner: Process id of the hub: what is found on a node can be told by it.
     """
 
-    def __init__(self, folder: str, settings: bytes) -> None:
+    def __init__(self, folder: str, settings: bytes, owner: str) -> None:
         self._settings: Settings = pickle.loads(settings)
         self._folder = Path(folder)
         self._lost = _unbend()
@@ -63,7 +64,7 @@ class Agent:
         self._outbox = Outbox()
         self._done = 0
         self._node = self._describe()
-        boxes = isolation.make(isolation.DEFAULT, f"ray-{os.getpid()}")
+        boxes = isolation.make(isolation.DEFAULT, f"ray-{owner}-{os.getpid()}")
         self._engine = LocalEngine(
             self._node,
             boxes,

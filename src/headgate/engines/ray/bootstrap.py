@@ -21,7 +21,7 @@ def actor_class() -> Any:
     Headgate before it has unpacked it."""
 
     class HeadgateAgent:
-        def __init__(self, package: bytes, settings: bytes) -> None:
+        def __init__(self, package: bytes, settings: bytes, owner: str) -> None:
             import io
             import os
             import shutil
@@ -31,7 +31,7 @@ def actor_class() -> Any:
 
             self.agent: Any = None
             self.trouble = ""
-            folder = tempfile.mkdtemp(prefix=f"headgate-ray-{os.geteuid()}-", dir="/tmp")
+            folder = tempfile.mkdtemp(prefix=f"headgate-ray-{owner}-", dir="/tmp")
             library = os.path.join(folder, "library")
             with tarfile.open(fileobj=io.BytesIO(package)) as packed:
                 packed.extractall(os.path.join(library, "headgate"), filter="tar")
@@ -41,7 +41,7 @@ def actor_class() -> Any:
             try:
                 from headgate.engines.ray.agent import Agent
 
-                self.agent = Agent(folder, settings)
+                self.agent = Agent(folder, settings, owner)
             except ImportError as error:
                 self.trouble = f"its Python {sys.executable} lacks {error.name}; install headgate's requirements there"
             except Exception as error:  # noqa: BLE001  # told in words, for its class may not be known there

@@ -154,7 +154,9 @@ class Driver:
             speeds=self._wanted.speeds,
         )
         where = NodeAffinitySchedulingStrategy(facts["NodeID"], soft=False)
-        actor = self._agents.options(scheduling_strategy=where).remote(self._package, pickle.dumps(settings))
+        actor = self._agents.options(scheduling_strategy=where).remote(
+            self._package, pickle.dumps(settings), str(os.getppid())
+        )
         archive = None if self._wanted.shared else self._archive
         return Link(settings.name, facts["NodeID"], actor, self._pipe.send, archive)
 

@@ -1,0 +1,57 @@
+"""An engine `ray` with what it is told, for tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from headgate.engines.base import Slot
+from headgate.engines.ray import RayEngine
+from headgate.events import Exit, TaskId
+from headgate.isolation.base import Launch
+from headgate.shares import Share
+from headgate.testing.recorder import Recorder
+from headgate.testing.wait import until
+
+PATIENCE_SECONDS = 60.0
+
+
+class Running:
+    """An open engine.
+
+    Args:
+        address: Of a cluster's head.
+        folder: For logs.
+    """
+
+    def __init__(self, address: str, folder: Path, *, shared_files: bool = True) -> None:
+        self.folder = folder
+        self.engine = RayEngine(address, shared_files=shared_files, speeds=folder.parent / "speeds.json")
+        self.told = Recorder(lambda _: False)
+        self.engine.open(self.told)
+
+    def start(self, argv: tuple[str, ...], name: str = "job", cwd: str = "/", **env: str) -> TaskId:
+        task = f"ray-{os.getpid()}/{name}/worker-0"
+        whole = {"PATH": os.environ.get("PATH", os.defpath), "HEADGATE_TASK": task, **env}
+        self.engine.start(Launch(task=task, argv=argv, env=whole, cwd=cwd, threads=1), Share(), str(self.log(name)))
+        return task
+
+    def log(self, name: str = "job") -> Path:
+        return self.folder / f"{name}.log"
+
+    def reserve(self, name: str, cores: float) -> None:
+        job = f"ray-{os.getpid()}/{name}"
+        node = self.engine.cluster().nodes[0].name
+        self.engine.reserve(job, 1, {f"{job}/worker-0": Slot(node, cores)})
+
+    def release(self, name: str) -> None:
+        self.engine.release(f"ray-{os.getpid()}/{name}", 1)
+
+    def said(self, task: TaskId, line: str) -> None:
+        until(lambda: line in self.told.lines(task), PATIENCE_SECONDS, f"{line!r} of {task}")
+
+    def ended(self, task: TaskId) -> Exit:
+        until(lambda: self.told.exit(task) is not None, PATIENCE_SECONDS, f"the end of {task}")
+        end = self.told.exit(task)
+        assert end is not None
+        return end
