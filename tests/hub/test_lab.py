@@ -67,6 +67,30 @@ def test_a_server_whose_node_is_taken_away_goes_on_elsewhere_and_a_worker_is_don
     team.ends("done")
 
 
+def test_of_a_node_without_a_link_is_told_as_long_as_it_lasts(team: Team) -> None:
+    team.starts(*PS, wait_for=("server-0", "worker-0", "worker-1"))
+    team.user.types("lab", "set", "c", "nic=down")
+    team.sees_event("fault", "node c is cut off: its NIC has no link")
+    team.user.types("lab", "set", "c", "nic=up")
+    team.sees_event("note", "node c is no longer cut off, after ")
+    assert len(team.events("fault")) == 1
+    team.user.touch("go")
+    team.ends("done")
+
+
+def test_that_a_node_is_gone_is_noticed_before_a_task_ends_of_it(team: Team) -> None:
+    team.user.write("rest.py", "import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)\n")
+    team.run = team.user.detaches("rest.py", "--name", "team", "--cluster", "team")
+    team.user.sees_state("team", "running")
+    with RunReader(team.folder / "run.sqlite") as reader:
+        [task] = reader.rows("tasks")
+    left = "abc".replace(task["node"], "")
+    up(team, task["node"] + left[0])
+    team.sees_event("fault", f"node {left[1]} is gone")
+    team.user.touch("go")
+    team.ends("done")
+
+
 def test_a_cluster_that_cannot_be_reached_is_refused(team: Team) -> None:
     team.user.write("machines.yaml", "nodes:\n  - {name: far, address: 192.0.2.7, cores: 4, memory: 8GiB}\n")
     refused = team.user.types("run", "worker.py", "--cluster", "machines.yaml", code=2).message

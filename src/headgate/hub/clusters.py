@@ -46,4 +46,5 @@ def there(cluster: str) -> frozenset[str]:
         known = None
     if known is None or not known.complete:
         return frozenset()
-    return frozenset(name for name, made in known.nodes.items() if made.stage != "making")
+    made = [name for name, each in known.nodes.items() if each.stage != "making"]
+    return frozenset(name for name in made if Path(known.place(name).namespace).exists())

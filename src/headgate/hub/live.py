@@ -23,6 +23,7 @@ from headgate.hub.engines import Engines
 from headgate.hub.hearing import Hearing
 from headgate.hub.job import LiveJob
 from headgate.hub.ledger import Ledger
+from headgate.hub.lookout import Lookout
 from headgate.hub.nodes import Nodes
 from headgate.hub.reserving import Reserving
 from headgate.hub.run import LiveRun, Submission
@@ -57,6 +58,7 @@ class LiveHub:
         self._nodes = Nodes(node, self._ledger, self._step)
         self._hearing = Hearing(self._ledger, home / "profiles", self._step, lambda _: self._nodes.look())
         self._sampling = Sampling(self._ledger, engine, self._step)
+        self._lookout = Lookout(self._ledger, self._nodes.look)
         self._engines = Engines(home, engine, self._hearing, self._sampling.told, self._nodes, self._ledger)
         self._reserving = Reserving(self._ledger, self._engines, self._nodes)
         self._acting = Acting(home, self._ledger, self._engines, self._nodes, self._hearing, self._step, self._finish)
@@ -132,6 +134,7 @@ class LiveHub:
         self._origins[run.id] = self._in_background(asyncio.to_thread(run.note_origin))
         self._in_background(self._retain(run))
         self._sampling.start()
+        self._lookout.start()
         return run
 
     async def _retain(self, run: LiveRun) -> None:
@@ -192,6 +195,7 @@ class LiveHub:
         await asyncio.sleep(0)  # what the engine said last is queued on this loop
         self.watchers.close()
         self._sampling.close()
+        self._lookout.close()
         if self._wake is not None:
             self._wake.cancel()
         for run in list(self.runs.values()):

@@ -9,13 +9,20 @@ import socket
 import struct
 import threading
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 _CLONE_NEWNET = 0x40000000  # linux/sched.h
+_SIOCGIFFLAGS = 0x8913  # linux/sockios.h
+_RUNNING = 0x40  # IFF_RUNNING of linux/if.h: up, and with a link
 _SIOCETHTOOL = 0x8946  # linux/sockios.h
 _ETHTOOL_GDRVINFO = 3  # linux/ethtool.h
 _DRIVER_INFO = struct.Struct("=I32s160x")  # struct ethtool_drvinfo: command, driver, and what does not matter here
 _REQUEST = struct.Struct("@16sP16x")  # struct ifreq: name, pointer to the data
+_FLAGS = struct.Struct("@16sH22x")  # struct ifreq: name, flags
+
+T = TypeVar("T")
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _STACKED = frozenset({b"vxlan", b"geneve", b"bridge", b"bonding", b"802.1Q VLAN Support"})
@@ -40,18 +47,33 @@ class Inside:
 def look(namespace: str) -> Inside:
     """What is in the network namespace at a path; takes root, and a tenth of a millisecond.
 
-    A thread of its own enters it and ends there: what stayed, or kept a file of it open, would keep it alive after the
-    node, and with it the far ends of its links.
+    Raises:
+        OSError: There is none, or it may not be entered.
+    """
+    return _inside(namespace, _look)
+
+
+def linked(namespace: str) -> bool:
+    """Whether an interface of the network namespace at a path has a link; takes as much.
 
     Raises:
         OSError: There is none, or it may not be entered.
     """
-    found: list[Inside] = []
+    return _inside(namespace, _linked)
+
+
+def _inside(namespace: str, act: Callable[[int], T]) -> T:
+    """What a function finds in a namespace, whose inode it is given.
+
+    A thread of its own enters it and ends there: what stayed, or kept a file of it open, would keep it alive after the
+    node, and with it the far ends of its links.
+    """
+    found: list[T] = []
     failed: list[OSError] = []
 
     def enter() -> None:
         try:
-            found.append(_look(namespace))
+            found.append(act(_enter(namespace)))
         except OSError as error:
             failed.append(error)
 
@@ -63,20 +85,34 @@ def look(namespace: str) -> Inside:
     return found[0]
 
 
-def _look(namespace: str) -> Inside:
+def _enter(namespace: str) -> int:
     fd = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if _LIBC.setns(fd, _CLONE_NEWNET) != 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), namespace)
-        inode = os.fstat(fd).st_ino
+        return os.fstat(fd).st_ino
     finally:
         os.close(fd)
+
+
+def _look(inode: int) -> Inside:
     with open("/proc/thread-self/net/dev", "rb") as file:
         table = file.read()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         names = (name.encode() for _, name in socket.if_nameindex())
         return Inside(inode, table, frozenset(name for name in names if _driver(asking, name) in _STACKED))
+
+
+def _linked(_: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        names = [name.encode() for _, name in socket.if_nameindex() if name != "lo"]
+        return any(_runs(asking, name) for name in names if _driver(asking, name) not in _STACKED)
+
+
+def _runs(asking: socket.socket, name: bytes) -> bool:
+    data = fcntl.ioctl(asking, _SIOCGIFFLAGS, _FLAGS.pack(name, 0))
+    return bool(_FLAGS.unpack(data)[1] & _RUNNING)
 
 
 def _driver(asking: socket.socket, name: bytes) -> bytes:
