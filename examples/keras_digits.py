@@ -3,6 +3,8 @@ end of Keras 3 (KERAS_BACKEND), and over several workers with KERAS_BACKEND=jax.
 
 import argparse
 
+import keras
+from keras import layers
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
@@ -24,11 +26,8 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
 
-    strategy = hg.strategy()
-    import keras
-    from keras import layers
-
     keras.utils.set_random_seed(args.seed)
+    strategy = hg.strategy()
     train_x, test_x, train_y, test_y = digits(args.seed)
     with strategy.scope():
         model = keras.Sequential(

@@ -26,7 +26,7 @@ def allreduce(workers: int) -> Plan:
 
 def gang(folder: Path, plan: Plan, backend: str, loop: str, **more: str) -> Gang:
     command = [sys.executable, str(SCRIPT), str(folder / "result.json"), loop]
-    return Gang(folder, plan, command, {**QUIET, **VARIABLES[backend], **more})
+    return Gang(folder, plan, command, {**QUIET, **VARIABLES[backend], **more}, fresh=True)
 
 
 def alone(folder: Path, backend: str, loop: str) -> dict[str, Any]:

@@ -17,21 +17,20 @@ A loop of the script's own, of TensorFlow without Keras' `fit`, uses `epochs` an
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
 from headgate.keras import environment
-
-environment.follow_threads()  # before a framework is imported, which reads them once
-
-import importlib  # noqa: E402
-import sys  # noqa: E402
-from collections.abc import Iterator  # noqa: E402
-from typing import TYPE_CHECKING, Any  # noqa: E402
-
-from headgate.task import Channel, Stop, TaskEnvironment, plan_of  # noqa: E402
+from headgate.task import Channel, Stop, TaskEnvironment, plan_of
 
 if TYPE_CHECKING:
     from headgate.keras.session import Session
 
 __all__ = ["Stop", "callback", "epochs", "prepare", "report", "strategy"]
+
+environment.follow_threads()  # TensorFlow and JAX look when they compute for the first time
 
 _session: Session | None = None
 _strategy: Any = None
@@ -41,6 +40,8 @@ _joined = False
 def strategy() -> Any:
     """How the tasks of this job train together, as its plan says; call it before anything is computed.
 
+    Does not return in a worker of parameter servers that only serves: its process ends when the job is over.
+
     Returns:
         Over TensorFlow, a `tf.distribute.Strategy`: its default one, `MultiWorkerMirroredStrategy` (all-reduce), or
         `ParameterServerStrategy`, with `TF_CONFIG` set to say who is who. Over JAX, `keras.distribution.DataParallel`,
@@ -49,7 +50,6 @@ def strategy() -> Any:
     Raises:
         headgate.keras.cluster.PlanError: The plan cannot be run with this back end, or the script's environment
             describes a cluster itself.
-        Stop: In a worker of parameter servers that only serves, when the job is over.
     """
     from headgate.keras import strategies
 

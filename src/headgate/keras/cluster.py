@@ -83,7 +83,7 @@ def describe(cluster: Mapping[str, Sequence[str]], job: str, index: int) -> None
 
 
 def allow_waiting(tasks: int) -> int:
-    """Give TensorFlow a thread to wait on for each of the job's tasks, and some to do the work: operations that wait for
+    """Give TensorFlow a thread to wait on for each task of the job, and some to do the work: operations that wait for
     another task hold a thread of the pool that also runs what they wait for.
 
     Returns:

@@ -26,15 +26,17 @@ def follow_threads() -> None:
 
 def legacy() -> bool:
     """Whether `tf.keras` is Keras as it was before version 3."""
-    return os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true") or "keras" not in sys.modules
+    asked = os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
+    return asked or ("tf_keras" in sys.modules and "keras" not in sys.modules)
 
 
 def backend() -> str:
     """What computes in this script: `tensorflow`, `jax` or `torch`."""
-    if "keras" not in sys.modules and (legacy() and "tensorflow" in sys.modules):
+    plain = "tensorflow" in sys.modules and "keras" not in sys.modules and "KERAS_BACKEND" not in os.environ
+    if legacy() or plain:
         return "tensorflow"
     keras = importlib.import_module("keras")
-    return str(keras.backend.backend()) if not keras.__version__.startswith("2.") else "tensorflow"
+    return "tensorflow" if keras.__version__.startswith("2.") else str(keras.backend.backend())
 
 
 def version() -> str:

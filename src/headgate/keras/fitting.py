@@ -127,7 +127,8 @@ class Fitting:
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         for name, value in (logs or {}).items():
             self._session.history.setdefault(name, []).append(float(value))
-        seen = {name: value for name, value in (logs or {}).items() if name.startswith("val_")}
+        # What servers compute is not fetched at every step: of their epochs all is told here.
+        seen = {name: v for name, v in (logs or {}).items() if name.startswith("val_") or not self._session.logs}
         self._session.end_epoch(epoch, seen)
 
     # --- the compiled step -------------------------------------------------------------------------------------------
@@ -187,7 +188,8 @@ class Fitting:
             backends.wait(outputs)
             session.meter.mark("other")
         logs = outputs[0] if self._backend == "jax" else outputs
-        session.logs = logs = dict(logs) if isinstance(logs, Mapping) else {}
+        logs = dict(logs) if isinstance(logs, Mapping) else {}
+        session.logs = logs = {name: value for name, value in logs.items() if not hasattr(value, "fetch")}
         metrics = {name: value for name, value in logs.items() if name != "loss"}
         if samples and self._samples_left is not None:
             self._samples_left -= samples

@@ -161,7 +161,8 @@ class Session:
         """An epoch is over: save and obey."""
         self.meter.drop()
         if metrics:
-            self._progress.report(None, metrics)
+            others = {name: value for name, value in metrics.items() if name != "loss"}
+            self._progress.report(metrics.get("loss"), others)
         self._progress.flush()
         self._follow_threads()
         if self.profiling and self._profiled:

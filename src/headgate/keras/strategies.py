@@ -48,7 +48,7 @@ def join(channel: Channel, plan: Mapping[str, Any]) -> tuple[Any, Agreement | No
     Raises:
         PlanError: It cannot be done with what the script uses.
         PeerLost: Not all tasks started.
-        Stop: This task has nothing to train by itself, and the job is over.
+        Stop: This task was asked to end meanwhile.
     """
     backend = environment.backend()
     check(plan, backend)
@@ -131,6 +131,8 @@ def _over_servers(channel: Channel, plan: Mapping[str, Any]) -> Any:
     if index:
         cluster.until_done(channel)
         channel.flush(2.0)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
         os._exit(0)  # TensorFlow's server has no end, and its threads would hold up that of the interpreter
     cluster.describe(found, "chief", 0)
     return tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
