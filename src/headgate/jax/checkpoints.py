@@ -44,7 +44,7 @@ def write(folder: Path, step: int, arrays: Mapping[str, Any], place: Mapping[str
     through_orbax = importlib.util.find_spec("orbax") is not None
     path = folder / f"step-{step}.{'orbax' if through_orbax else 'npz'}"
     partial = folder / f".step-{step}.{os.getpid()}.partial"
-    note = {"headgate": LAYOUT, "dtypes": {name: str(array.dtype) for name, array in arrays.items()}, **place}
+    note = {"headgate": LAYOUT, "arrays": {name: [str(a.dtype), list(a.shape)] for name, a in arrays.items()}, **place}
     try:
         if through_orbax:
             _write_orbax(partial, arrays, note)
@@ -92,7 +92,7 @@ def _read_npz(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
     with np.load(path, allow_pickle=False) as archive:
         note = json.loads(archive[_PLACE].tobytes())
         arrays = {name: archive[name] for name in archive.files if name != _PLACE}
-    return {name: array.view(np.dtype(note["dtypes"][name])) for name, array in arrays.items()}, note
+    return {name: array.view(np.dtype(note["arrays"][name][0])) for name, array in arrays.items()}, note
 
 
 def _checkpointer() -> Any:
@@ -115,8 +115,9 @@ def _write_orbax(path: Path, arrays: Mapping[str, Any], note: Mapping[str, Any])
         json.dump(note, file)
         file.flush()
         os.fsync(file.fileno())
+    full = {name: array for name, array in arrays.items() if array.size}  # Orbax refuses what has no elements
     with _checkpointer() as checkpointer:
-        checkpointer.save(path.absolute() / "state", args=ocp.args.PyTreeSave(dict(arrays)))
+        checkpointer.save(path.absolute() / "state", args=ocp.args.PyTreeSave(full))
     for written in path.rglob("*"):
         if written.is_file():
             _sync(written)
@@ -127,13 +128,14 @@ def _read_orbax(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         raise OSError("it was written through Orbax, which is not installed here (pip install orbax-checkpoint)")
     ocp: Any = importlib.import_module("orbax.checkpoint")
     note = json.loads((path / _PLACE).read_text())
-    names = note["dtypes"]
+    names = [name for name, (_, shape) in note["arrays"].items() if 0 not in shape]
     args = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names}
     with _checkpointer() as checkpointer:
         found = checkpointer.restore(
             path.absolute() / "state", args=ocp.args.PyTreeRestore(item=dict.fromkeys(names, 0), restore_args=args)
         )
-    return {name: np.asarray(array) for name, array in found.items()}, note
+    empty = {name: np.zeros(shape, dtype) for name, (dtype, shape) in note["arrays"].items() if 0 in shape}
+    return {**{name: np.asarray(array) for name, array in found.items()}, **empty}, note
 
 
 def _prune(folder: Path) -> None:

@@ -60,8 +60,9 @@ class Session:
                 "headgate.jax.init() comes after JAX has made its devices; call it before anything that computes, and "
                 "before jax.devices() and jax.device_put()"
             )
-        if channel.welcome.get("threads"):
-            joining.set_threads(int(channel.welcome["threads"]))
+        threads = channel.take_threads()
+        if threads is not None:
+            joining.set_threads(threads)
         if plan:
             joining.join(channel, plan)
         self._stopping = StopTogether(channel) if plan else None
@@ -230,6 +231,7 @@ class Session:
 
     def _may_save(self) -> bool:
         """Whether a checkpoint was asked for, and this is where to save it."""
+        self._channel.take_threads()  # those of XLA stay as many as they were at the start
         if self._epoch is not None and self._done is None:
             self.note("batches do not come from headgate.jax.batches: a checkpoint is saved at the end of the epoch")
             return False

@@ -132,8 +132,8 @@ class Trained:
         trees = [values(part) for part in kept if part is not None]
         names = [
             type(node).__name__
-            for tree in trees
-            for node in _named_tuples(tree)
+            for part in kept
+            for node in _named_tuples(getattr(part, "opt_state", part))
             if type(node).__name__.startswith("ScaleBy") and type(node).__name__.endswith("State")
         ]
         return {
@@ -164,7 +164,7 @@ def _name(number: int, path: Any) -> str:
 def _changes_in_place(part: Any) -> bool:
     """Whether a part is a Flax NNX object: a module, an optimizer, metrics, random streams."""
     nnx = sys.modules.get("flax.nnx")
-    return nnx is not None and isinstance(part, nnx.Object)
+    return nnx is not None and isinstance(part, getattr(nnx, "Pytree", nnx.Object))  # its name since Flax 0.11
 
 
 def _set(part: Any, tree: Any) -> Any:
@@ -211,6 +211,8 @@ def _on_host(name: str, leaf: Any) -> Any:
 
 def _like(name: str, leaf: Any, saved: Any) -> Any:
     """What was saved, as a leaf of the same kind as the script's."""
+    if isinstance(leaf, _NUMBERS) and saved.ndim == 0:
+        return type(leaf)(saved)  # what counts as a number at first is often an array after a step
     expected = jax.random.key_data(leaf) if is_key(leaf) else np.asarray(leaf) if isinstance(leaf, _NUMBERS) else leaf
     if expected.shape != saved.shape or expected.dtype != saved.dtype:
         found = f"{saved.dtype}{list(saved.shape)}", f"{expected.dtype}{list(expected.shape)}"
@@ -219,7 +221,7 @@ def _like(name: str, leaf: Any, saved: Any) -> Any:
         return jax.random.wrap_key_data(jax.numpy.asarray(saved), impl=jax.random.key_impl(leaf))
     if isinstance(leaf, jax.Array):
         return jax.device_put(saved, leaf.sharding)
-    return type(leaf)(saved) if isinstance(leaf, (np.generic, *_NUMBERS)) else np.array(saved)
+    return type(leaf)(saved) if isinstance(leaf, np.generic) else np.array(saved)
 
 
 def _unfit(found: str) -> str:
