@@ -6,7 +6,8 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Without compiling all modules of all frameworks, of which few are ever imported: that would take minutes.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
 .PHONY: help demo test test-v2 lint docs bench clean
 .DEFAULT_GOAL := help
@@ -25,10 +26,11 @@ demo: $(VENV)/demo.stamp
 	@PATH="$(CURDIR)/$(BIN):$$PATH" headgate run examples/jobs.yaml
 	@echo "Open the report in a browser; \`$(BIN)/headgate metrics\` shows the figures here."
 
+# All tests run in two processes side by side, see tests/conftest.py; those that are named run one after another.
 test: $(VENV)/dev.stamp
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest $(TESTS)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest $(or $(TESTS),--numprocesses 2)
 
-test-v2: $(VENV)/dev.stamp
+test-v2: $(VENV)/pytest.stamp
 	@tests/v2/run $(CURDIR)/$(BIN)/python
 
 lint: $(VENV)/dev.stamp
@@ -64,7 +66,13 @@ $(VENV)/demo.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@$(PIP) --editable '.[torch,demo]'
 	@touch $@
 
-$(VENV)/dev.stamp: pyproject.toml constraints.txt $(VENV)/demo.stamp
-	@echo "Installing what tests and checks need (once) ..."
-	@$(PIP) --editable '.[torch,demo,gpu,dev]'
+# tf_keras asks for the whole of TensorFlow, with what it takes to compile for GPUs; tensorflow-cpu has all that it uses.
+$(VENV)/dev.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "Installing Headgate, all frameworks and what tests and checks need into $(VENV) (once) ..."
+	@$(PIP) --editable '.[torch,jax,ray,demo,gpu,dev]'
+	@$(PIP) --no-deps tf_keras
+	@touch $(VENV)/demo.stamp $@
+
+$(VENV)/pytest.stamp: constraints.txt | $(VENV)/bin/python
+	@$(PIP) pytest
 	@touch $@

@@ -1,18 +1,45 @@
-"""What all tests share: a Headgate folder of their own, and no silent skips where every optional part is required."""
+"""What all tests share: a Headgate folder of their own, no silent skips where every optional part is required, and who
+may run beside whom."""
 
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import Scheduling
+
 CONTRACTS = "/headgate/testing/"
 """A skip that a contract suite raises itself says what its subject does not claim; no installation would cure that."""
+
+OF_THE_MACHINE = {
+    "cli",
+    "distributed",
+    "engines",
+    "examples",
+    "faults",
+    "hub",
+    "isolation",
+    "lab",
+    "test_docs.py",
+    "test_readme.py",
+}
+"""Tests of hubs, boxes and labs, which look at the machine as a whole and at how its cores are shared: where tests run
+in several processes, one of these runs after another, and what runs beside them has to stand back."""
+
+LONG = {"torch", "keras", "jax"}
+"""Folders to begin with beside them."""
+
+NICENESS = 5
 
 REQUIRE_ALL = os.environ.get("HEADGATE_TEST_REQUIRE_ALL") == "1"
 
@@ -47,6 +74,36 @@ def end_hub() -> None:
     finally:
         os.close(pidfd)
     raise TimeoutError("the hub did not end within 30 s of a second SIGTERM")
+
+
+def _part(nodeid: str) -> str:
+    """The folder or file of `tests/` that a test belongs to."""
+    return re.split("[/:]", nodeid)[1]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
+    """All tests of the machine in one process, in their order; the others one by one to whoever is free."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class TwoHalves(LoadScopeScheduling):  # type: ignore[misc]  # has no types
+        def _split_scope(self, nodeid: str) -> str:
+            return "machine" if _part(nodeid) in OF_THE_MACHINE else nodeid
+
+    return TwoHalves(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: _part(item.nodeid) not in LONG)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    # The largest part comes first: who has begun with others has none of the machine's to come.
+    beside = "PYTEST_XDIST_WORKER" in os.environ and _part(item.nodeid) not in OF_THE_MACHINE
+    if beside and (niceness := os.nice(0)) < NICENESS:
+        os.nice(NICENESS - niceness)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -3,8 +3,9 @@
 A test of a job of several tasks starts many processes of some seconds' work each, of which `import torch` alone would
 take most. Here one interpreter imports what they need, runs nothing and starts no thread, and forks one child for each
 program, in which that program then runs as if Python had been started for it: its own process, environment, folder,
-arguments, output and exit code. Three things differ from a fresh interpreter: modules are already in `sys.modules`, all
-children share one seed of string hashes, and `ps` shows the command line of the interpreter they came from.
+arguments, output and exit code, and its own import of Headgate. Three things differ from a fresh interpreter: the
+framework is already in `sys.modules`, all children share one seed of string hashes, and `ps` shows the command line of
+the interpreter they came from.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import functools
 import importlib
 import json
 import os
-import pkgutil
 import runpy
 import select
 import signal
@@ -83,7 +83,7 @@ class WarmPython:
     when an interpreter starts; each is made when it is first needed, and ends with `close` or with this process.
 
     Args:
-        *modules: What to import, submodules of packages that end in `.*` included.
+        *modules: What to import; nothing of Headgate, which looks at its environment when it is imported.
 
     Example:
         >>> with WarmPython("torch") as python, open("log", "wb") as log:
@@ -165,9 +165,9 @@ class WarmPython:
 
 @functools.cache
 def torch_python() -> WarmPython:
-    """What runs programs that use PyTorch and `headgate.torch`; one for this process, as long as it lasts."""
+    """What runs programs that use PyTorch; one for this process, as long as it lasts."""
     # The first optimizer that is made imports torch._dynamo, which takes as long as torch itself.
-    python = WarmPython("torch", "torch._dynamo", "torch.distributed", "torch.utils.data", "headgate.torch.*")
+    python = WarmPython("torch", "torch._dynamo", "torch.distributed", "torch.utils.data")
     atexit.register(python.close)
     return python
 
@@ -183,16 +183,6 @@ class _Child(NamedTuple):
 def _root() -> Path:
     """What `headgate` is imported from."""
     return Path(headgate.__file__).parents[1]
-
-
-def _import(modules: Sequence[str]) -> None:
-    for name in modules:
-        package = name.removesuffix(".*")
-        module = importlib.import_module(package)
-        if package != name:
-            for found in pkgutil.walk_packages(module.__path__, f"{package}."):
-                if not found.name.endswith(".__main__"):
-                    importlib.import_module(found.name)
 
 
 def _serve(control: socket.socket) -> Callable[[], None] | None:
@@ -247,6 +237,8 @@ def _become(request: Mapping[str, object], output: int) -> None:
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()  # `random` does so itself after a fork
     paths = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "headgate"]:
+        del sys.modules[name]  # the program's own is on its PYTHONPATH
     module = arguments[1] if arguments[0] == "-m" else None
     script = os.path.abspath(arguments[0])
     # Its own two: the folder that it was started in, and its PYTHONPATH.
@@ -261,7 +253,8 @@ def _become(request: Mapping[str, object], output: int) -> None:
 def main(control: str, *modules: str) -> None:
     """Import, then serve; a child goes on from here as if it had just been started."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for whoever started this
-    _import(modules)
+    for name in modules:
+        importlib.import_module(name)
     with socket.socket(fileno=int(control)) as requests:
         run = _serve(requests)
     if run is not None:
