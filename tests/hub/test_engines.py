@@ -1,0 +1,200 @@
+"""A hub with engines besides that of its machine, here another package's: the same engine, under names of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.hub.user import User
+
+from headgate.testing import wait
+
+PLUGIN = """
+    import json, os, tempfile
+    from pathlib import Path
+
+    from headgate import isolation
+    from headgate.cluster import Cluster, Node
+    from headgate.engines.local import LocalEngine
+    from headgate.errors import HeadgateError
+
+    class Elsewhere(LocalEngine):
+        name = "elsewhere"
+
+        def __init__(self, spec):
+            self.spec = spec
+            self.folder = Path(tempfile.mkdtemp())
+            names = spec.address.split(",") if spec.address else ["far"]
+            nodes = tuple(Node(name, cores=1, memory_bytes=1 << 30) for name in names)
+            boxes = isolation.make(isolation.DEFAULT, f"elsewhere-{os.getpid()}-{self.folder.name}")
+            super().__init__(Cluster(nodes), boxes, self.folder / "channel.sock")
+            self.say("make", shared=spec.shared_files)
+
+        def say(self, what, **more):
+            with open(os.environ["ELSEWHERE"], "a") as file:
+                file.write(json.dumps({"what": what, **more}) + "\\n")
+
+        def open(self, listener):
+            if self.spec.address == "closed":
+                raise HeadgateError("the way is closed; open it")
+            if self.spec.address == "broken":
+                raise RuntimeError("not as it should be")
+            super().open(listener)
+            self.told = listener
+            self.say("open")
+
+        def reserve(self, job, attempt, slots):
+            taken = {task.rsplit("/", 1)[1]: [slot.node, slot.cores] for task, slot in slots.items()}
+            self.say("reserve", job=job.split("/")[1], attempt=attempt, slots=taken)
+
+        def release(self, job, attempt):
+            self.say("release", job=job.split("/")[1], attempt=attempt)
+
+        def start(self, launch, share, log):
+            self.say("start", task=launch.task.split("/", 1)[1])
+            super().start(launch, share, log)
+            self.told.usage(launch.task, {"cpu_cores": 0.25, "memory_bytes": 4096.0})
+            self.told.usage("node:far", {"cpu_cores": 0.5})
+            if os.path.exists("/" + launch.cwd.strip("/") + "/loses"):
+                self.told.left("far", "it was taken away")
+
+        def close(self):
+            super().close()
+            self.folder.rmdir()
+            self.say("close")
+"""
+
+
+class Elsewhere:
+    """What the plug-in was told."""
+
+    def __init__(self, user: User) -> None:
+        self._path = user.folder / "told"
+        folder = user.folder / "plugins"
+        metadata = folder / "elsewhere-1.0.dist-info"
+        metadata.mkdir(parents=True)
+        user.write("plugins/someones_engine.py", PLUGIN)
+        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere\nVersion: 1.0\n")
+        (metadata / "entry_points.txt").write_text("[headgate.engines]\nelsewhere = someones_engine:Elsewhere\n")
+        user.variables["PYTHONPATH"] += f"{os.pathsep}{folder}"
+        user.variables["ELSEWHERE"] = str(self._path)
+
+    def told(self, *kinds: str) -> list[dict[str, Any]]:
+        lines = self._path.read_text().splitlines() if self._path.exists() else []
+        return [told for told in map(json.loads, lines) if not kinds or told["what"] in kinds]
+
+
+@pytest.fixture
+def elsewhere(user: User) -> Elsewhere:
+    user.write("waits.py", "import os, sys, time\nwhile not os.path.exists(sys.argv[1]):\n    time.sleep(0.05)\n")
+    user.write("quick.py", "print('loss 1.0')\n")
+    return Elsewhere(user)
+
+
+def test_an_engine_is_opened_by_the_first_run_that_names_it_and_closed_after_the_last(
+    user: User, elsewhere: Elsewhere
+) -> None:
+    first = user.types("run", "--detach", "--json", "--engine", "elsewhere", "waits.py", "--", "go").json["run"]
+    user.types("run", "quick.py", "--engine", "elsewhere")
+    user.types("run", "quick.py")  # beside it, on this machine
+    assert [told["what"] for told in elsewhere.told("make", "open", "close")] == ["make", "open"]
+    user.touch("go")
+    user.sees_state("waits", "done", run=first)
+    wait.until(lambda: elsewhere.told("close"), 30, "the engine is closed")
+    user.types("run", "quick.py", "--engine", "elsewhere", "--shared-files")
+    wait.until(lambda: len(elsewhere.told("close")) == 2, 30, "it is closed again")
+    assert [told["shared"] for told in elsewhere.told("make")] == [False, True]
+
+
+def test_what_tasks_take_is_set_aside_before_they_start_and_given_back_after_their_end(
+    user: User, elsewhere: Elsewhere
+) -> None:
+    plan = ("--strategy", "ps", "--workers", "2", "--servers", "1")
+    user.types("run", "quick.py", "--engine", "elsewhere", "--address", "far,near", *plan, code=1)
+    job = [told for told in elsewhere.told("reserve", "release", "start") if told.get("job") or told.get("task")]
+    assert job[0]["what"] == "reserve"
+    assert set(job[0]["slots"]) == {"worker-0", "worker-1", "server-0"}
+    assert sum(cores for _, cores in job[0]["slots"].values()) <= 2
+    assert job[-1] == {"what": "release", "job": "quick", "attempt": 1}
+
+
+def test_a_job_gives_back_the_cores_that_a_later_one_takes(user: User, elsewhere: Elsewhere) -> None:
+    run = user.types("run", "--detach", "--json", "--engine", "elsewhere", "waits.py", "--", "go").json["run"]
+    user.sees_state("waits", "running", run=run)
+    user.types("run", "quick.py", "--engine", "elsewhere")
+    slots = [(told["job"], told["slots"]["worker-0"][1]) for told in elsewhere.told("reserve")]
+    assert slots == [("waits", 1.0), ("waits", 0.5), ("quick", 0.5)]
+    user.touch("go")
+    user.sees_state("waits", "done", run=run)
+
+
+def test_what_an_engine_says_of_use_and_of_nodes_is_recorded(user: User, elsewhere: Elsewhere) -> None:
+    from headgate.telemetry.store import RunReader
+
+    user.touch("loses")
+    run = user.types("run", "--detach", "--json", "--engine", "elsewhere", "waits.py", "--", "go").json["run"]
+    user.sees_state("waits", "running", run=run)
+    user.touch("go")
+    user.sees_state("waits", "done", run=run)
+
+    def recorded() -> bool:
+        with RunReader(Path(user.home, "runs", run, "run.sqlite")) as reader:
+            used = {row["target"]: row["cpu_cores"] for row in reader.rows("usage")}
+            faults = [row["text"] for row in reader.rows("events", "kind = 'fault'")]
+            meta = reader.meta()
+        nodes = [node["name"] for node in json.loads(meta["node"])]
+        return (used.get("waits/worker-0"), used.get("node:far"), nodes, faults, meta["engine"]) == (
+            0.25,
+            0.5,
+            ["far"],
+            ["node far is gone: it was taken away"],
+            "elsewhere",
+        )
+
+    wait.until(recorded, 30, "use and nodes are recorded")
+
+
+def test_an_engine_that_cannot_be_opened_is_one_message_and_leaves_no_run(user: User, elsewhere: Elsewhere) -> None:
+    words = ("run", "quick.py", "--engine", "elsewhere", "--address")
+    assert user.types(*words, "closed", code=1).message == "the way is closed; open it"
+    refused = user.types(*words, "broken", code=1).message
+    assert refused == "engine elsewhere at broken could not be opened: RuntimeError('not as it should be')"
+    assert list((user.home / "runs").iterdir()) == []
+    assert "expected one of elsewhere, local, ray" in user.types("run", "quick.py", "--engine", "no", code=2).message
+    refused = user.types("run", "quick.py", "--engine", "elsewhere", "--nodes", "a", code=2).message
+    assert refused == "engine elsewhere has no node 'a'; expected some of far"
+
+
+def test_options_that_contradict_each_other_are_refused(user: User, elsewhere: Elsewhere) -> None:
+    for words, part in (
+        (("--address", "10.0.0.1:6379"), "found --address for engine local"),
+        (("--shared-files",), "found --shared-files for engine local"),
+        (("--engine", "elsewhere", "--cluster", "lab"), "found --cluster with --engine elsewhere"),
+        (("--engine", "elsewhere", "--dry-run"), "--dry-run shows what engine local would start"),
+    ):
+        assert part in user.types("run", "quick.py", *words, code=2).message
+
+
+def test_two_engines_cannot_have_nodes_of_one_name_at_once(user: User, elsewhere: Elsewhere) -> None:
+    run = user.types("run", "--detach", "--json", "--engine", "elsewhere", "waits.py", "--", "go").json["run"]
+    words = ("run", "quick.py", "--engine", "elsewhere", "--address")
+    refused = user.types(*words, "near,far", code=2).message
+    assert refused == "a running job uses another node named 'far'; wait for it, or rename one"
+    user.types(*words, "near")
+    user.touch("go")
+    user.sees_state("waits", "done", run=run)
+
+
+def test_a_resume_goes_where_the_run_was(user: User, elsewhere: Elsewhere) -> None:
+    words = ("--engine", "elsewhere", "--address", "near,far", "--nodes", "far")
+    run = user.types("run", "--detach", "--json", *words, "waits.py", "--", "go").json["run"]
+    user.sees_state("waits", "running", run=run)
+    user.types("stop", "--kill", "waits")
+    again = user.json("resume", run, "--detach")["run"]
+    user.sees_state("waits", "running", run=again)
+    assert [told["slots"]["worker-0"][0] for told in elsewhere.told("reserve")] == ["far", "far"]
+    user.touch("go")
+    user.sees_state("waits", "done", run=again)

@@ -1,0 +1,173 @@
+"""A Ray cluster on the nodes of a lab, and who works on it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tests.hub.traces import command
+from tests.hub.user import SOURCE, User
+
+from headgate import lab
+from headgate.telemetry.store import RunReader
+from headgate.testing import wait
+
+LAB = """
+lab: true
+name: hill
+oversubscribe: true
+nodes:
+  - {name: a, cores: 2, memory: 4GiB, nic: 1Gbit}
+  - {name: b, cores: 2, memory: 2GiB, nic: 1Gbit}
+  - {name: c, cores: 2, memory: 2GiB, nic: 1Gbit}
+"""
+ADDRESS = "10.77.0.1:6379"
+RAY = ("--engine", "ray", "--address", ADDRESS)
+ENDLESS = ("--", "--epochs", "1000000")
+START_SECONDS = 120.0
+HEADGATE = "headgate lab exec"  # how the raylets were put where they are
+
+# A machine that is busy with other tests takes its time to answer.
+HEALTH = {
+    "RAY_health_check_initial_delay_ms": "5000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "5000",
+    "RAY_health_check_failure_threshold": "2",
+}
+
+
+class Hill:
+    """Raylets on the nodes of lab `hill`, the head on a.
+
+    Args:
+        folder: With the lab's `HEADGATE_HOME`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.home = folder / "home"
+        self._folder = Path(tempfile.mkdtemp(prefix="hill-", dir="/tmp"))  # sockets' paths must be short
+        self._raylets: dict[str, subprocess.Popen[bytes]] = {}
+
+        token = self._folder / "token"
+        token.write_text(secrets.token_hex(32))
+        token.chmod(0o600)
+        self.variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+        """What a driver needs as well."""
+
+    def starts(self, *nodes: str) -> None:
+        """Start raylets, and wait until the head has them."""
+        for node in nodes:
+            where = (
+                ("--head", "--port", ADDRESS.split(":")[1], "--include-dashboard", "false")
+                if node == "a"
+                else ("--address", ADDRESS)
+            )
+            words = (
+                *("env", "-u", "HEADGATE_HOME", sys.executable, "-m", "ray.scripts.scripts", "start", "--block"),
+                *(*where, "--node-ip-address", address(node), "--num-cpus", "2"),
+                *("--temp-dir", str(self._folder / node), "--disable-usage-stats"),
+                *("--object-store-memory", "80000000"),
+            )
+            with self._said(node).open("wb") as output:
+                self._raylets[node] = subprocess.Popen(
+                    within(node, *words),
+                    env={
+                        **os.environ,
+                        **HEALTH,
+                        **self.variables,
+                        "HEADGATE_HOME": str(self.home),
+                        "PYTHONPATH": str(SOURCE),
+                    },
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            if node == "a":
+                self._wait_for(node)
+        for node in nodes:
+            self._wait_for(node)
+
+    def _wait_for(self, node: str) -> None:
+        wait.until(lambda: "Ray runtime started" in self._said(node).read_text(), START_SECONDS, f"a raylet on {node}")
+
+    def _said(self, node: str) -> Path:
+        return self._folder / f"{node}.log"
+
+    def left(self) -> list[str]:
+        """Command lines of Headgate's processes on b and c: agents, their wardens and what they run."""
+        rooms = {os.stat(node.place.namespace).st_ino for node in lab.nodes("hill").nodes[1:] if node.place}
+        found = []
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            with suppress(OSError):
+                if os.stat(f"/proc/{entry}/ns/net").st_ino in rooms:
+                    found.append(" ".join(command(int(entry))))
+        return [line for line in found if line.startswith("ray::Agent") or "headgate" in line.replace(HEADGATE, "")]
+
+    def ends(self) -> None:
+        """End all raylets."""
+        for raylet in self._raylets.values():
+            raylet.terminate()
+        for raylet in self._raylets.values():
+            raylet.wait(60)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def within(node: str, *words: str) -> list[str]:
+    """A command that runs on a node of the lab."""
+    return [sys.executable, "-m", "headgate", "lab", "exec", node, "--", *words]
+
+
+def address(node: str) -> str:
+    return f"10.77.0.{'abc'.index(node) + 1}"
+
+
+class Somebody(User):
+    """Types commands on node a: the hub that they start is a process of the head's machine."""
+
+    def __init__(self, folder: Path, hill: Hill, speed: Path) -> None:
+        super().__init__(folder, hill.home, speed)
+        self.variables |= hill.variables
+
+    def command(self, *words: str) -> list[str]:
+        typed = super().command(*words)
+        return within("a", *typed) if words[0] in ("run", "resume") else typed
+
+    def runs(self, *words: str, code: int = 0) -> str:
+        """Run jobs on the cluster until they end; the id of the run."""
+        told = self.types("run", *words, *RAY, code=code).stdout
+        return told.split()[1]
+
+    def begins(self, *words: str) -> str:
+        """Start a run without an end on the cluster, and leave it once it takes steps; the id of the run."""
+        run = str(self.types("run", "--detach", "--json", *words, *RAY, *ENDLESS).json["run"])
+        self.sees_progress("learns", run)
+        return run
+
+    def all_runs(self) -> set[str]:
+        """Ids of the runs there are."""
+        return {folder.parent.name for folder in (self.home / "runs").glob("*/run.sqlite")}
+
+    def rows(self, run: str, table: str) -> list[dict[str, Any]]:
+        """A table of a run's store."""
+        with RunReader(self.home / "runs" / run / "run.sqlite") as reader:
+            return list(reader.rows(table))
+
+    def losses(self, run: str, job: str) -> list[tuple[int, float]]:
+        """Step and loss of what a job reported."""
+        return [(row["step"], row["loss"]) for row in self.rows(run, "progress") if row["task"] == f"{job}/worker-0"]
+
+    def sees_progress(self, job: str, run: str | None = None) -> None:
+        """Wait until a job has taken steps."""
+        self.sees_job(job, lambda entry: (entry.get("step") or 0) > 2, run, "takes steps")
+
+    def said(self, run: str, *kinds: str) -> list[str]:
+        """The texts of a run's events of these kinds."""
+        return [row["text"] for row in self.rows(run, "events") if row["kind"] in kinds]

@@ -1,0 +1,128 @@
+"""What runs on one machine runs unchanged on a Ray cluster: files go there; output, losses, checkpoints return."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from tests.ray.hill import ENDLESS, RAY, Hill, Somebody
+
+from headgate.testing import wait
+
+LEARNS = """
+    import argparse, socket, sys, torch
+    import headgate.torch as hg
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    torch.manual_seed(args.seed)
+    data = torch.utils.data.TensorDataset(torch.randn(512, 16), torch.randn(512, 1))
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Dropout(0.1), torch.nn.Linear(32, 1))
+    loader = torch.utils.data.DataLoader(data, 32, shuffle=True)
+    model, optimizer, loader = hg.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01), loader)
+    for epoch in hg.epochs(args.epochs):
+        for x, y in loader:
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            hg.report(loss=loss)
+"""
+JOBS = """
+    jobs:
+      - {name: one, script: learns.py, args: [--seed, "1"], limits: {cores: 1}}
+      - {name: two, script: learns.py, args: [--seed, "2"], limits: {cores: 1}}
+"""
+
+
+def test_a_script_runs_on_a_node_that_has_none_of_its_files(user: Somebody) -> None:
+    user.write("part.py", "WORD = 'shipped'\n")
+    user.write(
+        "train.py",
+        """
+        import os, socket
+        from part import WORD
+        for epoch in range(1, 4):
+            print(f"epoch {epoch}/3 loss {1 / epoch:.4f}", flush=True)
+        print(WORD, socket.gethostname(), os.getcwd(), flush=True)
+        """,
+    )
+    run = user.runs("train.py", "--nodes", "b")
+    word, host, cwd = user.log("train").splitlines()[-1].split()
+    assert (word, host) == ("shipped", "b")
+    assert cwd != str(user.folder)
+    assert not Path(cwd).exists()
+    [task] = user.rows(run, "tasks")
+    assert task["node"] == "b"
+    assert [row["loss"] for row in user.rows(run, "progress")][-1] == 0.3333
+
+
+def test_the_same_job_file_gives_the_same_losses_as_on_this_machine(user: Somebody) -> None:
+    user.write("learns.py", LEARNS)
+    user.write("jobs.yaml", JOBS)
+    there = user.runs("jobs.yaml")
+    here = user.types("run", "jobs.yaml").stdout.split()[1]
+    for name in ("one", "two"):
+        losses = user.losses(there, name)
+        assert losses
+        assert losses == user.losses(here, name)
+
+
+def test_workers_on_two_nodes_learn_together(user: Somebody) -> None:
+    user.write("learns.py", LEARNS)
+    for plan in (("ps", "--workers", "2", "--servers", "1"), ("allreduce", "--workers", "2")):
+        run = user.runs("learns.py", "--nodes", "b,c", "--strategy", *plan)
+        nodes = {row["id"].split("/")[1]: row["node"] for row in user.rows(run, "tasks")}
+        assert {nodes["worker-0"], nodes["worker-1"]} == {"b", "c"}
+        [job] = user.rows(run, "jobs")
+        assert (job["state"], job["attempt"]) == ("done", 1)
+        used = {row["target"] for row in user.rows(run, "usage") if row["memory_bytes"]}
+        assert {"node:b", "node:c"} <= used
+
+
+def test_a_checkpoint_comes_back_and_a_resume_goes_on_from_it_on_another_node(user: Somebody) -> None:
+    user.write("learns.py", LEARNS)
+    run = user.begins("learns.py", "--nodes", "b")
+    user.types("stop", "learns")
+    user.sees_state("learns", "stopped", run=run)
+    saved = user.rows(run, "checkpoints")[-1]
+    path = Path(saved["path"])
+    assert path.parent == user.home / "runs" / run / "jobs" / "learns" / "checkpoints"
+    assert path.is_file()
+    again = user.json("resume", run, "--detach", "--nodes", "c")["run"]
+    user.sees_progress("learns", again)
+    first = next(row for row in user.rows(again, "progress") if row["step"] is not None)
+    assert first["step"] > saved["step"]
+    assert user.rows(again, "tasks")[0]["node"] == "c"
+    user.types("stop", "--kill", "learns")
+    user.sees_state("learns", "killed", run=again)
+
+
+def test_ctrl_c_stops_the_jobs_of_the_terminal_with_a_checkpoint(user: Somebody) -> None:
+    user.write("learns.py", LEARNS)
+    before = user.all_runs()
+    started = user.starts("run", "learns.py", *RAY, *ENDLESS)
+    [run] = wait.until(lambda: user.all_runs() - before, 60, "the run begins")
+    user.sees_progress("learns", run)
+    os.kill(started.pid, signal.SIGINT)
+    assert started.wait(60) == 130
+    assert user.sees_state("learns", "stopped", run=run)
+    assert [row["why"] for row in user.rows(run, "checkpoints")][-1] == "stop"
+
+
+def test_a_hub_that_is_killed_leaves_nothing_on_any_node_and_its_job_can_be_resumed(user: Somebody, hill: Hill) -> None:
+    user.write("learns.py", LEARNS)
+    plan = ("--strategy", "ps", "--workers", "2", "--servers", "1", "--nodes", "b,c")
+    run = user.begins("learns.py", *plan)
+    assert len(user.traces.tasks()) >= 3
+    user.kills(user.traces.hub())
+    wait.until(lambda: not user.traces.tasks(), 60, "the tasks have ended")
+    wait.until(lambda: not hill.left(), 60, "the agents have ended")
+    user.finds_nothing_left()
+    again = user.json("resume", run, "--detach")["run"]
+    user.sees_progress("learns", again)
+    user.types("stop", "--kill", "learns")
+    user.sees_state("learns", "killed", run=again)
