@@ -14,9 +14,10 @@ from tests.places import ADDRESS, placed, set_cores, set_disk_rate, set_memory
 
 from headgate.cluster import Place
 from headgate.errors import IsolationError
+from headgate.isolation import disks
 from headgate.isolation.base import Launch
 from headgate.isolation.layout import Layout
-from headgate.isolation.process import ProcessIsolation, _disk_of
+from headgate.isolation.process import ProcessIsolation
 from headgate.shares import UNLIMITED, Share
 from headgate.testing import programs
 from headgate.testing.isolation import RUN, IsolationContract, Running
@@ -211,7 +212,7 @@ def test_it_is_said_when_the_place_ran_out_of_memory(isolation: ProcessIsolation
 def test_the_disk_rate_of_the_place_holds_for_it(
     share: Share, isolation: ProcessIsolation, place: Place, run: Run, tmp_path: Path
 ) -> None:
-    disk = _disk_of(str(tmp_path))
+    disk = disks.number_of(tmp_path)
     if disk is None or not {"io", "blkio"} & place.cgroups.keys():
         pytest.skip("the folder for temporary files is on no disk of its own, or its rate cannot be limited")
     data = tmp_path / "data"

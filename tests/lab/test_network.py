@@ -51,6 +51,15 @@ def test_the_slower_of_two_nics_counts_each_way(laboratory: Laboratory) -> None:
     wait.until(near, 20, "both ways are as fast as the slower NIC")
 
 
+def test_whose_an_address_is_is_known_without_a_name_server(laboratory: Laboratory) -> None:
+    laboratory.up("name: a", "name: b")
+    asks = "import socket; print([socket.getnameinfo((ip, 1), socket.NI_NAMEREQD)[0] for ip in {}])"
+    asked = ["10.77.0.2", "::ffff:10.77.0.2", "::1", "::ffff:127.0.0.1"]
+    assert laboratory.python("a", asks.format(asked)) == "['b', 'b.bench', 'ip6-localhost', 'ip6-localhost']"
+    named = "import socket; print({at[4][0] for at in socket.getaddrinfo('b', 1)})"
+    assert laboratory.python("a", named) == "{'10.77.0.2'}"
+
+
 def test_a_rate_changes_and_a_cable_is_pulled_while_traffic_flows(laboratory: Laboratory) -> None:
     a, b = laboratory.up("name: a, nic: 100Mbit", "name: b, nic: 100Mbit")
     ends = traffic.start(end(a), end(b), 100), traffic.start(end(b), end(a), 100)

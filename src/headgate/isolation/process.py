@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import resource
 import shlex
@@ -13,7 +12,7 @@ from typing import Literal
 
 from headgate.cluster import Place
 from headgate.errors import IsolationError
-from headgate.isolation import layout, processes
+from headgate.isolation import disks, layout, processes
 from headgate.isolation.base import Box, Isolation, Launch
 from headgate.isolation.box import ProcessBox
 from headgate.isolation.census import TAG, Census
@@ -152,8 +151,8 @@ class ProcessIsolation(Isolation):
         moved = _moved(found, launch.place)
         folders = {controller: moved.get(base, base) / self._group / name for controller, base in found.bases.items()}
         if found.mode == "v1":
-            return CgroupsV1(folders, standins, _disk_of(launch.cwd))
-        return CgroupsV2(folders, standins, _disk_of(launch.cwd), found.vacate and not moved)
+            return CgroupsV1(folders, standins, disks.number_of(launch.cwd))
+        return CgroupsV2(folders, standins, disks.number_of(launch.cwd), found.vacate and not moved)
 
 
 def _layout(mode: Literal["auto", "v1", "v2", "none"], root: Path) -> layout.Layout:
@@ -190,18 +189,6 @@ def _entering(place: Place) -> Sequence[str]:
 def _tagged(launch: Launch) -> Launch:
     """With the id of the task in its environment, by which its processes are told where no cgroup holds them."""
     return replace(launch, env={**launch.env, TAG: launch.task})
-
-
-def _disk_of(folder: str) -> str | None:
-    """Device number of the whole disk that holds a folder; None where that is no disk (tmpfs, overlay, network)."""
-    try:
-        device = os.stat(folder).st_dev
-        block = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve(strict=True)
-        if (block / "partition").exists():
-            block = block.parent
-        return (block / "dev").read_text().strip()
-    except OSError:
-        return None
 
 
 def _recorded_leader(record: Mapping[str, object]) -> processes.Process | None:

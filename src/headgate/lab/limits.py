@@ -9,6 +9,7 @@ from pathlib import Path
 from headgate import runs
 from headgate.cluster import Node
 from headgate.errors import HeadgateError, IsolationError
+from headgate.isolation import disks
 from headgate.isolation.cgroup_v1 import CgroupsV1
 from headgate.isolation.cgroup_v2 import CgroupsV2
 from headgate.isolation.cgroups import Cgroups, cap_microseconds, read_number
@@ -132,22 +133,10 @@ def found(record: Record) -> list[str]:
 
 def _of(record: Record, node: str, vacate: bool = False) -> Cgroups:
     folders: Mapping[str, Path] = record.cgroups(node)
-    standins, disk = StandIns(Cores()), _disk()
+    standins, disk = StandIns(Cores()), disks.number_of(runs.home())
     if record.mode == "v1":
         return CgroupsV1(folders, standins, disk)
     return CgroupsV2(folders, standins, disk, vacate)
-
-
-def _disk() -> str | None:
-    """Device number of the disk that Headgate's folder is on; None where that is none (tmpfs, overlay, network)."""
-    try:
-        device = os.stat(runs.home()).st_dev
-        block = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve(strict=True)
-        if (block / "partition").exists():
-            block = block.parent
-        return (block / "dev").read_text().strip()
-    except OSError:
-        return None
 
 
 def _below(folder: Path) -> Iterator[Path]:

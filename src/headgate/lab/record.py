@@ -139,8 +139,15 @@ def write_file(lab: str, text: str) -> None:
 
 
 def write_hosts(record: Record) -> None:
-    """Write the hosts file in place: it is mounted where processes of the nodes see it."""
-    lines = ["127.0.0.1 localhost", *(f"{made.node.address} {name}" for name, made in record.nodes.items())]
+    """Write the hosts file in place: it is mounted where processes of the nodes see it.
+
+    Sockets for IPv6 and IPv4 have addresses of IPv6 (`::ffff:10.77.0.1`), and whoever asks whose these are, as
+    torch.distributed does of each connection, would wait six seconds for a name server that a lab does not have. They
+    have names of their own: nobody who asks for a node by its name is to be given one.
+    """
+    lines = ["127.0.0.1 localhost", "::1 ip6-localhost", "::ffff:127.0.0.1 ip6-localhost"]
+    for name, made in record.nodes.items():
+        lines += [f"{made.node.address} {name}", f"::ffff:{made.node.address} {name}.{record.name}"]
     text = "\n".join(lines) + "\n"
     if not record.hosts.exists() or record.hosts.read_text() != text:
         record.hosts.write_text(text)
