@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(400)
 def gang(folder: Path, workers: int, epochs: int = EPOCHS, **variables: str) -> Gang:
     folder.mkdir(exist_ok=True)
     plan = Plan(strategy="allreduce", workers=workers, batch_per_worker=None)
-    return Gang(folder, plan, [sys.executable, str(SCRIPT), str(epochs), "result.npz"], variables)
+    return Gang(folder, plan, [sys.executable, str(SCRIPT), str(epochs), "result.npz"], variables, fresh=True)
 
 
 @pytest.fixture(scope="module")

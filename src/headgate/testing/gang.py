@@ -47,6 +47,7 @@ class Gang:
         encrypt: Whether the tasks encrypt what they send each other.
         fresh: Whether each task is an interpreter started for it, as under an engine, which takes seconds of CPU to
             import PyTorch; otherwise what runs under this Python is forked from one that has, see `testing.warm`.
+            Scripts that do not use PyTorch want it, since others would find `torch` imported.
 
     Example:
         >>> plan = Plan(strategy="ps", workers=2, servers=1, batch_per_worker=None)
