@@ -9,6 +9,7 @@ class TestMine(EngineContract):
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import resource
 import signal
@@ -340,7 +341,7 @@ class EngineContract:
         wanted = [Share(cpu_weight=50), Share(cpu_weight=200)]
         for count, share in enumerate(wanted, 1):
             self.tested.set_share(task, share)
-            self.wait(lambda count=count: applied() == wanted[:count], f"share {count} applied")
+            self.wait(functools.partial(_equal, applied, wanted[:count]), f"share {count} applied")
 
     def test_20_a_share_that_cannot_be_had_is_told_and_ends_nothing(self) -> None:
         task = self.start(programs.argv("hold", 64 * MIB))
@@ -488,6 +489,10 @@ class EngineContract:
 
     def release(self, task: TaskId) -> None:
         self.tested.release(task.rsplit("/", 1)[0], 1)
+
+
+def _equal(what: Callable[[], list[Share]], wanted: list[Share]) -> bool:
+    return what() == wanted
 
 
 def _resident_bytes() -> int:

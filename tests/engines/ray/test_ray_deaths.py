@@ -26,6 +26,7 @@ def running(ray_address: str, tmp_path: Path) -> Iterator[Running]:
     yield running
     running.engine.close()
     assert running.told.breaches == []
+    cleared()
 
 
 def cleared(*pids: int, hub: int | None = None) -> None:
@@ -70,11 +71,10 @@ def test_a_killed_agent_is_a_node_that_is_gone_and_its_tasks_with_it(running: Ru
     end = running.ended(task)
     assert end.reason is not None
     assert end.reason.startswith(f"node {name} is gone: ")
-    cleared(pid)
-    assert running.told.nodes == [("left", name)]
-    assert running.engine.cluster().nodes == ()
-    late = running.start(programs.argv("rest"), "late")
-    assert "is gone" in (running.ended(late).reason or "")
+    until(lambda: processes.look(pid) is None, PATIENCE_SECONDS, "the end of its task")
+    until(lambda: len(running.told.nodes) == 2, PATIENCE_SECONDS, "another agent")
+    assert running.told.nodes == [("left", name), ("joined", name)]
+    assert running.ended(running.start(programs.argv("leave", 0), "later")).ok
 
 
 def test_a_killed_bridge_is_the_end_of_the_tasks_and_leaves_nothing(running: Running) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import socket
@@ -58,17 +59,17 @@ def connect(wanted: Open) -> str:
     try:
         if host:
             _take_token()
-            ray.init(address=f"{host}:{port}", namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+            ray.init(address=f"{host}:{port}", namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
         else:
             ray.init(
                 address="local",
                 namespace=NAMESPACE,
                 include_dashboard=False,
                 log_to_driver=False,
-                logging_level="ERROR",
+                logging_level=logging.ERROR,
             )
     except Exception as error:
-        raise _explained(error, host, port) from error
+        raise explained(error, host, port) from error
     address: str = ray.get_runtime_context().gcs_address
     return address
 
@@ -104,7 +105,8 @@ def _take_token() -> None:
         setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
 
 
-def _explained(error: Exception, host: str, port: int) -> HeadgateError:
+def explained(error: Exception, host: str, port: int) -> HeadgateError:
+    """Ray's error in one line, with what to do."""
     text = str(error)
     versions = _VERSIONS.findall(text)
     if "ersion mismatch" in text and len(versions) == 2:

@@ -28,6 +28,9 @@ LOOK_SECONDS = 1.0
 HEAD_GONE_LOOKS = 5
 """The head is taken for gone once it did not answer so many times in a row."""
 
+MOST_DEATHS = 5
+"""A node on which so many agents have died gets no more of them."""
+
 ORPHANED_SECONDS = 10.0
 """How long tasks have to save a checkpoint once the hub is gone."""
 
@@ -52,6 +55,8 @@ class Driver:
         self._links: dict[str, Link] = {}
         self._facts: dict[str, Mapping[str, Any]] = {}
         self._known: set[str] = set()
+        self._deaths: dict[str, int] = {}
+        self._headless = False
         self._archives: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._ending = threading.Event()
@@ -158,7 +163,7 @@ class Driver:
             self._package, pickle.dumps(settings), str(os.getppid())
         )
         archive = None if self._wanted.shared else self._archive
-        return Link(settings.name, facts["NodeID"], actor, self._pipe.send, archive)
+        return Link(settings.name, facts["NodeID"], actor, self._pipe.send, archive, self._lost)
 
     def _name(self, facts: Mapping[str, Any]) -> str:
         """Its host name, or its address where another node has that."""
@@ -176,11 +181,20 @@ class Driver:
             return self._archives[folder]
 
     def _lose(self, name: str, reason: str) -> None:
-        with self._lock:
-            link = self._links.pop(name, None)
-            self._facts.pop(name, None)
-        if link is not None:
+        if (link := self._links.get(name)) is not None:
             link.lose(reason)
+
+    def _lost(self, link: Link) -> None:
+        """An agent is gone; where its node is still there, it gets another."""
+        with self._lock:
+            if self._links.get(link.name) is link:
+                del self._links[link.name]
+                del self._facts[link.name]
+            self._deaths[link.id] = self._deaths.get(link.id, 0) + 1
+            if self._deaths[link.id] < MOST_DEATHS:
+                self._known.discard(link.id)
+        if not self._headless:
+            link.kill()
 
     def _look(self) -> None:
         """Find out which nodes come and go, and whether the head is there."""
@@ -189,7 +203,7 @@ class Driver:
         while not self._ending.wait(LOOK_SECONDS):
             silent = 0 if connect.answers(host, port, LOOK_SECONDS) else silent + 1
             if silent >= HEAD_GONE_LOOKS:
-                self._headless(f"the head of the Ray cluster at {self._address} is gone")
+                self._give_up(f"the head of the Ray cluster at {self._address} is gone")
             if silent:
                 continue  # Ray would wait for it
             opened, troubles = self._welcome(self._newcomers())
@@ -198,8 +212,9 @@ class Driver:
             for trouble in troubles:
                 self._pipe.send(Warned(None, trouble))
 
-    def _headless(self, reason: str) -> None:
+    def _give_up(self, reason: str) -> None:
         """Ray ends every process of a cluster without a head after a while, this one too: better now."""
+        self._headless = True  # nobody can be killed through Ray any more
         links = list(self._links.values())
         for link in links:
             self._lose(link.name, reason)

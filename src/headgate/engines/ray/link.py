@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import queue
@@ -40,15 +41,25 @@ class Link:
         actor: The agent.
         tell: Told of everything that happens there.
         archive: Packs folders for the node; None where it sees this machine's files.
+        lost: Called once the agent is gone.
     """
 
-    def __init__(self, name: str, id: str, actor: Any, tell: Callable[[Report], None], archive: Archive | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        id: str,
+        actor: Any,
+        tell: Callable[[Report], None],
+        archive: Archive | None,
+        lost: Callable[[Link], None],
+    ) -> None:
         self.name = name
         self.id = id
         self.running: set[TaskId] = set()
         self._actor = actor
         self._tell = tell
         self._archive = archive
+        self._lost = lost
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._sent: set[str] = set()
         self._lock = threading.Lock()
@@ -92,6 +103,12 @@ class Link:
         self._commands.put(None)
         if not self._closing:
             self._tell(Left(self.name, reason))
+            self._lost(self)
+
+    def kill(self) -> None:
+        """End an agent that does not answer as it should; its warden clears up."""
+        with contextlib.suppress(RayError, ValueError):
+            ray.kill(self._actor)
 
     def close(self) -> None:
         """Kill what runs there, take in what it still has to say, and remove the agent."""

@@ -1,0 +1,68 @@
+"""What can be wrong with a cluster is said in one line."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from headgate.engines.ray import RayEngine, connect
+from headgate.errors import HeadgateError, UsageError
+from headgate.testing.recorder import Recorder
+
+
+def refusal(address: str) -> HeadgateError:
+    with pytest.raises(HeadgateError) as caught:
+        RayEngine(address).open(Recorder(lambda _: False))
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+@pytest.fixture
+def _ray() -> None:
+    pytest.importorskip("ray", reason="engine `ray` needs Ray: pip install 'headgate[ray]'")
+
+
+@pytest.mark.usefixtures("_ray")
+def test_an_address_where_nobody_answers() -> None:
+    began = time.monotonic()
+    assert "no Ray cluster answers at 127.0.0.1:9" in str(refusal("127.0.0.1:9"))
+    assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize("address", ["ray://10.0.0.1:10001", "10.0.0.1:", ":6379", "10.0.0.1:port", "a:99999"])
+def test_an_address_that_makes_no_sense(address: str) -> None:
+    with pytest.raises(UsageError, match="expected HOST:PORT"):
+        connect.split(address)
+
+
+def test_addresses_that_do() -> None:
+    assert connect.split("10.0.0.1:6380") == ("10.0.0.1", 6380)
+    assert connect.split("head.lab") == ("head.lab", 6379)
+    assert connect.split("[fd00::1]:6379") == ("fd00::1", 6379)
+
+
+def test_other_versions_are_named_on_both_sides() -> None:
+    text = """Version mismatch: The cluster was started with:
+    Ray: 2.41.0
+    Python: 3.10.4
+This process on node 10.0.0.2 was started with:
+    Ray: 2.60.0
+    Python: 3.11.7
+"""
+    error = connect.explained(RuntimeError(text), "10.0.0.1", 6379)
+    assert isinstance(error, UsageError)
+    assert str(error) == (
+        "the Ray cluster at 10.0.0.1:6379 has Ray 2.41.0 and Python 3.10.4, this headgate Ray 2.60.0 and Python "
+        "3.11.7; run headgate with the cluster's Python and Ray"
+    )
+
+
+def test_a_token_that_is_wanted() -> None:
+    error = connect.explained(RuntimeError("Unauthenticated: InvalidAuthToken"), "10.0.0.1", 6379)
+    assert "wants a token" in str(error)
+
+
+def test_a_machine_that_is_no_node_of_it() -> None:
+    error = connect.explained(RuntimeError("Can't find a `node_ip_address.json` file from /tmp/ray"), "h", 6379)
+    assert "ray start --address h:6379 --num-cpus 0" in str(error)
