@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -83,18 +84,22 @@ def start(tmp_path: Path) -> Iterator[Start]:
         script.listener.close()
 
 
-@pytest.fixture
-def plain(tmp_path: Path) -> Callable[..., str]:
-    """Runs `fitting.py` under plain python; its output."""
+Plain = Callable[[str], str]
 
-    def running(backend: str, *arguments: str, script: Path = FITTING) -> str:
+
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Plain:
+    """What four epochs of `fitting.py` print under plain python over a back end."""
+
+    @functools.cache
+    def running(backend: str) -> str:
         done = subprocess.run(
-            [sys.executable, str(script), *arguments],
+            [sys.executable, str(FITTING), "4"],
             env=environment(backend),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            cwd=tmp_path,
+            cwd=tmp_path_factory.mktemp("plain"),
             timeout=SECONDS,
             check=False,
         )

@@ -18,6 +18,7 @@ A loop of the script's own, of TensorFlow without Keras' `fit`, uses `epochs` an
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -76,9 +77,9 @@ def prepare(model: Any, optimizer: Any = None) -> Any:
         TypeError: The model has no variables.
         headgate.keras.checkpoints.ResumeError: The checkpoint to resume from does not fit.
     """
-    if not hasattr(model, "variables"):
+    if inspect.getattr_static(model, "variables", None) is None:  # asked for, they may want to be built first
         raise TypeError(f"prepare(model): found a {type(model).__name__}; expected a Keras model or a tf.Module")
-    if optimizer is not None and not hasattr(optimizer, "variables"):
+    if optimizer is not None and inspect.getattr_static(optimizer, "variables", None) is None:
         raise TypeError(f"prepare(model, optimizer): found a {type(optimizer).__name__}; expected a Keras optimizer")
     session = _join()
     if session is not None:

@@ -145,6 +145,8 @@ class Session:
 
     def due(self) -> bool:
         """A step boundary: whether there is something to obey."""
+        if self.profiling and self._profiled:
+            self.end()
         return self._channel.pending if self._agreement is None else self._agreement.boundary()
 
     def obey(self, done: int | None) -> None:
@@ -165,8 +167,6 @@ class Session:
             self._progress.report(metrics.get("loss"), others)
         self._progress.flush()
         self._follow_threads()
-        if self.profiling and self._profiled:
-            self.end()
         if self._agreement is not None:
             self._agreement.boundary()
         why = self._orders.stopping or ("request" if self._orders.take_checkpoint() else "")
