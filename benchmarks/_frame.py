@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -55,17 +56,27 @@ def versions(*packages: str) -> dict[str, str]:
 def lab(
     folder: Path, name: str, nodes: Mapping[str, str], rate: str, variables: dict[str, str], cores: int = 1
 ) -> Iterator[None]:
-    """A lab of nodes that are alike, by name and address, with that NIC rate; up for as long as the context."""
+    """A lab of nodes that are alike, by name and address, with that NIC rate; up for as long as the context, which ends
+    as well where this process is asked to."""
     lines = ["lab: true", f"name: {name}", "oversubscribe: true", "nodes:"]
     lines += [f"  - {{name: {n}, address: {at}, cores: {cores}, memory: 4GiB, nic: {rate}}}" for n, at in nodes.items()]
     file = folder / "lab.yaml"
     file.write_text("\n".join(lines) + "\n")
     command = [sys.executable, "-m", "headgate", "lab"]
-    subprocess.run([*command, "up", file], env=variables, stdout=subprocess.DEVNULL, check=True)
+    before = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
+        subprocess.run([*command, "up", file], env=variables, stdout=subprocess.DEVNULL, check=True)
         yield
     finally:
-        subprocess.run([*command, "down", name], env=variables, stdout=subprocess.DEVNULL, check=True)
+        for number in before:  # taking it down is not to be left half done
+            signal.signal(number, signal.SIG_IGN)
+        subprocess.run([*command, "down", name], env=variables, stdout=subprocess.DEVNULL, check=False)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave(number: int, _: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def heading(repetitions: int, *packages: str) -> None:

@@ -1,0 +1,38 @@
+"""The lab of a benchmark goes with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from tests.lab.laboratory import SOURCE, Laboratory
+
+BENCHMARK = """
+import sys, threading
+from pathlib import Path
+import _frame
+with _frame.lab(Path(sys.argv[1]), "bench", {"a": "10.77.0.1"}, "50Mbit", _frame.environment()):
+    print("up", flush=True)
+    threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_one_that_is_told_to_end_leaves_no_lab(laboratory: Laboratory, number: signal.Signals) -> None:
+    path = os.pathsep.join(map(str, (SOURCE, SOURCE.parent / "benchmarks")))
+    benchmark = subprocess.Popen(
+        [sys.executable, "-c", BENCHMARK, str(laboratory.folder)],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert benchmark.stdout is not None
+    assert benchmark.stdout.readline() == "up\n"
+    assert laboratory.left()
+    benchmark.send_signal(number)
+    benchmark.communicate(timeout=60)
+    assert laboratory.left() == []
