@@ -8,6 +8,7 @@ from typing import Any
 
 from headgate.events import Progress, TaskId
 from headgate.hub.merging import Course
+from headgate.hub.pace import Pace
 from headgate.hub.peers import Peers
 from headgate.plans import Plan
 from headgate.telemetry.columns import Column
@@ -66,6 +67,7 @@ class Attempt:
 
     def __init__(self, job: str, number: int, plan: Plan, encrypt: bool, send: Send) -> None:
         self.number = number
+        self.pace = Pace()
         self.tasks: dict[str, LiveTask] = {}
         self._job = job
         self._peers = Peers(plan, encrypt)
@@ -131,6 +133,7 @@ class Attempt:
         if not well:
             self._course.drop(f"{self._job}/{name}")
         self._peers.leave(name)
+        self.pace.drop(name)
         self._waiting = [each for each in self._waiting if each != name]
         self._served = [each for each in self._served if each != name]
         self._tell()

@@ -17,6 +17,7 @@ from headgate.hub.job import LiveJob
 from headgate.hub.ledger import Ledger
 from headgate.hub.run import LiveRun
 from headgate.profiling import store as profiles
+from headgate.units import say_seconds
 
 _LINE_SHOWN = 200
 
@@ -103,6 +104,8 @@ class Hearing(Listener):
                     self._progress(task, messages.progress(task, message))
                 case "spans":
                     run.record_spans(task, message)
+                    if name.startswith("worker-"):
+                        self._paced(run, live, attempt, name, message)
                 case "profile":
                     self._profiled(run, live, message["profile"])
                 case "checkpoint":
@@ -154,6 +157,18 @@ class Hearing(Listener):
             text = f"at step {live.step} again, as before its tasks were lost"
             self._ledger.event(run, "fault", text, live.spec.name, seconds=cost[0], steps=cost[1])
         self._step(whole)
+
+    def _paced(self, run: LiveRun, live: LiveJob, attempt: Attempt, name: str, message: Mapping[str, Any]) -> None:
+        """A worker told how a step of its divides: it may be much slower than the others, or no longer."""
+        change = attempt.pace.add(name, {span["name"]: float(span["seconds"]) for span in message["spans"]})
+        if change is None:
+            return
+        node, job, task = attempt.tasks[name].node, live.spec.name, f"{run.id}/{live.spec.name}/{name}"
+        if change.slow:
+            took = f"{say_seconds(change.own)} for its own part of a step, the others {say_seconds(change.others)}"
+            self._ledger.event(run, "fault", f"node {node} is slow: its {name} takes {took}", job, task)
+        else:
+            self._ledger.event(run, "note", f"node {node} is no longer slow", job, task)
 
     def _apart(self, run: LiveRun, live: LiveJob) -> None:
         """The workers of a job turn out to know nothing of each other."""
