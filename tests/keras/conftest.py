@@ -84,7 +84,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         script.listener.close()
 
 
-Plain = Callable[[str], str]
+Plain = Callable[..., str]
 
 
 @pytest.fixture(scope="session")
@@ -92,9 +92,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Plain:
     """What four epochs of `fitting.py` print under plain python over a back end."""
 
     @functools.cache
-    def running(backend: str) -> str:
+    def running(backend: str, *data: str) -> str:
         done = subprocess.run(
-            [sys.executable, str(FITTING), "4"],
+            [sys.executable, str(FITTING), "4", *data],
             env=environment(backend),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -6,6 +6,7 @@ to read through tf.data.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import time
@@ -15,10 +16,7 @@ import numpy as np
 
 import headgate.keras as hg
 
-if os.environ.get("LEGACY"):
-    import tf_keras as keras
-else:
-    import keras
+keras: Any = importlib.import_module("tf_keras" if os.environ.get("LEGACY") else "keras")
 
 SAMPLES, BATCH = 70, 16
 

@@ -37,9 +37,20 @@ def test_what_plain_python_comes_to_is_trained_told_and_measured(backend: str, s
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("backend", "step"), [("tensorflow", 12), ("jax", 12), ("torch", 12), ("jax", 10)])
-def test_a_stop_and_a_resume_change_nothing(backend: str, step: int, start: Start, plain: Plain) -> None:
-    stopped = start(backend, f"4@{step}")
+@pytest.mark.parametrize(
+    ("backend", "step", "data"),
+    [
+        ("tensorflow", 12, ()),
+        ("tensorflow", 12, ("pipeline",)),
+        ("jax", 12, ()),
+        ("jax", 10, ()),
+        ("torch", 12, ()),
+    ],
+)
+def test_a_stop_and_a_resume_change_nothing(
+    backend: str, step: int, data: tuple[str, ...], start: Start, plain: Plain
+) -> None:
+    stopped = start(backend, f"4@{step}", *data)
     stopped.listener.wait_for("waiting", seconds=200)
     stopped.listener.send({"type": "stop"})
     assert results(stopped.finish()) == []
@@ -50,8 +61,8 @@ def test_a_stop_and_a_resume_change_nothing(backend: str, step: int, start: Star
         step % STEPS_AN_EPOCH,
         "stop",
     )
-    resumed = start(backend, "4", resume=saved["path"])
-    assert results(resumed.finish()) == results(plain(backend))
+    resumed = start(backend, "4", *data, resume=saved["path"])
+    assert results(resumed.finish()) == results(plain(backend, *data))
     assert resumed.listener.of("progress")[-1]["step"] == 20
 
 

@@ -5,6 +5,7 @@ Arguments: where to write, and which loop: `fit` of Keras, `loop` of TensorFlow,
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -20,13 +21,7 @@ LABELS = (FEATURES.sum(axis=1) > 0).astype("int64")
 
 
 def keras_in_use() -> Any:
-    if os.environ.get("LEGACY"):
-        import tf_keras
-
-        return tf_keras
-    import keras
-
-    return keras
+    return importlib.import_module("tf_keras" if os.environ.get("LEGACY") else "keras")
 
 
 def network(keras: Any) -> Any:
@@ -82,9 +77,10 @@ def by_loop(path: str) -> None:
         optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
         return loss
 
-    @tf.function
-    def step(features: Any, labels: Any) -> Any:
+    def all_replicas_step(features: Any, labels: Any) -> Any:
         return strategy.reduce("SUM", strategy.run(replica_step, (features, labels)), axis=None)
+
+    step = tf.function(all_replicas_step)
 
     losses = []
     for _ in hg.epochs(int(os.environ.get("EPOCHS", str(EPOCHS)))):
@@ -111,8 +107,7 @@ def by_servers(path: str) -> None:
 
     each = iter(coordinator.create_per_worker_dataset(batches))
 
-    @tf.function
-    def step(iterator: Any) -> Any:
+    def worker_step(iterator: Any) -> Any:
         features, labels = next(iterator)
         with tf.GradientTape() as tape:
             logits = features @ weights
@@ -120,6 +115,7 @@ def by_servers(path: str) -> None:
         weights.assign_sub(0.2 * tape.gradient(loss, weights))
         return loss
 
+    step = tf.function(worker_step)
     hg.prepare(model)
     losses = []
     for _ in hg.epochs(int(os.environ.get("EPOCHS", "6"))):

@@ -142,6 +142,7 @@ class Feeder:
     def successor(self, count: int) -> Any:
         """The iterator that comes `count` passes over the same data after this one: shuffled as that one is."""
         iterator = self._iterator
-        for _ in range(count):
-            iterator = iter(iterator._dataset)
+        dataset = getattr(iterator, "_dataset", None)
+        for _ in range(count if dataset is not None else 0):
+            iterator = iter(dataset)  # each takes its seeds when it is made
         return iterator
