@@ -63,7 +63,23 @@ def test_a_node_may_be_cut_off_or_slow_and_workers_come_and_go(training: Trainin
     job = training.ends()
     assert (job["state"], job["attempt"]) == ("done", 1), training.story()
     assert uneven(training.steps()) == {}
-    assert training.said("fault") == []
+    [cut_off] = [text for text in training.said("fault") if "is cut off" in text]
+    assert cut_off == "node b is cut off: its NIC has no link"
+    assert max(seconds for seconds, _ in training.costs("waited for")) > 4
+    assert training.reported()[1] > 4
+
+
+@pytest.mark.timeout(300)
+def test_a_slow_node_is_named(training: Training) -> None:
+    training.starts("--strategy", "ps", "--workers", "2", waits=("worker-1@8",), script=("--work", "0.03"))
+    training.is_at("worker-1", 8)
+    training.changes("b", "cores=0.1")
+    training.goes("worker-1@8")
+    fault = training.sees_fault("node b is slow: its worker-1 takes ")
+    assert "for its own part of a step, the others" in fault
+    training.changes("b", "cores=2")
+    training.waits_for(lambda: "node b is no longer slow" in training.said("note"), "it is as fast again")
+    assert training.ends()["state"] == "done"
 
 
 class _Quiet:
