@@ -46,7 +46,7 @@ def main():
 
     model = hg.prepare(model)
     model.fit(train_x, train_y, batch_size=args.batch, epochs=args.epochs, verbose=2, callbacks=[hg.callback()])
-    right = (model.predict(test_x, verbose=0).argmax(1) == test_y).mean()
+    right = model.evaluate(test_x, test_y, verbose=0, return_dict=True)["accuracy"]
     hg.report(test_accuracy=right)
     print(f"test accuracy {right:.2%}")
 
