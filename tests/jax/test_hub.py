@@ -70,3 +70,25 @@ def test_two_workers_go_on_from_the_last_checkpoint_when_one_is_killed(user: Use
     stopped = state(user, "stopped", "failed", "killed")
     assert stopped["state"] == "stopped", user.log("jax_digits")
     assert [note for note in events(user, "note") if "gone in the middle" not in note] == []
+
+
+def test_a_stopped_run_goes_on_where_it_was(user: User) -> None:
+    user.types("run", "--detach", EXAMPLE, "--", "--epochs", "400")
+    wait.until(lambda: (user._stands("jax_digits", None) or {}).get("step"), SECONDS, "the first steps")
+    user.types("stop", "jax_digits")
+    assert state(user, "stopped", "failed", "killed")["state"] == "stopped", user.log("jax_digits")
+    [first] = (user.home / "runs").iterdir()
+    with RunReader(first / "run.sqlite") as reader:
+        [saved] = reader.rows("checkpoints", "why = ?", ["stop"])
+    user.types("resume", first.name, "--detach")
+    [second] = (folder for folder in (user.home / "runs").iterdir() if folder.name != first.name)
+
+    def steps() -> list[int]:
+        with RunReader(second / "run.sqlite") as reader:
+            return [row["step"] for row in reader.rows("progress")]
+
+    found = wait.until(steps, SECONDS, "steps of the second run")
+    assert found is not None
+    assert found[0] > saved["step"]
+    user.types("stop", "jax_digits")
+    state(user, "stopped", "failed", "killed")

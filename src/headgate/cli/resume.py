@@ -93,9 +93,9 @@ def last_checkpoint(folder: Path, reader: RunReader, job: str) -> Checkpoint | N
     recorded = {
         row["path"]: Checkpoint(row["path"], row["step"], row["epoch"], row["position"])
         for row in reader.rows("checkpoints", "task GLOB ?", [f"{job}/*"])
-        if Path(row["path"]).is_file()
+        if Path(row["path"]).exists()
     }
-    saved = (folder / "jobs" / job / "checkpoints").glob("step-*.pt")
+    saved = (folder / "jobs" / job / "checkpoints").glob("step-*")
     newest = max(saved, key=lambda path: path.stat().st_mtime_ns, default=None)
     if newest is None:
         return next(reversed(recorded.values()), None)
