@@ -113,7 +113,7 @@ def test_what_tasks_take_is_set_aside_before_they_start_and_given_back_after_the
     user: User, elsewhere: Elsewhere
 ) -> None:
     plan = ("--strategy", "ps", "--workers", "2", "--servers", "1")
-    user.types("run", "quick.py", "--engine", "elsewhere", "--address", "far,near", *plan, code=1)
+    user.types("run", "quick.py", "--engine", "elsewhere", "--address", "far,near", *plan)
     job = [told for told in elsewhere.told("reserve", "release", "start") if told.get("job") or told.get("task")]
     assert job[0]["what"] == "reserve"
     assert set(job[0]["slots"]) == {"worker-0", "worker-1", "server-0"}

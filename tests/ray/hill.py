@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.hub.traces import command
-from tests.hub.user import SOURCE, User
+from tests.hub.user import SECONDS, SOURCE, User
 
 from headgate import lab
 from headgate.telemetry.store import RunReader
@@ -32,7 +33,7 @@ ADDRESS = "10.77.0.1:6379"
 RAY = ("--engine", "ray", "--address", ADDRESS)
 ENDLESS = ("--", "--epochs", "1000000")
 START_SECONDS = 120.0
-HEADGATE = "headgate lab exec"  # how the raylets were put where they are
+AGENT = "ray::HeadgateAgent"
 
 # A machine that is busy with other tests takes its time to answer.
 HEALTH = {
@@ -101,15 +102,34 @@ class Hill:
     def _said(self, node: str) -> Path:
         return self._folder / f"{node}.log"
 
-    def left(self) -> list[str]:
-        """Command lines of Headgate's processes on b and c: agents, their wardens and what they run."""
-        rooms = {os.stat(node.place.namespace).st_ino for node in lab.nodes("hill").nodes[1:] if node.place}
-        found = []
+    def processes(self, node: str) -> dict[int, str]:
+        """Command lines of the processes on a node, by number."""
+        place = lab.nodes("hill").node(node).place
+        assert place is not None
+        room = os.stat(place.namespace).st_ino
+        found = {}
         for entry in filter(str.isdigit, os.listdir("/proc")):
             with suppress(OSError):
-                if os.stat(f"/proc/{entry}/ns/net").st_ino in rooms:
-                    found.append(" ".join(command(int(entry))))
-        return [line for line in found if line.startswith("ray::Agent") or "headgate" in line.replace(HEADGATE, "")]
+                if os.stat(f"/proc/{entry}/ns/net").st_ino == room:
+                    found[int(entry)] = " ".join(command(int(entry)))
+        return found
+
+    def left(self) -> list[str]:
+        """Command lines of Headgate's processes on b and c: agents, their wardens and what they run."""
+        lines = [line for node in "bc" for line in self.processes(node).values()]
+        return [line for line in lines if line.startswith(AGENT) or "-m headgate" in line]
+
+    def kills(self, node: str, *words: str) -> None:
+        """kill -9 of the processes of a node with one of these in their command lines."""
+        for pid, line in self.processes(node).items():
+            if any(word in line for word in words):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def loses(self, node: str) -> None:
+        """kill -9 of all of Ray on a node, and what hangs on it; of a: of the head."""
+        self.kills(node, "/raylet/raylet", "gcs_server", "ray.scripts.scripts")
+        self._raylets.pop(node).wait(60)
 
     def ends(self) -> None:
         """End all raylets."""
@@ -171,3 +191,19 @@ class Somebody(User):
     def said(self, run: str, *kinds: str) -> list[str]:
         """The texts of a run's events of these kinds."""
         return [row["text"] for row in self.rows(run, "events") if row["kind"] in kinds]
+
+    def sees_event(self, run: str, kind: str, part: str) -> None:
+        """Wait until an event of a run says so."""
+        try:
+            wait.until(lambda: any(part in text for text in self.said(run, kind)), SECONDS, f"{kind}: {part}")
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}\n{self.said(run, 'fault', 'warning', 'note', 'failed')}") from None
+
+    def goes_on(self, run: str) -> None:
+        """Wait until a run's job has taken more steps than now, whichever worker tells of them."""
+
+        def step() -> int:
+            return max((row["step"] or 0 for row in self.rows(run, "progress")), default=0)
+
+        before = step()
+        wait.until(lambda: step() > before + 5, SECONDS, f"steps after {before}")

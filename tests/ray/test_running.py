@@ -6,9 +6,12 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
 from tests.ray.hill import ENDLESS, RAY, Hill, Somebody
 
 from headgate.testing import wait
+
+pytestmark = pytest.mark.timeout(300)  # the first test waits for the cluster too
 
 LEARNS = """
     import argparse, socket, sys, torch

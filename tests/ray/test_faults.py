@@ -1,0 +1,72 @@
+"""What becomes of jobs on a Ray cluster when a part of it dies; the parts that others need die last."""
+
+from __future__ import annotations
+
+import pytest
+from tests.hub.traces import variables
+from tests.ray.hill import AGENT, RAY, Hill, Somebody
+from tests.ray.test_running import LEARNS
+
+from headgate.testing import wait
+
+pytestmark = pytest.mark.timeout(300)  # a raylet takes its time to start, and to be missed
+
+PS = ("--strategy", "ps", "--workers", "2", "--servers", "1")
+
+
+def begins(user: Somebody) -> tuple[str, str]:
+    """Start a job of two workers and a server on b and c; its run, and the node without the server."""
+    user.write("learns.py", LEARNS)
+    run = user.begins("learns.py", "--nodes", "b,c", *PS)
+    nodes = {row["id"].split("/")[1]: row["node"] for row in user.rows(run, "tasks")}
+    return run, "bc".replace(nodes["server-0"], "")
+
+
+def ends(user: Somebody, run: str) -> None:
+    user.types("stop", "learns")
+    user.sees_state("learns", "stopped", run=run)
+
+
+def test_a_worker_that_is_killed_joins_the_others_again(user: Somebody, hill: Hill) -> None:
+    run, node = begins(user)
+    [worker] = [pid for pid in hill.processes(node) if "/worker-" in variables(pid).get("HEADGATE_TASK", "")]
+    user.kills(worker)
+    user.sees_event(run, "fault", "was lost: killed by SIGKILL; the others go on")
+    user.sees_event(run, "note", "has joined at step")
+    ends(user, run)
+
+
+def test_an_agent_that_is_killed_takes_its_tasks_along_and_the_others_go_on(user: Somebody, hill: Hill) -> None:
+    run, node = begins(user)
+    hill.kills(node, AGENT)
+    user.sees_event(run, "fault", "was lost: ")
+    user.goes_on(run)
+    ends(user, run)
+    wait.until(lambda: not hill.left(), 60, "nothing is left on the nodes")
+
+
+def test_a_raylet_that_is_killed_is_a_node_that_is_gone_and_another_one_is_used_by_the_next_run(
+    user: Somebody, hill: Hill
+) -> None:
+    run, node = begins(user)
+    hill.loses(node)
+    user.sees_event(run, "fault", f"node {node} is gone")
+    user.goes_on(run)
+    hill.starts(node)
+    user.sees_event(run, "note", f"node {node} has come")
+    ends(user, run)
+    again, _ = begins(user)
+    ends(user, again)
+
+
+def test_a_head_that_is_killed_ends_its_jobs_with_one_line_and_the_hub_goes_on(user: Somebody, hill: Hill) -> None:
+    run, _ = begins(user)
+    hub = user.traces.hub()
+    hill.loses("a")
+    job = user.sees_state("learns", "failed", run=run)
+    assert "gone" in job["reason"]
+    wait.until(lambda: not hill.left(), 60, "nothing is left on the nodes")
+    refused = user.types("run", "learns.py", *RAY, code=1).message
+    assert refused.startswith("no Ray cluster answers at 10.77.0.1:6379")
+    user.types("run", "learns.py")
+    assert user.traces.hub() == hub
