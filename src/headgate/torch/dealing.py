@@ -78,6 +78,15 @@ class Hand(ABC):
         that came back because the worker that had it is gone."""
         return False
 
+    def more(self, can_be_drawn: bool) -> bool:
+        """All that `next` named was used: whether there are batches after all, which others left undone; waits until
+        that is known.
+
+        Args:
+            can_be_drawn: Whether the pass can be drawn again from where it began: `next` then names them.
+        """
+        return False
+
     @property
     def stale(self) -> bool:
         """Whether parts that were drawn and not used yet have to be drawn anew."""

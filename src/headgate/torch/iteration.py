@@ -41,6 +41,7 @@ class Iteration:
         self._inner: Iterator[Any] | None = None
         self._hand: Hand | None = None
         self._read = 0
+        self._began = 0 if position is None else position["done"]
         if position is None:
             self.done = 0
             self.reopened = state.keeps_iterator()
@@ -59,7 +60,7 @@ class Iteration:
 
     def __next__(self) -> Any:
         if self._inner is None:
-            self._inner = self._rejoined(self.state.deal(self.done))
+            self._inner = self._rejoined(self.state.deal(self.done), self.done)
         if self.first is None:
             with self.state.loaders.drawing():
                 self.first = self.state.loaders.capture_rng(devices=False)
@@ -72,9 +73,11 @@ class Iteration:
         try:
             batch = self._next(self._inner)
         except StopIteration:
-            self._watcher.exhausted(self)
-            self._finish()
-            raise
+            if not self._has_more():
+                self._watcher.exhausted(self)
+                self._finish()
+                raise
+            batch = self._next(self._inner)
         self.done += 1
         return self._watcher.fetched(self, batch)
 
@@ -147,7 +150,17 @@ class Iteration:
         """The data is divided between other workers now: draw again what was drawn ahead and not used."""
         self._inner = None
         self.state.drop_iterator()
-        return self._rejoined(hand)
+        return self._rejoined(hand, self.done)
+
+    def _has_more(self) -> bool:
+        """Whether others left batches undone that this worker read past: draws the pass again, up to those."""
+        hand = self._hand
+        if hand is None or not hand.more(not self.state.cannot_rejoin):
+            return False
+        self._inner = None
+        self.state.drop_iterator()
+        self._inner = self._rejoined(hand, self._began)
+        return True
 
     def _opened(self, hand: Hand | None, skipped: int = 0) -> Iterator[Any]:
         self._hand = hand
@@ -155,8 +168,8 @@ class Iteration:
             self.state.shards.take(hand, skipped)
         return self._open()
 
-    def _rejoined(self, hand: Hand | None) -> Iterator[Any]:
-        """The inner iterator as it was after `done` batches, with the random states of that moment."""
+    def _rejoined(self, hand: Hand | None, done: int) -> Iterator[Any]:
+        """The inner iterator as it was after so many batches, with the random states of that moment."""
         state, loaders = self.state, self.state.loaders
         with loaders.drawing():
             now = loaders.capture_rng()
@@ -165,16 +178,16 @@ class Iteration:
             if self.reopened:
                 self._opened(None)
             loaders.restore_rng(self.created)
-            skip.count = self.done if state.by_index else 0
-            inner = self._opened(hand, self.done)
+            skip.count = done if state.by_index else 0
+            inner = self._opened(hand, done)
             if self.first is not None:
                 loaders.restore_rng(self.first)
             if state.by_index:
                 skip.advance()
             else:
-                for _ in range(self.done):
+                for _ in range(done):
                     next(inner, None)
-            self._read = self.done
+            self._read = done
             state.skip = permanent
             loaders.restore_rng(loaders.take_resume_rng() or now)
         return inner

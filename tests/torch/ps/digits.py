@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import torch
 from sklearn.datasets import load_digits
@@ -15,10 +16,12 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import headgate.torch as hg
+from headgate.testing import wait
 
 EPOCHS = int(os.environ.get("EPOCHS", "8"))
 TASK = os.environ.get("HEADGATE_TASK", "plain").rpartition("/")[2]
 TRAINED = 1440
+HOW: Any = {"batch_size": 32, "shuffle": True, "num_workers": int(os.environ.get("READERS", "0"))}
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -26,13 +29,22 @@ digits = load_digits()
 images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
 labels = torch.tensor(digits.target)
 numbers = torch.arange(len(labels))
-loader = DataLoader(TensorDataset(images[:TRAINED], labels[:TRAINED], numbers[:TRAINED]), batch_size=32, shuffle=True)
+loader = DataLoader(TensorDataset(images[:TRAINED], labels[:TRAINED], numbers[:TRAINED]), **HOW)
 model = nn.Sequential(
     nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Flatten(), nn.Dropout(0.1), nn.Linear(512, 10)
 )
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.8)
 model, optimizer, loader = hg.prepare(model, optimizer, loader, scheduler=scheduler)
+
+
+def only_mine_are_left() -> bool:
+    """Whether the other worker, in the first epoch, has used all but what this one has used and holds."""
+    other = next(Path().glob("worker-0-*.used")).read_text().count("\n")
+    held = sum(map(len, hg._session._worker._link.dealer.held.values()))  # type: ignore[union-attr]
+    return bool(other + steps - 1 + held == len(loader))
+
+
 used = open(Path(f"{TASK}-{os.getpid()}.used"), "w")  # noqa: SIM115 - a kill -9 ends it
 steps = 0
 for epoch in hg.epochs(EPOCHS):
@@ -42,6 +54,8 @@ for epoch in hg.epochs(EPOCHS):
         loss.backward()  # type: ignore[no-untyped-call]
         steps += 1
         if TASK == "worker-1" and steps == int(os.environ.get("KILL", "0")):
+            if "LAST" in os.environ:
+                wait.until(only_mine_are_left, 100, "all batches to be used but those that this worker holds")
             os.kill(os.getpid(), signal.SIGKILL)
         optimizer.step()
         used.write(f"{epoch} {' '.join(map(str, which.tolist()))}\n")

@@ -117,6 +117,21 @@ def test_what_a_killed_worker_had_is_done_by_another_and_nobody_waits_for_it(
     assert all(len(counts) == SAMPLES for counts in used(tmp_path).values())
 
 
+@pytest.mark.timeout(300)
+def test_what_one_that_reads_ahead_left_undone_is_done_by_another_that_had_ended_its_part_of_the_epoch(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("sklearn")
+    with gang(tmp_path, plan(), EPOCHS="2", KILL="3", READERS="2", LAST="yes") as running:
+        running.start()
+        assert running.left("worker-1") == -signal.SIGKILL
+        running.finish()
+        assert "worker-1 is gone: others train on batches" in notes(running, "server-0")
+        assert "left out" not in notes(running, "worker-0")
+    assert {epoch: set(counts.values()) for epoch, counts in used(tmp_path).items()} == {0: {1}, 1: {1}}
+    assert all(len(counts) == SAMPLES for counts in used(tmp_path).values())
+
+
 def test_a_killed_server_goes_on_from_its_last_snapshot(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     with gang(tmp_path, plan(staleness=3), HEADGATE_SNAPSHOT_SECONDS="0.2", EPOCHS="20") as running:

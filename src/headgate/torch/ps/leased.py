@@ -118,17 +118,19 @@ class _LeasedHand(Hand):
         self.steps_back = coming.by_index
         self._by_index = coming.by_index
         self._last = -1
+        self._left_early = False
+        self._found: int | None = None
 
     def next(self) -> int | None:
         dealer, key = self._dealer, self._key
+        if self._found is not None:
+            found, self._found = self._found, None
+            return found
         while True:
             number = dealer.ask(key, self._below)
             if number == LATER:
-                if not self._acknowledge_given():
-                    dealer.note(
-                        "a loader that reads ahead ends its pass before other workers have ended theirs: what one of "
-                        "them might leave undone would be left out"
-                    )
+                if not self._acknowledge_given():  # it reads ahead: what it holds is not used yet
+                    self._left_early = True
                     return None
             elif not isinstance(number, int):
                 return None
@@ -139,6 +141,19 @@ class _LeasedHand(Hand):
             else:
                 self._last = number
                 return number
+
+    def more(self, can_be_drawn: bool) -> bool:
+        if not self._left_early:
+            return False
+        self._left_early = False
+        if can_be_drawn:
+            self._found = self.next()
+        else:
+            self._dealer.note(
+                "a loader that reads ahead and cannot go back ends its pass before other workers have ended theirs: "
+                "what one of them might leave undone would be left out"
+            )
+        return self._found is not None
 
     def part(self, number: int, samples: int) -> tuple[int, int]:
         return 0, samples
