@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
+from importlib import metadata
 from typing import Any
 
 import click
 
 from headgate import isolation, registry, runs
+from headgate.engines.base import LOCAL
 from headgate.errors import HubError
 from headgate.hub.client import clean, connect
 from headgate.telemetry import machine
@@ -32,16 +34,27 @@ def command(as_json: bool) -> None:
     hub = _hub()
     if as_json:
         found = {"survey": asdict(survey), "lost": lost, "plugins": plugins, "hub": hub, "home": str(runs.home())}
+        found["engines"] = _engines()
         click.echo(json.dumps(found, indent=2, default=str))
         return
     for name, text in _machine(survey):
         click.echo(f"{name:12}  {text}")
     click.echo(f"{'runs':12}  {len(runs.listing())} in {runs.home()}")
     click.echo(f"{'hub':12}  {hub}")
+    click.echo(f"{'engines':12}  {', '.join(_engines())}")
     for line in lost or ("nothing: weight, cap, memory, CPU set and disk rate of each task can be controlled",):
         click.echo(f"{'lost':12}  {line}")
     for line in plugins:
         click.echo(f"{'plug-in':12}  {line}")
+
+
+def _engines() -> list[str]:
+    """What can start tasks here; without importing Ray, which takes seconds."""
+    try:
+        ray = f"ray {metadata.version('ray')}"
+    except metadata.PackageNotFoundError:
+        ray = "ray (not installed: pip install 'headgate[ray]')"
+    return [LOCAL.name, ray, *registry.load("headgate.engines").found]
 
 
 def _hub() -> str:
