@@ -30,6 +30,7 @@ OF_THE_MACHINE = {
     "hub",
     "isolation",
     "lab",
+    "ray",
     "test_docs.py",
     "test_readme.py",
 }
