@@ -201,8 +201,10 @@ def _failed(
     if issubclass(kind, tf.errors.OpError):
         channel.wait_for(lambda: bool(workers_gone(channel, workers)), _GOODBYE_SECONDS)
     gone = ", ".join(f"worker-{index}" for index in workers_gone(channel, workers))
-    if gone:
-        text = f"{gone} is gone in the middle of a step; this worker cannot go on without it"
+    # What TensorFlow raises where workers did not hear of each other for seconds, as on a machine that is too busy.
+    apart = (tf.errors.DeadlineExceededError, tf.errors.UnavailableError, tf.errors.AbortedError)
+    if gone or (issubclass(kind, apart) and not channel.stopping):
+        text = f"{gone or 'another worker'} is gone in the middle of a step; this worker cannot go on without it"
         print(f"headgate: {text}", file=sys.stderr)
         channel.send({"type": "note", "text": text})
         code = PeerLost.STATUS
