@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from headgate.controller import faults, resizing
+from headgate.controller import faults, resizing, starting
 from headgate.controller.records import JobRecord, TaskRecord, instead
 from headgate.controller.sharing import Sharing, Turn
 from headgate.events import (
@@ -81,7 +81,7 @@ class Controller:
                 found = self._jobs.get(job)
                 if found is not None and found.revision == revision and found.state not in ENDED:
                     found.plan = plan
-                    actions += self._say_waiting(now, found)
+                    actions += starting.wait(now, found)
             case TaskExited(task, exit):
                 actions += self._exited(turn, task, exit)
             case TaskConnected() | TaskJoined() | TaskLeaves() | CheckpointDone() | Usage() | Progress():
@@ -244,53 +244,17 @@ class Controller:
 
     # --- starting ---------------------------------------------------------------------------------------------------
 
-    def _start_time(self, job: JobRecord) -> float | None:
-        """When a waiting job may start; None while that is not known."""
-        if job.not_before is not None:
-            return job.not_before
-        return job.submitted + job.spec.at if job.spec.after is None else None
-
     def _start_due(self, turn: Turn) -> list[Action]:
-        actions: list[Action] = []
-        # Jobs that were handed in together start with shares that know of each other.
-        unplanned = {job.run for job in self._jobs.values() if job.state == "waiting" and job.plan is None}
-        due: list[JobRecord] = []
-        skipped = True
-        while skipped:  # a skipped job may be what another one waits for
-            skipped = False
-            for job in self._jobs.values():
-                if job.state != "waiting" or job.plan is None or job.run in unplanned or job in due:
-                    continue
-                if job.not_before is None and job.spec.after is not None:
-                    other = self._jobs.get(f"{job.run}/{job.spec.after}")
-                    if other is None or other.state == "done":
-                        job.not_before = turn.now + job.spec.at
-                        actions += self._say_waiting(turn.now, job)
-                    elif other.state in ENDED:
-                        why = f"{other.spec.name}, which it comes after, ended as {other.state}"
-                        actions.append(job.mark("skipped", why))
-                        skipped = True
-                        continue
-                when = self._start_time(job)
-                if when is not None and turn.now >= when:
-                    due.append(job)
+        due, actions = starting.due(turn.now, self._jobs)
         actions += self._start(turn, due)
         if any(job.state in ENDED for job in due):  # it found no node, and another one may wait for its end
             actions += self._start_due(turn)
         return actions
 
-    def _say_waiting(self, now: float, job: JobRecord) -> list[Action]:
-        if job.not_before is None and job.spec.after is not None:
-            return [job.mark("waiting", f"for {job.spec.after} to finish")]
-        when = self._start_time(job)
-        if when is None or when <= now:
-            return []
-        return [job.mark("waiting", f"starts in {say_seconds(when - now)}")]
-
     def _start(self, turn: Turn, jobs: Sequence[JobRecord]) -> list[Action]:
         if not jobs:
             return []
-        actions = [action for job in jobs for action in self._place(turn, job)]
+        actions = [action for job in jobs for action in starting.place(turn, job, self._jobs.values(), self._sharing)]
         placed = [job for job in jobs if job.tasks]
         # Newcomers' shares are settled with everybody else's before they start, so that they start with them.
         turn.changes += [Arrived(job.id, job.spec.priority, job.spec.limits.cores) for job in placed]
@@ -299,22 +263,6 @@ class Controller:
             text = f"going on from step {job.resume.step}" if job.resume is not None else "started"
             again = f" (attempt {job.attempt})" if job.attempt > 1 else ""
             actions.append(job.mark("running", text + again))
-        return actions
-
-    def _place(self, turn: Turn, job: JobRecord) -> list[Action]:
-        """Make the tasks of a job's next attempt."""
-        actions = faults.replan(job, self._sharing.nodes)
-        if job.state in ENDED:
-            return actions
-        plan = job.planned()
-        job.begin()
-        job.deadline = turn.now + job.spec.timeout if job.spec.timeout is not None else None
-        for i, name in enumerate(plan.server_nodes):
-            job.add(f"server-{i}", name, ())
-        for i, name in enumerate(plan.worker_nodes):
-            node, beside = self._sharing.nodes[name], plan.worker_nodes.count(name)
-            job.add(f"worker-{i}", name, self._sharing.gpus(self._jobs.values(), job, node, beside))
-        turn.starting += job.tasks
         return actions
 
     # --- small things -----------------------------------------------------------------------------------------------
@@ -328,7 +276,7 @@ class Controller:
         for job in self._jobs.values():
             times.append(job.deadline)
             if job.state == "waiting" and job.plan is not None:
-                times.append(self._start_time(job))
+                times.append(starting.time_of(job))
         return min((t for t in times if t is not None), default=None)
 
 

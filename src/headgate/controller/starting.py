@@ -1,0 +1,73 @@
+"""When a job starts, and with which tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from headgate.controller import faults
+from headgate.controller.records import JobRecord
+from headgate.controller.sharing import Sharing, Turn
+from headgate.events import ENDED, Action, JobId
+from headgate.units import say_seconds
+
+
+def time_of(job: JobRecord) -> float | None:
+    """When a waiting job may start; None while that is not known."""
+    if job.not_before is not None:
+        return job.not_before
+    return job.submitted + job.spec.at if job.spec.after is None else None
+
+
+def wait(now: float, job: JobRecord) -> list[Action]:
+    """Say what a job waits for; nothing where it may start."""
+    if job.not_before is None and job.spec.after is not None:
+        return [job.mark("waiting", f"for {job.spec.after} to finish")]
+    when = time_of(job)
+    if when is None or when <= now:
+        return []
+    return [job.mark("waiting", f"starts in {say_seconds(when - now)}")]
+
+
+def due(now: float, jobs: Mapping[JobId, JobRecord]) -> tuple[list[JobRecord], list[Action]]:
+    """The jobs whose time has come; those that come after one which did not end well are skipped."""
+    # Jobs that were handed in together start with shares that know of each other.
+    unplanned = {job.run for job in jobs.values() if job.state == "waiting" and job.plan is None}
+    found: list[JobRecord] = []
+    actions: list[Action] = []
+    skipped = True
+    while skipped:  # a skipped job may be what another one waits for
+        skipped = False
+        for job in jobs.values():
+            if job.state != "waiting" or job.plan is None or job.run in unplanned or job in found:
+                continue
+            if job.not_before is None and job.spec.after is not None:
+                other = jobs.get(f"{job.run}/{job.spec.after}")
+                if other is None or other.state == "done":
+                    job.not_before = now + job.spec.at
+                    actions += wait(now, job)
+                elif other.state in ENDED:
+                    why = f"{other.spec.name}, which it comes after, ended as {other.state}"
+                    actions.append(job.mark("skipped", why))
+                    skipped = True
+                    continue
+            when = time_of(job)
+            if when is not None and now >= when:
+                found.append(job)
+    return found, actions
+
+
+def place(turn: Turn, job: JobRecord, jobs: Iterable[JobRecord], sharing: Sharing) -> list[Action]:
+    """Make the tasks of a job's next attempt, where there are nodes for them."""
+    actions = faults.replan(job, sharing.nodes)
+    if job.state in ENDED:
+        return actions
+    plan = job.planned()
+    job.begin()
+    job.deadline = turn.now + job.spec.timeout if job.spec.timeout is not None else None
+    for i, name in enumerate(plan.server_nodes):
+        job.add(f"server-{i}", name, ())
+    for i, name in enumerate(plan.worker_nodes):
+        node, beside = sharing.nodes[name], plan.worker_nodes.count(name)
+        job.add(f"worker-{i}", name, sharing.gpus(jobs, job, node, beside))
+    turn.starting += job.tasks
+    return actions
