@@ -85,10 +85,10 @@ def test_a_stopped_run_goes_on_where_it_was(user: User) -> None:
 
     def steps() -> list[int]:
         with RunReader(second / "run.sqlite") as reader:
-            return [row["step"] for row in reader.rows("progress")]
+            return [row["step"] for row in reader.rows("progress", "step IS NOT NULL")]
 
     found = wait.until(steps, SECONDS, "steps of the second run")
     assert found is not None
-    assert found[0] > saved["step"]
+    assert found[0] >= saved["step"]  # it may have been stopped at the end of an epoch
     user.types("stop", "jax_digits")
     state(user, "stopped", "failed", "killed")
