@@ -109,8 +109,8 @@ class EngineContract:
     # --- how the tests are written
 
     def set_up(self, engine: Engine, folder: Path) -> None:
-        self._descriptors = self.descriptors()
         self.tested = engine
+        self._descriptors = self.descriptors()
         self.folder = folder
         self.told = Recorder(lambda task: task in self.boxed())
         self._starts: dict[TaskId, int] = {}

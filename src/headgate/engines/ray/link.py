@@ -25,7 +25,7 @@ from headgate.isolation.base import Launch
 
 POLL_SECONDS = 10.0
 _RETRY_SECONDS = 0.2
-_READY_SECONDS = 120.0
+_READY_SECONDS = 300.0
 _CLOSE_SECONDS = 30.0
 
 Archive = Callable[[str], Any]
