@@ -139,10 +139,17 @@ class Feeder:
         single = tf.data.experimental.to_variant(tf.data.Dataset.from_tensors(batch))
         return iter(tf.data.experimental.from_variant(single, self._iterator.element_spec))
 
-    def successor(self, count: int) -> Any:
-        """The iterator that comes `count` passes over the same data after this one: shuffled as that one is."""
+    def successor(self, count: int, legacy: bool) -> Any:
+        """The iterator of the epoch that comes `count` epochs after that of this one: shuffled as that one is.
+
+        Each takes its seeds when it is made. Keras 3 makes one more at the end of each epoch whose batches it has
+        counted, and does not use it.
+        """
         iterator = self._iterator
         dataset = getattr(iterator, "_dataset", None)
-        for _ in range(count if dataset is not None else 0):
-            iterator = iter(dataset)  # each takes its seeds when it is made
+        if dataset is None:
+            return iterator
+        made = count if legacy else 2 * count if int(dataset.cardinality()) >= 0 else 2 * count - 1
+        for _ in range(made):
+            iterator = iter(dataset)
         return iterator

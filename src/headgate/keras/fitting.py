@@ -211,7 +211,7 @@ class Fitting:
                 if self._steps_per_epoch:
                     self._skip += passes * int(self._steps_per_epoch)
                 else:
-                    self._successor = Feeder(iterator).successor(passes)
+                    self._successor = Feeder(iterator).successor(passes, backends.is_legacy(self._keras))
         return self._successor
 
     # --- what is seen of batches -------------------------------------------------------------------------------------
