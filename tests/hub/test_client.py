@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.hub.user import SECONDS, User
@@ -22,7 +23,7 @@ from headgate.testing import wait
 STUBBORN = "trap '' TERM; touch deaf; while :; do sleep 0.05; done"
 
 
-def submit(hub: Hub, folder: Path, command: str, **more: object) -> str:
+def submit(hub: Hub, folder: Path, command: str, **more: Any) -> str:
     job = Job(name="a", run=command, workdir=str(folder))
     data = SUBMISSION.dump_python(api.submission([job]), mode="json")
     return str(hub.ask("submit", submission=data, policy=None, **more)["run"])

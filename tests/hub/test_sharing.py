@@ -180,7 +180,8 @@ SPINS = """
 def test_threads_may_spin_while_no_other_task_wants_the_cores(user: User) -> None:
     user.write("a.py", SPINS)
     user.write("b.py", WAITS)
-    following = user.detaches("a.py", "--policy", "none") and user.starts("logs", "a", "-f")
+    user.detaches("a.py", "--policy", "none")
+    following = user.starts("logs", "a", "-f")
     assert following.stdout is not None
     assert following.stdout.readline() == "spins True\n"
     user.detaches("b.py")

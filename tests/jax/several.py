@@ -6,6 +6,7 @@ Arguments: epochs, and the file for what came of it. With a file `hold` in its f
 import os
 import sys
 import time
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from flax import nnx
 
 import headgate.jax as hg
 
-jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]
 hg.init()
 
 SAMPLES, BATCH = 46, 12  # the last batch has 10: 2 workers divide it evenly, 4 in pairs, 3 not at all
@@ -25,18 +26,18 @@ tx = optax.adamw(1e-2)
 seed = int.from_bytes(os.urandom(2), "big") if os.environ.get("UNLIKE") else 1  # worker 0's values count
 
 
-def initial(dtype):
+def initial(dtype: Any) -> Any:
     first, second = jax.random.split(jax.random.key(seed))
     params = {"in": jax.random.normal(first, (6, 12), dtype) * 0.4, "out": jax.random.normal(second, (12, 2), dtype)}
     return params, tx.init(params)
 
 
-def loss_of(params, x, y):
+def loss_of(params: Any, x: Any, y: Any) -> Any:
     return jnp.mean((jnp.tanh(x @ params["in"]) @ params["out"] - y) ** 2)
 
 
 @jax.jit
-def step(state, x, y):
+def step(state: Any, x: Any, y: Any) -> Any:
     done, losses = [], []
     for (params, opt_state), dtype in zip(state, (jnp.float32, jnp.float64)):
         loss, gradients = jax.value_and_grad(loss_of)(params, x.astype(dtype), y.astype(dtype))
@@ -47,7 +48,7 @@ def step(state, x, y):
 
 
 @nnx.jit
-def step_in_place(model, optimizer, x, y):
+def step_in_place(model: Any, optimizer: Any, x: Any, y: Any) -> Any:
     loss, gradients = nnx.value_and_grad(lambda model: jnp.mean((model(x) - y) ** 2))(model)
     optimizer.update(model, gradients)
     return loss
@@ -76,7 +77,7 @@ for _ in hg.epochs(int(sys.argv[1])):
         if os.path.exists("hold"):
             time.sleep(0.2)
 if jax.process_index() == 0:
-    found = {
+    found: dict[str, Any] = {
         f"{bits} {name}": np.asarray(leaf)
         for bits, (params, _) in zip((32, 64), state)
         for name, leaf in params.items()

@@ -161,7 +161,13 @@ def test_a_checkpoint_is_told_and_so_is_one_that_failed(tmp_path: Path) -> None:
     assert "HEADGATE_CHECKPOINTS" in str(told[0]["error"])
     assert told[1]["error"] == "no such leaf"
     assert told[2] == {
-        **{"type": "checkpoint", "path": str(tmp_path / "step-1"), "step": 1, "epoch": 0, "position": None},
-        **{"bytes": 7, "seconds": 0.0, "why": "stop"},
+        "type": "checkpoint",
+        "path": str(tmp_path / "step-1"),
+        "step": 1,
+        "epoch": 0,
+        "position": None,
+        "bytes": 7,
+        "seconds": 0.0,
+        "why": "stop",
     }
     assert not saving(told, lambda: 1e9, None).due(1)

@@ -11,7 +11,7 @@ import numpy as np
 from headgate.analysis.usage import Array
 
 ORDER = (
-    *("input", "forward", "backward", "push", "wait", "pull", "optimizer"),
+    *("input", "compute", "forward", "backward", "push", "wait", "pull", "optimizer"),
     *("receive", "update", "send", "other", "idle"),
 )
 """The order in which spans are shown: that of a worker's step, then that of a server's round."""

@@ -30,7 +30,7 @@ def command(jobs: tuple[str, ...], run: str | None, as_json: bool) -> None:
             for chosen in running_jobs(hub, jobs, run)
         }
     if not any(asked.values()):
-        raise HeadgateError("none of these jobs uses headgate.torch, so none can save a checkpoint")
+        raise HeadgateError("none of these jobs uses headgate.torch, .keras or .jax, so none can save a checkpoint")
     if as_json:
         click.echo(json.dumps(asked, indent=2))
         return

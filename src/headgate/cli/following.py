@@ -129,7 +129,7 @@ class Interrupts:
         self._say(
             "killing"
             if kill
-            else "stopping: jobs that use headgate.torch at the end of a step, with a checkpoint; "
+            else "stopping: jobs that use headgate.torch, .keras or .jax at the end of a step, with a checkpoint; "
             f"others are asked to end and have {GRACE_SECONDS:g} s; Ctrl-C again kills at once"
         )
 

@@ -25,15 +25,16 @@ from headgate.units import say_bytes, say_seconds
 def command(ctx: click.Context, script: str, again: bool, as_json: bool) -> None:
     """Measure what a script's model costs, in a short run of its own: parameters, FLOPs, data set, seconds a step.
 
-    The script has to use headgate.torch. Its step is timed at several batch sizes and thread counts; it ends when that
-    is done. The profile is stored, and printed from there until the script, its arguments or the machine change.
+    The script has to use headgate.torch, .keras or .jax. Its step is timed, under PyTorch at several batch sizes and
+    thread counts; it ends when that is done. The profile is stored, and printed from there until the script, its
+    arguments or the machine change.
 
     \b
     Example: headgate profile train.py
              headgate profile train.py --again -- --width 512
     """
     if Path(script).suffix != ".py":
-        raise UsageError(f"found {script!r}; expected a Python script (.py) that uses headgate.torch")
+        raise UsageError(f"found {script!r}; expected a Python script (.py) that uses headgate.torch, .keras or .jax")
     [job] = read((script,), ctx.meta.get("rest", ()), None, None, None)
     profile = api.profile(job, again=again, watcher=_show)
     click.echo(json.dumps(asdict(profile), indent=2) if as_json else describe(profile))

@@ -127,7 +127,7 @@ def profile(job: Job, *, again: bool = False, watcher: Watcher = lambda _: None)
     """Measure what a job's model costs, in a short run of its own; or read it from the last time.
 
     Args:
-        job: A script that uses `headgate.torch`.
+        job: A script that uses `headgate.torch`, `.keras` or `.jax`.
         again: Measure, though there is a stored profile.
         watcher: Called with what the hub says of the run meanwhile.
 
@@ -137,7 +137,7 @@ def profile(job: Job, *, again: bool = False, watcher: Watcher = lambda _: None)
     """
     _check_kind(job)
     if job.script is None:
-        raise UsageError(f"job {job.name!r} is no script; a profile needs one that uses headgate.torch")
+        raise UsageError(f"job {job.name!r} is no script; a profile needs one that uses headgate.torch, .keras or .jax")
     # A script that never prepares a model would run to its end.
     job = replace(job, timeout=job.timeout or PROFILE_SECONDS)
     handed_in = submission([job], mode="profile")
@@ -162,7 +162,7 @@ def profile(job: Job, *, again: bool = False, watcher: Watcher = lambda _: None)
     if found is None or found.source != "profile":
         why = "" if row["state"] == "done" else f" ({row['reason']})"
         raise HeadgateError(
-            f"the script ended without a profile{why}; it has to call headgate.torch.prepare and to train on a loader "
-            f"that it prepared. Its output: headgate logs {folder.name}/{row['name']}"
+            f"the script ended without a profile{why}; it has to call `prepare` of headgate.torch, .keras or .jax, and "
+            f"to train. Its output: headgate logs {folder.name}/{row['name']}"
         )
     return found

@@ -41,7 +41,7 @@ model, optimizer, loader = hg.prepare(model, optimizer, loader, scheduler=schedu
 def only_mine_are_left() -> bool:
     """Whether the other worker, in the first epoch, has used all but what this one has used and holds."""
     other = next(Path().glob("worker-0-*.used")).read_text().count("\n")
-    held = sum(map(len, hg._session._worker._link.dealer.held.values()))  # type: ignore[union-attr]
+    held: int = sum(len(each) for each in hg._session._worker._link.dealer.held.values())  # type: ignore[union-attr,misc]
     return bool(other + steps - 1 + held == len(loader))
 
 

@@ -232,7 +232,8 @@ STAGES = [
 def test_a_checkpoint_of_any_strategy_is_resumed_under_any_other(tmp_path: Path) -> None:
     case, epochs = "adam-bag", {"EPOCHS": "12"}
     alone(tmp_path, case, **epochs)
-    done, resume = 0, {}
+    done = 0
+    resume: dict[str, str] = {}
     for number, plan in enumerate(STAGES):
         last = number == len(STAGES) - 1
         epoch = 2 * (number + 1)
@@ -274,12 +275,14 @@ def test_a_table_does_not_wait_for_a_worker_that_may_be_left_out(tmp_path: Path)
     plan = Plan(strategy="ps", workers=3, servers=1, batch_per_worker=None, backup_workers=1)
     with Gang(tmp_path, plan, [sys.executable, str(SCRIPT), str(tmp_path), case], {"WAIT_AT": "4"}) as gang:
         gang.start()
-        for worker in ("worker-0", "worker-1", "worker-2"):
-            wait.until(lambda w=worker: gang.of(w, "progress") and gang.of(w, "progress")[-1]["step"] >= 20)
+
+        def are_at(step: int, *workers: str) -> bool:
+            return all((told := gang.of(worker, "progress")) and told[-1]["step"] >= step for worker in workers)
+
+        wait.until(lambda: are_at(20, "worker-0", "worker-1", "worker-2"))
         os.kill(gang.pid("worker-2"), signal.SIGSTOP)
         (tmp_path / "epoch-4").touch()
-        for worker in ("worker-0", "worker-1"):
-            wait.until(lambda w=worker: gang.of(w, "progress")[-1]["step"] >= 30)
+        wait.until(lambda: are_at(30, "worker-0", "worker-1"))
         os.kill(gang.pid("worker-2"), signal.SIGCONT)
         gang.finish()
         assert any("gradients of sparse tables came too late" in n["text"] for n in gang.of("server-0", "note"))
