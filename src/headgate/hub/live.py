@@ -215,7 +215,7 @@ class LiveHub:
         if isinstance(event, events.TaskExited) or any(
             isinstance(action, events.StartTask | events.SetShare) for action in actions
         ):
-            company.look(self._ledger)
+            company.look(self._ledger, self._node.name)
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None
