@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
-OWN = ("input", "forward", "backward", "optimizer")
+OWN = ("input", "compute", "forward", "backward", "optimizer")
 """Spans of a step in which a worker waits for no other."""
 SLOW = 5.0
 """Times as long as the others' median from which on a worker is slow."""
