@@ -150,3 +150,16 @@ def test_only_the_folders_of_boxes_are_swept(tmp_path: Path) -> None:
     with pytest.raises(IsolationError, match="not the cgroup of a box"):
         ISOLATION.sweep(record)
     assert tmp_path.is_dir()
+
+
+def test_what_was_killed_while_it_removed_a_box_leaves_no_group(tmp_path: Path) -> None:
+    """Some folders of the box are gone with it, and their groups are not."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    folders = {base: tmp_path / base / "headgate-gone" / "run:job:worker-0" for base in ("cpu", "memory")}
+    folders["memory"].mkdir(parents=True)
+    folders["cpu"].parent.mkdir(parents=True)
+    beside = tmp_path / "cpu" / "headgate-other"
+    beside.mkdir()
+    paths = {base: str(folder) for base, folder in folders.items()}
+    ISOLATION.sweep({"task": "run/job/worker-0", "mode": "v1", "boot": boot, "folders": paths})
+    assert sorted(path.name for path in tmp_path.glob("*/*")) == ["headgate-other"]

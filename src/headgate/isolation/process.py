@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import resource
 import shlex
@@ -131,6 +132,7 @@ class ProcessIsolation(Isolation):
         if record.get("boot") != processes.boot_id():
             return  # nothing outlives a boot
         enclosure: Enclosure
+        groups: set[Path] = set()
         if mode == "none":
             enclosure = Unboxed(task, StandIns(self._cores), self._census, _recorded_leader(record))
         else:
@@ -140,8 +142,12 @@ class ProcessIsolation(Isolation):
                     raise IsolationError(f"{path} is not the cgroup of a box; expected it below a folder {PREFIX}...")
             made = {name: path for name, path in paths.items() if path.is_dir()}
             enclosure = (CgroupsV1 if mode == "v1" else CgroupsV2)(made or paths, StandIns(self._cores))
+            groups |= {path.parent for path in paths.values()}
         enclosure.kill()
         enclosure.remove()
+        for group in groups:  # whoever died in the midst of removing the box may have left those of folders gone since
+            with contextlib.suppress(OSError):  # another box is in it
+                group.rmdir()
 
     def _enclosure(self, launch: Launch) -> Enclosure:
         found, standins = self._layout, StandIns(self._cores)
