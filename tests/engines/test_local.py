@@ -124,7 +124,7 @@ def test_a_log_that_cannot_be_written_is_told_once_and_ends_nothing(local: Local
 
 def test_a_task_that_writes_too_fast_waits_and_loses_nothing(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "BYTES_A_SECOND", 200_000)
-    lines = [f"line {i}" for i in range(45_000)]
+    lines = [f"line {i}" for i in range(90_000)]
     task = local.start(engine_programs.argv("count", len(lines)))
     quick = local.start(engine_programs.argv("write", "quick\\n"), "quick")
     assert local.ended(quick).ok
