@@ -17,7 +17,7 @@ from tests.jax.conftest import Attempting
 from tests.jax.trainings import EPOCHS, SAMPLES, STEPS_PER_EPOCH, batches
 
 import headgate.jax as hg
-from headgate.jax import checkpoints, joining
+from headgate.jax import joining
 from headgate.jax.trained import ResumeError
 from headgate.profiling import store
 from headgate.task import saving
@@ -282,7 +282,7 @@ def test_a_disk_that_is_full_costs_a_message_and_what_was_there_stays(
     def full(path: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoints, "_sync", full)
+    monkeypatch.setattr(saving, "sync", full)
     ran = attempt(trainings.plain, "checkpoint", order_at=3)
     assert ran.result is not None
     assert "No space left" in ran.of("checkpoint_failed")[0]["error"]

@@ -20,10 +20,9 @@ import jax
 import numpy as np
 
 from headgate.jax.trained import ResumeError
+from headgate.task import saving
 
 LAYOUT = 1
-KEPT = 2
-"""Checkpoints of a job that stay on disk."""
 _PLACE = "headgate.json"
 
 
@@ -52,11 +51,11 @@ def write(folder: Path, step: int, arrays: Mapping[str, Any], place: Mapping[str
             _write_npz(partial, arrays, note)
         _remove(path)
         os.replace(partial, path)
-        _sync(folder)
+        saving.sync(folder)
     except BaseException:
         _remove(partial)
         raise
-    _prune(folder)
+    saving.prune(folder)
     return path, _size(path)
 
 
@@ -120,7 +119,7 @@ def _write_orbax(path: Path, arrays: Mapping[str, Any], note: Mapping[str, Any])
         checkpointer.save(path.absolute() / "state", args=ocp.args.PyTreeSave(full))
     for written in path.rglob("*"):
         if written.is_file():
-            _sync(written)
+            saving.sync(written)
 
 
 def _read_orbax(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -138,13 +137,6 @@ def _read_orbax(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return {**{name: np.asarray(array) for name, array in found.items()}, **empty}, note
 
 
-def _prune(folder: Path) -> None:
-    saved = sorted(folder.glob("step-*"), key=lambda path: path.stat().st_mtime_ns)
-    # What is half written now was left by an attempt that was killed.
-    for old in [*saved[:-KEPT], *folder.glob(".step-*.partial")]:
-        _remove(old)
-
-
 def _remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path)
@@ -155,12 +147,3 @@ def _remove(path: Path) -> None:
 def _size(path: Path) -> int:
     files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
     return sum(each.stat().st_size for each in files)
-
-
-def _sync(path: Path) -> None:
-    """Make a file, or the rename in a folder, survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -9,11 +9,10 @@ from typing import Any
 import jax
 
 from headgate.jax import joining
-from headgate.jax.meter import Step
 from headgate.jax.placing import Placing, length, nbytes
 from headgate.jax.trained import Trained
 from headgate.task import measured
-from headgate.task.measured import FIRST_STEPS
+from headgate.task.measured import FIRST_STEPS, Step
 
 _LOOPS = "FLOPs are XLA's estimate for the compiled step, in which the body of a loop (scan, while) counts once"
 

@@ -14,12 +14,10 @@ from typing import Any
 import jax
 from jax._src import distributed, xla_bridge
 
-from headgate.task import Channel, PeerLost, Stop, workers_gone
+from headgate.task import Channel, Stop, end_failed
 
 START_SECONDS = 300
 """How long the workers of a job wait for each other to start."""
-_GOODBYE_SECONDS = 10.0
-"""How long a worker whose step failed waits to hear that another one is gone."""
 _SET_BY_USERS = ("JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 
 
@@ -147,25 +145,5 @@ def _bind_gloo(address: str) -> None:
 def _failed(
     channel: Channel, workers: int, kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """An exception ends this worker: was it the loss of another one?
-
-    The engine is given time to say who is gone, or to stop this worker, so that it takes this end for no fault of the
-    script. Ended by hand: in its exit handler JAX waits five minutes for workers that will not come, then aborts.
-    """
-    code = 1
-    if issubclass(kind, jax.errors.JaxRuntimeError):
-        channel.wait_for(lambda: bool(workers_gone(channel, workers)), _GOODBYE_SECONDS)
-    gone = ", ".join(f"worker-{index}" for index in workers_gone(channel, workers))
-    if gone:
-        text = f"{gone} is gone in the middle of a step; this worker cannot go on without it"
-        print(f"headgate: {text}", file=sys.stderr)
-        channel.send({"type": "note", "text": text})
-        code = PeerLost.STATUS
-    elif channel.stopping:
-        code = 0
-    else:
-        sys.__excepthook__(kind, error, trace)
-    channel.flush(2.0)
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(code)
+    """An exception ends this worker."""
+    end_failed(channel, workers, kind, error, trace, of_a_step=issubclass(kind, jax.errors.JaxRuntimeError))

@@ -3,51 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 
 from headgate.task import StepSpans
-from headgate.task.measured import is_sampled
+from headgate.task.measured import Step, is_sampled
 
 _wait: Any = jax.block_until_ready
-_SPANS = ("input", "compute", "other")
-
-
-@dataclass
-class Step:
-    """A measured step.
-
-    Args:
-        number: Counts the steps of this process, from 1.
-        samples: Samples that this worker computed; None where batches do not tell.
-        spans: Seconds by span: `input` (reading and placing a batch), `compute` (from there until what was reported is
-            there: forward, backward, exchange and optimizer are one program), `other`.
-        begins: Seconds from the step's start to the first of each span.
-    """
-
-    number: int
-    samples: int | None
-    spans: dict[str, float] = field(default_factory=dict)
-    begins: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def seconds(self) -> float:
-        return sum(self.spans.values())
-
-    @property
-    def compute_seconds(self) -> float:
-        """Seconds without waiting for input."""
-        return self.seconds - self.spans.get("input", 0.0)
-
-    def told(self) -> list[dict[str, Any]]:
-        """Spans, as the channel tells them."""
-        return [
-            {"name": name, "seconds": self.spans[name], "begin": self.begins[name], "bytes_in": 0, "bytes_out": 0}
-            for name in _SPANS
-            if name in self.spans
-        ]
 
 
 class Meter:

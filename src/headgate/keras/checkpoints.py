@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from headgate.task import saving
+
 LAYOUT = 1
-KEPT = 2
-"""Checkpoints of a job that stay on disk."""
 Arrays = Mapping[str, "np.ndarray[Any, Any]"]
 
 
@@ -74,8 +74,8 @@ def write(folder: Path, step: int, saved: Saved) -> tuple[Path, int]:
             os.fsync(file.fileno())
             size = file.tell()
         os.replace(partial, path)
-        _sync_folder(folder)
-        _prune(folder)
+        saving.sync(folder)
+        saving.prune(folder)
     except (OSError, TypeError, ValueError) as error:
         partial.unlink(missing_ok=True)
         raise CheckpointError(f"{path} could not be written: {error}") from error
@@ -108,19 +108,3 @@ def _dtype(kind: str) -> Any:
         import ml_dtypes  # every framework whose variables can have such a type brings it
 
         return np.dtype(getattr(ml_dtypes, kind))
-
-
-def _prune(folder: Path) -> None:
-    saved = sorted(folder.glob("step-*.npz"), key=lambda path: path.stat().st_mtime_ns)
-    # What is half written now was left by an attempt that was killed.
-    for old in [*saved[:-KEPT], *folder.glob(".step-*.partial")]:
-        old.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the rename itself survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

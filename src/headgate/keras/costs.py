@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from headgate.keras import backends
-from headgate.keras.meter import Step
+from headgate.keras.meter import is_warm
 from headgate.keras.trained import Trained, bytes_of, variables
 from headgate.task import measured
 
@@ -81,9 +81,9 @@ class Costs:
         if self.batch:
             self._sample_bytes = backends.bytes_of(batch) / self.batch
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: measured.Step) -> None:
         """A step was measured."""
-        if step.warm and step.samples:
+        if is_warm(step) and step.samples:
             self.timings.append((step.samples, step.spans.get("compute", 0.0)))
             self._reads.append(step.spans.get("input", 0.0) / step.samples)
 

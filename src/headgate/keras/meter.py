@@ -4,46 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
 
 from headgate.task import StepSpans
-from headgate.task.measured import is_sampled
+from headgate.task.measured import Step, is_sampled
 
 _WARM = 2
 
 
-@dataclass
-class Step:
-    """A measured step.
-
-    Args:
-        number: Counts the steps of this process, from 1.
-        samples: Samples that it took; None where that is not known.
-        spans: Seconds by span: `input`, `compute`, `other`.
-        begins: Seconds from the step's start to the first of each span.
-    """
-
-    number: int
-    samples: int | None
-    spans: dict[str, float] = field(default_factory=dict)
-    begins: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def seconds(self) -> float:
-        return sum(self.spans.values())
-
-    @property
-    def warm(self) -> bool:
-        """Whether what is done once, as compiling and counting FLOPs, is over."""
-        return self.number > _WARM
-
-    def told(self) -> list[dict[str, Any]]:
-        """Spans as the channel tells them."""
-        return [
-            {"name": name, "seconds": seconds, "begin": self.begins.get(name, 0.0), "bytes_in": 0, "bytes_out": 0}
-            for name, seconds in self.spans.items()
-        ]
+def is_warm(step: Step) -> bool:
+    """Whether what is done once, as compiling and counting FLOPs, is over."""
+    return step.number > _WARM
 
 
 class Meter:

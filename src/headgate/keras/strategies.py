@@ -17,12 +17,10 @@ import numpy as np
 from headgate.keras import cluster, environment
 from headgate.keras.agreement import Agreement, endpoint_of
 from headgate.keras.cluster import PlanError
-from headgate.task import Channel, PeerLost, Stop, workers_gone
+from headgate.task import Channel, Stop, end_failed
 
 _PACK_BYTES = 4 << 20
 """Gradients are summed in packs of this size, so that the sum of one overlaps with the making of the next."""
-_GOODBYE_SECONDS = 10.0
-"""How long a worker whose step failed waits to hear that another one is gone."""
 
 
 class Alone:
@@ -191,31 +189,13 @@ def _listener(address: str) -> socket.socket:
 def _failed(
     channel: Channel, workers: int, kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """An exception ends this worker: was it the loss of another one?
-
-    The engine is given time to say who is gone, so that it takes this end for no fault of the script.
-    """
+    """An exception ends this worker."""
     import tensorflow as tf
 
-    code = 1
-    if issubclass(kind, tf.errors.OpError):
-        channel.wait_for(lambda: bool(workers_gone(channel, workers)), _GOODBYE_SECONDS)
-    gone = ", ".join(f"worker-{index}" for index in workers_gone(channel, workers))
     # What TensorFlow raises where workers did not hear of each other for seconds, as on a machine that is too busy.
     apart = (tf.errors.DeadlineExceededError, tf.errors.UnavailableError, tf.errors.AbortedError)
-    if gone or (issubclass(kind, apart) and not channel.stopping):
-        text = f"{gone or 'another worker'} is gone in the middle of a step; this worker cannot go on without it"
-        print(f"headgate: {text}", file=sys.stderr)
-        channel.send({"type": "note", "text": text})
-        code = PeerLost.STATUS
-    elif channel.stopping:
-        code = 0
-    else:
-        sys.__excepthook__(kind, error, trace)
-    channel.flush(2.0)
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(code)
+    of_a_step, of_peers = issubclass(kind, tf.errors.OpError), issubclass(kind, apart)
+    end_failed(channel, workers, kind, error, trace, of_a_step=of_a_step, of_peers=of_peers)
 
 
 __all__ = ["Alone", "PlanError", "Stop", "alone", "check_fit", "join"]

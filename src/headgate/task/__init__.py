@@ -8,7 +8,7 @@ from __future__ import annotations
 from headgate.task.channel import Channel
 from headgate.task.environment import TaskEnvironment
 from headgate.task.fit import LineFit, fit_line
-from headgate.task.part import plan_of, workers_gone
+from headgate.task.part import end_failed, plan_of, workers_gone
 from headgate.task.progress import Progress
 from headgate.task.saving import Saver
 from headgate.task.spans import StepSpans
@@ -23,6 +23,7 @@ __all__ = [
     "Stop",
     "StepSpans",
     "TaskEnvironment",
+    "end_failed",
     "fit_line",
     "plan_of",
     "workers_gone",

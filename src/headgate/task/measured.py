@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
@@ -15,6 +16,41 @@ _IN_A_ROW = 2
 
 Timing = tuple[int, int, float]
 """Threads, samples of the step, compute seconds."""
+
+
+@dataclass
+class Step:
+    """A measured step of a framework that does not part forward from backward.
+
+    Args:
+        number: Counts the steps of this process, from 1.
+        samples: Samples that this worker computed; None where that is not known.
+        spans: Seconds by span: `input` (reading and placing a batch), `compute` (from there until the step's results
+            are there: forward, backward, exchange and optimizer are one program), `other`.
+        begins: Seconds from the step's start to the first of each span.
+    """
+
+    number: int
+    samples: int | None
+    spans: dict[str, float] = field(default_factory=dict)
+    begins: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.spans.values())
+
+    @property
+    def compute_seconds(self) -> float:
+        """Seconds without waiting for input."""
+        return self.seconds - self.spans.get("input", 0.0)
+
+    def told(self) -> list[dict[str, Any]]:
+        """Spans as the channel tells them."""
+        return [
+            {"name": name, "seconds": self.spans[name], "begin": self.begins[name], "bytes_in": 0, "bytes_out": 0}
+            for name in ("input", "compute", "other")
+            if name in self.spans
+        ]
 
 
 def is_sampled(number: int) -> bool:

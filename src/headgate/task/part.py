@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
+from types import TracebackType
 from typing import Any
 
 from headgate.task.channel import Channel
+from headgate.task.stop import PeerLost
 
 WELCOME_SECONDS = 60.0
 """How long a task waits to be told what it is."""
+GOODBYE_SECONDS = 10.0
+"""How long a worker whose step failed waits to be told that another one is gone."""
 
 
 def plan_of(channel: Channel) -> Mapping[str, Any]:
@@ -35,3 +41,41 @@ def workers_gone(channel: Channel, workers: int) -> list[int]:
         return []
     here = {member["index"] for member in channel.peers["members"] if member["role"] == "worker"}
     return [index for index in range(workers) if index not in here]
+
+
+def end_failed(
+    channel: Channel,
+    workers: int,
+    kind: type[BaseException],
+    error: BaseException,
+    trace: TracebackType | None,
+    *,
+    of_a_step: bool,
+    of_peers: bool = False,
+) -> None:
+    """End this process, whose script raised an exception: was it the loss of another worker?
+
+    The engine is given time to say who is gone, or to stop this worker, so that it takes this end for no fault of the
+    script. Ended by hand: the exit handlers of frameworks wait minutes for workers that will not come.
+
+    Args:
+        of_a_step: The framework raised it, in what workers do together: others may be gone.
+        of_peers: It is what the framework raises where workers did not hear of each other.
+    """
+    code = 1
+    if of_a_step:
+        channel.wait_for(lambda: bool(workers_gone(channel, workers)), GOODBYE_SECONDS)
+    gone = ", ".join(f"worker-{index}" for index in workers_gone(channel, workers))
+    if gone or (of_peers and not channel.stopping):
+        text = f"{gone or 'another worker'} is gone in the middle of a step; this worker cannot go on without it"
+        print(f"headgate: {text}", file=sys.stderr)
+        channel.send({"type": "note", "text": text})
+        code = PeerLost.STATUS
+    elif channel.stopping:
+        code = 0
+    else:
+        sys.__excepthook__(kind, error, trace)
+    channel.flush(2.0)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,6 +11,8 @@ from typing import Any
 
 SHARE = 0.005
 """Most of the time that unasked checkpoints may take."""
+KEPT = 2
+"""Checkpoints that stay; older ones are removed."""
 _FIRST_SECONDS, _FIRST_RATE = 0.02, 200e6
 """What a first checkpoint is taken to cost: as on a slow disk."""
 
@@ -76,3 +80,23 @@ class Saver:
                 "why": why,
             }
         )
+
+
+def prune(folder: Path) -> None:
+    """Remove all but the last checkpoints of a folder, files or folders called `step-...`."""
+    saved = sorted(folder.glob("step-*"), key=lambda path: path.stat().st_mtime_ns)
+    # What is half written now was left by an attempt that was killed.
+    for old in [*saved[:-KEPT], *folder.glob(".step-*.partial")]:
+        if old.is_dir():
+            shutil.rmtree(old)
+        else:
+            old.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Make a file, or a rename in a folder, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

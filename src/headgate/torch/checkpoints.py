@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
+from headgate.task import saving
+
 LAYOUT = 1
-KEPT = 2
-"""Checkpoints of a job that stay on disk."""
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, Counter, torch.dtype, torch.device)
 
 
@@ -74,8 +74,8 @@ def write(folder: Path, step: int, payload: dict[str, Any]) -> tuple[Path, int]:
             os.fsync(file.fileno())
             size = file.tell()
         os.replace(partial, path)
-        _sync_folder(folder)
-        _prune(folder)
+        saving.sync(folder)
+        saving.prune(folder)
     except (OSError, RuntimeError, pickle.PicklingError) as error:
         # torch reports a full disk as a RuntimeError from its archive writer, with the system's error as context.
         cause = error if isinstance(error, OSError) else error.__context__
@@ -100,19 +100,3 @@ def read(path: str) -> dict[str, Any]:
     if not isinstance(payload, dict) or payload.get("headgate") != LAYOUT:
         raise ResumeError(f"{path} is not a checkpoint of this version of Headgate; resume from another one")
     return payload
-
-
-def _prune(folder: Path) -> None:
-    saved = sorted(folder.glob("step-*.pt"), key=lambda path: path.stat().st_mtime_ns)
-    # What is half written now was left by an attempt that was killed.
-    for old in [*saved[:-KEPT], *folder.glob(".step-*.partial")]:
-        old.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the rename itself survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
