@@ -76,7 +76,7 @@ def alone(folder: Path, exponent: float) -> list[dict[str, float]]:
 def together(folder: Path, exponent: float, workers: int) -> list[dict[str, float]]:
     plan = Plan(strategy="ps", workers=workers, servers=1, batch_per_worker=None, synchronous=False)
     with Gang(
-        folder, plan, [sys.executable, "bench.py"], {"EXPONENT": str(exponent)}, encrypt=False, fresh=True
+        folder, plan, [sys.executable, "bench.py"], {"EXPONENT": str(exponent)}, encrypt=False, warm=None
     ) as gang:
         gang.start()
         gang.finish()

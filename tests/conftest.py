@@ -44,6 +44,10 @@ NICENESS = 5
 
 REQUIRE_ALL = os.environ.get("HEADGATE_TEST_REQUIRE_ALL") == "1"
 
+# What JAX compiles is kept: tests train the same small networks again and again, in many processes.
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(__file__).parents[1] / "build" / "jax")
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:

@@ -18,6 +18,7 @@ from headgate.testing.gang import Gang
 SCRIPT = Path(__file__).with_name("several.py")
 SOURCE = Path(__file__).parents[2] / "src"
 EPOCHS = 4
+WARM = ("jax", "jax.numpy", "optax", "flax.nnx", "orbax.checkpoint")
 FOR_EVER = 10_000
 pytestmark = pytest.mark.timeout(400)
 
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.timeout(400)
 def gang(folder: Path, workers: int, epochs: int = EPOCHS, **variables: str) -> Gang:
     folder.mkdir(exist_ok=True)
     plan = Plan(strategy="allreduce", workers=workers, batch_per_worker=None)
-    return Gang(folder, plan, [sys.executable, str(SCRIPT), str(epochs), "result.npz"], variables, fresh=True)
+    return Gang(folder, plan, [sys.executable, str(SCRIPT), str(epochs), "result.npz"], variables, warm=WARM)
 
 
 @pytest.fixture(scope="module")

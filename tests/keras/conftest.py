@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 
 from headgate.testing.listener import ChannelListener
+from headgate.testing.warm import WarmProcess, warm_python
 
 SOURCE = Path(__file__).parents[2] / "src"
 FITTING = Path(__file__).with_name("fitting.py")
@@ -26,18 +25,21 @@ VARIABLES = {
 }
 """How a script is told which Keras it trains with."""
 
+WARM = {"tensorflow": ("keras",), "jax": ("keras",), "torch": ("keras", "torch._dynamo"), "tf_keras": ("tf_keras",)}
+"""What a script imports that takes seconds."""
+
 
 class Script:
     """A running script and the listener that it talks to."""
 
-    def __init__(self, process: subprocess.Popen[str], listener: ChannelListener) -> None:
+    def __init__(self, process: WarmProcess, folder: Path, listener: ChannelListener) -> None:
         self.process = process
+        self.folder = folder
         self.listener = listener
 
     def finish(self) -> str:
         """Its output, once it ended well."""
-        output, _ = self.process.communicate(timeout=SECONDS)
-        assert self.process.returncode == 0, output
+        output = finish(self.process, self.folder)
         self.listener.finish()
         return output
 
@@ -65,23 +67,30 @@ def start(tmp_path: Path) -> Iterator[Start]:
         folder.mkdir()
         listener = ChannelListener(folder, welcome={"role": "worker", "index": 0, "plan": {}, "threads": None})
         variables = listener.environment(HEADGATE_MODE=mode, **({"HEADGATE_RESUME": resume} if resume else {}))
-        process = subprocess.Popen(
-            [sys.executable, str(script), *arguments],
-            env=environment(backend, **variables),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=folder,
-        )
-        running.append(Script(process, listener))
+        process = run(backend, [str(script), *arguments], folder, **variables)
+        running.append(Script(process, folder, listener))
         return running[-1]
 
     yield starting
     for script in running:
-        if script.process.poll() is None:
-            script.process.kill()
-        script.process.communicate()
+        script.process.kill()
+        script.process.wait()
         script.listener.close()
+
+
+def run(backend: str, arguments: list[str], folder: Path, **more: str) -> WarmProcess:
+    """Start a script; what it prints goes to `output` in its folder."""
+    with open(folder / "output", "wb") as output:
+        return warm_python(*WARM[backend]).start(
+            arguments, env=environment(backend, **more), cwd=folder, output=output.fileno()
+        )
+
+
+def finish(process: WarmProcess, folder: Path) -> str:
+    code = process.wait(SECONDS)
+    output = (folder / "output").read_text()
+    assert code == 0, output
+    return output
 
 
 Plain = Callable[..., str]
@@ -93,17 +102,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Plain:
 
     @functools.cache
     def running(backend: str, *data: str) -> str:
-        done = subprocess.run(
-            [sys.executable, str(FITTING), "4", *data],
-            env=environment(backend),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=tmp_path_factory.mktemp("plain"),
-            timeout=SECONDS,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout
-        return done.stdout
+        folder = tmp_path_factory.mktemp("plain")
+        return finish(run(backend, [str(FITTING), "4", *data], folder), folder)
 
     return running

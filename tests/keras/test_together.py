@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.keras.conftest import VARIABLES, environment
+from tests.keras.conftest import VARIABLES, WARM, finish, run
 
 from headgate.plans import Plan
 from headgate.testing.gang import Gang
@@ -26,12 +25,12 @@ def allreduce(workers: int) -> Plan:
 
 def gang(folder: Path, plan: Plan, backend: str, loop: str, **more: str) -> Gang:
     command = [sys.executable, str(SCRIPT), str(folder / "result.json"), loop]
-    return Gang(folder, plan, command, {**QUIET, **VARIABLES[backend], **more}, fresh=True)
+    return Gang(folder, plan, command, {**QUIET, **VARIABLES[backend], **more}, warm=WARM[backend])
 
 
 def alone(folder: Path, backend: str, loop: str) -> dict[str, Any]:
     path = folder / "alone.json"
-    subprocess.run([sys.executable, str(SCRIPT), str(path), loop], env=environment(backend), check=True, timeout=240)
+    finish(run(backend, [str(SCRIPT), str(path), loop], folder), folder)
     return dict(json.loads(path.read_text()))
 
 
@@ -99,6 +98,6 @@ def test_what_does_not_work_is_refused_with_the_reason(
     backend: str, plan: Plan, loop: str, more: dict[str, str], reason: str, tmp_path: Path
 ) -> None:
     with gang(tmp_path, plan, backend, loop, **more) as tasks:
-        tasks.start("worker-0")
+        tasks.start(*(["worker-0", "worker-1"] if loop == "fit" else ["worker-0"]))  # fit comes after all have met
         assert tasks.left("worker-0") == 1
         assert reason in tasks.output("worker-0")

@@ -20,7 +20,7 @@ from headgate.plans import Plan
 from headgate.testing import wait
 from headgate.testing.gang import Gang
 from headgate.testing.listener import ChannelListener
-from headgate.testing.warm import WarmProcess, torch_python
+from headgate.testing.warm import TORCH, WarmProcess, warm_python
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -101,7 +101,7 @@ def run(body: str, *arguments: str, environment: Mapping[str, str], folder: Path
     path = folder / "script.py"
     path.write_text(PREAMBLE + textwrap.dedent(body))
     with open(folder / "output", "wb") as output:
-        return torch_python().start(
+        return warm_python(*TORCH).start(
             [str(path), *arguments],
             options=["-W", "error::UserWarning"],
             env={**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", **environment},

@@ -20,7 +20,7 @@ from headgate.engines.launch import inject, server_command
 from headgate.hub.peers import Peers
 from headgate.plans import Plan
 from headgate.testing import wait
-from headgate.testing.warm import WarmProcess, torch_python
+from headgate.testing.warm import TORCH, WarmProcess, warm_python
 
 RUN = "run/job/"
 _SECONDS = 240.0
@@ -45,9 +45,8 @@ class Gang:
         command: What each worker runs.
         environment: Variables added to those of each task.
         encrypt: Whether the tasks encrypt what they send each other.
-        fresh: Whether each task is an interpreter started for it, as under an engine, which takes seconds of CPU to
-            import PyTorch; otherwise what runs under this Python is forked from one that has, see `testing.warm`.
-            Scripts that do not use PyTorch want it, since others would find `torch` imported.
+        warm: Modules that take seconds of CPU to import: what runs under this Python is forked from one that has
+            imported them, see `testing.warm`. None: each task is an interpreter started for it, as under an engine.
 
     Example:
         >>> plan = Plan(strategy="ps", workers=2, servers=1, batch_per_worker=None)
@@ -63,14 +62,14 @@ class Gang:
         command: Sequence[str],
         environment: Mapping[str, str] | None = None,
         encrypt: bool = True,
-        fresh: bool = False,
+        warm: Sequence[str] | None = TORCH,
     ) -> None:
         self.folder = folder
         self.checkpoints = folder / "checkpoints"
         self.peers = Peers(plan, encrypt)
         self._plan = plan
         self._command = command
-        self._fresh = fresh
+        self._warm = warm
         self._environment = environment or {}
         self._processes: dict[str, _Process] = {}
         self._lock = threading.Condition()
@@ -187,8 +186,8 @@ class Gang:
     def _run(
         self, command: Sequence[str], variables: Mapping[str, str], output: BinaryIO
     ) -> subprocess.Popen[bytes] | WarmProcess:
-        if not self._fresh and command[0] == sys.executable:
-            return torch_python().start(command[1:], env=variables, cwd=self.folder, output=output.fileno())
+        if self._warm is not None and command[0] == sys.executable:
+            return warm_python(*self._warm).start(command[1:], env=variables, cwd=self.folder, output=output.fileno())
         return subprocess.Popen(command, env=variables, cwd=self.folder, stdout=output, stderr=output)
 
     def _node(self, name: str) -> str:

@@ -22,6 +22,7 @@ import signal
 import socket
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +30,13 @@ from typing import NamedTuple
 
 import headgate
 
-_LOADED = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "LD_", "PYTHON", "TORCH")
+TORCH = ("torch", "torch._dynamo", "torch.distributed", "torch.utils.data")
+"""What programs that use PyTorch import; the first optimizer imports torch._dynamo, which takes as long as torch."""
+
+_LOADED = (
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "LD_", "PYTHON", "TORCH"),
+    *("JAX_", "XLA_", "KERAS_", "CUDA_", "TF_CPP_", "TF_ENABLE_", "TF_USE_"),
+)
 """Variables of these beginnings are read when an interpreter starts or a library is loaded; a fork is too late."""
 _MESSAGE = 1 << 17  # bytes; an environment has to fit
 _START_SECONDS = 100.0
@@ -164,10 +171,9 @@ class WarmPython:
 
 
 @functools.cache
-def torch_python() -> WarmPython:
-    """What runs programs that use PyTorch; one for this process, as long as it lasts."""
-    # The first optimizer that is made imports torch._dynamo, which takes as long as torch itself.
-    python = WarmPython("torch", "torch._dynamo", "torch.distributed", "torch.utils.data")
+def warm_python(*modules: str) -> WarmPython:
+    """What runs programs that use these modules; one for this process, as long as it lasts."""
+    python = WarmPython(*modules)
     atexit.register(python.close)
     return python
 
@@ -253,6 +259,7 @@ def _become(request: Mapping[str, object], output: int) -> None:
 def main(control: str, *modules: str) -> None:
     """Import, then serve; a child goes on from here as if it had just been started."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for whoever started this
+    warnings.filterwarnings("ignore", r"os\.fork\(\) was called")  # JAX's, whose threads do not run yet
     for name in modules:
         importlib.import_module(name)
     with socket.socket(fileno=int(control)) as requests:

@@ -356,7 +356,7 @@ def test_no_worker_allocates_the_table_and_bytes_follow_the_batch(tmp_path: Path
         (folder / "large.py").write_text(LARGE)
         plan = Plan(strategy="ps", workers=1, servers=1, batch_per_worker=None)
         with Gang(
-            folder, plan, [sys.executable, "large.py"], {"BATCH": str(batch), "ROWS": str(rows)}, fresh=True
+            folder, plan, [sys.executable, "large.py"], {"BATCH": str(batch), "ROWS": str(rows)}, warm=None
         ) as gang:
             gang.start()
             gang.finish()

@@ -78,15 +78,15 @@ class OnServers(Asynchronous):
 
     def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
         number = self._broadcasts
-        self._broadcasts += 1
         if self.caller.lowest:
             given = [tensor.detach().cpu().clone() for tensor in tensors]
-            self.caller.ask(0, "broadcast.give", {"number": number, "value": given})
-            return
-        found = self.caller.ask(0, "broadcast.take", {"number": number})["value"]
-        with torch.no_grad():
-            for tensor, value in zip(tensors, found):
-                tensor.detach().copy_(value)
+            self.caller.call(0, "broadcast.give", {"number": number, "value": given})
+        else:
+            found = self.caller.ask(0, "broadcast.take", {"number": number})["value"]
+            with torch.no_grad():
+                for tensor, value in zip(tensors, found):
+                    tensor.detach().copy_(value)
+        self._broadcasts = number + 1
 
     def follow(self, scheduler: Any) -> None:
         self._leased.schedules.append(Schedule(scheduler))
@@ -177,6 +177,8 @@ class OnServers(Asynchronous):
 
     def _greet(self, server: int, again: bool) -> list[tuple[str, Mapping[str, Any]]]:
         calls: list[tuple[str, Mapping[str, Any]]] = []
+        if again and server == 0:
+            calls.append(("broadcast.had", {"count": self._broadcasts}))
         if again and server == 0 and self._clock is not None:
             calls.append(("pace.enter", {"clock": self._clock, "told": self._leased.told()}))
         for adopted in self._adopted if again else []:

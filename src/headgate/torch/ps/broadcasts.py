@@ -9,30 +9,37 @@ from headgate.torch.ps.views import View
 
 
 class Broadcasts(Clerk):
-    """Values by number: kept until all workers that count have them."""
+    """Values, numbered from 0 in an order that is the same for all: kept until all workers that count have them.
 
-    operations = frozenset({"broadcast.give", "broadcast.take"})
+    Whoever gives one is answered then, so that it gives it again to a server that was started again before; the others
+    tell such a server how many they have had.
+    """
+
+    operations = frozenset({"broadcast.give", "broadcast.take", "broadcast.had"})
 
     def __init__(self) -> None:
         self._values: dict[int, Any] = {}
-        self._taken: dict[int, set[int]] = {}
+        self._givers: dict[int, list[Question]] = {}
         self._waiting: dict[int, list[Question]] = {}
+        self._had: dict[int, int] = {}
         self._active: frozenset[int] = frozenset()
 
     def asked(self, operation: str, question: Question) -> None:
-        number = question.content["number"]
-        if operation == "broadcast.give":
-            self._values.setdefault(number, question.content["value"])
+        if operation == "broadcast.had":
+            self._had[question.worker] = question.content["count"]
             question.answer()
+        elif operation == "broadcast.give":
+            number = question.content["number"]
+            self._values.setdefault(number, question.content["value"])
+            self._givers.setdefault(number, []).append(question)
+            self._had[question.worker] = number + 1
             for waiting in self._waiting.pop(number, []):
                 self._hand(number, waiting)
-            self._taken.setdefault(number, set()).add(question.worker)
-            self._drop()
-        elif number in self._values:
+        elif (number := question.content["number"]) in self._values:
             self._hand(number, question)
-            self._drop()
         else:
             self._waiting.setdefault(number, []).append(question)
+        self._drop()
 
     def entered(self, view: View) -> None:
         self._active = view.active
@@ -40,8 +47,11 @@ class Broadcasts(Clerk):
 
     def _hand(self, number: int, question: Question) -> None:
         question.answer(value=self._values[number])
-        self._taken.setdefault(number, set()).add(question.worker)
+        self._had[question.worker] = number + 1
 
     def _drop(self) -> None:
-        for number in [n for n in self._values if self._active <= self._taken.get(n, set())]:
-            del self._values[number], self._taken[number]
+        everybody = min((self._had.get(worker, 0) for worker in self._active), default=0)
+        for number in [number for number in self._values if number < everybody]:
+            del self._values[number]
+            for giver in self._givers.pop(number):
+                giver.answer()
