@@ -14,7 +14,7 @@ from headgate.testing import wait
 pytestmark = pytest.mark.timeout(300)  # the first test waits for the cluster too
 
 LEARNS = """
-    import argparse, socket, sys, torch
+    import argparse, socket, sys, time, torch
     import headgate.torch as hg
 
     parser = argparse.ArgumentParser()
@@ -33,6 +33,7 @@ LEARNS = """
             loss.backward()
             optimizer.step()
             hg.report(loss=loss)
+            time.sleep(0.005)  # others use these cores as well
 """
 JOBS = """
     jobs:
