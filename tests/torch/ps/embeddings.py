@@ -16,7 +16,7 @@ import headgate.torch as hg
 from headgate.testing import wait
 
 sys.path.append(str(Path(__file__).parents[1]))
-import right_answers  # type: ignore[import-not-found]  # noqa: E402 - beside what the gang runs
+import right_answers  # type: ignore[import-not-found]
 
 ROWS, WIDTH = 503, 4
 BROKEN = 7
