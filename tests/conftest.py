@@ -40,7 +40,7 @@ in several processes, one of these runs after another, and what runs beside them
 LONG = {"torch", "keras", "jax"}
 """Folders to begin with beside them."""
 
-NICENESS = 5
+NICENESS = 19
 
 REQUIRE_ALL = os.environ.get("HEADGATE_TEST_REQUIRE_ALL") == "1"
 

@@ -18,6 +18,7 @@ def test_the_rest_goes_on_at_its_own_pace_when_a_node_is_slow_or_a_worker_is_kil
     assert len(training.steps("worker-2")) - before < 30
 
     training.changes("c", "cores=2")
+    training.goes_on("worker-2", 5)  # in a new process where it had fallen too far behind to go on
     lives = training.lives("worker-2")
     training.kills("worker-2")
     training.sees_fault("worker-2 was lost: killed by SIGKILL; the others go on")

@@ -11,9 +11,10 @@ import pytest
 from tests.lab.laboratory import SOURCE, Laboratory
 
 BENCHMARK = """
-import sys, threading
+import signal, sys, threading
 from pathlib import Path
 import _frame
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background may have been told to ignore it
 with _frame.lab(Path(sys.argv[1]), "bench", {"a": "10.77.0.1"}, "50Mbit", _frame.environment()):
     print("up", flush=True)
     threading.Event().wait()

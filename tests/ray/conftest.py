@@ -17,9 +17,9 @@ from headgate import lab
 __all__ = ["speed"]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def hill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hill]:
-    """The cluster, with its head on node a."""
+    """The cluster, with its head on node a, until the last test has killed it."""
     pytest.importorskip("ray", reason="engine `ray` needs Ray: pip install 'headgate[ray]'")
     if os.geteuid() != 0 or shutil.which("tc") is None:
         pytest.skip("a lab needs root, and the programs ip and tc")

@@ -70,9 +70,10 @@ def test_the_same_job_file_gives_the_same_losses_as_on_this_machine(user: Somebo
     there = user.runs("jobs.yaml")
     here = user.types("run", "jobs.yaml").stdout.split()[1]
     for name in ("one", "two"):
-        losses = user.losses(there, name)
-        assert losses
-        assert losses == user.losses(here, name)
+        losses, expected = dict(user.losses(there, name)), dict(user.losses(here, name))
+        told = losses.keys() & expected.keys()  # not of every step, but of the first and the last
+        assert {1, 2 * 16} <= told
+        assert [losses[step] for step in told] == [expected[step] for step in told]
 
 
 def test_workers_on_two_nodes_learn_together(user: Somebody) -> None:

@@ -357,6 +357,7 @@ class EngineContract:
     def test_21_messages_go_both_ways(self) -> None:
         task = self.start(engine_programs.argv("heedless"))
         self.ready(task)
+        self.wait(lambda: self.told.messages(task, "hello"), "a hello")
         (hello,) = self.told.messages(task, "hello")
         assert hello["framework"] == "none"
         messages: list[dict[str, object]] = [{"type": "threads", "threads": n} for n in range(3)]

@@ -22,6 +22,8 @@ class Forwarding(Listener):
 
     def __init__(self) -> None:
         self.to: Listener | None = None
+        self.ends = 0
+        """Exits that were told."""
 
     def started(self, task: TaskId, pid: int) -> None:
         if self.to is not None:
@@ -38,6 +40,7 @@ class Forwarding(Listener):
     def exited(self, task: TaskId, exit: Exit) -> None:
         if self.to is not None:
             self.to.exited(task, exit)
+        self.ends += 1
 
     def warned(self, task: TaskId | None, text: str) -> None:
         if self.to is not None:
@@ -50,7 +53,7 @@ class StaysOpen(RayEngine):
     def __init__(self, address: str, speeds: Path) -> None:
         super().__init__(address, shared_files=True, speeds=speeds)
         self._forwarding = Forwarding()
-        self._begun: set[TaskId] = set()
+        self._begun: list[TaskId] = []
 
     def open(self, listener: Listener) -> None:
         self._forwarding.to = listener
@@ -58,15 +61,15 @@ class StaysOpen(RayEngine):
             super().open(self._forwarding)
 
     def start(self, launch: Launch, share: Share, log: str) -> None:
-        self._begun.add(launch.task)
         super().start(launch, share, log)
+        self._begun.append(launch.task)
 
     def close(self) -> None:
         for task in self._begun:
             self.stop(task, 0)
-        until(lambda: not self._tasks, 60, "the end of all tasks")
+        until(lambda: self._forwarding.ends == len(self._begun), 60, "the end of all tasks")
         self._begun.clear()
-        self._forwarding.to = None
+        self._forwarding.ends, self._forwarding.to = 0, None
 
 
 @pytest.fixture(scope="module")
