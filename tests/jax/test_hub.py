@@ -49,7 +49,7 @@ def test_the_example_is_told_measured_and_profiled(user: User) -> None:
 
 def test_two_workers_go_on_from_the_last_checkpoint_when_one_is_killed(user: User) -> None:
     plan = ("--strategy", "allreduce", "--workers", "2")
-    user.types("run", "--detach", *plan, EXAMPLE, "--", "--epochs", "400")
+    user.types("run", "--detach", *plan, EXAMPLE, "--", "--epochs", "1000000")
     wait.until(lambda: (user._stands("jax_digits", None) or {}).get("step"), SECONDS, "the first steps")
     assert user.json("checkpoint", "jax_digits")
     [path] = (user.home / "runs").glob("*/run.sqlite")
@@ -73,7 +73,7 @@ def test_two_workers_go_on_from_the_last_checkpoint_when_one_is_killed(user: Use
 
 
 def test_a_stopped_run_goes_on_where_it_was(user: User) -> None:
-    user.types("run", "--detach", EXAMPLE, "--", "--epochs", "400")
+    user.types("run", "--detach", EXAMPLE, "--", "--epochs", "1000000")
     wait.until(lambda: (user._stands("jax_digits", None) or {}).get("step"), SECONDS, "the first steps")
     user.types("stop", "jax_digits")
     assert state(user, "stopped", "failed", "killed")["state"] == "stopped", user.log("jax_digits")

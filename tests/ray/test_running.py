@@ -34,6 +34,7 @@ LEARNS = """
             optimizer.step()
             hg.report(loss=loss)
             time.sleep(0.005)  # others use these cores as well
+        print("loss", loss.item())
 """
 JOBS = """
     jobs:
@@ -70,10 +71,9 @@ def test_the_same_job_file_gives_the_same_losses_as_on_this_machine(user: Somebo
     there = user.runs("jobs.yaml")
     here = user.types("run", "jobs.yaml").stdout.split()[1]
     for name in ("one", "two"):
-        losses, expected = dict(user.losses(there, name)), dict(user.losses(here, name))
-        told = losses.keys() & expected.keys()  # not of every step, but of the first and the last
-        assert {1, 2 * 16} <= told
-        assert [losses[step] for step in told] == [expected[step] for step in told]
+        assert user.losses(there, name)[-1][0] == user.losses(here, name)[-1][0] == 2 * 16
+        losses = [user.log(f"{run}/{name}") for run in (there, here)]
+        assert losses[0].count("loss ") == 2 and losses[0] == losses[1]
 
 
 def test_workers_on_two_nodes_learn_together(user: Somebody) -> None:

@@ -84,7 +84,9 @@ def remove(record: Record, nodes: Iterable[str]) -> None:
     if names.switch_found():
         there = {link["ifname"] for link in ask("ip", "link", "show", namespace=names.switch)}
         # Here and now: with its namespace a link goes some time later, and its name could not be used again until then.
-        batch("ip", [f"link del {port(node)}" for node in nodes if port(node) in there], names.switch)
+        # Where somebody else removed the namespace, it may go by itself just now.
+        links = [f"link del {port(node)}" for node in nodes if port(node) in there]
+        batch("ip", links, names.switch, keep_going=True)
     found = set(names.nodes_found())
     batch("ip", [f"netns del {names.namespace(node)}" for node in nodes if node in found])
     left = [made.node for name, made in record.nodes.items() if name not in nodes and made.stage != "making"]

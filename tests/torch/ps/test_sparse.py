@@ -261,6 +261,7 @@ def test_a_worker_that_joins_takes_part_in_the_steps_of_tables(tmp_path: Path) -
     plan = Plan(strategy="ps", workers=1, servers=2, batch_per_worker=None)
     with Gang(tmp_path, plan, [sys.executable, str(SCRIPT), str(tmp_path), case], {"WAIT_AT": "4"}) as gang:
         gang.start()
+        gang.wait_for("worker-0", "progress")  # it is there to be asked for a checkpoint
         gang.start("worker-1", joins=True)
         gang.wait_for("worker-1", "joining")
         (tmp_path / "epoch-4").touch()
