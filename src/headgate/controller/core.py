@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from headgate.controller import faults, resizing, starting
-from headgate.controller.records import JobRecord, TaskRecord, instead
+from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order, instead
 from headgate.controller.sharing import Sharing, Turn
 from headgate.events import (
     ENDED,
@@ -53,8 +53,8 @@ class Controller:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self._sharing = Sharing(policy)
-        self._jobs: dict[JobId, JobRecord] = {}
+        self._jobs = Jobs()
+        self._sharing = Sharing(policy, self._jobs)
 
     def step(self, now: float, event: Event) -> tuple[list[Action], float | None]:
         """What to do about an event.
@@ -70,15 +70,15 @@ class Controller:
         turn = Turn(now)
         match event:
             case NodeJoined(node):
-                self._sharing.nodes[node.name] = node
+                self._sharing.join(node)
             case NodeLeft(name):
-                self._sharing.nodes.pop(name, None)
+                self._sharing.leave(name)
             case JobSubmitted(job, spec, resume, nodes):
-                entry = self._jobs[job] = JobRecord(job, spec, now, resume, nodes)
+                entry = self._jobs.add(job, spec, now, resume, nodes)
                 entry.revision = 1
                 actions += [entry.mark("waiting", "being planned"), PlanJob(job, spec, entry.revision)]
             case JobPlanned(job, revision, plan):
-                found = self._jobs.get(job)
+                found = self._jobs.all.get(job)
                 if found is not None and found.revision == revision and found.state not in ENDED:
                     found.plan = plan
                     actions += starting.wait(now, found)
@@ -89,18 +89,18 @@ class Controller:
             case StopRequested(job, kill):
                 actions += self._stop(job, kill)
             case ResizeRequested(job, workers):
-                if (owner := self._jobs.get(job)) is not None:
-                    actions += resizing.resize(owner, workers, self._sharing, self._jobs.values(), turn)
+                if (owner := self._jobs.all.get(job)) is not None:
+                    actions += resizing.resize(owner, workers, self._sharing, turn)
             case TaskStarted() | Wake():
                 pass
         actions += self._timeouts(now)
         actions += self._start_due(turn)
-        actions += self._sharing.share(turn, self._jobs.values())
+        actions += self._sharing.share(turn)
         return actions, self._wake_at()
 
     def forget(self, run: str) -> None:
         """Drop the jobs of a run that has ended."""
-        self._jobs = {id: job for id, job in self._jobs.items() if job.run != run}
+        self._jobs.forget(run)
 
     # --- what tasks tell --------------------------------------------------------------------------------------------
 
@@ -145,7 +145,8 @@ class Controller:
         job = self._owner(id)
         if job is None:
             return []
-        task, turn.moved = job.tasks.pop(id), True
+        task = job.drop(id)
+        turn.left(job, task)
         actions: list[Action] = []
         if job.undisturbed and not task.stopping:
             if task.is_worker and exit.ok and not task.leaving:
@@ -189,7 +190,7 @@ class Controller:
     def _ended(self, turn: Turn, job: JobRecord, exit: Exit) -> list[Action]:
         """The last task of an attempt has ended."""
         turn.changes.append(Left(job.id))
-        job.deadline = None
+        job.limit(None)
         failure, job.failure = job.failure, None
         code = (failure or exit).shell_code
         if job.ends_as is not None:
@@ -211,7 +212,7 @@ class Controller:
         return [job.mark("failed", reason, code)]
 
     def _stop(self, id: JobId, kill: bool) -> list[Action]:
-        job = self._jobs.get(id)
+        job = self._jobs.all.get(id)
         if job is None or job.state in ENDED:
             return []
         if not job.tasks:
@@ -236,9 +237,9 @@ class Controller:
 
     def _timeouts(self, now: float) -> list[Action]:
         actions: list[Action] = []
-        for job in self._jobs.values():
+        for job in in_order(self._jobs.limited.values()):
             if job.deadline is not None and now >= job.deadline:
-                job.deadline = None
+                job.limit(None)
                 actions += self._end(job, "failed", f"over its timeout of {say_seconds(job.spec.timeout or 0.0)}")
         return actions
 
@@ -254,11 +255,11 @@ class Controller:
     def _start(self, turn: Turn, jobs: Sequence[JobRecord]) -> list[Action]:
         if not jobs:
             return []
-        actions = [action for job in jobs for action in starting.place(turn, job, self._jobs.values(), self._sharing)]
+        actions = [action for job in jobs for action in starting.place(turn, job, self._sharing)]
         placed = [job for job in jobs if job.tasks]
         # Newcomers' shares are settled with everybody else's before they start, so that they start with them.
         turn.changes += [Arrived(job.id, job.spec.priority, job.spec.limits.cores) for job in placed]
-        actions += self._sharing.share(turn, self._jobs.values())
+        actions += self._sharing.share(turn)
         for job in placed:
             text = f"going on from step {job.resume.step}" if job.resume is not None else "started"
             again = f" (attempt {job.attempt})" if job.attempt > 1 else ""
@@ -268,15 +269,13 @@ class Controller:
     # --- small things -----------------------------------------------------------------------------------------------
 
     def _owner(self, task: TaskId) -> JobRecord | None:
-        job = self._jobs.get(task.rsplit("/", 1)[0])
+        job = self._jobs.all.get(task.rsplit("/", 1)[0])
         return job if job is not None and task in job.tasks else None
 
     def _wake_at(self) -> float | None:
         times: list[float | None] = [self._sharing.wake_at]
-        for job in self._jobs.values():
-            times.append(job.deadline)
-            if job.state == "waiting" and job.plan is not None:
-                times.append(starting.time_of(job))
+        times += [job.deadline for job in self._jobs.limited.values()]
+        times += [starting.time_of(job) for job in self._jobs.waiting.values() if job.plan is not None]
         return min((t for t in times if t is not None), default=None)
 
 

@@ -61,13 +61,13 @@ def worker(job: JobRecord, task: TaskRecord, what: str, nodes: Mapping[str, Node
         return [Fault(job.id, task.id, f"{what}; the training was over")]
     if task.node not in nodes or job.starts[task.name] >= MOST_STARTS:
         return [Fault(job.id, task.id, f"{what}; the others go on without it")]
-    turn.starting.append(job.add(task.name, task.node, task.gpus, joins=True).id)
+    turn.start(job, [job.add(task.name, task.node, task.gpus, joins=True).id])
     return [Fault(job.id, task.id, f"{what}; the others go on, and it is started again to join them")]
 
 
 def server(job: JobRecord, task: TaskRecord, what: str, node: str, turn: Turn) -> list[Action]:
     """A server was lost: another is started in its place."""
-    turn.starting.append(job.add(task.name, node, task.gpus).id)
+    turn.start(job, [job.add(task.name, node, task.gpus).id])
     where = f" on {node}" if node != task.node else ""
     return [Fault(job.id, task.id, f"{what}; it is started again{where}")]
 

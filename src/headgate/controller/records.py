@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from headgate.cluster import Node
-from headgate.events import Checkpoint, Exit, JobId, JobState, MarkJob, StartTask, StopTask, TaskId
+from headgate.events import ENDED, Checkpoint, Exit, JobId, JobState, MarkJob, StartTask, StopTask, TaskId
 from headgate.jobs import Job
 from headgate.planning.placement import for_server
 from headgate.plans import Plan
@@ -71,6 +72,9 @@ class JobRecord:
     """A job of a run that has not been forgotten.
 
     Args:
+        jobs: Where it is kept, which is told what becomes of it.
+        number: How many were handed in before it.
+        queued: It waits in a queue for room, and not for a time or for another job.
         nodes: Names of those that it may use.
         retried: Attempts that failed by the script and were followed by another.
         ends_as: How it is to end, and why, once its tasks have ended.
@@ -83,11 +87,14 @@ class JobRecord:
         granted: What the policy grants it, as a whole.
     """
 
+    jobs: Jobs = field(repr=False)
+    number: int
     id: JobId
     spec: Job
     submitted: float
     resume: Checkpoint | None
     nodes: tuple[str, ...]
+    queued: bool = False
     state: JobState = "waiting"
     reason: str = ""
     revision: int = 0
@@ -123,6 +130,7 @@ class JobRecord:
     def mark(self, state: JobState, reason: str, code: int | None = None) -> MarkJob:
         """Have it be in a state."""
         self.state, self.reason = state, reason
+        self.jobs.file(self)
         return MarkJob(self.id, state, reason, code)
 
     def workers(self) -> list[TaskRecord]:
@@ -161,7 +169,22 @@ class JobRecord:
         id = f"{self.id}/{name}"
         self.starts[name] += 1
         task = self.tasks[id] = TaskRecord(id, node, gpus, joins, again=self.starts[name] > 1)
+        self.jobs.on.setdefault(node, {})[id] = (self, task)
         return task
+
+    def drop(self, id: TaskId) -> TaskRecord:
+        """Forget a task, which has ended."""
+        task = self.tasks.pop(id)
+        del self.jobs.on[task.node][id]
+        return task
+
+    def limit(self, deadline: float | None) -> None:
+        """Have its attempt end by then; None: whenever it does."""
+        self.deadline = deadline
+        if deadline is None:
+            self.jobs.limited.pop(self.id, None)
+        else:
+            self.jobs.limited[self.id] = self
 
     def allowed(self, task: TaskRecord) -> Share:
         """The most that its plan and its user leave a task: limits of cores are divided among all that run."""
@@ -193,6 +216,61 @@ class JobRecord:
             resume=None if task.joins else self.resume,
             joins=task.joins,
         )
+
+
+class Jobs:
+    """Every job, and those that a part of a step has to look at: a step costs what it changes, not what is there.
+
+    Attributes:
+        all: Jobs of the runs that have not been forgotten.
+        waiting: Those that wait for their plan, their time or another job.
+        limited: Those of them whose attempt has a deadline.
+        on: Tasks, and the jobs that they are of, by node.
+    """
+
+    def __init__(self) -> None:
+        self.all: dict[JobId, JobRecord] = {}
+        self.waiting: dict[JobId, JobRecord] = {}
+        self.limited: dict[JobId, JobRecord] = {}
+        self.on: dict[str, dict[TaskId, tuple[JobRecord, TaskRecord]]] = {}
+        self._of_run: dict[str, list[JobRecord]] = {}
+        self._count = 0
+
+    def add(
+        self, id: JobId, spec: Job, submitted: float, resume: Checkpoint | None, nodes: tuple[str, ...]
+    ) -> JobRecord:
+        """Take in a job; one that is known by that id is handed in again."""
+        before = self.all.get(id)
+        number = self._count if before is None else before.number
+        for task in list(before.tasks) if before is not None else ():
+            before.drop(task)
+        self._count += 1
+        job = self.all[id] = JobRecord(self, number, id, spec, submitted, resume, nodes)
+        self._of_run.setdefault(job.run, []).append(job)
+        self.file(job)
+        return job
+
+    def forget(self, run: str) -> None:
+        """Drop the jobs of a run."""
+        for job in self._of_run.pop(run, ()):
+            for kept in (self.all, self.waiting, self.limited):
+                kept.pop(job.id, None)
+            for task in list(job.tasks):
+                job.drop(task)
+
+    def file(self, job: JobRecord) -> None:
+        """Put a job where its state belongs."""
+        if job.state == "waiting" and not job.queued:
+            self.waiting[job.id] = job
+        else:
+            self.waiting.pop(job.id, None)
+            if job.state in ENDED:
+                self.limited.pop(job.id, None)
+
+
+def in_order(jobs: Iterable[JobRecord]) -> list[JobRecord]:
+    """Jobs as they were handed in."""
+    return sorted(jobs, key=attrgetter("number"))
 
 
 def instead(job: JobRecord, node: str, nodes: Mapping[str, Node]) -> str | None:

@@ -13,7 +13,7 @@ from headgate.events import Action, Resize
 from headgate.planning.placement import with_more
 
 
-def resize(job: JobRecord, workers: int, sharing: Sharing, jobs: Collection[JobRecord], turn: Turn) -> list[Action]:
+def resize(job: JobRecord, workers: int, sharing: Sharing, turn: Turn) -> list[Action]:
     """Bring a running job to so many workers; what cannot be resized now is left as it is."""
     plan = job.plan
     if plan is None or plan.strategy == "single" or job.state != "running" or job.finished:
@@ -35,21 +35,22 @@ def resize(job: JobRecord, workers: int, sharing: Sharing, jobs: Collection[JobR
     gone = [task for task in staying if task not in kept]
     for task in gone:
         task.leaving = True
-    new = _join(job, names[len(kept) :], sharing, jobs)
-    turn.starting += [task.id for task in new]
+    new = _join(job, names[len(kept) :], sharing)
+    if new:
+        turn.start(job, [task.id for task in new])
     who = ", ".join(task.name for task in gone + new)
     verb = ("leave" if gone else "join") + ("s" if len(gone + new) == 1 else "")
     ends = [task.stop(text) for task in gone]
     return [Resize(job.id, job.plan), job.mark("running", f"{text}: {who} {verb}"), *ends]
 
 
-def _join(job: JobRecord, nodes: Collection[str], sharing: Sharing, jobs: Collection[JobRecord]) -> list[TaskRecord]:
+def _join(job: JobRecord, nodes: Collection[str], sharing: Sharing) -> list[TaskRecord]:
     """Make workers that join on these nodes, with the lowest numbers that are free."""
     taken = {task.index for task in job.workers()}
     free = (index for index in range(len(taken) + len(nodes)) if index not in taken)
     beside = job.spread(workers=True) + Counter(nodes)
     new = []
     for name in nodes:
-        gpus = sharing.gpus(jobs, job, sharing.nodes[name], beside[name])
+        gpus = sharing.gpus(job, sharing.nodes[name], beside[name])
         new.append(job.add(f"worker-{next(free)}", name, gpus, joins=True))
     return new

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 
 from headgate.cluster import Node
-from headgate.controller.records import JobRecord, TaskRecord, threads
+from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order, threads
 from headgate.events import Action, JobId, SetShare, TaskId, Warn
 from headgate.policies.base import Change, Policy
 from headgate.shares import Share, entitled
 
 _SOONEST_SECONDS = 0.1
 """A policy that asks to be asked again at once, or in the past, is asked so much later."""
+
+_NOTHING = Share()
 
 
 @dataclass(slots=True)
@@ -24,13 +26,25 @@ class Turn:
         now: Seconds on the run's clock.
         changes: What the policy is told.
         starting: Tasks that are to be started.
-        moved: Whether a task came or went.
+        moved: Jobs of which a task came or went.
+        nodes: Those that one came to or left.
     """
 
     now: float
     changes: list[Change] = field(default_factory=list)
-    starting: list[TaskId] = field(default_factory=list)
-    moved: bool = False
+    starting: dict[TaskId, None] = field(default_factory=dict)
+    moved: dict[JobId, JobRecord] = field(default_factory=dict)
+    nodes: set[str] = field(default_factory=set)
+
+    def start(self, job: JobRecord, tasks: Iterable[TaskId]) -> None:
+        """Have tasks started that a job has been given."""
+        self.starting.update(dict.fromkeys(tasks))
+        self.moved[job.id] = job
+
+    def left(self, job: JobRecord, task: TaskRecord) -> None:
+        """A task has ended."""
+        self.moved[job.id] = job
+        self.nodes.add(task.node)
 
 
 class Sharing:
@@ -41,18 +55,31 @@ class Sharing:
         wake_at: When the policy wants to be asked again.
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, jobs: Jobs) -> None:
         self.policy = policy
+        self.jobs = jobs
         self.nodes: dict[str, Node] = {}
+        self._changed: set[str] = set()
+        self._cores = 0.0
         self.wake_at: float | None = None
         self._fault = ""
 
-    @property
-    def cores(self) -> float:
-        """Cores of all nodes; one that is only a place on a machine has no others than that machine's."""
-        return sum(node.cores for node in self.nodes.values() if node.place is None)
+    def join(self, node: Node) -> None:
+        """A node is there, or has changed."""
+        self.nodes[node.name] = node
+        self._changed.add(node.name)  # what its tasks are entitled to follows with the next turn that moves anything
+        self._count()
 
-    def gpus(self, jobs: Iterable[JobRecord], job: JobRecord, node: Node, of_job: int) -> tuple[int, ...] | None:
+    def leave(self, name: str) -> None:
+        """A node is gone."""
+        self.nodes.pop(name, None)
+        self._count()
+
+    def _count(self) -> None:
+        # One that is only a place on a machine has no other cores than that machine's.
+        self._cores = sum(node.cores for node in self.nodes.values() if node.place is None)
+
+    def gpus(self, job: JobRecord, node: Node, of_job: int) -> tuple[int, ...] | None:
         """The GPUs of a node that the fewest tasks use, for one of `of_job` workers that a job has there; None where it
         may use all."""
         count = job.spec.limits.gpus
@@ -60,22 +87,23 @@ class Sharing:
             if of_job < 2 or not node.gpus:
                 return None
             count = max(1, len(node.gpus) // of_job)
-        tasks = (task for each in jobs for task in each.tasks.values() if task.node == node.name)
-        used = Counter(gpu for task in tasks for gpu in task.gpus or ())
+        used = Counter(gpu for _, task in self.jobs.on.get(node.name, {}).values() for gpu in task.gpus or ())
         return tuple(sorted(sorted((gpu.index for gpu in node.gpus), key=lambda gpu: (used[gpu], gpu))[:count]))
 
-    def share(self, turn: Turn, jobs: Iterable[JobRecord]) -> list[Action]:
-        """Settle a turn: ask the policy if there is something to tell or its time has come, bring every task to what
-        follows, and start those that are to be started with it."""
+    def share(self, turn: Turn) -> list[Action]:
+        """Settle a turn: ask the policy if there is something to tell or its time has come, bring the tasks that this
+        concerns to what follows, and start those that are to be started with it."""
         due = self.wake_at is not None and turn.now >= self.wake_at
         if not (turn.changes or turn.starting or turn.moved or due):
             return []
         actions: list[Action] = []
-        known = {job.id: job for job in jobs if job.tasks}
-        decided = self._decide(turn, known, actions) if turn.changes or due else {}
+        decided = self._decide(turn, actions) if turn.changes or due else {}
+        nodes, self._changed = self._changed | turn.nodes, set()
         changed: dict[TaskId, Share] = {}
-        for job in known.values():
-            share = decided[job.id][0] if job.id in decided else Share()
+        jobs = self.jobs.all
+        concerned = {id: job for id, job in turn.moved.items() if job.tasks} | {id: jobs[id] for id in decided}
+        for job in in_order(concerned.values()):
+            share = decided[job.id][0] if job.id in decided else _NOTHING
             job.granted = job.granted.merged(share)
             beside = Counter(task.node for task in job.tasks.values())
             for task in job.tasks.values():
@@ -84,31 +112,39 @@ class Sharing:
                 change = _different(task.share, whole)
                 if job.id in decided:
                     change = change.merged(_part(share, job, task, beside[task.node]))
-                if job.id in decided or change != Share():
+                if job.id in decided or change != _NOTHING:
                     changed[task.id] = change
+                if change != _NOTHING or task.id in turn.starting:
+                    nodes.add(task.node)
                 task.share = task.share.merged(change)
-        cores = self._entitled(known.values())
-        for job in known.values():
+        cores = self._entitled(nodes)
+        for name in nodes:
+            concerned.update((job.id, job) for job, _ in self.jobs.on.get(name, {}).values())
+        for job in in_order(concerned.values()):
             left = "what others leave" if job.granted.cpu_weight is not None else "no policy"
             reason = decided[job.id][1] if job.id in decided else left
             for task in job.tasks.values():
                 before = (task.entitled, task.threads)
-                task.entitled, task.threads = cores[task.id], threads(cores[task.id])
+                task.entitled = cores.get(task.id, task.entitled)  # what it was, on a node that is gone
+                task.threads = threads(task.entitled)
                 if task.id in turn.starting:
                     actions.append(job.starting(task, reason))
                 elif task.id in changed or before != (task.entitled, task.threads):
-                    change = changed.get(task.id, Share())
+                    change = changed.get(task.id, _NOTHING)
                     actions.append(SetShare(task.id, change, task.threads, task.entitled, reason))
-        turn.changes, turn.starting, turn.moved = [], [], False
+        turn.changes, turn.starting, turn.moved, turn.nodes = [], {}, {}, set()
         return actions
 
-    def _decide(
-        self, turn: Turn, jobs: Mapping[JobId, JobRecord], actions: list[Action]
-    ) -> dict[JobId, tuple[Share, str]]:
+    def _decide(self, turn: Turn, actions: list[Action]) -> dict[JobId, tuple[Share, str]]:
         """The policy's answer for the jobs that run; none where it fails, which is told once."""
         try:
-            decision = self.policy.decide(turn.now, self.cores, turn.changes)
-            decided = {id: (Share().merged(share), why) for id, (share, why) in decision.shares.items() if id in jobs}
+            decision = self.policy.decide(turn.now, self._cores, turn.changes)
+            jobs = self.jobs.all
+            decided = {
+                id: (_NOTHING.merged(share), why)
+                for id, (share, why) in decision.shares.items()
+                if id in jobs and jobs[id].tasks
+            }
             wake_at = decision.wake_at
             self.wake_at = max(wake_at, turn.now + _SOONEST_SECONDS) if wake_at is not None else None
             self._fault = ""
@@ -120,12 +156,13 @@ class Sharing:
             return {}
         return decided
 
-    def _entitled(self, jobs: Iterable[JobRecord]) -> dict[TaskId, float]:
-        """Cores that each task is entitled to, node by node; on one that is gone, what it was."""
-        tasks = [task for job in jobs for task in job.tasks.values()]
-        result = {task.id: task.entitled for task in tasks}
-        for name, node in self.nodes.items():
-            result |= entitled(node.cores, {task.id: task.share for task in tasks if task.node == name})
+    def _entitled(self, nodes: Iterable[str]) -> dict[TaskId, float]:
+        """Cores that each task on these nodes is entitled to, but for nodes that are gone."""
+        result: dict[TaskId, float] = {}
+        for name in nodes:
+            if (node := self.nodes.get(name)) is not None and (tasks := self.jobs.on.get(name)):
+                ordered = sorted(tasks.values(), key=lambda task: task[0].number)
+                result |= entitled(node.cores, {task.id: task.share for _, task in ordered})
         return result
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
 from headgate.controller import faults
-from headgate.controller.records import JobRecord
+from headgate.controller.records import JobRecord, Jobs, in_order
 from headgate.controller.sharing import Sharing, Turn
-from headgate.events import ENDED, Action, JobId
+from headgate.events import ENDED, Action
 from headgate.units import say_seconds
 
 
@@ -28,20 +26,20 @@ def wait(now: float, job: JobRecord) -> list[Action]:
     return [job.mark("waiting", f"starts in {say_seconds(when - now)}")]
 
 
-def due(now: float, jobs: Mapping[JobId, JobRecord]) -> tuple[list[JobRecord], list[Action]]:
+def due(now: float, jobs: Jobs) -> tuple[list[JobRecord], list[Action]]:
     """The jobs whose time has come; those that come after one which did not end well are skipped."""
     # Jobs that were handed in together start with shares that know of each other.
-    unplanned = {job.run for job in jobs.values() if job.state == "waiting" and job.plan is None}
-    found: list[JobRecord] = []
+    unplanned = {job.run for job in jobs.waiting.values() if job.plan is None}
+    found: dict[int, JobRecord] = {}
     actions: list[Action] = []
-    skipped = True
+    skipped = bool(jobs.waiting)
     while skipped:  # a skipped job may be what another one waits for
         skipped = False
-        for job in jobs.values():
-            if job.state != "waiting" or job.plan is None or job.run in unplanned or job in found:
+        for job in in_order(jobs.waiting.values()):
+            if job.plan is None or job.run in unplanned or job.number in found:
                 continue
             if job.not_before is None and job.spec.after is not None:
-                other = jobs.get(f"{job.run}/{job.spec.after}")
+                other = jobs.all.get(f"{job.run}/{job.spec.after}")
                 if other is None or other.state == "done":
                     job.not_before = now + job.spec.at
                     actions += wait(now, job)
@@ -52,22 +50,22 @@ def due(now: float, jobs: Mapping[JobId, JobRecord]) -> tuple[list[JobRecord], l
                     continue
             when = time_of(job)
             if when is not None and now >= when:
-                found.append(job)
-    return found, actions
+                found[job.number] = job
+    return list(found.values()), actions
 
 
-def place(turn: Turn, job: JobRecord, jobs: Iterable[JobRecord], sharing: Sharing) -> list[Action]:
+def place(turn: Turn, job: JobRecord, sharing: Sharing) -> list[Action]:
     """Make the tasks of a job's next attempt, where there are nodes for them."""
     actions = faults.replan(job, sharing.nodes)
     if job.state in ENDED:
         return actions
     plan = job.planned()
     job.begin()
-    job.deadline = turn.now + job.spec.timeout if job.spec.timeout is not None else None
+    job.limit(turn.now + job.spec.timeout if job.spec.timeout is not None else None)
     for i, name in enumerate(plan.server_nodes):
         job.add(f"server-{i}", name, ())
     for i, name in enumerate(plan.worker_nodes):
         node, beside = sharing.nodes[name], plan.worker_nodes.count(name)
-        job.add(f"worker-{i}", name, sharing.gpus(jobs, job, node, beside))
-    turn.starting += job.tasks
+        job.add(f"worker-{i}", name, sharing.gpus(job, node, beside))
+    turn.start(job, job.tasks)
     return actions
