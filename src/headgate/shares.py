@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 
 
@@ -40,12 +40,12 @@ class Share:
     gpu_fraction: float | Unlimited | None = None
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for name in FIELDS:
+            value = getattr(self, name)
             if value is None or isinstance(value, Unlimited):
                 continue
             if not value > 0:
-                raise ValueError(f"Share.{field.name} is {value!r}; expected a positive number, None or UNLIMITED")
+                raise ValueError(f"Share.{name} is {value!r}; expected a positive number, None or UNLIMITED")
         if self.cpu_weight is not None and not 1 <= self.cpu_weight <= 10_000:
             raise ValueError(f"Share.cpu_weight is {self.cpu_weight!r}; expected 1 to 10,000")
         if isinstance(self.gpu_fraction, int | float) and self.gpu_fraction > 1:
@@ -53,8 +53,12 @@ class Share:
 
     def merged(self, change: Share) -> Share:
         """This share after `change`: fields that `change` leaves as None are kept."""
-        given = {f.name: v for f in fields(change) if (v := getattr(change, f.name)) is not None}
-        return replace(self, **given)
+        given = {name: value for name in FIELDS if (value := getattr(change, name)) is not None}
+        return replace(self, **given) if given else self
+
+
+FIELDS = ("cpu_weight", "cpu_cap_cores", "memory_bytes", "disk_bytes_per_second", "gpu_fraction")
+"""Names of what a `Share` grants."""
 
 
 def fill(cores: float, claims: Mapping[str, tuple[float, float]]) -> dict[str, float]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from headgate.cluster import Node
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order, threads
 from headgate.events import Action, JobId, SetShare, TaskId, Warn
 from headgate.policies.base import Change, Policy
-from headgate.shares import Share, entitled
+from headgate.shares import FIELDS, Share, entitled
 
 _SOONEST_SECONDS = 0.1
 """A policy that asks to be asked again at once, or in the past, is asked so much later."""
@@ -186,5 +186,5 @@ def _part(share: Share, job: JobRecord, task: TaskRecord, beside: int) -> Share:
 
 def _different(now: Share, wanted: Share) -> Share:
     """The fields of `wanted` that say something else than `now`."""
-    values = {field.name: getattr(wanted, field.name) for field in fields(Share)}
-    return Share(**{name: value for name, value in values.items() if value != getattr(now, name)})
+    values = {name: value for name in FIELDS if (value := getattr(wanted, name)) != getattr(now, name)}
+    return Share(**values) if values else _NOTHING
