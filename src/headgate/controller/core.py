@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from headgate.controller import faults, resizing, starting
+from headgate.controller.queueing import Queue
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order, instead
 from headgate.controller.sharing import Sharing, Turn
 from headgate.events import (
@@ -43,6 +44,7 @@ class Controller:
 
     Args:
         policy: What moves shares; driven only from here.
+        queue: Where jobs wait that do not fit; None: all start, and share what there is.
 
     Example:
         >>> from headgate.policies import EqualPolicy
@@ -51,8 +53,9 @@ class Controller:
         ([MarkJob(job='r/a', state='waiting', reason='being planned', exit_code=None), PlanJob(job='r/a', ...)], None)
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, queue: Queue | None = None) -> None:
         self.policy = policy
+        self._queue = queue
         self._jobs = Jobs()
         self._sharing = Sharing(policy, self._jobs)
 
@@ -71,8 +74,12 @@ class Controller:
         match event:
             case NodeJoined(node):
                 self._sharing.join(node)
+                if self._queue is not None:
+                    self._queue.join(node)
             case NodeLeft(name):
                 self._sharing.leave(name)
+                if self._queue is not None:
+                    self._queue.leave(name)
             case JobSubmitted(job, spec, resume, nodes):
                 entry = self._jobs.add(job, spec, now, resume, nodes)
                 entry.revision = 1
@@ -100,7 +107,9 @@ class Controller:
 
     def forget(self, run: str) -> None:
         """Drop the jobs of a run that has ended."""
-        self._jobs.forget(run)
+        forgotten = self._jobs.forget(run)
+        if self._queue is not None:
+            self._queue.forget(forgotten)
 
     # --- what tasks tell --------------------------------------------------------------------------------------------
 
@@ -191,6 +200,8 @@ class Controller:
         """The last task of an attempt has ended."""
         turn.changes.append(Left(job.id))
         job.limit(None)
+        if self._queue is not None:
+            self._queue.ended(turn.now, job)
         failure, job.failure = job.failure, None
         code = (failure or exit).shell_code
         if job.ends_as is not None:
@@ -247,6 +258,9 @@ class Controller:
 
     def _start_due(self, turn: Turn) -> list[Action]:
         due, actions = starting.due(turn.now, self._jobs)
+        if self._queue is not None:
+            due, more = self._queue.sift(turn.now, due)
+            actions += more
         actions += self._start(turn, due)
         if any(job.state in ENDED for job in due):  # it found no node, and another one may wait for its end
             actions += self._start_due(turn)
@@ -273,7 +287,7 @@ class Controller:
         return job if job is not None and task in job.tasks else None
 
     def _wake_at(self) -> float | None:
-        times: list[float | None] = [self._sharing.wake_at]
+        times = [self._sharing.wake_at, self._queue.wake_at if self._queue is not None else None]
         times += [job.deadline for job in self._jobs.limited.values()]
         times += [starting.time_of(job) for job in self._jobs.waiting.values() if job.plan is not None]
         return min((t for t in times if t is not None), default=None)

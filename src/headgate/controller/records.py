@@ -241,22 +241,26 @@ class Jobs:
     ) -> JobRecord:
         """Take in a job; one that is known by that id is handed in again."""
         before = self.all.get(id)
-        number = self._count if before is None else before.number
-        for task in list(before.tasks) if before is not None else ():
-            before.drop(task)
+        number = self._count
+        if before is not None:
+            number = before.number
+            for task in list(before.tasks):
+                before.drop(task)
         self._count += 1
         job = self.all[id] = JobRecord(self, number, id, spec, submitted, resume, nodes)
         self._of_run.setdefault(job.run, []).append(job)
         self.file(job)
         return job
 
-    def forget(self, run: str) -> None:
-        """Drop the jobs of a run."""
-        for job in self._of_run.pop(run, ()):
+    def forget(self, run: str) -> list[JobId]:
+        """Drop the jobs of a run; those that were."""
+        gone = self._of_run.pop(run, [])
+        for job in gone:
             for kept in (self.all, self.waiting, self.limited):
                 kept.pop(job.id, None)
             for task in list(job.tasks):
                 job.drop(task)
+        return [job.id for job in gone]
 
     def file(self, job: JobRecord) -> None:
         """Put a job where its state belongs."""

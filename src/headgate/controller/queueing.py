@@ -1,0 +1,257 @@
+"""Jobs that wait for room: which of them starts when, and which is stopped for another."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache
+from heapq import heappop, heappush
+
+from headgate.cluster import Node
+from headgate.controller.orders import Claim, Order
+from headgate.controller.records import JobRecord
+from headgate.controller.room import Ask, Room, asked
+from headgate.events import ENDED, Action, JobId, Resize
+from headgate.plans import Plan
+
+Key = tuple[float, ...]
+"""Priority, negated; the order's rank; how many jobs were handed in before it."""
+
+
+class Queue:
+    """Has jobs wait until the GPUs and the memory that they ask for are free, all of it at once.
+
+    Args:
+        order: Who goes first.
+    """
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self._room = Room()
+        self._claims: dict[JobId, Claim] = {}
+        self._waiting: dict[Ask, list[tuple[Key, Claim]]] = {}
+        self._too_large: dict[JobId, JobRecord] = {}
+        self._running: list[tuple[Key, Claim]] = []  # by key as it was when last looked at: none is worse by now
+        self._keys: dict[JobId, Key] = {}
+        self._reviews: list[tuple[float, int, Claim]] = []
+        self._reserved: tuple[Key, Claim] | None = None
+        self._leaving: set[JobId] = set()
+        self._changed = False
+        self._count = 0
+
+    @property
+    def wake_at(self) -> float | None:
+        """When a running job's rank gets worse next."""
+        return self._reviews[0][0] if self._reviews and self._waiting else None
+
+    # --- what happens -----------------------------------------------------------------------------------------------
+
+    def join(self, node: Node) -> None:
+        """A node is there, or has changed."""
+        self._room.join(node)
+        self._changed = True
+
+    def leave(self, name: str) -> None:
+        """A node is gone."""
+        self._room.leave(name)
+
+    def wait(self, now: float, job: JobRecord) -> list[Action]:
+        """Take in a job whose time has come; one that asks for nothing of its own is not for a queue."""
+        ask = asked(job)
+        if ask is None:
+            return []
+        job.queued, self._changed = True, True
+        if not self._room.could(ask):
+            self._too_large[job.id] = job
+            return [job.mark("waiting", f"for {ask.in_words()}, which the nodes do not have as they are now")]
+        claim = self._claims.setdefault(job.id, Claim(job, ask))
+        claim.job, claim.ask = job, ask
+        insort(self._waiting.setdefault(ask, []), (self._key(claim, now), claim))
+        return [job.mark("waiting", f"for {ask.in_words()}")]
+
+    def ended(self, now: float, job: JobRecord) -> None:
+        """The last task of an attempt has ended."""
+        claim = self._claims.get(job.id)
+        if claim is None or claim.since is None:
+            return
+        self._room.give(claim.ask, claim.nodes)
+        claim.served += now - claim.since
+        claim.since, claim.nodes = None, ()
+        self._leaving.discard(job.id)
+        self._remove(claim)
+        self._changed = True
+
+    def forget(self, jobs: Iterable[JobId]) -> None:
+        """Drop jobs that have ended."""
+        for id in jobs:
+            self._claims.pop(id, None)
+            self._too_large.pop(id, None)
+
+    # --- what follows -----------------------------------------------------------------------------------------------
+
+    def sift(self, now: float, due: Iterable[JobRecord]) -> tuple[list[JobRecord], list[Action]]:
+        """Of the jobs whose time has come, those that share all they use, and those that have got their room; and what
+        is to be done to make more."""
+        actions = [action for job in due for action in self.wait(now, job)]
+        free = [job for job in due if not job.queued]
+        admitted, more = self._admit(now)
+        return free + admitted, actions + more
+
+    def _admit(self, now: float) -> tuple[list[JobRecord], list[Action]]:
+        self._review(now)
+        admitted: list[JobRecord] = []
+        actions: list[Action] = []
+        if not self._changed:
+            return admitted, actions
+        self._changed = False
+        for job in [job for job in self._too_large.values() if job.state in ENDED or self._could(job)]:
+            del self._too_large[job.id]
+            if job.state not in ENDED:
+                actions += self.wait(now, job)
+        self._settle()
+        blocked: set[Ask] = set()
+        while (head := self._head(blocked)) is not None:
+            key, claim = head
+            if self._reserved is not None and key > self._reserved[0]:
+                break
+            nodes = self._room.seize(claim.ask)
+            if nodes is not None:
+                actions += self._start(now, claim, nodes)
+                admitted.append(claim.job)
+                continue
+            if self.order.preempts and self._reserved is None:
+                victims = self._victims(now, key, claim.ask)
+                for victim in victims:
+                    actions += self._stop(victim, claim)
+                if victims:
+                    self._reserved = head
+            if not self.order.overtakes:
+                break
+            blocked.add(claim.ask)
+        return admitted, actions
+
+    def _could(self, job: JobRecord) -> bool:
+        ask = asked(job)
+        return ask is None or self._room.could(ask)
+
+    def _settle(self) -> None:
+        """What is being made room for no longer waits, or all that made room for it has ended."""
+        if self._reserved is None:
+            return
+        job = self._reserved[1].job
+        if not self._leaving or not _waits(job):
+            self._reserved = None
+
+    def _head(self, blocked: set[Ask]) -> tuple[Key, Claim] | None:
+        """The first of those that wait, of other asks than those."""
+        best: tuple[Key, Claim] | None = None
+        for ask, waiting in list(self._waiting.items()):
+            while waiting and not _waits(waiting[0][1].job):  # it was stopped
+                waiting.pop(0)
+            if not waiting:
+                del self._waiting[ask]
+            elif ask not in blocked and (best is None or waiting[0] < best):
+                best = waiting[0]
+        return best
+
+    def _start(self, now: float, claim: Claim, nodes: tuple[str, ...]) -> list[Action]:
+        waiting = self._waiting[claim.ask]
+        waiting.pop(0)
+        if not waiting:
+            del self._waiting[claim.ask]
+        job = claim.job
+        job.queued = False
+        claim.since, claim.nodes = now, nodes
+        self._add(claim, now)
+        plan = job.planned()
+        if plan.worker_nodes == nodes:
+            return []
+        job.plan = _placed(plan, nodes)
+        return [Resize(job.id, job.plan)]
+
+    def _stop(self, claim: Claim, other: Claim) -> list[Action]:
+        """Have a job stopped, and wait again, for another."""
+        job = claim.job
+        self._remove(claim)
+        self._leaving.add(job.id)
+        if not job.undisturbed:
+            return []
+        job.restart = f"made room for {other.job.spec.name}"
+        text = f"makes room for {other.job.spec.name}"
+        return [job.mark("stopping", text), *(task.stop(text) for task in job.tasks.values())]
+
+    def _victims(self, now: float, key: Key, ask: Ask) -> list[Claim]:
+        """The jobs that would have to be stopped for one to fit, the last in rank first; none where all those that rank
+        behind it would not be enough."""
+        gone: list[tuple[Key, Claim]] = []
+        room, fits = self._room, False
+        while not fits and (worst := self._worst(now)) is not None and worst[0] > key:
+            gone.append(self._running.pop())
+            room.give(worst[1].ask, worst[1].nodes)
+            fits = self._fits(ask)
+        needed: list[Claim] = []
+        for entry in reversed(gone):
+            claim = entry[1]
+            room.take(claim.ask, claim.nodes)
+            if fits and not self._fits(ask):
+                room.give(claim.ask, claim.nodes)
+                needed.append(claim)
+        for claim in needed:
+            room.take(claim.ask, claim.nodes)  # they have it until they end
+        for entry in gone:
+            insort(self._running, entry)
+        return needed
+
+    def _fits(self, ask: Ask) -> bool:
+        nodes = self._room.seize(ask)
+        if nodes is not None:
+            self._room.give(ask, nodes)
+        return nodes is not None
+
+    # --- those that run, by rank ------------------------------------------------------------------------------------
+
+    def _key(self, claim: Claim, now: float) -> Key:
+        return (-claim.job.spec.priority, *self.order.rank(claim, now), claim.job.number)
+
+    def _add(self, claim: Claim, now: float) -> None:
+        key = self._keys[claim.job.id] = self._key(claim, now)
+        insort(self._running, (key, claim))
+        claim.review = self.order.worse_at(claim, now)
+        if claim.review is not None:
+            self._count += 1
+            heappush(self._reviews, (claim.review, self._count, claim))
+
+    def _remove(self, claim: Claim) -> None:
+        key = self._keys.pop(claim.job.id, None)
+        if key is not None:
+            del self._running[bisect_left(self._running, (key,))]
+
+    def _worst(self, now: float) -> tuple[Key, Claim] | None:
+        """The running job that ranks last, by its rank as it is now."""
+        while self._running:
+            key, claim = self._running[-1]
+            fresh = self._key(claim, now)
+            if fresh >= key:
+                return self._running[-1]
+            self._running.pop()
+            self._keys[claim.job.id] = fresh
+            insort(self._running, (fresh, claim))
+        return None
+
+    def _review(self, now: float) -> None:
+        while self._reviews and self._reviews[0][0] <= now:
+            when, _, claim = heappop(self._reviews)
+            if claim.job.id in self._keys and claim.review == when:
+                self._remove(claim)
+                self._add(claim, now)
+                self._changed = True
+
+
+def _waits(job: JobRecord) -> bool:
+    return job.queued and job.state == "waiting"
+
+
+@lru_cache(maxsize=4096)
+def _placed(plan: Plan, nodes: tuple[str, ...]) -> Plan:
+    return replace(plan, worker_nodes=nodes)
