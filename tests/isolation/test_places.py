@@ -188,11 +188,11 @@ def test_the_quota_of_the_place_limits_it_whatever_its_own_cap(
     try:
         task = run(isolation, programs.argv("spin", 2), Share(cpu_cap_cores=0.5))
         task.said("ready")
-        contract.settles(lambda: contract.cores([task.box])[0], 0.18, 0.22, "cores in use in a place with 0.2")
+        contract.uses(task.box, 0.18, 0.22, "in a place with 0.2")
         task.box.apply(Share(cpu_cap_cores=0.1))
-        contract.settles(lambda: contract.cores([task.box])[0], 0.09, 0.11, "cores in use under a cap of 0.1")
+        contract.uses(task.box, 0.09, 0.11, "under a cap of 0.1")
         task.box.apply(Share(cpu_cap_cores=UNLIMITED))
-        contract.settles(lambda: contract.cores([task.box])[0], 0.18, 0.22, "cores in use once the cap is lifted")
+        contract.uses(task.box, 0.18, 0.22, "once the cap is lifted")
     finally:
         set_cores(place, os.cpu_count() or 1)
 

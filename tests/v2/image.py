@@ -28,13 +28,12 @@ def make_disk(folder: Path) -> Path:
     python = _copy_python(root)
     _copy_distributions(["pytest"], root / GUEST / "site")
     for name in ("src", "tests/isolation", "tests/v2"):
-        shutil.copytree(
-            REPOSITORY / name, root / GUEST / name, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True
-        )
+        shutil.copytree(REPOSITORY / name, root / GUEST / name, dirs_exist_ok=True)
     (root / GUEST / "pytest.ini").write_text("[pytest]\nmarkers = hardware\n")
     init = root / "init"
     init.write_text(f"#!{python} -IS\n" + (Path(__file__).parent / "init.py").read_text())
     init.chmod(0o755)
+    _compile(root)
     disk = folder / "disk.ext4"
     used = int(subprocess.run(["du", "-sm", root], capture_output=True, text=True, check=True).stdout.split()[0])
     options = ["-q", "-F", "-O", "^has_journal", "-E", "root_owner=0:0"]
@@ -48,7 +47,7 @@ def _copy_python(root: Path) -> str:
     libraries = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
     libraries = {library for library in libraries if library.is_relative_to(sys.base_prefix)}
     for library in libraries:
-        ignore = shutil.ignore_patterns(*UNUSED, "__pycache__", "config-*", "*.a")
+        ignore = shutil.ignore_patterns(*UNUSED, "config-*", "*.a")
         shutil.copytree(library, _inside(root, library), ignore=ignore, dirs_exist_ok=True)
     binaries = [python, Path("/bin/sh"), *(file for library in libraries for file in library.rglob("lib-dynload/*.so"))]
     for file in {*binaries, *_shared_libraries(binaries)}:
@@ -82,6 +81,12 @@ def _copy_distributions(names: list[str], target: Path) -> None:
                 shutil.copy2(source, target / file)
         required = (line for line in distribution.requires or () if "extra ==" not in line)
         names += (re.split(r"[^A-Za-z0-9._-]", line)[0] for line in required)
+
+
+def _compile(root: Path) -> None:
+    """Compile all modules that are not yet: emulated, that would take most of the time, for each process anew."""
+    quietly = [sys.executable, "-m", "compileall", "-qq", "-j", "0", "-s", root]
+    subprocess.run([*quietly, root], check=False)  # what cannot be compiled is not imported either
 
 
 def _inside(root: Path, path: Path) -> Path:

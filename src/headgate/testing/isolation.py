@@ -201,21 +201,28 @@ class IsolationContract:
         self._running.append(running)
         return running
 
-    def cores(self, boxes: list[Box], seconds: float = 1.0) -> list[float]:
+    def cores(self, boxes: list[Box], seconds: float) -> list[float]:
         """Mean cores that each box used while so many seconds passed."""
         begin, before = self.now(), [self.cpu_seconds(box) for box in boxes]
         self.elapse(seconds)
         after, end = [self.cpu_seconds(box) for box in boxes], self.now()
         return [(y - x) / (end - begin) for x, y in zip(before, after, strict=True)]
 
-    def settles(self, measure: Callable[[], float], low: float, high: float, what: str) -> None:
-        """Hold one of a few measurements to be from `low` to `high`: others use the machine, too."""
+    def settles(self, measure: Callable[[float], float], low: float, high: float, what: str) -> None:
+        """Hold one of a few measurements, each over so many seconds, to be from `low` to `high`.
+
+        Others use the machine, too: what a second is too short for shows over more of them.
+        """
         seen = []
-        for _ in range(8):
-            seen.append(measure())
+        for seconds in (1.0, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 8.0):
+            seen.append(measure(seconds))
             if low <= seen[-1] <= high:
                 return
         raise AssertionError(f"{what}: expected {low:.4g} to {high:.4g}, measured {[round(x, 3) for x in seen]}")
+
+    def uses(self, box: Box, low: float, high: float, when: str) -> None:
+        """Hold the cores that a box uses to be from `low` to `high`."""
+        self.settles(lambda seconds: self.cores([box], seconds)[0], low, high, f"cores in use {when}")
 
     def capped(self, box: Box, cap: float) -> None:
         """Hold what a task that could use two cores uses to its cap, within 5 %.
@@ -223,7 +230,7 @@ class IsolationContract:
         Of whole cores others may take a part, of a small fraction hardly: there, it is to be had in full.
         """
         low, high = (0.95 * cap, 1.05 * cap) if self.caps_fractions else (0.2, 1.05 * math.ceil(cap))
-        self.settles(lambda: self.cores([box])[0], low, high, f"cores in use under a cap of {cap:g}")
+        self.uses(box, low, high, f"under a cap of {cap:g}")
 
     # --- the behaviours
 
@@ -246,8 +253,8 @@ class IsolationContract:
             running.box.pin(frozenset({self.a_core()}))
             running.said("ready")
 
-        def heavy_part() -> float:
-            heavy, light = self.cores(boxes)
+        def heavy_part(seconds: float) -> float:
+            heavy, light = self.cores(boxes, seconds)
             return heavy / (heavy + light)
 
         self.settles(heavy_part, 0.95 * 0.75, 1.05 * 0.75, "the part of a core that a weight of 90 has against 30")
@@ -267,7 +274,7 @@ class IsolationContract:
         if self.caps_fractions:
             assert running.box.apply(Share(cpu_cap_cores=UNLIMITED)) == ()
             self.elapse(0.5)
-            self.settles(lambda: self.cores([running.box])[0], 1.1 * cap, 2.1, "cores in use once the cap is lifted")
+            self.uses(running.box, 1.1 * cap, 2.1, "once the cap is lifted")
 
     def test_05_fields_that_are_none_stay(self) -> None:
         running = self.run(self.launch("spin", 2), Share(cpu_cap_cores=0.4, cpu_weight=10_000))
@@ -282,8 +289,8 @@ class IsolationContract:
             each.said("ready")
             each.box.pin(frozenset({self.a_core()}))
 
-        def together() -> float:
-            return sum(self.cores([running.box, other.box]))
+        def together(seconds: float) -> float:
+            return sum(self.cores([running.box, other.box], seconds))
 
         self.settles(together, 0.2, 1.05, "cores in use by two tasks on one core")
         with pytest.raises(IsolationError):

@@ -10,16 +10,19 @@ T = TypeVar("T")
 
 
 def until(predicate: Callable[[], T], seconds: float = 10.0, what: str = "the condition") -> T:
-    """The first true value of `predicate`, polled every 10 ms.
+    """The first true value of `predicate`, polled every 10 ms at first, more seldom the longer it takes.
+
+    A predicate that asks a command or reads all of /proc would else keep from the CPU what it waits for.
 
     Raises:
         TimeoutError: It stayed false for `seconds`.
     """
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while True:
         value = predicate()
         if value:
             return value
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > seconds:
             raise TimeoutError(f"{what} did not come true within {seconds:g} s")
-        time.sleep(0.01)
+        time.sleep(min(max(0.01, waited / 20), 0.1))

@@ -140,8 +140,9 @@ class Meter:
         """Of the running span, these belong to the exchange with other tasks."""
         if not self._sampled:
             return
+        told = {"push", "pull"} if any(transfer.pull for transfer in movement.transfers) else {"push"}  # with the bytes
         for name, begin, seconds in movement.spans:
-            if seconds > 0 or name == "push":  # what was sent is told with it
+            if seconds > 0 or name in told:
                 self._spans.carve(name, begin, max(0.0, seconds))
         self._transfers += [
             {"peer": transfer.peer, "push": self._passage(transfer.push), "pull": self._passage(transfer.pull)}

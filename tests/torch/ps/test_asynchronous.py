@@ -15,6 +15,7 @@ import torch
 from headgate.plans import Plan
 from headgate.testing import wait
 from headgate.testing.gang import Gang
+from headgate.testing.warm import TORCH
 from headgate.torch.dealing import Pass
 from headgate.torch.ps.leased import Leased
 
@@ -29,7 +30,7 @@ def plan(synchronous: bool = False, staleness: int | None = None) -> Plan:
 
 
 def gang(folder: Path, made: Plan, **environment: str) -> Gang:
-    return Gang(folder, made, [sys.executable, str(SCRIPT)], environment)
+    return Gang(folder, made, [sys.executable, str(SCRIPT)], environment, warm=(*TORCH, "sklearn.datasets"))
 
 
 def accuracy(running: Gang) -> float:
