@@ -31,7 +31,7 @@ import headgate.torch as hg
 TASK = os.environ["HEADGATE_TASK"].rpartition("/")[2]
 RESUMES = "HEADGATE_RESUME" in os.environ
 EPOCHS = 1000
-REST_SECONDS = 0.01
+REST_SECONDS = 0.02
 """After each step, so that what the machine runs besides gets on: a training of small steps would take both cores."""
 PIXELS, VALUES = 64, 17
 

@@ -33,7 +33,7 @@ LEARNS = """
             loss.backward()
             optimizer.step()
             hg.report(loss=loss)
-            time.sleep(0.005)  # others use these cores as well
+            time.sleep(0.02)  # others use these cores as well
         print("loss", loss.item())
 """
 JOBS = """
