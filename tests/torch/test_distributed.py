@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -227,6 +228,68 @@ def test_workers_that_seed_nothing_begin_alike_and_read_each_sample_once(tmp_pat
     # The last batch has two samples, on which one worker trains, and the two others borrow them: in both epochs.
     assert sum(counts.values()) == 2 * (52 + 2 * 2)
     assert min(counts.values()) == 2
+
+
+NORMALISED = """
+torch.manual_seed(0)
+features, labels = torch.randn(48, 6), torch.randint(0, 3, (48,))
+def made():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+def loss_of(model, mine):
+    return nn.functional.cross_entropy(model(features[mine]), labels[mine])
+def statistics(model):
+    print("statistics", model[1].running_mean.tolist(), model[1].running_var.tolist())
+
+model = made()
+loader = DataLoader(TensorDataset(torch.arange(48)), batch_size=12)
+taken = []
+model, optimizer, loader = hg.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), loader)
+for epoch in hg.epochs(2):
+    for (mine,) in loader:
+        taken.append(mine)
+        optimizer.zero_grad()
+        loss_of(model, mine).backward()
+        optimizer.step()
+show(model)
+statistics(model)
+
+# The same by hand: two models, each with statistics of its own half, that step by the mean of their gradients.
+both = [made() for _ in range(2)]
+for epoch in range(2):
+    for batch in torch.arange(48).split(12):
+        for each, half in zip(both, batch.split(6)):
+            each.zero_grad()
+            loss_of(each, half).backward()
+        for pair in zip(*(each.parameters() for each in both)):
+            mean = (pair[0].grad + pair[1].grad) / 2
+            with torch.no_grad():
+                for parameter in pair:
+                    parameter -= 0.1 * mean
+mine = next(each for each, half in zip(both, torch.arange(12).split(6)) if set(half.tolist()) == set(taken[0].tolist()))
+show(mine)
+statistics(mine)
+"""
+
+
+@pytest.mark.parametrize("servers", [0, 1])
+def test_normalisation_keeps_the_statistics_of_what_its_worker_saw(servers: int, tmp_path: Path) -> None:
+    strategy: Any = "ps" if servers else "allreduce"
+    plan = Plan(strategy=strategy, workers=2, servers=servers, batch_per_worker=None)
+    script = tmp_path / "script.py"
+    script.write_text(PREAMBLE + NORMALISED)
+    with Gang(tmp_path, plan, [sys.executable, str(script)]) as running:
+        running.start()
+        running.finish()
+        outputs = [running.output(name).splitlines() for name in ("worker-0", "worker-1")]
+    for found, statistics, expected, by_hand in outputs:
+        assert weights(found) == weights(expected).expected
+        assert numbers(statistics) == pytest.approx(numbers(by_hand), rel=1e-9)
+    assert outputs[0][1] != outputs[1][1]
+
+
+def numbers(line: str) -> list[float]:
+    return [float(word) for word in re.findall(r"-?\d+\.\d+(?:e-?\d+)?", line)]
 
 
 GROUPS = """
