@@ -60,6 +60,9 @@ class Share:
 FIELDS = ("cpu_weight", "cpu_cap_cores", "memory_bytes", "disk_bytes_per_second", "gpu_fraction")
 """Names of what a `Share` grants."""
 
+NOTHING = Share()
+"""No change."""
+
 
 def fill(cores: float, claims: Mapping[str, tuple[float, float]]) -> dict[str, float]:
     """Divide cores by weight within caps; what a cap leaves goes to the others (max-min fairness by water-filling).

@@ -100,7 +100,8 @@ class Controller:
                     actions += resizing.resize(owner, workers, self._sharing, turn)
             case TaskStarted() | Wake():
                 pass
-        actions += self._timeouts(now)
+        if self._jobs.limited:
+            actions += self._timeouts(now)
         actions += self._start_due(turn)
         actions += self._sharing.share(turn)
         return actions, self._wake_at()

@@ -13,7 +13,7 @@ from headgate.events import ENDED, Checkpoint, Exit, JobId, JobState, MarkJob, S
 from headgate.jobs import Job
 from headgate.planning.placement import for_server
 from headgate.plans import Plan
-from headgate.shares import Share
+from headgate.shares import NOTHING, Share
 
 GRACE_SECONDS = 10.0
 """How long a task that is asked to end may take before it is killed."""
@@ -43,7 +43,7 @@ class TaskRecord:
     leaving: bool = False
     stopping: bool = False
     connected: bool = False
-    share: Share = field(default_factory=Share)
+    share: Share = NOTHING
     threads: int = 0
     entitled: float = 0.0
     used: tuple[float, float] = (0.0, 0.0)  # cores, bytes of memory
@@ -110,7 +110,7 @@ class JobRecord:
     met: bool = False
     faults: int = 0
     starts: Counter[str] = field(default_factory=Counter)
-    granted: Share = field(default_factory=Share)
+    granted: Share = NOTHING
     tasks: dict[TaskId, TaskRecord] = field(default_factory=dict)
 
     @property
@@ -161,7 +161,7 @@ class JobRecord:
         self.attempt += 1
         self.ends_as = self.restart = self.failure = None
         self.finished = self.met = False
-        self.granted = Share()
+        self.granted = NOTHING
         self.starts.clear()
 
     def add(self, name: str, node: str, gpus: tuple[int, ...] | None, joins: bool = False) -> TaskRecord:
@@ -192,6 +192,8 @@ class JobRecord:
         own = plan.cores_per_worker if task.is_worker else plan.cores_per_server
         part = limits.cores / len(self.tasks) if limits.cores is not None else None
         cap = min((cap for cap in (own, part) if cap is not None), default=None)
+        if cap is None and limits.memory_bytes is None:
+            return NOTHING
         return Share(cpu_cap_cores=cap, memory_bytes=limits.memory_bytes)
 
     def used(self) -> tuple[float, float]:

@@ -10,12 +10,10 @@ from headgate.cluster import Node
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order, threads
 from headgate.events import Action, JobId, SetShare, TaskId, Warn
 from headgate.policies.base import Change, Policy
-from headgate.shares import FIELDS, Share, entitled
+from headgate.shares import FIELDS, NOTHING, Share, entitled
 
 _SOONEST_SECONDS = 0.1
 """A policy that asks to be asked again at once, or in the past, is asked so much later."""
-
-_NOTHING = Share()
 
 
 @dataclass(slots=True)
@@ -87,8 +85,12 @@ class Sharing:
             if of_job < 2 or not node.gpus:
                 return None
             count = max(1, len(node.gpus) // of_job)
-        used = Counter(gpu for _, task in self.jobs.on.get(node.name, {}).values() for gpu in task.gpus or ())
-        return tuple(sorted(sorted((gpu.index for gpu in node.gpus), key=lambda gpu: (used[gpu], gpu))[:count]))
+        used = {gpu.index: 0 for gpu in node.gpus if count}
+        for _, task in self.jobs.on.get(node.name, {}).values():
+            for index in task.gpus or ():
+                if index in used:
+                    used[index] += 1
+        return tuple(sorted(sorted(used, key=lambda index: (used[index], index))[:count]))
 
     def share(self, turn: Turn) -> list[Action]:
         """Settle a turn: ask the policy if there is something to tell or its time has come, bring the tasks that this
@@ -103,23 +105,25 @@ class Sharing:
         jobs = self.jobs.all
         concerned = {id: job for id, job in turn.moved.items() if job.tasks} | {id: jobs[id] for id in decided}
         for job in in_order(concerned.values()):
-            share = decided[job.id][0] if job.id in decided else _NOTHING
+            share = decided[job.id][0] if job.id in decided else NOTHING
             job.granted = job.granted.merged(share)
-            beside = Counter(task.node for task in job.tasks.values())
+            beside = Counter(task.node for task in job.tasks.values()) if job.granted is not NOTHING else Counter()
             for task in job.tasks.values():
                 # Its part may also change because another task of its job came or went.
                 whole = job.allowed(task).merged(_part(job.granted, job, task, beside[task.node]))
                 change = _different(task.share, whole)
                 if job.id in decided:
                     change = change.merged(_part(share, job, task, beside[task.node]))
-                if job.id in decided or change != _NOTHING:
+                if job.id in decided or change is not NOTHING:
                     changed[task.id] = change
-                if change != _NOTHING or task.id in turn.starting:
+                if change is not NOTHING or task.id in turn.starting:
                     nodes.add(task.node)
                 task.share = task.share.merged(change)
         cores = self._entitled(nodes)
         for name in nodes:
-            concerned.update((job.id, job) for job, _ in self.jobs.on.get(name, {}).values())
+            for id, (job, task) in self.jobs.on.get(name, {}).items():
+                if cores.get(id, task.entitled) != task.entitled:
+                    concerned[job.id] = job
         for job in in_order(concerned.values()):
             left = "what others leave" if job.granted.cpu_weight is not None else "no policy"
             reason = decided[job.id][1] if job.id in decided else left
@@ -130,7 +134,7 @@ class Sharing:
                 if task.id in turn.starting:
                     actions.append(job.starting(task, reason))
                 elif task.id in changed or before != (task.entitled, task.threads):
-                    change = changed.get(task.id, _NOTHING)
+                    change = changed.get(task.id, NOTHING)
                     actions.append(SetShare(task.id, change, task.threads, task.entitled, reason))
         turn.changes, turn.starting, turn.moved, turn.nodes = [], {}, {}, set()
         return actions
@@ -141,7 +145,7 @@ class Sharing:
             decision = self.policy.decide(turn.now, self._cores, turn.changes)
             jobs = self.jobs.all
             decided = {
-                id: (_NOTHING.merged(share), why)
+                id: (NOTHING.merged(share), why)
                 for id, (share, why) in decision.shares.items()
                 if id in jobs and jobs[id].tasks
             }
@@ -169,6 +173,8 @@ class Sharing:
 def _part(share: Share, job: JobRecord, task: TaskRecord, beside: int) -> Share:
     """What a share of the whole job is for one of its tasks, never above what the user allows: caps are divided among
     all tasks, the weight among the `beside` that are on one node."""
+    if share is NOTHING:
+        return NOTHING
     cap, weight, most = share.cpu_cap_cores, share.cpu_weight, job.allowed(task).cpu_cap_cores
     if isinstance(cap, int | float):
         cap = cap / len(job.tasks)
@@ -187,4 +193,4 @@ def _part(share: Share, job: JobRecord, task: TaskRecord, beside: int) -> Share:
 def _different(now: Share, wanted: Share) -> Share:
     """The fields of `wanted` that say something else than `now`."""
     values = {name: value for name in FIELDS if (value := getattr(wanted, name)) != getattr(now, name)}
-    return Share(**values) if values else _NOTHING
+    return Share(**values) if values else NOTHING

@@ -28,11 +28,13 @@ def wait(now: float, job: JobRecord) -> list[Action]:
 
 def due(now: float, jobs: Jobs) -> tuple[list[JobRecord], list[Action]]:
     """The jobs whose time has come; those that come after one which did not end well are skipped."""
+    if not jobs.waiting:
+        return [], []
     # Jobs that were handed in together start with shares that know of each other.
     unplanned = {job.run for job in jobs.waiting.values() if job.plan is None}
     found: dict[int, JobRecord] = {}
     actions: list[Action] = []
-    skipped = bool(jobs.waiting)
+    skipped = True
     while skipped:  # a skipped job may be what another one waits for
         skipped = False
         for job in in_order(jobs.waiting.values()):
