@@ -1,0 +1,232 @@
+"""What is kept of a job's losses while it runs: few points however many come, none of them spoiled by spikes or NaN.
+
+Standard library only: it is fed in the controller, where losses may come 10,000 times a second.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections import deque
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+MOST_POINTS = 256
+"""Points that are kept; past it two neighbours become one."""
+
+_RECENT = 15
+_CLIP = 6.0
+_WINDOW = 5
+_SURE = 5.0
+_NOT_NUMBERS = 3
+
+
+class Estimate(NamedTuple):
+    """Steps left: the median, and a band that holds nine of ten; `likely` is how likely it is ever reached, the others
+    hold where it is."""
+
+    steps: float
+    low: float
+    high: float
+    likely: float = 1.0
+
+
+@dataclass(slots=True)
+class Point:
+    """Mean loss of `count` reports, at their mean step."""
+
+    step: float
+    loss: float
+    count: float
+
+    def add(self, other: Point) -> None:
+        """Take another one into this one."""
+        count = self.count + other.count
+        self.step += (other.step - self.step) * other.count / count
+        self.loss += (other.loss - self.loss) * other.count / count
+        self.count = count
+
+
+class Losses:
+    """The losses of one job, in at most `MOST_POINTS` points, each of a stretch of steps of one length.
+
+    A loss further than 6 standard deviations (by quartiles) from the median of the last 15 counts as that far. Steps
+    that are done again after a restart take the place of those before. Where the level jumps, as after a restart
+    without the optimizer's state or a change of the learning rate, a new phase begins, and what was before it is
+    dropped.
+
+    Args:
+        rising: More is better, as in accuracy or reward: such a metric is kept with its sign turned.
+
+    Attributes:
+        phase: How often the level has jumped.
+        not_numbers: Reports that were NaN or infinite.
+        seen: Losses that were reported.
+    """
+
+    def __init__(self, *, rising: bool = False) -> None:
+        self.rising = rising
+        self.phase = 0
+        self.not_numbers = 0
+        self.seen = 0
+        self._points: list[Point] = []
+        self._width = 1.0
+        self._recent: deque[float] = deque()
+        self._sorted: list[float] = []
+        self._in_a_row = 0
+        self._fresh = 0  # points since the phase began, or since the last look for a jump
+
+    @property
+    def step(self) -> float:
+        """The latest step that a loss was reported of; 0 before the first."""
+        return self._points[-1].step if self._points else 0.0
+
+    @property
+    def diverging(self) -> bool:
+        """Whether the loss is rising beyond its noise, or has ceased to be a number."""
+        if self._in_a_row >= _NOT_NUMBERS:
+            return True
+        levels = self._levels()
+        if levels is None:
+            return False
+        first, second, third, noise = levels
+        return first <= second <= third and third - first > _SURE * noise and third > first
+
+    def add(self, step: float | None, loss: float, count: int = 1) -> bool:
+        """Take in a report: the mean of `count` losses.
+
+        Args:
+            step: The job's step; None where it counts none: then losses are counted.
+            loss: Anything, NaN included.
+
+        Returns:
+            Whether a new phase begins with it.
+        """
+        self.seen += count
+        at = float(self.seen if step is None else step)
+        if not math.isfinite(loss):
+            self.not_numbers += 1
+            self._in_a_row += 1
+            return False
+        self._in_a_row = 0
+        value = self._clipped(-loss if self.rising else loss)
+        self._rewind(at)
+        point = Point(at, value, count)
+        last = self._points[-1] if self._points else None
+        if last is not None and math.floor(at / self._width) <= math.floor(last.step / self._width):
+            last.add(point)
+            return False
+        jumped = self._jumped()
+        self._points.append(point)
+        self._fresh += 1
+        while len(self._points) > MOST_POINTS:
+            self._halve()
+        return jumped
+
+    def points(self) -> list[tuple[float, float, float]]:
+        """Step, loss (less is better) and count of each point of this phase, in order."""
+        return [(point.step, point.loss, point.count) for point in self._points]
+
+    def level(self) -> float:
+        """Mean of the last points: what the loss is now; NaN before the first."""
+        last = self._points[-_WINDOW:]
+        return sum(point.loss for point in last) / len(last) if last else math.nan
+
+    def _clipped(self, value: float) -> float:
+        ordered = self._sorted
+        result = value
+        if len(ordered) >= _WINDOW:
+            quarter = len(ordered) // 4
+            far = _CLIP * (ordered[-1 - quarter] - ordered[quarter]) / 1.349
+            middle = ordered[len(ordered) // 2]
+            result = min(max(value, middle - far), middle + far)
+        insort(ordered, value)
+        self._recent.append(value)
+        if len(self._recent) > _RECENT:
+            del ordered[bisect_left(ordered, self._recent.popleft())]
+        return result
+
+    def _rewind(self, step: float) -> None:
+        """Drop what a restart does again."""
+        if not self._points or step >= self._points[-1].step - self._width:
+            return
+        while self._points and self._points[-1].step >= step:
+            self._points.pop()
+
+    def _halve(self) -> None:
+        self._width *= 2.0
+        merged: list[Point] = []
+        for point in self._points:
+            same = merged and math.floor(point.step / self._width) == math.floor(merged[-1].step / self._width)
+            if same:
+                merged[-1].add(point)
+            else:
+                merged.append(point)
+        self._points = merged
+
+    def _levels(self) -> tuple[float, float, float, float] | None:
+        """Medians of the last three times five points, and their standard deviation but for the trend."""
+        last = [point.loss for point in self._points[-3 * _WINDOW :]]
+        if len(last) < 3 * _WINDOW:
+            return None
+        first, second, third = (median(last[i : i + _WINDOW]) for i in range(0, 3 * _WINDOW, _WINDOW))
+        # Of second differences, which a trend does not enter: they have sqrt(6) times the deviation.
+        bends = [abs(a - 2 * b + c) for a, b, c in zip(last, last[1:], last[2:], strict=False)]
+        return first, second, third, median(bends) / 0.6745 / math.sqrt(6.0)
+
+    def _jumped(self) -> bool:
+        """Whether the last five points are on another level than those before them came to; they are then all that is
+        kept."""
+        if self._fresh < 3 * _WINDOW:
+            return False
+        levels = self._levels()
+        if levels is None:
+            return False
+        first, second, third, noise = levels
+        if abs(third - second) <= 4.0 * abs(second - first) + _SURE * noise or third == second:
+            return False
+        del self._points[:-_WINDOW]
+        self.phase += 1
+        self._fresh = 0
+        return True
+
+
+class Epochs:
+    """Steps that are left of the epochs a job is to do, from the steps at which epochs began."""
+
+    def __init__(self) -> None:
+        # An epoch, and about the step that it began with: it began somewhere between two reports.
+        self._first: tuple[int, float] | None = None
+        self._last: tuple[int, float] | None = None
+        self._slack = 0.0
+        self._epoch: int | None = None
+        self._step = 0.0
+        self._epochs: int | None = None
+
+    def add(self, step: int | None, epoch: int | None, epochs: int | None) -> None:
+        """Take in a report; one that lacks the step or the epoch (counted from 1) tells nothing."""
+        self._epochs = epochs if epochs is not None else self._epochs
+        if step is None or epoch is None:
+            return
+        if self._epoch is not None and (epoch < self._epoch or step < self._step):  # started again
+            self._first = self._last = None
+        elif self._epoch is not None and epoch > self._epoch:
+            self._slack = (step - self._step) / 2
+            self._last = (epoch, step - self._slack)
+            self._first = self._first or self._last
+        self._step, self._epoch = float(step), epoch
+
+    def left(self) -> Estimate | None:
+        """Steps left; None until an epoch has ended, or where nobody said how many there are."""
+        if self._epochs is None or self._first is None or self._last is None or self._epoch is None:
+            return None
+        (first, began), (last, at) = self._first, self._last
+        length = (at - began) / (last - first) if last > first else at / (last - 1)
+        slack = self._slack / max(last - first, 1)
+        passed = self._step - at
+        ahead = self._epochs - last + 1
+        low, middle, high = (
+            max(ahead * max(each, 0.0) - passed, 0.0) for each in (length - slack, length, length + slack)
+        )
+        return Estimate(middle, low, high)
