@@ -85,8 +85,8 @@ def _copy_distributions(names: list[str], target: Path) -> None:
 
 def _compile(root: Path) -> None:
     """Compile all modules that are not yet: emulated, that would take most of the time, for each process anew."""
-    quietly = [sys.executable, "-m", "compileall", "-qq", "-j", "0", "-s", root]
-    subprocess.run([*quietly, root], check=False)  # what cannot be compiled is not imported either
+    command = [sys.executable, "-m", "compileall", "-qq", "-j", "0", "-s", str(root), str(root)]
+    subprocess.run(command, check=False)  # what cannot be compiled is not imported either
 
 
 def _inside(root: Path, path: Path) -> Path:

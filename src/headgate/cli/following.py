@@ -47,6 +47,8 @@ def follow(hub: Hub, run: str, as_json: bool, interrupts: Interrupts) -> int:
     end: dict[str, Any] = {}
     report = None
     interrupts.watch(run, view.say)
+    if not as_json:
+        import headgate.reports.terminal  # noqa: F401  # takes its time: while the jobs start, not when they have ended
     with view:
         for message in hub.follow(0.2):
             interrupts.pass_on()
