@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from tests.planning.jobs import cluster, job, nodes, profile
 
 from headgate.cluster import Cluster, Gpu, Node
 from headgate.errors import UsageError
 from headgate.jobs import Job, Limits
 from headgate.planning import candidates
+from headgate.planning.cost import Costs
 from headgate.plans import Plan
+from headgate.profiles import Profile
 
 GIB = 1 << 30
 SMALL = Node("small", cores=2, memory_bytes=2 * GIB)
@@ -17,23 +20,23 @@ ACCELERATED = Node("accelerated", cores=4, memory_bytes=8 * GIB, gpus=(Gpu(0, "g
 CLUSTER = Cluster((SMALL, LARGE, ACCELERATED))
 
 
-def nodes(job: Job, cluster: Cluster = CLUSTER) -> list[str]:
+def on(job: Job, cluster: Cluster = CLUSTER) -> list[str]:
     return [plan.worker_nodes[0] for plan in candidates(cluster, job)]
 
 
 def test_a_job_without_limits_fits_everywhere_and_best_where_there_are_most_cores() -> None:
-    assert nodes(Job(name="job", run="true")) == ["large", "accelerated", "small"]
+    assert on(Job(name="job", run="true")) == ["large", "accelerated", "small"]
 
 
 def test_nodes_of_one_size_come_in_the_order_of_their_names() -> None:
     twins = Cluster((Node("b", 2, GIB), Node("a", 2, GIB)))
-    assert nodes(Job(name="job", run="true"), twins) == ["a", "b"]
+    assert on(Job(name="job", run="true"), twins) == ["a", "b"]
 
 
 def test_limits_leave_out_nodes() -> None:
-    assert nodes(Job(name="job", run="true", limits=Limits(memory_bytes=4 * GIB))) == ["large", "accelerated"]
-    assert nodes(Job(name="job", run="true", limits=Limits(gpus=1))) == ["accelerated"]
-    assert nodes(Job(name="job", run="true", limits=Limits(gpus=0))) == ["large", "accelerated", "small"]
+    assert on(Job(name="job", run="true", limits=Limits(memory_bytes=4 * GIB))) == ["large", "accelerated"]
+    assert on(Job(name="job", run="true", limits=Limits(gpus=1))) == ["accelerated"]
+    assert on(Job(name="job", run="true", limits=Limits(gpus=0))) == ["large", "accelerated", "small"]
 
 
 def test_every_plan_is_one_task_with_the_job_s_cores() -> None:
@@ -61,3 +64,41 @@ def test_a_stated_plan_names_nodes_that_are_there_and_that_the_limits_fit_on() -
         candidates(CLUSTER, asks("lage"))
     with pytest.raises(UsageError, match="large has 0 GPUs, 1 are asked for; lower its limits, or name another node"):
         candidates(CLUSTER, asks("large", gpus=1))
+
+
+# --- with a profile
+
+
+def test_with_a_profile_the_first_candidate_is_the_best_and_each_keeps_the_batch() -> None:
+    where = cluster(nodes("a", 3, nic=10e9), nodes("b", 2, 0.5))
+    costs = Costs(job(), where, profile())
+    plans = candidates(where, job(), profile())
+    throughputs = [each.throughput for each in costs.predictions(plans)]
+    assert throughputs[0] >= max(throughputs) * (1 - 1e-3)
+    assert throughputs[1:] == sorted(throughputs[1:], reverse=True)
+    assert {plan.strategy for plan in plans} == {"single", "allreduce", "ps"}
+    assert len(set(plans)) == len(plans) > 50
+    for plan in plans:
+        size = plan.batch_per_worker
+        assert sum(size if isinstance(size, tuple) else [size or 0] * plan.workers) == 256
+        assert plan.synchronous
+        assert plan.backup_workers == 0
+    assert candidates(where, job(), profile()) == plans
+
+
+def test_nodes_in_use_are_left_out() -> None:
+    plans = candidates(CLUSTER, Job(name="job", run="true"), used=["large"])
+    assert [plan.worker_nodes for plan in plans] == [("accelerated",), ("small",)]
+    with pytest.raises(UsageError, match="other jobs use all 3 nodes"):
+        candidates(CLUSTER, Job(name="job", run="true"), used=["small", "large", "accelerated"])
+
+
+def test_a_profile_that_has_no_time_of_a_step_leaves_a_plan_that_runs() -> None:
+    failed = Profile("torch", "2", "run", notes=("it ended before its first step",))
+    assert candidates(CLUSTER, Job(name="job", run="true"), failed) == candidates(CLUSTER, Job(name="job", run="true"))
+
+
+def test_a_stated_plan_wins_over_a_profile() -> None:
+    plan = Plan(strategy="allreduce", workers=2, batch_per_worker=None)
+    [found] = candidates(CLUSTER, Job(name="job", run="true", plan=plan), profile())
+    assert found.workers == 2

@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from tests.planning.jobs import cluster, job, nodes, profile
 
 from headgate.cluster import Cluster, Node
-from headgate.planning import Planner
+from headgate.planning import Planner, candidates
+from headgate.planning.cost import Costs
 from headgate.plans import Plan, Prediction, Strategy
 
 
@@ -253,3 +255,34 @@ def test_what_is_not_in_the_space_is_refused() -> None:
 def test_a_space_without_plans_is_refused() -> None:
     with pytest.raises(ValueError, match=r"at least one plan"):
         Planner([])
+
+
+# --- from a profile
+
+
+def test_with_a_profile_it_begins_with_physics() -> None:
+    where = cluster(nodes("a", 4), nodes("b", 2, 0.5))
+    space = candidates(where, job(), profile())
+    costs = Costs(job(), where, profile())
+    planner = Planner(space, job=job(), cluster=where, profile=profile())
+    for plan in space[:5]:
+        assert planner.predict(plan).throughput == pytest.approx(costs.predict(plan).throughput)
+    informed, blind = planner.best(), Planner(space, cluster=where).best()
+    assert informed.throughput >= 0.97 * costs.predict(space[0]).throughput
+    assert informed.high / informed.low < 2.5 < blind.high / blind.low
+
+
+@pytest.mark.parametrize("size", [10_000_000, 62_500_000])
+def test_measurements_correct_a_profile_that_was_wrong(size: int) -> None:
+    where = cluster(nodes("a", 6))
+    space = candidates(where, job(), profile(), most=60)
+    truth = Costs(job(), where, profile(dense_bytes=size))
+    planner = Planner(space, job=job(), cluster=where, profile=profile())
+    probe(planner, lambda plan: truth.predict(plan).throughput, 5)
+    best = max(each.throughput for each in truth.predictions(space))
+    assert truth.predict(planner.best().plan).throughput >= 0.95 * best
+
+
+def test_a_profile_helps_where_plans_have_no_nodes() -> None:
+    planner = Planner(GRID, profile=profile(batch=None))
+    assert planner.best().high / planner.best().low < Planner(GRID).best().high / Planner(GRID).best().low

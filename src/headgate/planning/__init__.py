@@ -5,14 +5,17 @@ from typing import TYPE_CHECKING
 from headgate.planning.candidates import candidates
 
 if TYPE_CHECKING:
+    from headgate.planning.cost import Costs
     from headgate.planning.planner import Planner
 
-__all__ = ["Planner", "candidates"]
+__all__ = ["Costs", "Planner", "candidates"]
+
+_HOMES = {"Costs": "cost", "Planner": "planner"}
 
 
 def __getattr__(name: str) -> object:
-    if name != "Planner":
+    if name not in _HOMES:
         raise AttributeError(f"module 'headgate.planning' has no attribute {name!r}")
-    from headgate.planning.planner import Planner  # its numerics take half a second to import
+    from importlib import import_module  # their numerics take half a second to import
 
-    return Planner
+    return getattr(import_module(f"headgate.planning.{_HOMES[name]}"), name)

@@ -2,22 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from headgate.cluster import Cluster, Node
 from headgate.errors import UsageError
 from headgate.jobs import Job, Limits
 from headgate.planning.placement import place
 from headgate.plans import Plan
+from headgate.profiles import Profile
 from headgate.units import say_bytes
 
 
-def candidates(cluster: Cluster, job: Job) -> list[Plan]:
-    """The plan that the user states, placed; else a `single` plan on each node that the job's limits fit on, the nodes
-    with the most cores first.
+def candidates(
+    cluster: Cluster,
+    job: Job,
+    profile: Profile | None = None,
+    *,
+    used: Collection[str] = (),
+    measured_on: Node | None = None,
+    most: int = 256,
+) -> list[Plan]:
+    """The plans that a job could have; the first is the one to run.
+
+    The plan that the user states, placed, is the only one. With a profile: strategies, workers, servers, batches,
+    backup workers and placements that keep the user's mathematics, and whatever else the job allows, the fastest first
+    by the cost model. Without, or where the profile has no time of a step: a `single` plan on each node that the job's
+    limits fit on, the nodes with the most cores first.
+
+    Args:
+        cluster: The nodes that there are.
+        job: Its limits, what it allows and its stated plan count.
+        profile: What it costs.
+        used: Names of nodes that other jobs have to themselves: nothing goes there.
+        measured_on: The node that the profile was measured on, to compare cores with; None: not known.
+        most: Plans to name.
 
     Raises:
-        UsageError: They fit on none, and the message says why for each; or the stated plan names a node that is not
-            there or that the limits do not fit on.
+        UsageError: No plan can run, and the message says why for each node or kind of node; or the stated plan names a
+            node that is not there or that the limits do not fit on.
     """
+    if job.plan is None and profile is not None and tells(profile):
+        from headgate.planning.cost import Costs  # their numerics take time to import
+        from headgate.planning.search import Looked
+        from headgate.planning.spaces import Space
+
+        looked = Looked(Space(Costs(job, cluster, profile, measured_on=measured_on), used))
+        looked.enumerate()
+        return looked.ranked(most)
+    if left := [node for node in cluster.nodes if node.name not in used]:
+        return _without_profile(Cluster(tuple(left)), job)
+    raise UsageError(f"job {job.name!r}: other jobs use all {len(cluster.nodes)} nodes; wait, or add nodes")
+
+
+def tells(profile: Profile) -> bool:
+    """Whether a profile says how long a step takes, measured or from its FLOPs."""
+    return bool(profile.fits or profile.step_times or profile.flops_per_sample)
+
+
+def _without_profile(cluster: Cluster, job: Job) -> list[Plan]:
     misfits = {node.name: reason for node in cluster.nodes if (reason := _misfit(node, job.limits)) is not None}
     fitting = [node for node in cluster.nodes if node.name not in misfits]
     if job.plan is not None:

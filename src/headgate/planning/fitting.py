@@ -99,7 +99,7 @@ def _most_probable(of: Traits, prior: physics.Prior, at: Indices, y: Floats) -> 
     measured = _part(of, at)
 
     def off(parameters: Floats) -> Floats:
-        rest = (np.log(physics.seconds(parameters, measured)[0]) - y) / _SCALE
+        rest = (np.log(physics.seconds(parameters, measured).throughput) - y) / _SCALE
         soft = np.sign(rest) * np.sqrt(2 * (np.sqrt(1 + rest**2) - 1))
         return np.concatenate([soft, (parameters - prior.mean) / prior.deviation])
 

@@ -2,7 +2,8 @@
 
 The form is the general one of the published models: Pollux (OSDI 2021) for all-reduce inside and across nodes and for
 how much communication hides behind compute, Optimus (EuroSys 2018) for parameter servers with what each task costs,
-BytePS (OSDI 2020) for the bytes through the busiest NIC. Nothing in it is fitted here; `planning.fitting` does that.
+BytePS (OSDI 2020) for the bytes through the busiest NIC, a closed queueing network (Schweitzer's approximation of its
+mean values, 1979) for asynchronous workers. Nothing in it is fitted here; `planning.fitting` does that.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ TERMS: Mapping[str, tuple[float, float]] = {
     "inside_worker": (0.005, 1.5),  # each worker past the second, inside a node
     "to_servers": (0.15, 1.5),  # the model once through the NIC of a server
     "to_workers": (0.05, 1.5),  # the model once through the NIC of a worker
+    "handling": (1e-4, 0.5),  # a worker sends the model and takes it, by its own cores
     "update": (0.02, 1.5),  # a server of one core applies the whole model once
     "worker": (0.005, 1.5),  # each worker, under parameter servers
     "server": (0.005, 1.5),  # each server
@@ -35,12 +37,27 @@ FACTORS: Mapping[str, tuple[float, float]] = {
     "straggling": (0.05, 1.0),  # by how much the slowest is slower, for each factor e of workers
     "hiding": (1.0, 0.8),  # the exponent of Pollux less one: 0 hides no communication behind compute, much hides all
     "cores": (0.7, 0.3),  # the power of its cores that a worker's speed grows with
+    "streaming": (0.02, 0.3),  # an exponent less one: 0 where NICs and servers take turns, much where they go at once
+    "forward": (1e-3, 0.1),  # the part of compute that no communication hides behind: there is no gradient yet
 }
 """Numbers without a unit."""
 
-_NAMES = (*TERMS, *FACTORS)
+NAMES = (*TERMS, *FACTORS)
+"""The parameters, in their order; the speed of each kind of node past the first comes after them."""
+RESOURCES = ("compute", "network", "server", "tasks")
+OF: Mapping[str, str] = {
+    "alpha": "compute",
+    "beta": "compute",
+    "straggling": "compute",
+    **dict.fromkeys(("ring", "ring_worker", "ring_node", "inside", "inside_worker"), "network"),
+    **dict.fromkeys(("to_servers", "to_workers", "handling"), "network"),
+    "update": "server",
+    "worker": "tasks",
+    "server": "tasks",
+}
+"""The resource that each part of a step takes."""
 _KIND_DEVIATION = 0.6
-_RESOURCES = ("compute", "network", "server", "tasks")
+_TINY = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +68,23 @@ class Prior:
     deviation: Floats
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a step of each plan takes, (plans,).
+
+    Args:
+        throughput: Samples a second.
+        terms: Seconds of each part, as `OF` names them, before any of it hides behind another.
+        resources: Seconds of each of `RESOURCES`.
+    """
+
+    throughput: Floats
+    terms: Mapping[str, Floats]
+    resources: Mapping[str, Floats]
+
+
 def prior(step_seconds: float, batch: float, kinds: int) -> Prior:
-    """What is usual for a job.
+    """What is usual for a job of which nothing is known.
 
     Args:
         step_seconds: Of a typical step.
@@ -60,50 +92,129 @@ def prior(step_seconds: float, batch: float, kinds: int) -> Prior:
         kinds: Kinds of nodes, each with a speed of its own.
     """
     means = [math.log(part * step_seconds) for part, _ in TERMS.values()]
-    means[_NAMES.index("beta")] -= math.log(batch)
+    means[NAMES.index("beta")] -= math.log(batch)
     means += [math.log(factor) for factor, _ in FACTORS.values()]
     deviations = [deviation for _, deviation in (*TERMS.values(), *FACTORS.values())]
     more = kinds - 1  # the first is what the others are compared with
     return Prior(np.array(means + [0.0] * more), np.array(deviations + [_KIND_DEVIATION] * more))
 
 
-def seconds(parameters: Floats, of: Traits) -> tuple[Floats, dict[str, Floats]]:
-    """Samples a second of each plan, (plans,), and seconds of a step by resource.
+def seconds(parameters: Floats, of: Traits) -> Step:
+    """What a step of each plan takes.
 
     Args:
-        parameters: Logarithms, in the order of `TERMS`, `FACTORS`, and the speed of each kind of node past the first.
+        parameters: Logarithms, in the order of `NAMES`, and the speed of each kind of node past the first.
     """
-    p = dict(zip(_NAMES, np.exp(np.clip(parameters, -40.0, 40.0))))
-    speeds = np.exp(np.concatenate([[0.0], np.clip(parameters[len(_NAMES) :], -10.0, 10.0)]))
-    each = (p["alpha"] + p["beta"] * of.batches / of.cores ** p["cores"]) / speeds[of.kinds]
-    slowest = np.where(of.counts > 0, each, 0.0).max(1)
-    left_out = np.log(of.waited_for) - np.log(of.workers - of.waited_for + 1)
-    waiting = slowest * (1 + p["straggling"] * np.maximum(left_out, 0.0))
-    past_two = np.maximum(of.workers - 2, 0)
-    network = p["ring"] * of.ring + p["inside"] * of.inside
-    network = network + (of.ring > 0) * (p["ring_worker"] * past_two + p["ring_node"] * np.maximum(of.nodes - 2, 0))
-    network = network + (of.inside > 0) * p["inside_worker"] * past_two
-    network = network + p["to_servers"] * of.to_servers + p["to_workers"] * of.to_workers
+    p = by_name(parameters)
+    speeds = np.exp(np.concatenate([[0.0], np.clip(parameters[len(NAMES) :], -10.0, 10.0)]))
+    fixed, sample = compute(p, of.overhead, of.work, of.cores, speeds[of.kinds])
+    grown = sample * of.batches
+    each = fixed + grown
+    there = of.counts > 0
+    at = np.where(there, each, -1.0).argmax(1)
+    rows = np.arange(at.size)
+    slowest = each[rows, at]
     has_servers = of.servers > 0
-    update = has_servers * p["update"] * of.workers / np.maximum(of.servers, 1) / of.server_cores
-    tasks = has_servers * (p["worker"] * of.workers + p["server"] * of.servers)
-    moving = network + update
-    power = 1 + p["hiding"]
-    longer = np.maximum(waiting, moving)
-    together = longer * ((waiting / longer) ** power + (moving / longer) ** power) ** (1 / power) + tasks
-    apart = (of.counts * of.batches / (each + (moving + tasks)[:, None])).sum(1)
-    throughput = np.where(of.synchronous > 0, of.samples / together, apart)
-    parts = dict(zip(_RESOURCES, (np.where(of.synchronous > 0, waiting, slowest), network, update, tasks)))
-    return np.asarray(throughput), parts
+    past_two = np.maximum(of.workers - 2, 0)
+    left_out = np.log(of.waited_for) - np.log(of.workers - of.waited_for + 1)
+    terms = {
+        "alpha": fixed[rows, at],
+        "beta": grown[rows, at],
+        "straggling": slowest * p["straggling"] * np.maximum(left_out, 0.0),
+        "ring": p["ring"] * of.ring,
+        "ring_worker": (of.ring > 0) * p["ring_worker"] * past_two,
+        "ring_node": (of.ring > 0) * p["ring_node"] * np.maximum(of.nodes - 2, 0),
+        "inside": p["inside"] * of.inside,
+        "inside_worker": (of.inside > 0) * p["inside_worker"] * past_two,
+        "to_servers": p["to_servers"] * of.to_servers,
+        "to_workers": p["to_workers"] * of.to_workers,
+        "handling": has_servers * p["handling"] * of.pushed,
+        "update": has_servers * p["update"] * of.pushed * of.workers / np.maximum(of.servers, 1) / of.server_cores,
+        "worker": has_servers * p["worker"] * of.workers,
+        "server": has_servers * p["server"] * of.servers,
+    }
+    together, resources = _synchronous(p, slowest, terms)
+    throughput = of.samples / together
+    if (of.synchronous == 0).any():
+        apart, parts = _asynchronous(p, each, terms, of)
+        throughput = np.where(of.synchronous > 0, throughput, apart)
+        resources = {name: np.where(of.synchronous > 0, resources[name], parts[name]) for name in RESOURCES}
+    return Step(np.asarray(throughput), terms, resources)
+
+
+def by_name(parameters: Floats) -> dict[str, float]:
+    """The parameters, no longer logarithms."""
+    return dict(zip(NAMES, np.exp(np.clip(parameters, -40.0, 40.0)).tolist()))
+
+
+def compute(
+    p: Mapping[str, float], overhead: Floats, work: Floats, cores: Floats, speed: Floats | float
+) -> tuple[Floats, Floats]:
+    """Seconds of workers' compute that do not depend on the batch, and those of each sample."""
+    # Less than a core slows all of a step down; more than one speeds up what grows with the batch.
+    pace = np.minimum(cores, 1.0) * speed
+    return p["alpha"] * overhead / pace, p["beta"] * work / np.maximum(cores, 1.0) ** p["cores"] / pace
+
+
+def _synchronous(
+    p: Mapping[str, float], slowest: Floats, terms: Mapping[str, Floats]
+) -> tuple[Floats, dict[str, Floats]]:
+    """Seconds of a step that waits for its workers, and by resource."""
+    waiting = slowest + terms["straggling"]
+    ring = sum((terms[name] for name in ("ring", "ring_worker", "ring_node", "inside", "inside_worker")), 0.0 * slowest)
+    at_once = 1 + p["streaming"]
+    nics = _norm(at_once, terms["to_servers"], terms["to_workers"], terms["handling"])
+    moving = ring + _norm(at_once, nics, terms["update"])
+    tasks = terms["worker"] + terms["server"]
+    behind = p["forward"] * waiting + np.maximum((1 - p["forward"]) * waiting, moving)
+    together = np.maximum(_norm(1 + p["hiding"], waiting, moving), behind) + tasks
+    parts = dict(zip(RESOURCES, (waiting, ring + nics, terms["update"], tasks)))
+    return np.asarray(together), parts
+
+
+def _asynchronous(
+    p: Mapping[str, float], each: Floats, terms: Mapping[str, Floats], of: Traits
+) -> tuple[Floats, dict[str, Floats]]:
+    """Samples a second where no worker waits for another, and seconds of one worker's step by resource.
+
+    Workers take turns at the busiest server, which needs `demand` seconds for each; in between each is by itself.
+    """
+    at_server = _norm(1 + p["streaming"], terms["to_servers"], terms["update"])
+    demand = (at_server + terms["worker"]) / of.workers
+    # A lone transfer streams through both NICs at once: beyond the server's part it waits for the worker's own.
+    beyond = np.maximum(terms["to_workers"] + terms["handling"] - demand, 0.0)
+    alone = beyond + terms["server"]
+    by_itself = each + alone[:, None]
+    usual = of.workers / np.maximum((of.counts / by_itself).sum(1), _TINY)
+    short = of.workers * demand - usual
+    response = 0.5 * (short + np.sqrt(short**2 + 4 * demand * usual))
+    rate = 1 / (by_itself + response[:, None])
+    # Under a bound on staleness all go at the pace of the slowest in the long run.
+    slowest = np.where(of.counts > 0, rate, np.inf).min(1)
+    rate = np.where(of.bounded[:, None] > 0, slowest[:, None], rate)
+    throughput = (of.counts * of.batches * rate).sum(1)
+    whole = np.maximum(at_server + terms["worker"], _TINY)
+    moved = np.minimum(terms["to_servers"] / whole, 1.0)
+    applied = np.minimum(terms["update"] / whole, 1.0 - moved)
+    own = (of.counts * each).sum(1) / of.workers
+    rest = response * np.maximum(1 - moved - applied, 0.0) + terms["server"]
+    network = beyond + response * moved
+    return throughput, dict(zip(RESOURCES, (own, network, response * applied, rest)))
+
+
+def _norm(power: float, *parts: Floats) -> Floats:
+    """(Σ partᵖ)^(1/p): their sum at 1, the longest at infinity."""
+    longest = np.maximum(np.maximum.reduce(parts), _TINY)
+    return np.asarray(longest * sum((part / longest) ** power for part in parts) ** (1 / power))
 
 
 def slopes(parameters: Floats, of: Traits) -> tuple[Floats, Floats]:
     """Logarithm of the throughput, (plans,), and how it changes with each parameter, (plans, parameters)."""
     step = 1e-4
-    here = np.log(seconds(parameters, of)[0])
+    here = np.log(seconds(parameters, of).throughput)
     columns = []
     for i in range(len(parameters)):
         moved = parameters.copy()
         moved[i] += step
-        columns.append((np.log(seconds(moved, of)[0]) - here) / step)
+        columns.append((np.log(seconds(moved, of).throughput) - here) / step)
     return here, np.stack(columns, 1)

@@ -9,14 +9,19 @@ from statistics import median
 import numpy as np
 from scipy.stats import norm, t
 
-from headgate.cluster import Cluster
+from headgate.cluster import Cluster, Node
+from headgate.jobs import Job
 from headgate.planning import fitting, physics
-from headgate.planning.traits import Floats, Indices, traits
+from headgate.planning.candidates import tells
+from headgate.planning.cost import Costs
+from headgate.planning.traits import NOTHING, Floats, Indices, traits
 from headgate.plans import Plan, Prediction
+from headgate.profiles import Profile
 
 _NOISE, _NOISE_WEIGHT = 0.012, 4  # usual deviation of a measurement's logarithm, and what it weighs in measurements
 _CAUTION = 0.25  # deviations by which an uncertain plan is marked down
 _EQUAL = _NOISE / 2  # of the logarithm: plans that measurements can hardly tell apart
+_TRUST = (3.0, 0.8)  # deviations of a profile's seconds beside measurements: so many times its own, and at least
 _BUDGETS = (0.15, 0.3, 0.5, 0.75, 1.0)  # parts of the plans, those with the fewest tasks first
 _OUTCOMES = norm.ppf((np.arange(12) + 0.5) / 12)
 _LOOKED_AT = 400  # plans of a large space that may turn out the best, and that may be asked for
@@ -25,16 +30,30 @@ _LOOKED_AT = 400  # plans of a large space that may turn out the best, and that 
 class Planner:
     """Chooses from a space of plans. Deterministic: the same measurements give the same answers.
 
+    With a profile it begins with what the cost model says of each plan, and measurements correct that; without, with
+    what is usual.
+
     Args:
         space: Plans, each once.
+        job: What runs; with a profile it says whether GPUs may be used and whether what is sent is encrypted.
         cluster: Where they are placed; None: nothing is known of their nodes.
+        profile: What the job costs; None, or one that has no time of a step: not known.
         seed: Which of the plans of a very large space are looked at, beside the most promising ones.
 
     Raises:
         ValueError: There is no plan.
+        UsageError: With a profile: a cluster without nodes.
     """
 
-    def __init__(self, space: Sequence[Plan], *, cluster: Cluster | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        space: Sequence[Plan],
+        *,
+        job: Job | None = None,
+        cluster: Cluster | None = None,
+        profile: Profile | None = None,
+        seed: int = 0,
+    ) -> None:
         self._space = list(dict.fromkeys(space))
         if not self._space:
             raise ValueError("a Planner needs at least one plan; the space is empty")
@@ -46,6 +65,10 @@ class Planner:
         self._failed: dict[int, str] = {}
         self._tasks = np.array([plan.tasks for plan in self._space])
         self._belief: fitting.Belief | None = None
+        self._costs: Costs | None = None
+        if profile is not None and tells(profile):
+            there = cluster if cluster is not None else Cluster((Node("node", cores=1.0, memory_bytes=1 << 40),))
+            self._costs = Costs(job or Job(name="job", run="true"), there, profile)
 
     def tell(self, plan: Plan, *, throughput: float, step_time: float | None = None) -> None:
         """What a plan was measured to bring; repeated measurements of one plan are averaged.
@@ -163,27 +186,42 @@ class Planner:
     def _believe(self) -> fitting.Belief:
         if self._belief is None:
             told = {i: logs for i, logs in self._told.items() if i not in self._failed}
-            self._traits = traits(self._space, self._cluster, median(self._batches) if self._batches else 1.0)
+            usual_batch = median(self._batches) if self._batches else 1.0
+            known = self._costs.known if self._costs is not None else NOTHING
+            self._traits = traits(self._space, self._cluster, usual_batch, known)
             spare = [log - sum(logs) / len(logs) for logs in told.values() for log in logs if len(logs) > 1]
             free = sum(len(logs) - 1 for logs in told.values())
             noise = math.sqrt((_NOISE_WEIGHT * _NOISE**2 + sum(x * x for x in spare)) / (_NOISE_WEIGHT + free))
             logs = [sum(each) / len(each) for each in told.values()]
-            samples = self._traits.samples
-            step = median(samples[i] / math.exp(log) for i, log in zip(told, logs)) if told else 1.0
-            batch = math.exp(np.log(samples / self._traits.workers).mean())
-            usual = physics.prior(step, batch, len(self._traits.kind_names))
+            usual = self._usual(list(told), logs) if self._costs is None else self._informed(self._costs.prior)
             sigma = [noise / math.sqrt(len(each)) for each in told.values()]
             self._belief = fitting.fit(self._traits, usual, list(told), logs, sigma)
         return self._belief
 
+    def _informed(self, informed: physics.Prior) -> physics.Prior:
+        """What the profile says; once there are measurements they have the word, as far as they reach."""
+        if not self._told:
+            return informed
+        terms = len(physics.TERMS)
+        free = np.maximum(_TRUST[0] * informed.deviation[:terms], _TRUST[1])
+        return physics.Prior(informed.mean, np.concatenate([free, informed.deviation[terms:]]))
+
+    def _usual(self, told: Sequence[int], logs: Sequence[float]) -> physics.Prior:
+        """What is usual for a job of which there is no profile."""
+        samples = self._traits.samples
+        step = median(samples[i] / math.exp(log) for i, log in zip(told, logs)) if told else 1.0
+        batch = math.exp(np.log(samples / self._traits.workers).mean())
+        return physics.prior(step, batch, len(self._traits.kind_names))
+
     def _prediction(self, at: int) -> Prediction:
         belief = self._believe()
-        throughput, parts = physics.seconds(belief.physics, self._traits)
+        step = physics.seconds(belief.physics, self._traits)
+        free = 2.0 if self._costs is None else 8.0
         # The band is 90 % of Student's t: how large deviations are is itself known from few measurements only.
-        mean, off = belief.mean[at], t.ppf(0.95, max(len(self._told) / 2, 2.0)) * belief.deviation[at]
+        mean, off = belief.mean[at], t.ppf(0.95, max(len(self._told) / 2, free)) * belief.deviation[at]
         # What physics says of the parts, in proportion to what is predicted of the whole.
-        scale = float(throughput[at] / math.exp(mean))
-        seconds = {name: float(values[at]) * scale for name, values in parts.items() if values[at] > 0}
+        scale = float(step.throughput[at] / math.exp(mean))
+        seconds = {name: float(values[at]) * scale for name, values in step.resources.items() if values[at] > 0}
         return Prediction(
             plan=self._space[at],
             throughput=math.exp(mean),

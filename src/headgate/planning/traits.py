@@ -4,17 +4,65 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headgate.cluster import Cluster, Node
+from headgate.planning.kinds import name_of
 from headgate.plans import Plan
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
+
+_SERVER_CORES = 2.0  # a server has one thread for the network and one that adds up
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What workers of a node run on, beside a core of the node that a job's profile was measured on.
+
+    Args:
+        overhead: Compute that does not depend on the batch, relative.
+        work: Compute of a sample, relative.
+        gpu: Whether it is a GPU, which cores do not speed up.
+        core: Speed of a core of the node, relative: what its servers go by.
+    """
+
+    overhead: float = 1.0
+    work: float = 1.0
+    gpu: bool = False
+    core: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a job's profile says of it and of nodes.
+
+    Args:
+        devices: What workers run on, by the name of the node.
+        usual_rate: Bytes a second of a NIC of which nobody said it.
+        dense: Part of the model, counted in bytes, whose gradient is dense.
+        sparse_sample: Part of the model whose gradient is sparse that a sample touches.
+        sparse_most: The same of the largest batch: all of it.
+        batch: Samples of a step as the script asks for them; None: not known.
+    """
+
+    devices: Mapping[str, Device] = field(default_factory=dict)
+    usual_rate: float | None = None
+    dense: float = 1.0
+    sparse_sample: float = 0.0
+    sparse_most: float = 0.0
+    batch: int | None = None
+
+    def sparse(self, batch: Floats) -> Floats:
+        """Part of the model whose gradient is sparse that batches touch."""
+        return np.asarray(np.minimum(self.sparse_sample * batch, self.sparse_most))
+
+
+NOTHING = Known()
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +73,9 @@ class Traits:
     Args:
         counts: Workers of each class, (plans, classes).
         batches: Samples of a step of each worker of the class.
-        cores: Cores of each worker of the class; 1 where nobody said.
+        cores: Cores of each worker of the class; 1 where nobody said, and on a GPU.
+        overhead: Relative compute of the class's device that does not depend on the batch.
+        work: Relative compute of a sample.
         kinds: Index of the kind of node that the class is on.
         kind_names: Names of the kinds.
         workers: Workers of the plan, (plans,).
@@ -37,14 +87,20 @@ class Traits:
         to_servers: Copies of the model each way through the busiest NIC of a node with servers, in units of the
             fastest NIC.
         to_workers: The same of a node without.
-        server_cores: Cores of each server; 1 where nobody said.
+        pushed: Copies of the model that a worker pushes in a step: less than 1 where sparse layers move only rows that
+            are used.
+        server_cores: Cores of the slowest server; 1 where nobody said.
         synchronous: 1 or 0.
+        bounded: 1 where asynchronous workers may be only so far ahead, else 0.
+        samples: Samples of a step that count.
         shape: Columns that tell plans apart for what physics leaves over: logarithms and flags; constant ones left out.
     """
 
     counts: Floats
     batches: Floats
     cores: Floats
+    overhead: Floats
+    work: Floats
     kinds: Indices
     kind_names: tuple[str, ...]
     workers: Floats
@@ -55,92 +111,143 @@ class Traits:
     nodes: Floats
     to_servers: Floats
     to_workers: Floats
+    pushed: Floats
     server_cores: Floats
     synchronous: Floats
+    bounded: Floats
+    samples: Floats
     shape: Floats
 
-    @property
-    def samples(self) -> Floats:
-        """Samples of a step that count, (plans,)."""
-        return np.asarray((self.counts * self.batches).sum(1) * self.waited_for / self.workers)
 
-
-def traits(space: Sequence[Plan], cluster: Cluster | None, batch: float) -> Traits:
+def traits(space: Sequence[Plan], cluster: Cluster | None, batch: float, known: Known = NOTHING) -> Traits:
     """The traits of plans.
 
     Args:
         space: At least one plan.
         cluster: Where they are placed; None: nothing is known of their nodes.
-        batch: Samples of a step of a worker whose plan does not say.
+        batch: Samples of a step of a worker whose plan does not say, where `known` does not either.
+        known: What the job's profile says.
     """
     nodes = {node.name: node for node in cluster.nodes} if cluster is not None else {}
-    fastest = max((node.nic_bytes_per_second or 0.0 for node in nodes.values()), default=0.0)
-    kinds = {_kind(node): None for node in nodes.values()} or {"": None}
-    kind_names = tuple(kinds)
-    rows = [_classes(plan, nodes, batch) for plan in space]
+    rate = _rates(nodes, known)
+    kind_names = tuple({name_of(node): None for node in nodes.values()} or {"": None})
+    rows = [_classes(plan, nodes, batch, known) for plan in space]
     width = max(len(row) for row in rows)
-    counts, batches, cores = (np.zeros((len(space), width)) for _ in range(3))
+    counts, batches, cores, overhead, work = (np.zeros((len(space), width)) for _ in range(5))
     kind = np.zeros((len(space), width), np.intp)
     for i, row in enumerate(rows):
-        for j, ((size, of_cores, name), count) in enumerate(sorted(row.items())):
+        for j, (each, count) in enumerate(sorted(row.items())):
+            size, of_cores, name, extra, more = each
             counts[i, j], batches[i, j], cores[i, j], kind[i, j] = count, size, of_cores, kind_names.index(name)
+            overhead[i, j], work[i, j] = extra, more
     cores[counts == 0] = 1.0
-    loads = [_loads(plan, nodes, fastest) for plan in space]
+    loads = [_loads(plan, rate) for plan in space]
     array = np.array(
         [
-            (plan.workers, plan.workers - plan.backup_workers, plan.servers, *load, plan.synchronous)
+            (
+                plan.workers,
+                plan.workers - plan.backup_workers,
+                plan.servers,
+                *load,
+                _server_cores(plan, nodes, known),
+                plan.synchronous,
+                plan.staleness is not None,
+            )
             for plan, load in zip(space, loads)
         ],
         dtype=np.float64,
     ).T
-    workers, waited_for, servers, ring, inside, on_nodes, to_servers, to_workers, synchronous = array
+    workers, waited_for, servers, *through, server_cores, synchronous, bounded = array
+    ring, inside, on_nodes, to_servers, to_workers = through
+    sparse = (counts * known.sparse(batches)).sum(1) / workers
+    pushed = known.dense + sparse
+    gathered = known.dense + sparse * workers / 2  # everybody gets the rows of all others
     return Traits(
         counts=counts,
         batches=batches,
         cores=cores,
+        overhead=overhead,
+        work=work,
         kinds=kind,
         kind_names=kind_names,
         workers=workers,
         waited_for=waited_for,
         servers=servers,
-        ring=ring,
-        inside=inside,
+        ring=ring * gathered,
+        inside=inside * gathered,
         nodes=on_nodes,
-        to_servers=to_servers,
-        to_workers=to_workers,
-        server_cores=np.array([plan.cores_per_server or 1.0 for plan in space]),
+        to_servers=to_servers * pushed,
+        to_workers=to_workers * pushed,
+        pushed=pushed,
+        server_cores=server_cores,
         synchronous=synchronous,
+        bounded=bounded,
+        samples=np.asarray((counts * batches).sum(1) * waited_for / workers),
         shape=_shape(space, rows, on_nodes, kind_names),
     )
 
 
-def _kind(node: Node) -> str:
-    gpus = "+".join(sorted(gpu.name for gpu in node.gpus))
-    return node.kind or f"{gpus or node.cpu_model} {node.core_gflops or ''}".strip()
+_Class = tuple[float, float, str, float, float]
+"""Samples of a step, cores, name of the kind of node, and what its device needs relative to others."""
 
 
-def _classes(plan: Plan, nodes: dict[str, Node], batch: float) -> Counter[tuple[float, float, str]]:
-    """Workers by samples of a step, cores and kind of node."""
+def _rates(nodes: Mapping[str, Node], known: Known) -> Callable[[str], float]:
+    """How much longer than through the fastest NIC bytes take through that of a node."""
+    there = {name: node.nic_bytes_per_second or known.usual_rate for name, node in nodes.items()}
+    fastest = max((rate or 0.0 for rate in there.values()), default=0.0)
+    return lambda name: fastest / rate if (rate := there.get(name)) else 1.0
+
+
+def _classes(plan: Plan, nodes: Mapping[str, Node], batch: float, known: Known) -> Counter[_Class]:
+    """Workers that are alike."""
     there = Counter(plan.worker_nodes)
-    found: Counter[tuple[float, float, str]] = Counter()
+    found: Counter[_Class] = Counter()
+    first = next(map(name_of, nodes.values()), "")
+    on_node: dict[str | None, tuple[float, str, float, float]] = {}
+    if plan.batch_per_worker is None and known.batch is not None:
+        batch = float(known.batch) / (plan.workers if plan.synchronous else 1)
     for i in range(plan.workers):
+        name = plan.worker_nodes[i] if plan.worker_nodes else None
+        if name not in on_node:
+            on_node[name] = _on_node(plan, nodes.get(name or ""), there[name or ""], first, known)
         size = plan.batch_per_worker
-        node = nodes.get(plan.worker_nodes[i]) if plan.worker_nodes else None
-        own = node.cores / there[node.name] if node is not None and not node.gpus else 1.0
-        cores = own if plan.cores_per_worker is None else plan.cores_per_worker
         samples = batch if size is None else size[i] if isinstance(size, tuple) else size
-        found[float(samples), cores, _kind(node) if node is not None else next(map(_kind, nodes.values()), "")] += 1
+        found[float(samples), *on_node[name]] += 1
     return found
 
 
-def _loads(plan: Plan, nodes: dict[str, Node], fastest: float) -> tuple[float, float, float, float, float]:
+def _on_node(plan: Plan, node: Node | None, workers: int, first: str, known: Known) -> tuple[float, str, float, float]:
+    """Cores, kind, and what its device needs, of each worker on a node."""
+    cores = plan.cores_per_worker
+    if node is None:
+        return 1.0 if cores is None else cores, first, 1.0, 1.0
+    device = known.devices.get(node.name, Device(gpu=bool(node.gpus) and cores is None))
+    if device.gpu:
+        return 1.0, name_of(node), device.overhead, device.work
+    own = node.cores / workers
+    return own if cores is None else min(cores, own), name_of(node), device.overhead, device.work
+
+
+def _server_cores(plan: Plan, nodes: Mapping[str, Node], known: Known) -> float:
+    """Cores of the slowest server, in cores of the node that the profile was measured on."""
+    if not known.devices or not plan.server_nodes:
+        return plan.cores_per_server or 1.0
+    there = Counter((*plan.worker_nodes, *plan.server_nodes))
+    return min(
+        server_cores(nodes[name], there[name], plan.cores_per_server) * known.devices[name].core
+        for name in dict.fromkeys(plan.server_nodes)
+        if name in nodes
+    )
+
+
+def server_cores(node: Node, tasks: int, stated: float | None) -> float:
+    """Cores that a server on a node of so many tasks applies updates with."""
+    return min(node.cores / tasks, _SERVER_CORES if stated is None else stated)
+
+
+def _loads(plan: Plan, slowness: Callable[[str], float]) -> tuple[float, ...]:
     """Ring over nodes, ring inside one, nodes with workers, and what goes through the busiest NICs of nodes with
     servers and of those without. A plan that is not placed has each task on a node of its own."""
-
-    def slowness(name: str) -> float:
-        rate = nodes[name].nic_bytes_per_second if name in nodes else None
-        return fastest / rate if rate else 1.0
-
     on = Counter(plan.worker_nodes or (f"worker {i}" for i in range(plan.workers)))
     if plan.strategy != "ps":
         ring = 2 * (plan.workers - 1) / plan.workers
@@ -159,15 +266,13 @@ def _loads(plan: Plan, nodes: dict[str, Node], fastest: float) -> tuple[float, f
     return 0.0, 0.0, float(len(on)), with_servers, without
 
 
-def _shape(
-    space: Sequence[Plan], rows: Sequence[Counter[tuple[float, float, str]]], nodes: Floats, kinds: Sequence[str]
-) -> Floats:
+def _shape(space: Sequence[Plan], rows: Sequence[Counter[_Class]], nodes: Floats, kinds: Sequence[str]) -> Floats:
     table = []
     for plan, classes, on_nodes in zip(space, rows, nodes):
         there = Counter(plan.worker_nodes).values() or (1,)
-        sizes = [size for size, _, _ in classes]
+        sizes = [size for size, *_ in classes]
         staleness = 0.0 if plan.synchronous else 9.0 if plan.staleness is None else min(plan.staleness, 8.0)
-        of_kind = [sum(count for (*_, name), count in classes.items() if name == kind) for kind in kinds]
+        of_kind = [sum(count for (_, _, name, *_), count in classes.items() if name == kind) for kind in kinds]
         table.append(
             [
                 math.log(plan.workers),

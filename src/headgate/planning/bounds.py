@@ -1,0 +1,109 @@
+"""What no layout of a space can exceed: how far a plan that was found may be from the best."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headgate.planning import physics
+from headgate.planning.spaces import Flags, Mode, Space
+from headgate.planning.traits import Floats
+
+
+def bound(space: Space) -> float:
+    """Samples a second that no layout of a space brings more than, by the cost model.
+
+    For each number of workers, and each slowness of a NIC that is the worst among theirs, the fastest devices that are
+    left compute, with a batch that divides freely; gradients cross that NIC once, or around a ring, and under parameter
+    servers the NICs of all nodes share the bytes. Workers on one node send nothing. What only adds (updates, bytes of
+    sparse rows, limits of cores and memory) is left out.
+    """
+    return max((_Bound(space, mode).most() for mode in space.modes), default=0.0)
+
+
+class _Bound:
+    def __init__(self, space: Space, mode: Mode) -> None:
+        self._space, self._mode = space, mode
+        self._p = physics.by_name(space.costs.prior.mean)
+        self._batch = float(space.costs.batch * mode.scale)
+        most = space.job.limits.workers[1]
+        self._most = min(int(self._batch), most) if most is not None else int(self._batch)
+        self._fewest = max(space.job.limits.workers[0], mode.scale if mode.scale > 1 else 1, 1 + mode.backups)
+        self._dense = space.costs.known.dense
+
+    def most(self) -> float:
+        space, best = self._space, 0.0
+        for kind in sorted(set(space.kind.tolist())):
+            best = max(best, self._together(space.kind == kind))
+        for level in sorted(set(space.slowness.tolist())):
+            best = max(best, self._apart(space.slowness <= level, float(level)))
+        return best
+
+    def _together(self, among: Flags) -> float:
+        """Where all workers are on one node."""
+        among = among & (self._space.workers > 0)
+        if not among.any():
+            return 0.0
+        most = int(self._space.workers[among].max())
+        fixed, rates, _ = self._devices(among, nodes=1)
+        workers = np.arange(self._fewest, min(most, self._most) + 1).astype(np.float64)
+        if not workers.size:
+            return 0.0
+        inside = np.asarray(self._p["inside"] * self._dense * 2 * (workers - 1) / workers)
+        return self._samples(workers, fixed, rates, inside, np.zeros_like(workers))
+
+    def _apart(self, among: Flags, level: float) -> float:
+        """Where they are on several nodes, the slowest NIC of which is given."""
+        among = among & (self._space.workers > 0)
+        fixed, rates, largest = self._devices(among, nodes=None)
+        workers = np.arange(max(self._fewest, 2), min(rates.size, self._most) + 1).astype(np.float64)
+        if not workers.size:
+            return 0.0
+        p, all_rates = self._p, float((self._space.free / self._slowness()).sum())
+        nodes = np.maximum(np.ceil(workers / largest), 2)
+        ring = p["ring"] * self._dense * 2 * (workers - 1) / workers * level
+        ring = ring + p["ring_worker"] * (workers - 2) + p["ring_node"] * (nodes - 2)
+        crossing = p["to_servers"] * self._dense * np.maximum(2 * (workers - largest) / all_rates, level)
+        return self._samples(workers, fixed, rates, ring, crossing)
+
+    def _samples(self, workers: Floats, fixed: float, rates: Floats, ring: Floats, crossing: Floats) -> float:
+        """The most samples a second among numbers of workers, by what both ways to add gradients up take at least."""
+        p, batch, speed = self._p, self._batch, rates[workers.astype(np.intp) - 1]
+        if not self._mode.synchronous:
+            alone = workers / (fixed + batch * workers / speed)
+            return float(np.max(batch * np.minimum(alone, workers / np.maximum(crossing, 1e-12))))
+        left_out = np.log(workers - self._mode.backups) - np.log(self._mode.backups + 1)
+        waiting = (fixed + batch / speed) * (1 + p["straggling"] * np.maximum(left_out, 0.0))
+        step = self._step(waiting, ring)
+        if self._space.serves:
+            handled = np.maximum(crossing, p["handling"] * self._dense)
+            serving = self._step(waiting, handled) + p["worker"] * workers + p["server"]
+            step = serving if self._mode.backups else np.minimum(step, serving)
+        return float(np.max(batch / step))
+
+    def _step(self, waiting: Floats, moving: Floats) -> Floats:
+        power = 1 + self._p["hiding"]
+        together = (waiting**power + moving**power) ** (1 / power)
+        behind = self._p["forward"] * waiting + np.maximum((1 - self._p["forward"]) * waiting, moving)
+        return np.asarray(np.maximum(together, behind))
+
+    def _devices(self, among: Flags, nodes: int | None) -> tuple[float, Floats, float]:
+        """Least seconds that do not depend on the batch; samples a second of the fastest 1, 2, ... workers; most
+        workers of a node. Of so many nodes of each kind; None: of all."""
+        space = self._space
+        fast, whole, fixed, largest = [np.zeros(0)], 0.0, np.inf, 1.0
+        for kind in sorted(set(space.kind[among].tolist())):
+            at = np.flatnonzero(among & (space.kind == kind))
+            cores = space.cores_alone[at]
+            alpha, sample = physics.compute(self._p, space.overhead[at], space.work[at], cores, space.speeds[at])
+            count = int(space.free[kind]) if nodes is None else nodes
+            most = int(space.workers[at].max())
+            fast.append(np.full(count * most, 1 / sample.min()))
+            whole += count * float((space.workers[at] / sample).max())
+            fixed, largest = min(fixed, float(alpha.min())), max(largest, float(most))
+        return fixed, np.minimum(np.cumsum(np.sort(np.concatenate(fast))[::-1]), whole), largest
+
+    def _slowness(self) -> Floats:
+        """Of the NIC of each kind of node; of one without patterns that of the fastest, which nothing exceeds."""
+        found = np.ones(len(self._space.free))
+        found[self._space.kind] = self._space.slowness
+        return found

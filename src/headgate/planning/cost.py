@@ -1,0 +1,249 @@
+"""What a plan costs: seconds of a step from a job's profile and the nodes, each part with its meaning.
+
+The formula is `planning.physics`; what is here are its parameters, as a profile and the nodes' rates give them, and how
+well each is known. `Planner` begins with the same ones and corrects them by what is measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headgate.cluster import Cluster, Node
+from headgate.errors import UsageError
+from headgate.jobs import Job
+from headgate.planning import devices, physics
+from headgate.planning.kinds import Kind, kinds, name_of
+from headgate.planning.memory import memory
+from headgate.planning.traits import Device, Floats, Known, Traits, traits
+from headgate.plans import Plan, Prediction
+from headgate.profiles import Profile
+from headgate.units import say_bits, say_bytes
+
+USUAL_RATE = 125e6
+"""Bytes a second of a NIC whose rate nobody said: 1 Gbit/s."""
+_WIRE = 1.08  # bytes on the wire and gaps between chunks, over the bytes of the model
+_INSIDE = 1.5e9  # bytes a second between processes of a node
+_APPLY = 1.5e9  # bytes of gradients a second that a core adds up
+_PLAIN, _SECRET = 0.37e-9, 1.25e-9  # seconds of a core for a byte sent or taken, in the clear and encrypted
+_ROUND = 2e-4  # seconds that a message to another node and back takes
+_BUCKET = 25e6  # bytes of gradients that an all-reduce takes at a time
+_ROW, _INDEX = 256.0, 8.0  # usual bytes of an embedding's row, and of the index in a sample that asks for it
+_BAND = 1.645  # standard deviations of a band that holds 90 %
+_LEFT_OVER = 0.12  # of the logarithm: what the formula leaves out
+
+_MEANING = {
+    "alpha": "compute that does not depend on the batch, of the slowest worker",
+    "beta": "compute of its samples, and reading them",
+    "straggling": "waiting for the slowest of several like it",
+    "ring": "gradients once around a ring, through the slowest NIC of it",
+    "ring_worker": "rounds of the ring, for each worker past the second",
+    "ring_node": "rounds of the ring, for each node past the second",
+    "inside": "gradients from worker to worker inside a node",
+    "inside_worker": "rounds inside a node, for each worker past the second",
+    "to_servers": "gradients and parameters each way through the busiest NIC of a node with servers",
+    "to_workers": "the same of a node without servers",
+    "handling": "a worker's cores send and take them",
+    "update": "the busiest server takes them, adds them up and sends them",
+    "worker": "messages of each worker",
+    "server": "messages of each server",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A part of a step.
+
+    Args:
+        name: Its name in the formula.
+        seconds: Of a step, before any of it hides behind another.
+        meaning: What happens in them.
+        resource: What is busy.
+        how: Where the number comes from.
+    """
+
+    name: str
+    seconds: float
+    meaning: str
+    resource: str
+    how: str
+
+
+class Costs:
+    """The cost model of one job on one cluster.
+
+    Args:
+        job: What runs; its limits say whether GPUs may be used, and whether what it sends is encrypted.
+        cluster: Where.
+        profile: What it costs.
+        measured_on: The node that the profile was measured on; None: not known, all cores count as equal.
+
+    Raises:
+        UsageError: The profile says nothing of the time of a step, or the cluster has no node.
+    """
+
+    def __init__(self, job: Job, cluster: Cluster, profile: Profile, *, measured_on: Node | None = None) -> None:
+        if not cluster.nodes:
+            raise UsageError(f"job {job.name!r}: the cluster has no node to plan for")
+        self.job = job
+        self.cluster = cluster
+        self.profile = profile
+        self.kinds: tuple[Kind, ...] = kinds(cluster.nodes)
+        gpus = job.limits.gpus != 0
+        try:
+            self.compute = tuple(devices.compute(profile, kind.node, measured_on, gpus) for kind in self.kinds)
+        except ValueError as error:
+            raise UsageError(f"job {job.name!r}: {error}; measure it with: headgate profile") from None
+        self.memory_of = memory(profile)
+        self._dense, self._sparse = float(profile.dense_bytes or 0), float(profile.sparse_bytes or 0)
+        self.batch = profile.batch or max((step.batch for step in profile.step_times), default=1)
+        self._bytes = max(self._dense + self._sparse, 1.0)
+        first = self.compute[0]
+        self._alpha, self._beta = max(first.alpha, 1e-9), max(first.beta, 1e-12)
+        self.known = self._known()
+        self._how: dict[str, str] = {}
+        self.prior = self._prior()
+        self.notes = self._notes()
+
+    # --- what is known -----------------------------------------------------------------------------------------------
+
+    def _known(self) -> Known:
+        by_name: dict[str, Device] = {}
+        for kind, each in zip(self.kinds, self.compute):
+            device = Device(each.alpha / self._alpha, each.beta / self._beta, each.gpu, each.core)
+            by_name |= dict.fromkeys(kind.names, device)
+        data = self.profile.dataset
+        row = (data.bytes_per_sample or 0.0) / _INDEX * _ROW if data is not None else 0.0
+        return Known(
+            devices=by_name,
+            usual_rate=USUAL_RATE,
+            dense=self._dense / self._bytes,
+            sparse_sample=(row or self._sparse) / self._bytes,
+            sparse_most=self._sparse / self._bytes,
+            batch=self.batch,
+        )
+
+    def _prior(self) -> physics.Prior:
+        size = self._bytes
+        fastest = max(kind.node.nic_bytes_per_second or USUAL_RATE for kind in self.kinds)
+        said = all(kind.node.nic_bytes_per_second for kind in self.kinds)
+        wire, unsure = _WIRE * size / fastest, 0.2 if said else 1.0
+        through = f"{say_bytes(size)} at {say_bits(fastest)}" + ("" if said else ", which nobody said for every node")
+        cpu = _PLAIN if not self.job.encrypt else _SECRET
+        secret = "encrypted" if self.job.encrypt else "in the clear"
+        error = max((fit.relative_error or 0.1 for fit in self.profile.fits), default=0.2)
+        measured = math.hypot(max(error, 0.03), self.compute[0].deviation)
+        buckets = max(self._dense / _BUCKET, 1.0)
+        grown, forward = devices.power(self.profile), self.profile.flops_per_sample_forward
+        part = forward / whole if forward and (whole := self.profile.flops_per_sample) else 1 / 3
+        usual = "usual, not measured"
+        values: dict[str, tuple[float, float, str]] = {
+            "alpha": (self._alpha, measured, self.compute[0].how),
+            "beta": (self._beta, measured, self.compute[0].how),
+            "ring": (wire, unsure, f"2(w-1)/w times {through}"),
+            "ring_worker": (2 * _ROUND / 2 * buckets, 1.0, usual),
+            "ring_node": (_ROUND / 4 * buckets, 1.0, usual),
+            "inside": (size / _INSIDE, 0.7, usual),
+            "inside_worker": (0.05 * size / _INSIDE, 1.0, usual),
+            "to_servers": (wire, unsure, f"copies that cross the NIC, times {through}"),
+            "to_workers": (wire, unsure, f"copies that cross the NIC, times {through}"),
+            "handling": (2 * cpu * size, 0.5, f"usual for data {secret}"),
+            "update": (size / _APPLY + 2 * cpu * size, 0.5, f"usual for data {secret}, over the server's cores"),
+            "worker": (_ROUND, 1.0, usual),
+            "server": (_ROUND / 4, 1.0, usual),
+            "straggling": (0.03, 0.7, usual),
+            "hiding": (1.5, 0.5, usual),
+            "cores": (*(grown or (0.7, 0.3)), "fitted to steps timed on several threads" if grown else usual),
+            "streaming": (6.0, 0.5, usual),
+            "forward": (part, 0.2, "the forward pass over the whole, in FLOPs" if forward else usual),
+        }
+        self._how = {name: how for name, (_, _, how) in values.items()}
+        speeds: dict[str, float] = {}
+        for kind, each in zip(self.kinds, self.compute):
+            speeds.setdefault(kind.name, math.hypot(each.deviation, 0.05))
+        means = [math.log(values[name][0]) for name in physics.NAMES] + [0.0] * (len(speeds) - 1)
+        deviations = [values[name][1] for name in physics.NAMES] + list(speeds.values())[1:]
+        return physics.Prior(np.array(means), np.array(deviations))
+
+    def _notes(self) -> tuple[str, ...]:
+        notes = []
+        unsaid = [kind for kind in self.kinds if not kind.node.nic_bytes_per_second]
+        if unsaid:
+            names = ", ".join(dict.fromkeys(kind.name or kind.names[0] for kind in unsaid))
+            notes.append(f"no NIC rate is known of {names}: {say_bits(USUAL_RATE)} is assumed; add `nic:` to say it")
+        for kind, each in zip(self.kinds, self.compute):
+            if each.deviation > 0.25:
+                notes.append(f"compute on {kind.name or kind.names[0]}: {each.how}")
+        if self._sparse > 0:
+            notes.append("rows of sparse layers that a sample touches are estimated from the bytes of a sample")
+        if self.profile.dense_bytes is None:
+            notes.append("the profile has no size of the model: what is sent counts as nothing")
+        if self.profile.batch is None:
+            notes.append(f"the profile has no batch: {self.batch} samples a step are assumed")
+        return tuple(dict.fromkeys(notes))
+
+    # --- predictions -------------------------------------------------------------------------------------------------
+
+    def traits(self, plans: Sequence[Plan]) -> Traits:
+        """The traits of plans, at least one.
+
+        Raises:
+            UsageError: A plan names a node that is not there.
+        """
+        for plan in plans:
+            for name in {*plan.worker_nodes, *plan.server_nodes} - self.known.devices.keys():
+                raise UsageError(f"the plan names node {name!r}; expected nodes of the cluster")
+        return traits(plans, self.cluster, 1.0, self.known)
+
+    def many(self, plans: Sequence[Plan]) -> tuple[Floats, Floats]:
+        """Samples a second of plans, and the standard deviations of their logarithms."""
+        logs, slopes = physics.slopes(self.prior.mean, self.traits(plans))
+        return np.exp(logs), np.sqrt(((slopes * self.prior.deviation) ** 2).sum(1) + _LEFT_OVER**2)
+
+    def predictions(self, plans: Sequence[Plan]) -> list[Prediction]:
+        """What plans are expected to bring, in their order."""
+        if not plans:
+            return []
+        of = self.traits(plans)
+        step = physics.seconds(self.prior.mean, of)
+        slopes = physics.slopes(self.prior.mean, of)[1]
+        deviation = np.sqrt(((slopes * self.prior.deviation) ** 2).sum(1) + _LEFT_OVER**2)
+        found = []
+        for i, plan in enumerate(plans):
+            middle, off = float(step.throughput[i]), math.exp(_BAND * float(deviation[i]))
+            parts = {name: float(values[i]) for name, values in step.resources.items() if values[i] > 0}
+            binds = max(parts, key=lambda name: parts[name])
+            found.append(Prediction(plan, middle, middle / off, middle * off, parts, binds))
+        return found
+
+    def predict(self, plan: Plan) -> Prediction:
+        """What a plan is expected to bring."""
+        return self.predictions([plan])[0]
+
+    def explain(self, plan: Plan) -> tuple[Term, ...]:
+        """The parts of a plan's step that take time, the longest first."""
+        step = physics.seconds(self.prior.mean, self.traits([plan]))
+        terms = [
+            Term(name, float(values[0]), _MEANING[name], physics.OF[name], self._how[name])
+            for name, values in step.terms.items()
+            if values[0] > 0
+        ]
+        return tuple(sorted(terms, key=lambda term: -term.seconds))
+
+    # --- memory ------------------------------------------------------------------------------------------------------
+
+    def memory(self, plan: Plan) -> dict[str, int]:
+        """Bytes of each task, by the names `worker-0`, ..., `server-0`, ..."""
+        usual = self.batch / (plan.workers if plan.synchronous else 1)
+        size, served = plan.batch_per_worker, plan.strategy == "ps"
+        sizes = size if isinstance(size, tuple) else [usual if size is None else size] * plan.workers
+        found = {f"worker-{i}": int(self.memory_of.of_worker(each, served)) for i, each in enumerate(sizes)}
+        return found | {f"server-{j}": int(self.memory_of.of_server(plan.servers)) for j in range(plan.servers)}
+
+
+def say_kind(kind: Kind) -> str:
+    """A kind of node for people."""
+    return name_of(kind.node) or kind.names[0]

@@ -1,0 +1,146 @@
+"""Seconds of compute on each kind of node, from what a profile measured on one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from headgate.cluster import Node
+from headgate.profiles import Profile, TimeFit
+
+_SINGLE = 0.25  # of a step that was timed at one batch size only: what may not depend on the batch
+_CPU_EFFICIENCY = 0.5  # a step's FLOPs a second over those of a large matrix product
+_GPU_EFFICIENCY = 0.35  # of the peak
+_PEAK: Mapping[str, float] = {
+    "k80": 2.8e12,
+    "m60": 4.8e12,
+    "p4": 5.5e12,
+    "p100": 9.5e12,
+    "v100": 14e12,
+    "t4": 8.1e12,
+    "l4": 30e12,
+    "l40": 91e12,
+    "a10": 31e12,
+    "a100": 19.5e12,
+    "h100": 67e12,
+    "h200": 67e12,
+}
+"""FLOP/s of GPUs in float32 as their makers state it; of a K80 one of its two chips."""
+_UNKNOWN_PEAK = 10e12
+_CORE_FLOPS = 50e9
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Seconds of a worker's step of b samples on c cores: alpha + beta·b / c^power; less than one core slows all.
+
+    Args:
+        alpha: Seconds that do not depend on the batch.
+        beta: Seconds that a sample adds, on one core or on the GPU.
+        gpu: Whether a GPU computes.
+        core: Speed of a core, relative to that of the node that was measured.
+        deviation: Of the logarithm, beside that of what was measured.
+        how: How it was found, for people.
+    """
+
+    alpha: float
+    beta: float
+    gpu: bool
+    core: float
+    deviation: float
+    how: str
+
+
+def power(profile: Profile) -> tuple[float, float] | None:
+    """The power of its cores that the speed of a worker grows with, and its deviation; None where it was not measured
+    with more threads than one."""
+    fits = sorted((fit for fit in timed(profile) if fit.device == "cpu"), key=lambda fit: fit.threads)
+    if not fits or fits[-1].threads == fits[0].threads:
+        return None
+    few, many = fits[0], fits[-1]
+    found = math.log(few.beta_seconds_per_sample / many.beta_seconds_per_sample) / math.log(many.threads / few.threads)
+    return min(max(found, 0.05), 1.0), 0.1
+
+
+def timed(profile: Profile) -> Sequence[TimeFit]:
+    """The lines that were fitted, and where none could be what a single batch size says."""
+    fits = [fit for fit in profile.fits if fit.beta_seconds_per_sample > 0 and math.isfinite(fit.alpha_seconds)]
+    known = {(fit.device, fit.threads) for fit in fits}
+    for step in profile.step_times:
+        if (step.device, step.threads) not in known and step.seconds > 0 and step.batch > 0:
+            known.add((step.device, step.threads))
+            each = step.seconds * (1 - _SINGLE) / step.batch
+            fits.append(TimeFit(step.device, step.threads, step.seconds * _SINGLE, each, None))
+    return fits
+
+
+def compute(profile: Profile, node: Node, measured_on: Node | None, gpus: bool = True) -> Compute:
+    """What workers on a node need.
+
+    Args:
+        profile: With at least one `timed` step, or FLOPs.
+        node: Where they are.
+        measured_on: The node that was measured; None: not known.
+        gpus: Whether the job may use GPUs.
+
+    Raises:
+        ValueError: The profile says nothing of the time of a step.
+    """
+    fits = timed(profile)
+    if not fits and profile.flops_per_sample is None:
+        raise ValueError("the profile has no seconds of a step and no FLOPs of a sample")
+    there = measured_on.core_gflops if measured_on is not None else None
+    core = node.core_gflops / there if node.core_gflops and there else 1.0
+    on_cpu = [fit for fit in fits if fit.device == "cpu"]
+    on_gpu = [fit for fit in fits if fit.device != "cpu"]
+    read = (profile.dataset.read_seconds_per_sample if profile.dataset is not None else None) or 0.0
+    if node.gpus and gpus:
+        alpha, beta, deviation, how = _on_gpu(profile, node.gpus[0].name, on_gpu, on_cpu)
+        return Compute(alpha, beta + read / core, True, core, deviation, how)
+    if on_cpu:
+        fit = min(on_cpu, key=lambda fit: fit.threads)
+        grown = power(profile) or (0.7, 0.0)
+        alpha, beta = fit.alpha_seconds, fit.beta_seconds_per_sample * fit.threads ** grown[0]
+        how = f"fitted to steps timed on {fit.threads} threads, {_times(core)}"
+        unsure = 0.05 if (node.core_gflops and there) or node == measured_on else 0.2
+        return Compute(max(alpha, 0.0) / core, (beta + read) / core, False, core, unsure, how)
+    speed = (node.core_gflops or 0.0) * 1e9 or _CORE_FLOPS
+    beta = on_gpu[0].beta_seconds_per_sample * peak(on_gpu[0].device)[0] / speed if on_gpu else 0.0
+    if profile.flops_per_sample is not None:
+        beta = profile.flops_per_sample / (speed * _CPU_EFFICIENCY)
+    how = "no step was timed on a CPU: from the speed of a core"
+    return Compute(beta, beta + read / core, False, core, 0.7, how)
+
+
+def _on_gpu(
+    profile: Profile, name: str, on_gpu: Sequence[TimeFit], on_cpu: Sequence[TimeFit]
+) -> tuple[float, float, float, str]:
+    for fit in on_gpu:
+        if fit.device == name:
+            return max(fit.alpha_seconds, 0.0), fit.beta_seconds_per_sample, 0.05, "fitted to steps timed on this GPU"
+    rate, known = peak(name)
+    if on_gpu:
+        fit = on_gpu[0]
+        slower = peak(fit.device)[0] / rate
+        how = f"from steps timed on {fit.device}, by the makers' peaks"
+        return max(fit.alpha_seconds, 0.0), fit.beta_seconds_per_sample * slower, 0.3 if known else 0.8, how
+    if profile.flops_per_sample is not None:
+        beta, how = profile.flops_per_sample / (rate * _GPU_EFFICIENCY), "no step was timed on a GPU: from its peak"
+    else:
+        beta = on_cpu[0].beta_seconds_per_sample * _CORE_FLOPS / rate
+        how = "no step was timed on a GPU and FLOPs are not known: from its peak and a usual core's"
+    return 10 * beta, beta, 0.6 if known else 1.0, how
+
+
+def peak(name: str) -> tuple[float, bool]:
+    """FLOP/s of a GPU by its name, and whether it is known."""
+    words = name.lower().replace("-", " ").replace("_", " ").split()
+    for word in words:
+        if word in _PEAK:
+            return _PEAK[word], True
+    return _UNKNOWN_PEAK, False
+
+
+def _times(core: float) -> str:
+    return "as on the node that was measured" if core == 1.0 else f"a core is {core:.2f} times as fast as there"

@@ -1,0 +1,45 @@
+"""Nodes that are alike count as one class: what a plan costs hangs on kinds and not on names."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from headgate.cluster import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Nodes that are alike in all that bears on a plan.
+
+    Args:
+        name: What people call it.
+        node: One of them.
+        names: Those of its nodes, in the order of the cluster.
+    """
+
+    name: str
+    node: Node
+    names: tuple[str, ...]
+
+
+def name_of(node: Node) -> str:
+    """What people call a kind of node: as the cluster says, else by its GPUs, or its CPU."""
+    gpus = "+".join(sorted(gpu.name for gpu in node.gpus))
+    return node.kind or f"{gpus or node.cpu_model} {node.core_gflops or ''}".strip()
+
+
+def kinds(nodes: Sequence[Node], used: Collection[str] = ()) -> tuple[Kind, ...]:
+    """The kinds of nodes, those first whose first node comes first.
+
+    Args:
+        nodes: All of them.
+        used: Names of nodes that are left out: others use them.
+    """
+    found: dict[object, list[Node]] = {}
+    for node in nodes:
+        gpus = tuple((gpu.name, gpu.memory_bytes) for gpu in node.gpus)
+        key = (node.kind, node.cores, node.memory_bytes, node.core_gflops, node.nic_bytes_per_second, gpus)
+        if node.name not in used:
+            found.setdefault((*key, node.cpu_model), []).append(node)
+    return tuple(Kind(name_of(alike[0]), alike[0], tuple(node.name for node in alike)) for alike in found.values())

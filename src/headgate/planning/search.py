@@ -1,0 +1,221 @@
+"""The best layout of a job: all are costed where they are few, else likely ones are bettered step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from headgate.errors import UsageError
+from headgate.planning import seeds
+from headgate.planning.bounds import bound
+from headgate.planning.cost import Costs, say_kind
+from headgate.planning.spaces import Space
+from headgate.planning.traits import Floats, Indices
+from headgate.plans import Plan, Prediction
+from headgate.units import say_bytes
+
+_EXACT = 20_000  # layouts that are all costed
+_BEAM = 3  # that are bettered at a time
+_ROUNDS = 30
+_EQUAL = 1e-3  # parts of the throughput that the model cannot tell apart
+_SAME = 1e-9
+_KEPT = 400  # of the best layouts that are remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search found.
+
+    Args:
+        best: The plan to run, and what it is expected to bring.
+        runners_up: The next best that differ in tasks, nodes or strategy, the best first.
+        bound: Samples a second that no plan can exceed by the model.
+        exact: Whether the best is the best there is by the model: the bound says so, or all were costed.
+        costed: Layouts that were costed.
+    """
+
+    best: Prediction
+    runners_up: tuple[Prediction, ...]
+    bound: float
+    exact: bool
+    costed: int
+
+    @property
+    def gap(self) -> float:
+        """How far the best may be from the bound, in parts of itself."""
+        return self.bound / self.best.throughput - 1
+
+
+def search(costs: Costs, *, used: Collection[str] = (), runners_up: int = 9) -> Found:
+    """The best plan of a job by its cost model; of equal ones that with fewest nodes, then fewest tasks.
+
+    Args:
+        costs: Job, cluster and profile.
+        used: Names of nodes that other jobs have.
+        runners_up: How many others to name.
+
+    Raises:
+        UsageError: No plan can run; the message says why for each kind of node.
+    """
+    looked = Looked(Space(costs, used))
+    top = looked.bounded()
+    best, *others = costs.predictions(looked.ranked(1 + runners_up))
+    return Found(best, tuple(others), max(top, best.throughput), looked.exact, looked.costed)
+
+
+class Looked:
+    """A space that was searched: the layouts that were seen to be good.
+
+    Raises:
+        UsageError: No layout can be.
+    """
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self.exact = False
+        self.costed = 0
+        self._rows: list[Indices] = []
+        self._facts: list[Floats] = []  # throughput, nodes, tasks, mode
+        if space.patterns:
+            self._look_everywhere(seeds.likely(space))
+        if not self._rows and not self.enumerate():
+            raise UsageError(_nowhere(space))
+        if not self.exact:
+            self._better()
+
+    def enumerate(self) -> bool:
+        """Cost all layouts, where they are few enough; whether one can be."""
+        if not self.exact and self.space.patterns and seeds.count(self.space) * len(self.space.modes) <= _EXACT:
+            self._look_everywhere(seeds.every(self.space))
+            self.exact = True
+        return bool(self._rows)
+
+    def bounded(self) -> float:
+        """Samples a second that no layout exceeds; costs all of them where that alone can tell."""
+        found = max(float(facts[:, 0].max()) for facts in self._facts)
+        limit = max(bound(self.space), found)
+        if limit > found * (1 + _SAME):
+            self.enumerate()
+        else:
+            self.exact = True
+        return max(float(facts[:, 0].max()) for facts in self._facts) if self.exact else limit
+
+    def _look_everywhere(self, rows: Indices) -> None:
+        for mode in range(len(self.space.modes)):
+            self._look(rows, mode)
+
+    def ranked(self, most: int) -> list[Plan]:
+        """The best plans that differ in strategy, tasks or nodes, the best first."""
+        rows, facts = np.concatenate(self._rows), np.concatenate(self._facts)
+        order = np.lexsort((facts[:, 2], facts[:, 1], -facts[:, 0]))
+        rows, facts = rows[order], facts[order]
+        equal = np.flatnonzero(facts[:, 0] >= facts[0, 0] * (1 - _EQUAL))
+        chosen = min(equal, key=lambda i: (facts[i, 1], facts[i, 2], i))
+        seen: set[tuple[object, ...]] = set()
+        plans: list[Plan] = []
+        for i in (chosen, *range(len(rows))):
+            row, mode = rows[i], self.space.modes[int(facts[i, 3])]
+            on = tuple(np.add.reduceat(row, self._starts())) if row.size else ()
+            key = (int((row * self.space.workers).sum()), int((row * self.space.servers).sum()), on, mode)
+            if key not in seen:
+                seen.add(key)
+                plans.append(self.space.plan(row, mode))
+            if len(plans) == most:
+                break
+        return plans
+
+    def _starts(self) -> Indices:
+        """Where the patterns of each kind begin."""
+        return np.flatnonzero(np.diff(self.space.kind, prepend=-1))
+
+    def _look(self, rows: Indices, mode: int) -> tuple[Indices, Floats]:
+        """Cost layouts; those that can be, and their throughput, the best first."""
+        costed = self.space.cost(rows, self.space.modes[mode])
+        self.costed += len(rows)
+        runs = np.flatnonzero(costed.throughput > 0)
+        order = np.lexsort((costed.tasks[runs], costed.nodes[runs], -costed.throughput[runs]))
+        runs = runs[order][:_KEPT]
+        if runs.size:
+            facts = np.stack([costed.throughput, costed.nodes, costed.tasks, np.full(len(rows), mode)], 1)
+            self._rows.append(rows[runs])
+            self._facts.append(facts[runs].astype(np.float64))
+        return rows[runs], costed.throughput[runs]
+
+    def _better(self) -> None:
+        """Better the best layouts by moving some nodes from one pattern to another, until no move helps."""
+        facts, rows = np.concatenate(self._facts), np.concatenate(self._rows)
+        order = np.argsort(-facts[:, 0], kind="stable")
+        beams: dict[bytes, tuple[Indices, int, float]] = {}
+        for i in order:
+            if len(beams) == _BEAM:
+                break
+            beams.setdefault(rows[i].tobytes(), (rows[i], int(facts[i, 3]), float(facts[i, 0])))
+        for row, mode, throughput in beams.values():
+            for _ in range(_ROUNDS):
+                around, values = self._look(_moves(self.space, row), mode)
+                if not len(around) or values[0] <= throughput * (1 + _SAME):
+                    break
+                row, throughput = around[0], float(values[0])
+
+
+def _moves(space: Space, row: Indices) -> Indices:
+    """Layouts near one: a power of two of nodes more or fewer of a pattern, or of another pattern of the same kind, or
+    of the same pattern of another kind."""
+    kinds, patterns = space.kind, len(space.patterns)
+    idle = space.free - np.bincount(kinds, weights=row, minlength=len(space.free)).astype(np.intp)
+    same = (space.workers[:, None] > 0) == (space.workers[None, :] > 0)
+    same &= space.servers[:, None] == space.servers[None, :]
+    found = []
+    for to in range(patterns):
+        steps = _steps(int(idle[kinds[to]]))
+        found += [(-1, to, step) for step in steps]
+    for at in np.flatnonzero(row).tolist():
+        steps = _steps(int(row[at]))
+        found += [(at, -1, step) for step in steps]
+        for to in range(patterns):
+            if to != at and kinds[to] == kinds[at]:
+                found += [(at, to, step) for step in steps]
+            elif to != at and same[at, to] and idle[kinds[to]]:
+                found += [(at, to, step) for step in _steps(int(min(row[at], idle[kinds[to]])))]
+    moved = np.repeat(row[None, :], len(found), 0)
+    table = np.array(found, np.intp).reshape(-1, 3)
+    lines = np.arange(len(found))
+    for column, sign in ((0, -1), (1, 1)):
+        there = table[:, column] >= 0
+        moved[lines[there], table[there, column]] += sign * table[there, 2]
+    return moved
+
+
+def _steps(most: int) -> list[int]:
+    """1, 2, 4, ... and all of them."""
+    steps = [1 << i for i in range(most.bit_length()) if 1 << i <= most]
+    return steps if not steps or steps[-1] == most else [*steps, most]
+
+
+def _nowhere(space: Space) -> str:
+    """Why no layout can be, for each kind of node."""
+    job, costs, memory = space.job, space.costs, space.costs.memory_of
+    least = memory.of_worker(1, served=False)
+    if space.serves:
+        least = min(least, memory.of_worker(1, served=True))
+    reasons = []
+    for kind, free in zip(costs.kinds, space.free):
+        node, name = kind.node, say_kind(kind)
+        most = min(node.memory_bytes, job.limits.memory_bytes or node.memory_bytes)
+        if not free:
+            reasons.append(f"{name}: other jobs use all {len(kind.names)}")
+        elif (job.limits.gpus or 0) > len(node.gpus):
+            reasons.append(f"{name} has {len(node.gpus)} GPUs, {job.limits.gpus} are asked for")
+        elif (job.limits.memory_bytes or 0) > node.memory_bytes:
+            asked = say_bytes(job.limits.memory_bytes or 0)
+            reasons.append(f"{name} has {say_bytes(node.memory_bytes)} of memory, {asked} are asked for")
+        elif least > most:
+            reasons.append(f"{name} allows {say_bytes(most)} of memory, a worker needs {say_bytes(least)}")
+    fewest = job.limits.workers[0]
+    if fewest > costs.batch:
+        reasons.append(f"{fewest} workers are asked for, a step has {costs.batch} samples to divide")
+    if not reasons:
+        reasons.append(f"there is no room for {fewest} workers and what they need")
+    return f"job {job.name!r}: no plan can run: {'; '.join(reasons)}; change its limits, its batch or the cluster"

@@ -1,0 +1,104 @@
+"""Layouts to begin a search from: all of them where they are few, else those that people and papers think of."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from headgate.planning import physics
+from headgate.planning.spaces import Space
+from headgate.planning.traits import Indices
+
+
+def count(space: Space) -> int:
+    """Layouts that there are."""
+    of_kind = [int((space.kind == kind).sum()) for kind in range(len(space.free))]
+    return math.prod(math.comb(int(free) + patterns, patterns) for free, patterns in zip(space.free, of_kind))
+
+
+def every(space: Space) -> Indices:
+    """All layouts, (layouts, patterns)."""
+    parts = []
+    for kind, free in enumerate(space.free):
+        patterns = int((space.kind == kind).sum())
+        parts.append(list(_shares(int(free), patterns)))
+    # Patterns are ordered by kind, so that what belongs to one kind stands side by side.
+    return np.array([sum(each, ()) for each in itertools.product(*parts)], np.intp).reshape(-1, len(space.patterns))
+
+
+def _shares(nodes: int, patterns: int) -> Iterator[tuple[int, ...]]:
+    """All ways to give up to so many nodes to patterns."""
+    if patterns == 0:
+        yield ()
+        return
+    for here in range(nodes + 1):
+        for rest in _shares(nodes - here, patterns - 1):
+            yield (here, *rest)
+
+
+def likely(space: Space) -> Indices:
+    """Workers on the first nodes of some orders, for numbers that grow by about a third; among themselves, with servers
+    beside them, on other nodes, or both."""
+    at = {(pattern.kind, pattern.workers, pattern.servers): i for i, pattern in enumerate(space.patterns)}
+    found: dict[tuple[int, ...], None] = {}
+    on_servers = _order(space, lambda rate, slow: (slow, rate))
+    for most in (True, False):
+        here = {kind: _workers(space, kind, most) for kind in range(len(space.free))}
+        for order in (_order(space, lambda rate, slow: (-rate, slow)), _order(space, lambda rate, slow: (slow, -rate))):
+            working = [kind for kind in order if here[kind]]
+            for nodes in _ladder(int(sum(space.free[kind] for kind in working))):
+                taken = _take(space, working, nodes, {})
+                for beside in (0, 1) if space.serves else (0,):
+                    row = [0] * len(space.patterns)
+                    for kind, number in taken.items():
+                        row[at[kind, here[kind], beside]] = number
+                    found[tuple(row)] = None
+                    left = int(space.free.sum()) - nodes
+                    for servers in _ladder(left) if space.serves else ():
+                        for each in (1, 3) if beside else (1,):
+                            more = list(row)
+                            for kind, number in _take(space, on_servers, servers, taken).items():
+                                more[at[kind, 0, each]] += number
+                            found[tuple(more)] = None
+    return np.array(list(found), np.intp).reshape(-1, len(space.patterns))
+
+
+def _workers(space: Space, kind: int, most: bool) -> int:
+    """Workers on each node of a kind; 0 where none can be."""
+    there = [pattern.workers for pattern in space.patterns if pattern.kind == kind and pattern.workers]
+    return (max(there) if most else min(there)) if there else 0
+
+
+def _order(space: Space, key: Callable[[float, float], tuple[float, float]]) -> list[int]:
+    """Kinds with patterns, by the most samples a second of a node and the slowness of its NIC."""
+    p = physics.by_name(space.costs.prior.mean)
+    _, sample = physics.compute(p, space.overhead, space.work, space.cores_alone, space.speeds)
+    rate = space.workers / sample
+    there = sorted(set(space.kind.tolist()))
+    facts = {
+        kind: (float(rate[space.kind == kind].max()), float(space.slowness[space.kind == kind][0])) for kind in there
+    }
+    return sorted(there, key=lambda kind: (*key(*facts[kind]), kind))
+
+
+def _take(space: Space, order: list[int], nodes: int, taken: dict[int, int]) -> dict[int, int]:
+    """So many nodes of the first kinds that have any left."""
+    found = {}
+    for kind in order:
+        number = min(nodes, int(space.free[kind]) - taken.get(kind, 0))
+        if number > 0:
+            found[kind] = number
+            nodes -= number
+    return found
+
+
+def _ladder(most: int) -> list[int]:
+    """1, 2, 3, 4, 6, 8, ... up to a number, which is the last."""
+    steps, step = [], 1
+    while step < most:
+        steps.append(step)
+        step = max(step + 1, step * 4 // 3)
+    return [*steps, most] if most >= 1 else []

@@ -1,0 +1,326 @@
+"""All the ways to lay a job out over kinds of nodes, costed many at a time without naming a node.
+
+A layout is a row of counts: how many nodes of each kind have a certain pattern of tasks (so many workers, so many
+servers on each). Thousands of nodes are as quick to cost as a few.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headgate.planning import physics
+from headgate.planning.cost import Costs
+from headgate.planning.kinds import name_of
+from headgate.planning.memory import most_gpu_bytes
+from headgate.planning.traits import Device, Floats, Indices, Traits, server_cores
+from headgate.plans import Plan, Strategy
+
+Flags = NDArray[np.bool_]
+
+_BISECTIONS = 26
+_ON_ONE = (2, 3)  # servers that a node may have besides one: it then carries a greater part of the model
+_SERVES = {"torch"}
+"""Frameworks that train under parameter servers, synchronously as well."""
+_JOINS = {"torch", "keras", "jax"}
+"""Frameworks that train with several workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """Tasks of a node: index of its kind, workers, servers."""
+
+    kind: int
+    workers: int
+    servers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """How workers go together: fields of `Plan`, and the multiple of the script's own batch."""
+
+    synchronous: bool = True
+    staleness: int | None = None
+    backups: int = 0
+    scale: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Costed:
+    """Layouts, costed.
+
+    Args:
+        throughput: Samples a second; 0 where a layout cannot be.
+        nodes: Nodes that it takes.
+        tasks: Workers and servers.
+        batches: Most samples of a step of each worker of a pattern.
+    """
+
+    throughput: Floats
+    nodes: Indices
+    tasks: Indices
+    batches: Floats
+
+
+class Space:
+    """The layouts of a job. Of each pattern there are its kind, workers, servers, the slowness of its NIC, and of its
+    workers the cores that they find, what their device needs and how fast it is.
+
+    Args:
+        costs: What they cost.
+        used: Names of nodes that other jobs have: nothing goes there.
+    """
+
+    def __init__(self, costs: Costs, used: Collection[str] = ()) -> None:
+        self.costs = costs
+        self.job = costs.job
+        self.names = tuple(tuple(name for name in kind.names if name not in used) for kind in costs.kinds)
+        self.free = np.array([len(names) for names in self.names], np.intp)
+        framework = costs.profile.framework
+        self.serves, self.joins = framework in _SERVES, framework in _JOINS
+        self.patterns = tuple(self._patterns())
+        self.modes = tuple(self._modes())
+        kinds = [costs.kinds[pattern.kind] for pattern in self.patterns]
+        self.kind = np.array([pattern.kind for pattern in self.patterns], np.intp)
+        self.workers = np.array([pattern.workers for pattern in self.patterns], np.intp)
+        self.servers = np.array([pattern.servers for pattern in self.patterns], np.intp)
+        found = [costs.known.devices.get(kind.node.name, Device()) for kind in kinds]
+        self._gpu = np.array([device.gpu for device in found], bool)
+        own = [kind.node.cores / max(p.workers, 1) for kind, p in zip(kinds, self.patterns)]
+        self.cores_alone = np.where(self._gpu, 1.0, np.array(own))
+        self.overhead = np.array([device.overhead for device in found])
+        self.work = np.array([device.work for device in found])
+        self._core = np.array([device.core for device in found])
+        rates = np.array([kind.node.nic_bytes_per_second or costs.known.usual_rate for kind in costs.kinds])
+        self.slowness = (rates.max() / rates)[self.kind]
+        self._memory = np.array([float(kind.node.memory_bytes) for kind in kinds])
+        self._gpu_memory = np.array([most_gpu_bytes(kind.node) for kind in kinds])
+        names = list(dict.fromkeys(name_of(node) for node in costs.cluster.nodes))
+        self._kind_names = tuple(names)
+        self._speed_of = np.array([names.index(kind.name) for kind in kinds], np.intp)
+        speeds = np.exp(np.concatenate([[0.0], costs.prior.mean[len(physics.NAMES) :]]))
+        self.speeds = speeds[self._speed_of]
+        self._p = physics.by_name(costs.prior.mean)
+
+    def _patterns(self) -> list[Pattern]:
+        limits = self.job.limits
+        most = 1 if not self.joins else min(limits.workers[1] or self.costs.batch, self.costs.batch)
+        found = []
+        for i, kind in enumerate(self.costs.kinds):
+            if not self.free[i] or (limits.memory_bytes or 0) > kind.node.memory_bytes:
+                continue
+            gpus, cores = len(kind.node.gpus), kind.node.cores
+            if limits.gpus == 0 or not gpus:
+                counts = {1, *(2,) * (cores >= 4), *(4,) * (cores >= 16)} if not limits.gpus else set()
+            else:
+                slots = gpus // (limits.gpus or 1)
+                counts = {count for count in (1, slots // 2, slots) if count >= 1} if slots else set()
+            here = sorted(count for count in counts if count <= most)
+            found += [Pattern(i, count, 0) for count in here]
+            if self.serves:
+                found += [Pattern(i, count, 1) for count in here]
+                found += [Pattern(i, 0, count) for count in (1, *_ON_ONE)]
+        return found
+
+    def _modes(self) -> list[Mode]:
+        """The user's mathematics first, then what they allow besides."""
+        allow, found = self.job.allow, [Mode()]
+        if "weak" in allow and self.joins:
+            found += [Mode(scale=scale) for scale in (2, 4, 8, 16)]
+        if allow and self.serves:
+            found += [Mode(backups=backups) for backups in (1, 2)]
+        if "async" in allow and self.serves:
+            found += [Mode(synchronous=False), Mode(synchronous=False, staleness=4)]
+        return found
+
+    # --- costing -----------------------------------------------------------------------------------------------------
+
+    def cost(self, rows: Indices, mode: Mode) -> Costed:
+        """What layouts bring.
+
+        Args:
+            rows: Nodes of each pattern, (layouts, patterns).
+            mode: How their workers go together.
+        """
+        counts = rows * self.workers
+        total, servers = counts.sum(1), (rows * self.servers).sum(1)
+        nodes, tasks = rows.sum(1), total + servers
+        cores = self._cores(tasks)
+        batch = self.costs.batch * mode.scale
+        runs = self._allowed(rows, total, servers, mode) & (total <= batch)
+        batches = self._batches(counts, cores, batch) if mode.synchronous else np.full(rows.shape, float(batch))
+        runs &= self._fits(rows, batches, servers)
+        throughput = np.zeros(len(rows))
+        if runs.any():
+            at = np.flatnonzero(runs)
+            of = self._traits(rows[at], batches[at], cores[at], float(batch), mode)
+            throughput[at] = physics.seconds(self.costs.prior.mean, of).throughput
+        return Costed(throughput, nodes, tasks, batches)
+
+    def _cores(self, tasks: Indices) -> Floats:
+        """Cores of each worker of a pattern, (layouts, patterns)."""
+        own = self.cores_alone[None, :]
+        if self.job.limits.cores is None:
+            return np.repeat(own, len(tasks), 0)
+        return np.where(self._gpu, 1.0, np.minimum(own, self._share(tasks)[:, None]))
+
+    def _share(self, tasks: Indices) -> Floats:
+        """Cores of each task, of those that the job may have."""
+        return np.maximum(np.floor((self.job.limits.cores or 0.0) / np.maximum(tasks, 1) * 100) / 100, 0.01)
+
+    def _allowed(self, rows: Indices, workers: Indices, servers: Indices, mode: Mode) -> Flags:
+        fewest, most = self.job.limits.workers
+        most = most if self.joins else 1
+        fine = (workers >= fewest) & (workers >= 1) & (rows >= 0).all(1)
+        if most is not None:
+            fine &= workers <= most
+        for kind in range(len(self.free)):
+            fine &= rows[:, self.kind == kind].sum(1) <= self.free[kind]
+        if not mode.synchronous or mode.backups:
+            fine &= (servers > 0) & (workers > mode.backups)
+        if mode.scale > 1:
+            fine &= workers >= mode.scale  # no worker takes more than the script's own batch
+        return np.asarray(fine)
+
+    def _batches(self, counts: Indices, cores: Floats, batch: int) -> Floats:
+        """Most samples of each worker, such that the slowest is done as soon as can be: whole numbers, at least 1."""
+        fixed, sample = physics.compute(self._p, self.overhead, self.work, cores, self.speeds)
+        there = np.where(counts > 0, counts, 0)
+        pace = (there / sample).sum(1)
+        usual = (batch + (there * fixed / sample).sum(1)) / np.where(pace > 0, pace, np.inf)
+        high = usual + np.where(there > 0, sample, 0.0).max(1) + 1e-12
+        low = np.zeros_like(high)
+        for _ in range(_BISECTIONS):
+            middle = 0.5 * (low + high)
+            each = np.maximum(np.floor((middle[:, None] - fixed) / sample), 1.0)
+            enough = (there * each).sum(1) >= batch
+            high, low = np.where(enough, middle, high), np.where(enough, low, middle)
+        return np.asarray(np.maximum(np.floor((high[:, None] - fixed) / sample + 1e-9), 1.0))
+
+    def _fits(self, rows: Indices, batches: Floats, servers: Indices) -> Flags:
+        """Whether all tasks find the memory that they need."""
+        memory, served = self.costs.memory_of, servers[:, None] > 0
+        worker = memory.worker + memory.sample * batches + np.where(served, 0.0, memory.sparse)
+        server = memory.server + memory.served / np.maximum(servers[:, None], 1)
+        misses = self.workers * worker + self.servers * server > self._memory
+        most = self.job.limits.memory_bytes
+        if most is not None:
+            misses |= (worker > most) & (self.workers > 0) | (server > most) & (self.servers > 0)
+        if memory.gpu is not None:
+            misses |= self._gpu & (self.workers > 0) & (memory.gpu + memory.gpu_sample * batches > self._gpu_memory)
+        return np.asarray(~(misses & (rows > 0)).any(1))
+
+    def _traits(self, rows: Indices, batches: Floats, cores: Floats, batch: float, mode: Mode) -> Traits:
+        counts = (rows * self.workers).astype(np.float64)
+        workers, servers = counts.sum(1), (rows * self.servers).sum(1).astype(np.float64)
+        works, serves, there = self.workers > 0, self.servers > 0, rows > 0
+        divided = np.maximum(servers, 1)[:, None]
+        away = self.servers * (workers[:, None] - self.workers) + self.workers * (divided - self.servers)
+        load = np.where(there & (servers > 0)[:, None], self.slowness * away / divided, 0.0)
+        nodes = (rows * works).sum(1).astype(np.float64)
+        ring = 2 * (workers - 1) / workers * (servers == 0)
+        slowest = np.where(there & works, self.slowness, 0.0).max(1)
+        sparse = (counts * self.costs.known.sparse(batches)).sum(1) / workers
+        pushed = self.costs.known.dense + sparse
+        gathered = self.costs.known.dense + sparse * workers / 2
+        waited_for = workers - mode.backups
+        samples = batch * waited_for / workers if mode.synchronous else batch * workers
+        stated = None if self.job.limits.cores is None else self._share((workers + servers).astype(np.intp))
+        return Traits(
+            counts=counts,
+            batches=batches,
+            cores=cores,
+            overhead=np.broadcast_to(self.overhead, rows.shape),
+            work=np.broadcast_to(self.work, rows.shape),
+            kinds=np.broadcast_to(self._speed_of, rows.shape),
+            kind_names=self._kind_names,
+            workers=workers,
+            waited_for=waited_for,
+            servers=servers,
+            ring=np.where(nodes > 1, ring * slowest, 0.0) * gathered,
+            inside=np.where(nodes > 1, 0.0, ring) * gathered,
+            nodes=nodes,
+            to_servers=np.where(serves, load, 0.0).max(1) * pushed,
+            to_workers=np.where(serves, 0.0, load).max(1) * pushed,
+            pushed=pushed,
+            server_cores=self._server_cores(there & serves, stated),
+            synchronous=np.full(len(rows), float(mode.synchronous)),
+            bounded=np.full(len(rows), float(mode.staleness is not None)),
+            samples=np.asarray(samples),
+            shape=np.zeros((len(rows), 0)),
+        )
+
+    def _server_cores(self, serving: Flags, stated: Floats | None) -> Floats:
+        """Cores of the slowest server of each layout."""
+        nodes = [self.costs.kinds[kind].node for kind in self.kind]
+        own = [
+            server_cores(node, max(p.workers + p.servers, 1), math.inf if stated is not None else None)
+            for node, p in zip(nodes, self.patterns)
+        ]
+        cores = np.broadcast_to(np.array(own), serving.shape)
+        if stated is not None:
+            cores = np.minimum(cores, stated[:, None])
+        least = np.where(serving, cores * self._core, np.inf).min(1)
+        return np.asarray(np.where(np.isfinite(least), least, 1.0))
+
+    # --- plans -------------------------------------------------------------------------------------------------------
+
+    def plan(self, row: Indices, mode: Mode) -> Plan:
+        """A layout as a plan, its nodes named: the first of each kind that are free."""
+        left = [list(reversed(names)) for names in self.names]
+        on_workers: list[str] = []
+        on_servers: list[str] = []
+        of_worker: list[int] = []
+        for i, (count, pattern) in enumerate(zip(row, self.patterns)):
+            for _ in range(int(count)):
+                name = left[pattern.kind].pop()
+                on_workers += [name] * pattern.workers
+                on_servers += [name] * pattern.servers
+                of_worker += [i] * pattern.workers
+        workers, servers = len(on_workers), len(on_servers)
+        strategy: Strategy = "ps" if servers else "single" if workers == 1 else "allreduce"
+        cores = None
+        if self.job.limits.cores is not None:
+            cores = float(self._share(np.array([workers + servers]))[0])
+        return Plan(
+            strategy=strategy,
+            workers=workers,
+            batch_per_worker=self._sizes(row, mode, of_worker),
+            servers=servers,
+            synchronous=mode.synchronous,
+            backup_workers=mode.backups,
+            staleness=mode.staleness,
+            worker_nodes=tuple(on_workers),
+            server_nodes=tuple(on_servers),
+            cores_per_worker=cores,
+            cores_per_server=cores if servers else None,
+        )
+
+    def _sizes(self, row: Indices, mode: Mode, of_worker: list[int]) -> int | tuple[int, ...] | None:
+        """Samples of each worker; None where that is the script's own matter."""
+        batch = self.costs.batch * mode.scale
+        if self.costs.profile.batch is None:
+            return None
+        if not mode.synchronous:
+            return batch
+        rows = row[None, :]
+        tasks = (rows * (self.workers + self.servers)).sum(1)
+        cores = self._cores(tasks)
+        fixed, sample = physics.compute(self._p, self.overhead, self.work, cores, self.speeds)
+        most = self._batches(rows * self.workers, cores, batch)[0]
+        sizes = [int(most[i]) for i in of_worker]
+        # What is too much comes off those that are done last.
+        done = [(-float(fixed[0, i] + sample[0, i] * size), -at) for at, (i, size) in enumerate(zip(of_worker, sizes))]
+        heapq.heapify(done)
+        for _ in range(sum(sizes) - batch):
+            while sizes[-done[0][1]] <= 1:
+                heapq.heappop(done)
+            late, at = done[0]
+            heapq.heapreplace(done, (late + float(sample[0, of_worker[-at]]), at))
+            sizes[-at] -= 1
+        return sizes[0] if len(set(sizes)) == 1 else tuple(sizes)

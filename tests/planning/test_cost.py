@@ -1,0 +1,252 @@
+"""What a plan costs, against steps worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from tests.planning.jobs import GIB, GIGABIT, cluster, gpus, job, nodes, profile
+
+from headgate.cluster import Cluster, Node
+from headgate.errors import UsageError
+from headgate.planning.cost import Costs
+from headgate.plans import Plan
+from headgate.profiles import Dataset, Profile, StepTime, TimeFit
+
+FOUR = cluster(nodes("a", 4), nodes("slow", 2, nic=GIGABIT / 5))
+ALL = ("a0", "a1", "a2", "a3")
+ONCE = 1.08 * 25e6 / GIGABIT  # seconds in which the model goes through a NIC
+
+
+def parts(plan: Plan, where: Cluster = FOUR, of: Profile | None = None, **of_job: Any) -> dict[str, float]:
+    """Seconds of a plan's step by the name of the part."""
+    costs = Costs(job(**of_job), where, of or profile())
+    return {term.name: term.seconds for term in costs.explain(plan)}
+
+
+def single(name: str, batch: int = 256, **fields: Any) -> Plan:
+    return Plan(strategy="single", workers=1, batch_per_worker=batch, worker_nodes=(name,), **fields)
+
+
+def ring(*names: str, batch: int | tuple[int, ...] = 64) -> Plan:
+    return Plan(strategy="allreduce", workers=len(names), batch_per_worker=batch, worker_nodes=names)
+
+
+def ps(workers: tuple[str, ...], servers: tuple[str, ...], batch: int = 64, **fields: Any) -> Plan:
+    on: dict[str, Any] = {"worker_nodes": workers, "server_nodes": servers}
+    return Plan(strategy="ps", batch_per_worker=batch, workers=len(workers), servers=len(servers), **on, **fields)
+
+
+# --- compute
+
+
+def test_a_single_worker_takes_the_step_that_was_fitted() -> None:
+    found = Costs(job(), FOUR, profile()).predict(single("a0"))
+    assert found.seconds == {"compute": pytest.approx(0.01 + 0.002 * 256)}
+    assert found.throughput == pytest.approx(256 / 0.522)
+    assert found.low < found.throughput < found.high
+    assert found.binds == "compute"
+
+
+def test_more_cores_speed_up_what_grows_with_the_batch_by_the_power_that_was_fitted() -> None:
+    where = cluster(nodes("large", 1, cores=8))
+    assert parts(single("large0"), where)["beta"] == pytest.approx(0.512 / 8**0.8)
+    assert parts(single("large0"), where)["alpha"] == pytest.approx(0.01)
+
+
+def test_half_a_core_takes_twice_as_long_for_everything() -> None:
+    where = cluster(nodes("half", 1, cores=0.5))
+    assert parts(single("half0"), where) == {"alpha": pytest.approx(0.02), "beta": pytest.approx(1.024)}
+
+
+def test_cores_that_a_plan_grants_count_and_not_those_of_the_node() -> None:
+    where = cluster(nodes("large", 1, cores=8))
+    assert parts(single("large0", cores_per_worker=2.0), where)["beta"] == pytest.approx(0.512 / 2**0.8)
+
+
+def test_a_core_that_was_measured_twice_as_fast_takes_half_as_long() -> None:
+    slow, fast = Node("slow", 1, GIB, core_gflops=40.0), Node("fast", 1, GIB, core_gflops=80.0)
+    costs = Costs(job(), Cluster((slow, fast)), profile(), measured_on=slow)
+    once, twice = costs.predict(single("slow")), costs.predict(single("fast"))
+    assert twice.throughput == pytest.approx(2 * once.throughput)
+
+
+def test_reading_samples_is_part_of_a_step() -> None:
+    reads = profile(dataset=Dataset(samples=1000, bytes_per_sample=8.0, read_seconds_per_sample=0.001))
+    assert parts(single("a0"), of=reads)["beta"] == pytest.approx(0.003 * 256)
+
+
+def test_a_gpu_takes_what_was_timed_on_it_and_one_that_was_not_what_its_peak_says() -> None:
+    on_gpu = profile(fits=(*profile().fits, TimeFit("Tesla V100", 1, 0.004, 0.0001, 0.02)))
+    where = cluster(nodes("v", 1, gpus=gpus("Tesla V100")), nodes("p", 1, gpus=gpus("Tesla P100")), nodes("c", 1))
+    assert parts(single("v0"), where, on_gpu) == {"alpha": pytest.approx(0.004), "beta": pytest.approx(0.0256)}
+    assert parts(single("p0"), where, on_gpu)["beta"] == pytest.approx(0.0256 * 14 / 9.5)
+    assert parts(single("c0"), where, on_gpu)["beta"] == pytest.approx(0.512)
+    assert parts(single("v0"), where, on_gpu, gpus=0)["beta"] == pytest.approx(0.512)
+    notes = Costs(job(), where, on_gpu).notes
+    assert any("from steps timed on Tesla V100" in note for note in notes)
+
+
+def test_one_batch_size_that_was_timed_says_what_it_can() -> None:
+    timed = profile(fits=(), step_times=(StepTime("cpu", 1, 256, 0.5, 20),))
+    assert sum(parts(single("a0"), of=timed).values()) == pytest.approx(0.5)
+
+
+def test_unlike_batches_wait_for_the_slowest() -> None:
+    assert parts(ring("a0", "a1", batch=(56, 200)))["beta"] == pytest.approx(0.4)
+
+
+# --- network
+
+
+def test_a_ring_moves_twice_the_model_less_a_part_through_its_slowest_nic() -> None:
+    assert parts(ring(*ALL))["ring"] == pytest.approx(2 * 3 / 4 * ONCE)
+    assert parts(ring("a0", "a1", "slow0"))["ring"] == pytest.approx(2 * 2 / 3 * ONCE * 5)
+
+
+def test_workers_on_one_node_send_nothing_through_its_nic() -> None:
+    found = parts(ring("a0", "a0"))
+    assert "ring" not in found
+    assert found["inside"] > 0
+
+
+def test_a_worker_beside_the_only_server_sends_nothing() -> None:
+    assert not {"to_servers", "to_workers"} & parts(ps(("a0",), ("a0",))).keys()
+
+
+def test_servers_beside_workers_carry_what_a_ring_does() -> None:
+    assert parts(ps(ALL, ALL))["to_servers"] == pytest.approx(2 * 3 / 4 * ONCE)
+
+
+def test_servers_apart_carry_what_all_workers_send_divided_among_them() -> None:
+    found = parts(ps(("a0", "a1", "a2"), ("a3",)))
+    assert found["to_servers"] == pytest.approx(3 * ONCE)
+    assert found["to_workers"] == pytest.approx(ONCE)
+    assert parts(ps(("a0", "a1"), ("a2", "a3")))["to_servers"] == pytest.approx(ONCE)
+
+
+def test_a_node_with_more_servers_carries_more() -> None:
+    """Two machines with GPUs and one without: the best shares by BytePS (OSDI 2020), 1/6 and 4/6, as servers."""
+    found = parts(ps(("a0", "a1"), ("a0", "a1", *["a2"] * 2)))
+    n, k = 2, 1
+    best = 2 * n * (n - 1) / (n * n + k * n - 2 * k)
+    assert found["to_servers"] == pytest.approx(best * ONCE)
+
+
+def test_both_directions_and_updates_go_at_once() -> None:
+    found = Costs(job(), FOUR, profile()).predict(ps(("a0", "a1"), ("a2", "a3")))
+    assert ONCE <= found.seconds["network"] <= 1.15 * ONCE
+
+
+def test_sparse_layers_move_the_rows_that_a_batch_touches() -> None:
+    sparse = profile(sparse_bytes=10**9, dataset=Dataset(10_000, 80.0, None))
+    moved = parts(ps(("a0",), ("a1",), batch=64), of=sparse)["to_servers"]
+    assert moved == pytest.approx(1.08 * (25e6 + 64 * 10 * 256) / GIGABIT)
+
+
+def test_encryption_costs_cores() -> None:
+    plain, secret = (parts(ps(("a0",), ("a1",)), encrypt=encrypt) for encrypt in (False, True))
+    assert secret["update"] > plain["update"]
+    assert secret["handling"] == pytest.approx(plain["handling"] * 1.25 / 0.37)
+
+
+# --- together
+
+
+def test_no_step_is_shorter_than_the_forward_pass_and_what_cannot_hide_behind_it() -> None:
+    costs = Costs(job(), FOUR, profile(flops_per_sample=3e6, flops_per_sample_forward=1e6))
+    found = costs.predict(ring("a0", "a1", "a2", "a3", batch=192))
+    step = 768 / found.throughput
+    compute, network = found.seconds["compute"], found.seconds["network"]
+    assert step >= compute / 3 + max(2 / 3 * compute, network) - 1e-9
+    assert max(compute, network) < step < compute + network
+
+
+def test_backup_workers_wait_less_and_train_on_less() -> None:
+    costs = Costs(job(), FOUR, profile())
+    all_four, three = (costs.predict(ps(ALL, ("slow0",), backup_workers=backups)) for backups in (0, 1))
+    assert three.seconds["compute"] < all_four.seconds["compute"]
+    assert three.throughput == pytest.approx(all_four.throughput * 3 / 4, rel=0.02)
+
+
+def test_asynchronous_workers_add_up_until_a_server_is_full() -> None:
+    """The mean values of a closed network with one station, exactly (Reiser and Lavenberg, 1980)."""
+    where = cluster(nodes("a", 40))
+    costs = Costs(job(allow=["async"]), where, profile())
+    names = tuple(f"a{i}" for i in range(1, 40))
+    demand, throughput = 0.0, 0.0
+    for count in (1, 2, 8, 39):
+        plan = ps(names[:count], ("a0",), synchronous=False)
+        found = {term.name: term.seconds for term in costs.explain(plan)}
+        at_server = (found["to_servers"] ** 7 + found["update"] ** 7) ** (1 / 7)
+        demand = (at_server + found["worker"]) / count
+        thinking = found["alpha"] + found["beta"] + found["server"]
+        waiting, rate = 0.0, 0.0
+        for n in range(1, count + 1):
+            response = demand * (1 + waiting)
+            rate = n / (thinking + response)
+            waiting = rate * response
+        throughput = costs.predict(plan).throughput
+        assert throughput == pytest.approx(64 * rate, rel=0.12)
+        assert throughput <= 64 * min(count / (thinking + demand), 1 / demand) * (1 + 1e-9)
+    assert throughput == pytest.approx(64 / demand, rel=0.05)
+
+
+def test_a_bound_on_staleness_holds_all_to_the_pace_of_the_slowest() -> None:
+    where = cluster(nodes("a", 2), nodes("half", 1, cores=0.25))
+    costs = Costs(job(allow=["async"]), where, profile(dense_bytes=1000))
+    free, bound = (
+        costs.predict(ps(("a0", "half0"), ("a1",), synchronous=False, staleness=staleness)) for staleness in (None, 4)
+    )
+    assert bound.throughput == pytest.approx(2 * 64 / (4 * 0.138), rel=0.02)
+    assert free.throughput == pytest.approx(64 / 0.138 + 64 / (4 * 0.138), rel=0.02)
+
+
+# --- what is said
+
+
+def test_every_part_says_what_happens_in_it_and_where_the_number_is_from() -> None:
+    terms = Costs(job(), FOUR, profile()).explain(ps(ALL, ("slow0",)))
+    assert [term.seconds for term in terms] == sorted((term.seconds for term in terms), reverse=True)
+    assert terms[0].name == "to_servers"
+    assert terms[0].how == "copies that cross the NIC, times 23.84 MiB at 1 Gbit/s"
+    assert all(term.meaning and term.how and term.resource for term in terms)
+
+
+def test_what_nobody_said_is_assumed_aloud_and_widens_the_band() -> None:
+    said, unsaid = (Costs(job(), cluster(nodes("a", 4, nic=nic)), profile()) for nic in (GIGABIT, None))
+    assert said.notes == ()
+    assert "no NIC rate is known of a: 1 Gbit/s is assumed" in unsaid.notes[0]
+    narrow, wide = said.predict(ring(*ALL)), unsaid.predict(ring(*ALL))
+    assert wide.throughput == pytest.approx(narrow.throughput)
+    assert math.log(wide.high / wide.low) > 2 * math.log(narrow.high / narrow.low)
+
+
+def test_memory_is_that_of_the_model_and_of_the_batch() -> None:
+    sizes = profile(dense_bytes=GIB, optimizer_state_bytes=2 * GIB, memory_peak_bytes=6 * GIB, batch=256)
+    costs = Costs(job(), FOUR, sizes)
+    whole = costs.memory(single("a0"))
+    half = costs.memory(ring("a0", "a1", batch=128))
+    assert whole == {"worker-0": 6 * GIB}
+    fixed = 4 * GIB + (300 << 20)
+    assert half["worker-1"] == pytest.approx(fixed + (6 * GIB - fixed) / 2, abs=2)
+    served = costs.memory(ps(("a0",), ("a1", "a2")))
+    assert served["server-0"] == served["server-1"] == 2 * GIB + (150 << 20)
+
+
+@pytest.mark.parametrize(
+    ("of", "where", "says"),
+    [
+        (Profile("torch", "2", "run"), FOUR, r"no seconds of a step.*headgate profile"),
+        (profile(), Cluster(()), r"the cluster has no node"),
+    ],
+)
+def test_what_nothing_can_be_said_of_is_refused(of: Profile, where: Cluster, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        Costs(job(), where, of)
+
+
+def test_a_plan_on_a_node_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UsageError, match="the plan names node 'b9'"):
+        Costs(job(), FOUR, profile()).predict(single("b9"))
