@@ -25,6 +25,7 @@ VERBS = {
     "report": "Write a run's report as one HTML page.",
     "rm": "Delete runs that have ended.",
     "profile": "Measure what a script's model costs.",
+    "simulate": "Run the jobs of a trace under policies, with a clock of its own.",
     "lab": "Make several nodes inside this machine, and change them.",
     "doctor": "Show this machine, and what cannot be controlled on it.",
     "schema": "Print the JSON schema of a job, plan or cluster file.",

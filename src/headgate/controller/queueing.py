@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from headgate.cluster import Node
 from headgate.controller.orders import Claim, Order
 from headgate.controller.records import JobRecord
-from headgate.controller.room import Ask, Room, asked
+from headgate.controller.room import Ask, Room, Trial, asked
 from headgate.events import ENDED, Action, JobId, Resize
 from headgate.plans import Plan
 
@@ -185,29 +185,21 @@ class Queue:
         """The jobs that would have to be stopped for one to fit, the last in rank first; none where all those that rank
         behind it would not be enough."""
         gone: list[tuple[Key, Claim]] = []
-        room, fits = self._room, False
-        while not fits and (worst := self._worst(now)) is not None and worst[0] > key:
+        trial = Trial(self._room, ask)
+        while not trial.fits and (worst := self._worst(now)) is not None and worst[0] > key:
             gone.append(self._running.pop())
-            room.give(worst[1].ask, worst[1].nodes)
-            fits = self._fits(ask)
-        needed: list[Claim] = []
-        for entry in reversed(gone):
-            claim = entry[1]
-            room.take(claim.ask, claim.nodes)
-            if fits and not self._fits(ask):
-                room.give(claim.ask, claim.nodes)
-                needed.append(claim)
-        for claim in needed:
-            room.take(claim.ask, claim.nodes)  # they have it until they end
+            trial.give(worst[1].ask, worst[1].nodes)
         for entry in gone:
             insort(self._running, entry)
+        if not trial.fits:
+            return []
+        needed: list[Claim] = []
+        for _, claim in reversed(gone):  # of what the others give already, the first in rank keep theirs
+            trial.give(claim.ask, claim.nodes, -1)
+            if not trial.fits:
+                trial.give(claim.ask, claim.nodes)
+                needed.append(claim)
         return needed
-
-    def _fits(self, ask: Ask) -> bool:
-        nodes = self._room.seize(ask)
-        if nodes is not None:
-            self._room.give(ask, nodes)
-        return nodes is not None
 
     # --- those that run, by rank ------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from headgate.cluster import Node
@@ -57,7 +58,8 @@ class Room:
     def __init__(self) -> None:
         self.free_gpus = 0
         self._nodes: dict[str, Node] = {}
-        self._taken: dict[str, list[int]] = {}  # GPUs, bytes
+        self._free: dict[str, int] = {}  # GPUs; below 0 where a node has fewer than it had
+        self._taken: dict[str, list[int]] = {}  # GPUs and bytes, of nodes that are gone too
         self._by_free: list[dict[str, None]] = [{}]
 
     def join(self, node: Node) -> None:
@@ -66,62 +68,65 @@ class Room:
         self._nodes[node.name] = node
         while len(self._by_free) <= len(node.gpus):
             self._by_free.append({})
-        self._taken.setdefault(node.name, [0, 0])
-        self._file(node.name, 1)
+        self._file(node.name, len(node.gpus) - self._taken.setdefault(node.name, [0, 0])[0])
 
     def leave(self, name: str) -> None:
         """A node is gone."""
         if name in self._nodes:
-            self._file(name, -1)
-            del self._nodes[name]
+            free = self._free.pop(name)
+            del self._by_free[max(free, 0)][name], self._nodes[name]
+            self.free_gpus -= max(free, 0)
 
     def could(self, ask: Ask) -> bool:
         """Whether there would be room if nothing ran."""
-        places = 0
-        for node in self._nodes.values():
-            if ask.allowed is not None and node.name not in ask.allowed:
-                continue
-            here = len(node.gpus) // ask.gpus if ask.gpus else ask.workers
-            places += min(here, node.memory_bytes // ask.memory_bytes) if ask.memory_bytes else here
         if any(name not in self._nodes for name in ask.fixed):
             return True  # whoever starts it settles what to do about a node that is gone
-        for name in set(ask.fixed):
-            node, here = self._nodes[name], ask.fixed.count(name)
-            if len(node.gpus) < here * ask.gpus or node.memory_bytes < here * ask.memory_bytes:
-                return False
-        return bool(ask.fixed) or places >= ask.workers
+        whole = (self.held(ask, name, len(node.gpus), node.memory_bytes) for name, node in self._nodes.items())
+        return sum(whole) >= ask.workers
+
+    def held(self, ask: Ask, name: str, gpus: int, memory_bytes: int) -> int:
+        """How many of the workers find room on a node with so much left of it."""
+        most = ask.fixed.count(name) if ask.fixed else ask.workers
+        if ask.allowed is not None and name not in ask.allowed:
+            return 0
+        if ask.gpus:
+            most = min(most, gpus // ask.gpus)
+        return max(min(most, memory_bytes // ask.memory_bytes) if ask.memory_bytes else most, 0)
+
+    def left(self, name: str) -> tuple[int, int]:
+        """Free GPUs and bytes of a node that is there."""
+        return self._free[name], self._nodes[name].memory_bytes - self._taken[name][1]
+
+    def places(self, ask: Ask) -> int:
+        """For how many workers there is room now."""
+        if ask.gpus and not ask.memory_bytes and not ask.fixed and ask.allowed is None:
+            return sum(len(names) * (free // ask.gpus) for free, names in enumerate(self._by_free))
+        return sum(self.held(ask, name, *self.left(name)) for name in self._nodes)
+
+    def is_there(self, name: str) -> bool:
+        return name in self._nodes
 
     def seize(self, ask: Ask) -> tuple[str, ...] | None:
         """Take what is asked for: the node of each worker; None, with nothing taken, where there is no room now."""
-        if ask.fixed:
-            return self._seize_on(ask)
         if ask.all_gpus > self.free_gpus:
             return None
         found: list[str] = []
-        for _ in range(ask.workers):
-            name = self._best(ask)
-            if name is None:
+        for i in range(ask.workers):
+            name = ask.fixed[i] if ask.fixed else self._best(ask)
+            if name is None or (name in self._nodes and not self._fits(ask, name)):
                 self.give(ask, found)
                 return None
             self.take(ask, (name,))
             found.append(name)
         return tuple(found)
 
-    def take(self, ask: Ask, nodes: tuple[str, ...]) -> None:
+    def take(self, ask: Ask, nodes: Iterable[str]) -> None:
         """Take what a worker asks for on each of these nodes."""
-        self._change(ask, nodes, 1)
+        self._change(ask.gpus, ask.memory_bytes, nodes)
 
-    def give(self, ask: Ask, nodes: tuple[str, ...] | list[str]) -> None:
+    def give(self, ask: Ask, nodes: Iterable[str]) -> None:
         """Give it back."""
-        self._change(ask, nodes, -1)
-
-    def _seize_on(self, ask: Ask) -> tuple[str, ...] | None:
-        for done, name in enumerate(ask.fixed):
-            if name in self._nodes and not self._fits(ask, name):
-                self.give(ask, ask.fixed[:done])
-                return None
-            self.take(ask, (name,))
-        return ask.fixed
+        self._change(-ask.gpus, -ask.memory_bytes, nodes)
 
     def _best(self, ask: Ask) -> str | None:
         for bucket in self._by_free[ask.gpus :]:
@@ -131,27 +136,49 @@ class Room:
         return None
 
     def _fits(self, ask: Ask, name: str) -> bool:
-        node, (gpus, memory) = self._nodes[name], self._taken[name]
-        return len(node.gpus) - gpus >= ask.gpus and (
-            not ask.memory_bytes or node.memory_bytes - memory >= ask.memory_bytes
-        )
+        gpus, memory_bytes = self.left(name)
+        return gpus >= ask.gpus and (not ask.memory_bytes or memory_bytes >= ask.memory_bytes)
 
-    def _change(self, ask: Ask, nodes: tuple[str, ...] | list[str], sign: int) -> None:
+    def _change(self, gpus: int, memory_bytes: int, nodes: Iterable[str]) -> None:
         for name in nodes:
-            there = name in self._nodes
-            if there:
-                self._file(name, -1)
-            taken = self._taken.setdefault(name, [0, 0])
-            taken[0] += sign * ask.gpus
-            taken[1] += sign * ask.memory_bytes
-            if there:
-                self._file(name, 1)
+            taken = self._taken[name]
+            taken[0] += gpus
+            taken[1] += memory_bytes
+            free = self._free.get(name)
+            if gpus and free is not None:
+                del self._by_free[max(free, 0)][name]
+                self.free_gpus -= max(free, 0)
+                self._file(name, free - gpus)
 
-    def _file(self, name: str, sign: int) -> None:
-        """Put a node among those with as many free GPUs, or take it out."""
-        free = max(len(self._nodes[name].gpus) - self._taken[name][0], 0)
-        self.free_gpus += sign * free
-        if sign > 0:
-            self._by_free[free][name] = None
-        else:
-            del self._by_free[free][name]
+    def _file(self, name: str, free: int) -> None:
+        """Put a node among those with as many free GPUs."""
+        self._free[name] = free
+        self._by_free[max(free, 0)][name] = None
+        self.free_gpus += max(free, 0)
+
+
+class Trial:
+    """Whether something would fit if some jobs gave back what they have; nothing is taken or given."""
+
+    def __init__(self, room: Room, ask: Ask) -> None:
+        self._room, self._ask = room, ask
+        self._given: dict[str, tuple[int, int]] = {}
+        self._places = room.places(ask)
+
+    @property
+    def fits(self) -> bool:
+        return self._places >= self._ask.workers
+
+    def give(self, ask: Ask, nodes: Iterable[str], sign: int = 1) -> None:
+        """One gives back what it has on these nodes; with a sign of -1 it keeps it after all."""
+        for name in nodes:
+            if self._room.is_there(name):
+                gpus, memory_bytes = self._given.get(name, (0, 0))
+                self._places -= self._held(name)
+                self._given[name] = gpus + sign * ask.gpus, memory_bytes + sign * ask.memory_bytes
+                self._places += self._held(name)
+
+    def _held(self, name: str) -> int:
+        gpus, memory_bytes = self._room.left(name)
+        more = self._given.get(name, (0, 0))
+        return self._room.held(self._ask, name, gpus + more[0], memory_bytes + more[1])

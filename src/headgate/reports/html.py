@@ -82,7 +82,7 @@ def page(run: Recording) -> str:
         _section("Environment", sections.environment(run)),
     ]
     data = {"id": run.id, "seconds": run.seconds, "plots": payload(every)}
-    return _document(f"{', '.join(job.name for job in jobs) or run.id} – Headgate", joined(body), data)
+    return document(f"{', '.join(job.name for job in jobs) or run.id} – Headgate", joined(body), data)
 
 
 def _section(title: str, *children: object) -> Markup:
@@ -101,13 +101,14 @@ def _asset(name: str) -> Markup:
     return Markup(resources.files("headgate.reports").joinpath("assets", name).read_text(encoding="utf-8"))
 
 
-def _document(title: str, body: Markup, data: object) -> str:
+def document(title: str, body: Markup, data: object) -> str:
+    """A page that needs nothing else, whose script draws the plots of `data`."""
     scripts = [_asset("uplot.min.js"), _asset("report.js")]
     licence = "\n".join(("uPlot, inlined below:", _asset("uplot.LICENSE")))
     # Only these two scripts may run, and nothing may be fetched: whatever a job printed stays text.
     hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
     policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:"
-    document = element(
+    whole = element(
         "html",
         element(
             "head",
@@ -127,4 +128,4 @@ def _document(title: str, body: Markup, data: object) -> str:
         ),
         lang="en",
     )
-    return f"<!doctype html>\n{document}\n"
+    return f"<!doctype html>\n{whole}\n"

@@ -1,0 +1,143 @@
+"""`headgate simulate`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import click
+
+from headgate import units
+from headgate.cli.following import print_table
+from headgate.cluster import Cluster
+from headgate.errors import UsageError
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+def _seconds(_: click.Context, option: click.Parameter, text: str) -> float:
+    try:
+        value = units.seconds(text)
+    except ValueError as error:
+        raise UsageError(f"--{option.name}: found {text!r}; {error}") from None
+    return value
+
+
+@click.command("simulate")
+@click.argument("trace", type=click.Path(path_type=Path))
+@click.option(
+    "--policy", "names", metavar="NAME", multiple=True, help="What to simulate; several to compare. fifo without it."
+)
+@click.option("--cluster", metavar="FILE", help="A cluster file with the nodes; this machine without it.")
+@click.option(
+    "--load",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Have jobs come so fast that they ask for so much of the cluster.",
+)
+@click.option("--speeds", type=_FILE, help="Throughput by cores, as measured: CSV with model, cores, throughput.")
+@click.option(
+    "--exponent",
+    type=click.FloatRange(0.0, 1.0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Of cores, in the throughput of what is not in --speeds.",
+)
+@click.option("--interference", type=_FILE, help="Throughput of pairs on one device, as measured: JSON.")
+@click.option("--share-gpus", is_flag=True, help="No job waits for GPUs; they share them.")
+@click.option(
+    "--restart",
+    callback=_seconds,
+    default="30s",
+    show_default=True,
+    help="What it costs a job to be stopped and started again.",
+)
+@click.option(
+    "--report",
+    callback=_seconds,
+    default="10s",
+    show_default=True,
+    help="How often jobs on cores tell their use and their loss.",
+)
+@click.option(
+    "--error",
+    type=click.FloatRange(min=0.0),
+    default=0.0,
+    show_default=True,
+    help="Standard deviation of log(predicted / true) of what remains of a job.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of all that is drawn by chance.")
+@click.option("--output", type=_FILE, help="Write a page with plots to this file.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+def command(
+    trace: Path,
+    names: tuple[str, ...],
+    cluster: str | None,
+    load: float | None,
+    speeds: Path | None,
+    exponent: float,
+    interference: Path | None,
+    share_gpus: bool,
+    restart: float,
+    report: float,
+    error: float,
+    seed: int,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Run the jobs of a trace under policies, with a clock of its own.
+
+    TRACE is a CSV with a line for each job, or the folder of a run. The controller and the policies are those that run
+    live; jobs go on as fast as what they are granted allows.
+
+    \b
+    Example: headgate simulate trace.csv --policy fifo --policy srpt --cluster cluster.yaml
+             headgate simulate trace.csv --policy las --cluster cluster.yaml --output page.html
+    """
+    from headgate import simulation
+    from headgate.simulation.speeds import Interference, Speeds, read_pairs, read_speeds
+
+    nodes = _cluster(cluster)
+    jobs = simulation.read(trace)
+    if load is not None:
+        capacity = sum(len(node.gpus) if jobs.on_gpus else node.cores for node in nodes.nodes)
+        if not capacity:
+            raise UsageError("found --load with jobs on GPUs, and a cluster that has none; name one that has")
+        jobs = jobs.at_load(load, float(capacity))
+    assumptions = simulation.Assumptions(
+        speeds=Speeds(exponent, read_speeds(speeds) if speeds is not None else {}),
+        interference=read_pairs(interference) if interference is not None else Interference(),
+        restart_seconds=restart,
+        prediction_error=error,
+        report_seconds=report,
+        share_gpus=share_gpus,
+        seed=seed,
+    )
+    outcomes = [simulation.simulate(jobs, nodes, name, assumptions) for name in names or ("fifo",)]
+    results = [simulation.figures(outcome, assumptions.speeds) for outcome in outcomes]
+    from headgate.reports import simulated
+
+    page = simulated.write(jobs, outcomes, results, output.absolute()) if output is not None else None
+    if as_json:
+        told = {"trace": jobs.name, "jobs": len(jobs.jobs), "capacity": outcomes[0].capacity, "seed": seed}
+        policies = [
+            asdict(each) | {"warnings": outcome.warnings} for each, outcome in zip(results, outcomes, strict=True)
+        ]
+        click.echo(json.dumps({**told, "page": str(page) if page else None, "policies": policies}, indent=2))
+        return
+    print_table(simulated.table(results))
+    for outcome in outcomes:
+        for warning in outcome.warnings:
+            click.echo(f"{outcome.policy}: {warning}", err=True)
+    if page is not None:
+        click.echo(page)
+
+
+def _cluster(path: str | None) -> Cluster:
+    if path is not None:
+        from headgate import clusterfile
+
+        return clusterfile.read(path).cluster
+    from headgate.telemetry import machine
+
+    return Cluster((replace(machine.describe(), name="here"),))

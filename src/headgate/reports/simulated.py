@@ -1,0 +1,136 @@
+"""What a simulation came to: figures of each policy side by side, and how completion times are distributed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from rich.table import Table
+
+from headgate.analysis.usage import Array, Buckets, settings
+from headgate.errors import StorageError
+from headgate.reports.figures import BUCKETS, Line, Plot, job_colour
+from headgate.reports.frames import frame, payload
+from headgate.reports.html import document
+from headgate.reports.markup import Markup, element, figure_of, joined
+from headgate.reports.words import counted, say
+from headgate.simulation import Figures, Outcome, Trace
+from headgate.simulation.results import completions, presence
+
+_COLUMNS = (  # name, field of Figures, unit, what it is
+    ("mean", "mean", "s", "completion time: the mean over the jobs"),
+    ("median", "median", "s", "completion time: half of the jobs took no longer"),
+    ("p95", "p95", "s", "completion time: 95 % of the jobs took no longer"),
+    ("p99", "p99", "s", "completion time: 99 % of the jobs took no longer"),
+    ("makespan", "makespan", "s", "from the first job's coming to the last one's end"),
+    ("max ρ", "max_rho", "", "largest completion time over that alone on an equal part of the cluster"),
+    ("used", "utilisation", "%", "of the GPUs, or cores where no job has GPUs, until the makespan"),
+    ("restarts", "restarts", "", "times that a job was stopped for another"),
+)
+
+
+def table(results: Sequence[Figures]) -> Table:
+    """The figures of each policy, a row each, for a terminal."""
+    made = Table(box=None, pad_edge=False, header_style="dim")
+    made.add_column("policy", no_wrap=True)
+    for name, _, _, _ in _COLUMNS:
+        made.add_column(name, justify="right", no_wrap=True)
+    for each in results:
+        made.add_row(each.policy, *(say(getattr(each, field), unit) for _, field, unit, _ in _COLUMNS))
+    return made
+
+
+def write(trace: Trace, outcomes: Sequence[Outcome], results: Sequence[Figures], to: Path) -> Path:
+    """Write the page of a simulation.
+
+    Raises:
+        StorageError: It cannot be written.
+    """
+    beside = to.with_name(f".{to.name}.{os.getpid()}")
+    try:
+        beside.write_text(page(trace, outcomes, results), encoding="utf-8", errors="replace")
+        beside.replace(to)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise StorageError(f"cannot write {to}: {error.strerror}; name another file with --output") from error
+    return to
+
+
+def page(trace: Trace, outcomes: Sequence[Outcome], results: Sequence[Figures]) -> str:
+    """The whole page."""
+    plots = [_distribution(outcomes, results), _present(outcomes), _used(outcomes)]
+    unit = "GPUs" if trace.on_gpus else "cores"
+    told = f"{counted(len(trace.jobs), 'job')} of {trace.name} on {say(outcomes[0].capacity)} {unit}, simulated."
+    figures = element("div", [frame(plot) for plot in plots], class_="plots")
+    body = [
+        element("header", element("h1", trace.name), element("p", told)),
+        element("section", element("h2", "Policies"), _summary(results)),
+        element("section", element("h2", "Completion"), figures),
+    ]
+    seconds = max((each.makespan for each in results), default=0.0)
+    return document(
+        f"{trace.name} – Headgate", joined(body), {"id": trace.name, "seconds": seconds, "plots": payload(plots)}
+    )
+
+
+def _summary(results: Sequence[Figures]) -> Markup:
+    header = [element("th", "policy", scope="col", class_="text")]
+    header += [element("th", name, scope="col", title=why) for name, _, _, why in _COLUMNS]
+    rows = []
+    for index, each in enumerate(results):
+        colour, _ = job_colour(index)
+        name = element("span", class_="swatch", style=f"--c:var(--{colour})")
+        cells = [element("td", figure_of(getattr(each, field), unit, key=field)) for _, field, unit, _ in _COLUMNS]
+        rows.append(element("tr", element("th", name, each.policy, scope="row", class_="text"), cells))
+    made = element("table", element("thead", element("tr", header)), element("tbody", rows), id="policies")
+    return element("div", made, class_="scroll", tabindex=0, role="region", aria_label="Figures by policy")
+
+
+def _line(index: int, label: str, values: Array, *summary: tuple[str, float | None], unit: str | None = None) -> Line:
+    colour, dash = job_colour(index)
+    return Line(label, colour, Buckets(values, values, values), summary, dash, unit=unit)
+
+
+def _distribution(outcomes: Sequence[Outcome], results: Sequence[Figures]) -> Plot:
+    """The part of the jobs that was done within a time, up to where 99 % are under every policy."""
+    edges = np.linspace(0.0, max([each.p99 for each in results] + [1e-3]), BUCKETS + 1)
+    middles = (edges[:-1] + edges[1:]) / 2
+    lines = []
+    for index, (outcome, each) in enumerate(zip(outcomes, results, strict=True)):
+        times = np.sort(completions(outcome))
+        within = np.searchsorted(times, middles, side="right") / max(len(outcome.jobs), 1)
+        lines.append(_line(index, each.policy, within, ("mean", each.mean), ("p99", each.p99), unit="s"))
+    note = "Across: completion time, up to the largest 99th percentile."
+    return Plot("completion", "Jobs done within", "%", edges, lines, note, top=1.0)
+
+
+def _present(outcomes: Sequence[Outcome]) -> Plot:
+    """How many jobs were there, waiting or running."""
+    edges = _times(outcomes)
+    lines = []
+    for index, outcome in enumerate(outcomes):
+        done = [job for job in outcome.jobs if job.ended is not None]
+        times, there = presence(
+            np.array([job.job.submitted for job in done]), np.array([job.ended for job in done], dtype=float)
+        )
+        signal = settings(times, there.astype(float), float(edges[-1]))
+        lines.append(_line(index, outcome.policy, signal.buckets(edges).mean, ("max", signal.maximum)))
+    return Plot("present", "Jobs waiting or running", "jobs", edges, lines)
+
+
+def _used(outcomes: Sequence[Outcome]) -> Plot:
+    """The part of the cluster that was busy."""
+    edges = _times(outcomes)
+    lines = []
+    for index, outcome in enumerate(outcomes):
+        columns = np.array(outcome.busy).T
+        signal = settings(columns[0], columns[1] / outcome.capacity, float(edges[-1]))
+        lines.append(_line(index, outcome.policy, signal.buckets(edges).mean))
+    return Plot("used", "Part of the cluster that is used", "%", edges, lines, top=1.0)
+
+
+def _times(outcomes: Sequence[Outcome]) -> Array:
+    ends = [job.ended for outcome in outcomes for job in outcome.jobs if job.ended is not None]
+    return np.linspace(0.0, max([*ends, 1e-3]), BUCKETS + 1)

@@ -1,0 +1,7 @@
+"""The same controller and the same policies, with a clock of their own and a model of what jobs do with their shares."""
+
+from headgate.simulation.results import Figures, figures
+from headgate.simulation.simulator import Assumptions, Outcome, simulate
+from headgate.simulation.traces import Trace, TraceJob, read
+
+__all__ = ["Assumptions", "Figures", "Outcome", "Trace", "TraceJob", "figures", "read", "simulate"]

@@ -1,0 +1,217 @@
+"""The model of an engine: jobs whose work goes on as fast as what they are granted allows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from headgate.cluster import Node
+from headgate.events import JobId, StartTask, TaskId
+from headgate.shares import WEIGHT_DEFAULT, Share, fill
+from headgate.simulation.speeds import Interference, Speeds
+from headgate.simulation.traces import TraceJob
+
+
+@dataclass(slots=True, eq=False)
+class RunningTask:
+    """A task: where it is, what it is granted, and what that brings.
+
+    Args:
+        cores: That it uses.
+        pace: Work a second, in parts of what the job does alone with all it asks for.
+    """
+
+    id: TaskId
+    work: Work
+    node: str
+    gpus: tuple[int, ...]
+    share: Share
+    cores: float = 0.0
+    pace: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """A job that has not ended.
+
+    Args:
+        left: Seconds that it would still take alone, at the time `at`.
+        pace: Of the slowest of its tasks; 0 while not all of them run.
+        version: Counts the changes of its pace, so that an end that was foreseen under another is known for stale.
+        needs: Tasks that it takes.
+    """
+
+    id: JobId
+    job: TraceJob
+    needs: int
+    left: float
+    at: float = 0.0
+    pace: float = 0.0
+    version: int = 0
+    tasks: dict[TaskId, RunningTask] = field(default_factory=dict)
+
+    def remaining(self, now: float) -> float:
+        """Seconds that it would still take alone."""
+        return max(self.left - (now - self.at) * self.pace, 0.0)
+
+    def fraction(self, now: float) -> float:
+        """The part of its work that is done; below 0 while it makes up for a restart."""
+        return 1.0 - self.remaining(now) / self.job.seconds
+
+
+class Engine:
+    """Runs tasks without a process.
+
+    A GPU that a task has to itself brings all of its speed; one that it shares, what was measured of the pair, or
+    equal time. Cores go by weight, within caps and what a job can use; what one leaves, the others have. A job is as
+    fast as the slowest of its tasks.
+    """
+
+    def __init__(self, nodes: Iterable[Node], speeds: Speeds, interference: Interference) -> None:
+        self._nodes = {node.name: node for node in nodes}
+        self._gpu_names = {
+            (node.name, gpu.index): gpu.name.lower() for node in self._nodes.values() for gpu in node.gpus
+        }
+        self._speeds = speeds
+        self._interference = interference
+        self._on_gpu: dict[tuple[str, int], dict[TaskId, RunningTask]] = {}
+        self._on_cores: dict[str, dict[TaskId, RunningTask]] = {name: {} for name in self._nodes}
+        self._tasks: dict[TaskId, RunningTask] = {}
+        self._stale_nodes: dict[str, None] = {}
+        self._stale_tasks: dict[TaskId, RunningTask] = {}
+        self._count = dict.fromkeys(self._nodes, 0)
+        self.gpus_held = 0
+        self.cores_used = 0.0
+
+    def start(self, action: StartTask, work: Work) -> None:
+        """A task starts."""
+        gpus = action.gpus or ()
+        task = RunningTask(action.task, work, action.node, gpus, action.share)
+        work.tasks[action.task] = self._tasks[action.task] = task
+        self._count[action.node] += 1
+        if work.job.gpus:
+            for gpu in gpus:
+                beside = self._on_gpu.setdefault((action.node, gpu), {})
+                beside[task.id] = task
+                self._stale_tasks.update(beside)
+                self.gpus_held += len(beside) == 1
+        else:
+            self._on_cores[action.node][task.id] = task
+            self._stale_nodes[action.node] = None
+
+    def grant(self, id: TaskId, share: Share) -> None:
+        """A task's share changes."""
+        task = self._tasks.get(id)
+        if task is None:
+            return
+        task.share = task.share.merged(share)
+        if task.work.job.gpus:
+            self._stale_tasks[id] = task
+        else:
+            self._stale_nodes[task.node] = None
+
+    def end(self, id: TaskId) -> None:
+        """A task has ended."""
+        task = self._tasks.pop(id)
+        del task.work.tasks[id]
+        self._count[task.node] -= 1
+        self._stale_tasks.pop(id, None)
+        if task.work.job.gpus:
+            for gpu in task.gpus:
+                beside = self._on_gpu[task.node, gpu]
+                del beside[id]
+                self._stale_tasks.update(beside)
+                self.gpus_held -= not beside
+        else:
+            self.cores_used -= task.cores
+            del self._on_cores[task.node][id]
+            self._stale_nodes[task.node] = None
+
+    def least_loaded(self, workers: int, gpus: int) -> tuple[str, ...]:
+        """A node for each worker of a job that shares what it uses: where the fewest tasks are for what there is, among
+        those that have so many GPUs."""
+        found: list[str] = []
+        for _ in range(workers):
+            fitting = (node for node in self._nodes.values() if len(node.gpus) >= gpus)
+            sizes = ((node.name, len(node.gpus) if gpus else node.cores) for node in fitting)
+            found.append(min(sizes, key=lambda each: (self._count[each[0]] + found.count(each[0])) / each[1])[0])
+        return tuple(found)
+
+    def settle(self, now: float) -> list[Work]:
+        """Bring every job to the pace that follows from what changed; those whose pace is another now."""
+        touched: dict[JobId, Work] = {}
+        for name in self._stale_nodes:
+            self._divide(name)
+            touched.update((task.work.id, task.work) for task in self._on_cores[name].values())
+        for task in self._stale_tasks.values():
+            task.pace = self._pace_on_gpus(task)
+            touched[task.work.id] = task.work
+        self._stale_nodes.clear()
+        self._stale_tasks.clear()
+        return [work for work in touched.values() if _repace(work, now)]
+
+    def _divide(self, name: str) -> None:
+        """The cores of a node among the tasks there."""
+        node, tasks = self._nodes[name], self._on_cores[name]
+        claims = {}
+        for task in tasks.values():
+            cap, most = task.share.cpu_cap_cores, task.work.job.cores
+            claims[task.id] = (
+                task.share.cpu_weight or WEIGHT_DEFAULT,
+                min(cap, most) if isinstance(cap, int | float) else most,
+            )
+        given = fill(node.cores, claims)
+        for task in tasks.values():
+            job = task.work.job
+            self.cores_used += given[task.id] - task.cores
+            task.cores = given[task.id]
+            others = (other.work.job.model for other in tasks.values() if other is not task)
+            kept = self._interference.on_cores(node.kind, job.model, others) if self._interference.pairs else 1.0
+            task.pace = kept * self._speeds.relative(job.model, task.cores, job.cores)
+
+    def _pace_on_gpus(self, task: RunningTask) -> float:
+        pace = 1.0
+        for gpu in task.gpus:
+            beside = self._on_gpu[task.node, gpu]
+            if len(beside) > 1:
+                others = (other.work.job.model for other in beside.values() if other is not task)
+                name = self._gpu_names[task.node, gpu]
+                pace = min(pace, self._interference.on_gpu(name, task.work.job.model, others))
+        fraction = task.share.gpu_fraction
+        return min(pace, fraction) if isinstance(fraction, int | float) else pace
+
+
+def _repace(work: Work, now: float) -> bool:
+    tasks = work.tasks
+    pace = min(task.pace for task in tasks.values()) if len(tasks) == work.needs else 0.0
+    if pace == work.pace:
+        return False
+    work.left, work.at = work.remaining(now), now
+    work.pace = pace
+    work.version += 1
+    return True
+
+
+def halt(work: Work, now: float) -> None:
+    """A job stands still: it is stopped, or one of its tasks is gone."""
+    work.left, work.at = work.remaining(now), now
+    work.pace = 0.0
+    work.version += 1
+
+
+def ends_at(work: Work) -> float:
+    """When a job will be done if nothing changes."""
+    return work.at + work.left / work.pace if work.pace > 0 else math.inf
+
+
+def loss_at(losses: tuple[tuple[float, float], ...], fraction: float) -> float:
+    """The loss that was reported last when so much of the work was done."""
+    low, high = 0, len(losses)
+    while low < high:
+        middle = (low + high) // 2
+        if losses[middle][0] <= fraction:
+            low = middle + 1
+        else:
+            high = middle
+    return losses[max(low - 1, 0)][1]

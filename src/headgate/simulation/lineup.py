@@ -1,0 +1,58 @@
+"""What a policy's name stands for in a simulation: what moves shares, and who goes first where not all jobs fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headgate import policies
+from headgate.controller.orders import FifoOrder, LasOrder, Order, PatientOrder, Remaining, SrptOrder
+from headgate.errors import UsageError
+from headgate.policies import EqualPolicy, NoPolicy, Policy
+
+ORDERS = (FifoOrder.name, SrptOrder.name, LasOrder.name, PatientOrder.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A policy for shares, and an order for those that wait.
+
+    Args:
+        listens: Whether the policy makes anything of what jobs report.
+    """
+
+    policy: Policy
+    order: Order
+    listens: bool
+
+
+def choose(name: str, remaining: Remaining, *, on_cores: bool) -> Chosen:
+    """The policy and the order of that name; what is no order goes by arrival.
+
+    Args:
+        name: As for `run --policy`; an order's name alone leaves cores to the system's own sharing.
+        remaining: What is known, or predicted, of what remains of a job.
+        on_cores: Whether any job shares cores; else nothing is there for a policy of shares to decide.
+
+    Raises:
+        UsageError: Nothing is so called.
+    """
+    plain = name.partition(":")[0]
+    order: Order
+    match plain:
+        case SrptOrder.name:
+            order = SrptOrder(remaining)
+        case LasOrder.name:
+            order = LasOrder()
+        case PatientOrder.name:
+            order = PatientOrder(remaining)
+        case _:
+            order = FifoOrder()
+    if plain in ORDERS and not on_cores:
+        return Chosen(NoPolicy(), order, listens=False)
+    try:
+        policy = NoPolicy() if plain == FifoOrder.name else policies.make(name)
+    except UsageError as error:
+        if plain in ORDERS and ":" not in name:
+            raise UsageError(f"policy {name!r} is an order of jobs that wait for GPUs; {error}") from None
+        raise
+    return Chosen(policy, order, listens=on_cores and not isinstance(policy, NoPolicy | EqualPolicy))

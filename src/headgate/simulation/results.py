@@ -1,0 +1,114 @@
+"""What a simulation comes to: completion times, fairness, use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from headgate.analysis.usage import Array
+from headgate.simulation.simulator import JobOutcome, Outcome
+from headgate.simulation.speeds import Speeds
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Figures of a policy on a trace; seconds.
+
+    Args:
+        done: Jobs that came to their end.
+        mean: Completion time, from the moment a job came: the mean, the median, and percentiles.
+        makespan: From the first job's coming to the last one's end.
+        max_rho: The largest ρ of a job (Themis, NSDI 2020): its completion time, over that alone on 1/n of the
+            cluster, n being the mean number of jobs there while it was.
+        utilisation: Of the GPUs (cores, where no job has GPUs), from 0 s to the makespan.
+        restarts: Times that a job was stopped for another.
+    """
+
+    policy: str
+    order: str
+    jobs: int
+    done: int
+    mean: float
+    median: float
+    p95: float
+    p99: float
+    makespan: float
+    mean_rho: float
+    max_rho: float
+    utilisation: float
+    restarts: int
+    events: int
+    wall_seconds: float
+
+    @property
+    def microseconds_an_event(self) -> float:
+        return self.wall_seconds / max(self.events, 1) * 1e6
+
+
+def figures(outcome: Outcome, speeds: Speeds | None = None) -> Figures:
+    """Figures of what a policy made of a trace."""
+    done = [job for job in outcome.jobs if job.ended is not None]
+    times = completions(outcome)
+    fairness = rho(done, outcome.capacity, speeds or Speeds())
+    makespan = max((job.ended for job in done if job.ended is not None), default=0.0)
+    return Figures(
+        policy=outcome.policy,
+        order=outcome.order,
+        jobs=len(outcome.jobs),
+        done=len(done),
+        mean=float(times.mean()) if len(times) else 0.0,
+        median=_percentile(times, 50),
+        p95=_percentile(times, 95),
+        p99=_percentile(times, 99),
+        makespan=makespan,
+        mean_rho=float(fairness.mean()) if len(times) else 0.0,
+        max_rho=float(fairness.max()) if len(times) else 0.0,
+        utilisation=_busy_seconds(outcome, makespan) / (outcome.capacity * makespan) if makespan > 0 else 0.0,
+        restarts=sum(max(job.starts - 1, 0) for job in outcome.jobs),
+        events=outcome.events,
+        wall_seconds=outcome.wall_seconds,
+    )
+
+
+def completions(outcome: Outcome) -> Array:
+    """Completion time of each job that came to its end, in the order in which they came."""
+    return np.array([job.ended - job.job.submitted for job in outcome.jobs if job.ended is not None])
+
+
+def rho(jobs: list[JobOutcome], capacity: float, speeds: Speeds) -> Array:
+    """Finish-time fairness of each of these jobs, which have ended: at most 1 is fair."""
+    if not jobs:
+        return np.empty(0)
+    came = np.array([job.job.submitted for job in jobs])
+    ended = np.array([job.ended for job in jobs], dtype=float)
+    edges, present = presence(came, ended)
+    sums = np.concatenate([[0.0], np.cumsum(present[:-1] * np.diff(edges))])
+    spent = np.maximum(ended - came, 1e-9)
+    others = np.maximum((np.interp(ended, edges, sums) - np.interp(came, edges, sums)) / spent, 1.0)
+    alone = np.array([_alone(each, capacity / n, speeds) for each, n in zip(jobs, others.tolist(), strict=True)])
+    return spent / alone
+
+
+def presence(came: Array, ended: Array) -> tuple[Array, Array]:
+    """Times, and how many jobs were there from each of them on."""
+    edges, index = np.unique(np.concatenate([came, ended]), return_inverse=True)
+    change = np.bincount(index, np.concatenate([np.ones(len(came)), -np.ones(len(ended))]), len(edges))
+    return edges, np.cumsum(change)
+
+
+def _alone(outcome: JobOutcome, part: float, speeds: Speeds) -> float:
+    """Seconds of a job alone on so many GPUs or cores."""
+    job = outcome.job
+    if job.gpus:
+        return job.seconds * max(job.gpus / part, 1.0)
+    return job.seconds / speeds.relative(job.model, part, job.cores)
+
+
+def _busy_seconds(outcome: Outcome, until: float) -> float:
+    times = np.array([t for t, _ in outcome.busy] + [until])
+    return float(np.sum(np.array([busy for _, busy in outcome.busy]) * np.diff(times)))
+
+
+def _percentile(values: Array, q: float) -> float:
+    return float(np.percentile(values, q)) if len(values) else 0.0

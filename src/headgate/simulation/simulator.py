@@ -1,0 +1,314 @@
+"""The loop: a clock of its own around the controller that runs live."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from heapq import heappop, heappush
+from math import exp
+
+from headgate.cluster import Cluster
+from headgate.controller import Controller, Queue
+from headgate.errors import UsageError
+from headgate.events import (
+    ENDED,
+    Action,
+    Event,
+    Exit,
+    JobId,
+    JobPlanned,
+    JobSubmitted,
+    MarkJob,
+    NodeJoined,
+    PlanJob,
+    Progress,
+    SetShare,
+    StartTask,
+    StopTask,
+    TaskExited,
+    TaskId,
+    Usage,
+    Wake,
+    Warn,
+)
+from headgate.jobs import Job, Limits
+from headgate.plans import Plan, Strategy
+from headgate.simulation import lineup
+from headgate.simulation.engine import Engine, Work, ends_at, halt, loss_at
+from headgate.simulation.speeds import Interference, Speeds
+from headgate.simulation.traces import Trace, TraceJob
+
+_DONE = Exit(code=0, cpu_seconds=0.0)
+_STOPPED = Exit(code=None, signal=15)
+
+
+@dataclass(frozen=True, slots=True)
+class Assumptions:
+    """What is assumed where the trace says nothing.
+
+    Args:
+        restart_seconds: What it costs a job to be stopped and started again, at its own speed.
+        prediction_error: Standard deviation of the logarithm of what is predicted to remain of a job over what does;
+            0: all is known.
+        report_seconds: How often a job on cores says what it uses and what its loss is; 0: never.
+        share_gpus: Whether jobs start at once and share GPUs, as they do without a queue.
+        seed: Of all that is drawn by chance.
+    """
+
+    speeds: Speeds = field(default_factory=Speeds)
+    interference: Interference = field(default_factory=Interference)
+    restart_seconds: float = 30.0
+    prediction_error: float = 0.0
+    report_seconds: float = 10.0
+    share_gpus: bool = False
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class JobOutcome:
+    """What became of a job; times on the trace's clock, None where it never came to that."""
+
+    job: TraceJob
+    started: float | None = None
+    ended: float | None = None
+    state: str = "waiting"
+    starts: int = 0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a policy made of a trace.
+
+    Args:
+        order: Who went first for GPUs; empty where nobody waited for any.
+        busy: Times, and how many GPUs (cores, where no job has GPUs) were busy from then on.
+        capacity: How many there are.
+        events: Told to the controller.
+        wall_seconds: That it took to simulate.
+        warnings: Of the controller.
+    """
+
+    policy: str
+    order: str
+    jobs: list[JobOutcome]
+    busy: list[tuple[float, float]]
+    capacity: float
+    events: int
+    wall_seconds: float
+    warnings: list[str]
+
+
+def simulate(trace: Trace, cluster: Cluster, policy: str, assumptions: Assumptions | None = None) -> Outcome:
+    """Run the jobs of a trace under a policy.
+
+    Args:
+        trace: The jobs.
+        cluster: Where they run.
+        policy: Name of a policy, or of an order of those that wait (`fifo`).
+        assumptions: What is assumed; those of `Assumptions()` by default.
+
+    Raises:
+        UsageError: There is no such policy, or a job that the cluster cannot hold.
+    """
+    began = time.perf_counter()
+    simulation = _Simulation(trace, cluster, policy, assumptions or Assumptions())
+    simulation.run()
+    outcome = simulation.outcome
+    outcome.wall_seconds = time.perf_counter() - began
+    return outcome
+
+
+# What happens at the same moment happens in this order.
+_END, _EXIT, _ARRIVAL, _REPORT = range(4)
+
+
+class _Simulation:
+    def __init__(self, trace: Trace, cluster: Cluster, policy: str, assumptions: Assumptions) -> None:
+        self._given = assumptions
+        self._nodes = {node.name: node for node in cluster.nodes}
+        self._gpus_of_node = max(len(node.gpus) for node in cluster.nodes)
+        self._engine = Engine(cluster.nodes, assumptions.speeds, assumptions.interference)
+        self._works: dict[JobId, Work] = {}
+        self._outcomes: dict[JobId, JobOutcome] = {}
+        self._random = random.Random(assumptions.seed)
+        self._off: dict[JobId, float] = {}
+        self._specs: dict[tuple[object, ...], tuple[Job, Plan]] = {}
+        self._arrivals = iter(trace.jobs)
+        self._now = 0.0
+        self._wake_at: float | None = None
+        self._coming: list[tuple[float, int, int, Callable[[], None]]] = []
+        self._count = 0
+        self._on_gpus = trace.on_gpus
+        chosen = lineup.choose(policy, self._remaining, on_cores=not all(job.gpus for job in trace.jobs))
+        self._listens = chosen.listens and assumptions.report_seconds > 0
+        waits = any((job.gpus and not assumptions.share_gpus) or job.memory_bytes for job in trace.jobs)
+        self._queue = Queue(chosen.order) if waits else None
+        self._controller = Controller(chosen.policy, self._queue)
+        capacity = sum(len(node.gpus) if self._on_gpus else node.cores for node in cluster.nodes)
+        order = chosen.order.name if waits else ""
+        self.outcome = Outcome(policy, order, [], [(0.0, 0.0)], float(capacity), 0, 0.0, [])
+        self._check(trace)
+
+    def _check(self, trace: Trace) -> None:
+        """Whether every job could run if it were alone.
+
+        Raises:
+            UsageError: One could not.
+        """
+        gpus = sum(len(node.gpus) for node in self._nodes.values())
+        memory = max(node.memory_bytes for node in self._nodes.values())
+        for job in trace.jobs:
+            workers, each = self._divided(job)
+            places = sum(len(node.gpus) // each for node in self._nodes.values()) if each else 1
+            if job.gpus and places < workers:
+                raise UsageError(f"job {job.name!r} asks for {job.gpus} GPUs; the cluster has {gpus}")
+            if job.memory_bytes is not None and job.memory_bytes > memory:
+                raise UsageError(f"job {job.name!r} asks for more memory than any node of the cluster has")
+
+    def run(self) -> None:
+        """Until nothing is left to happen."""
+        for node in self._nodes.values():
+            self._step(NodeJoined(node))
+        self._await_next()
+        while self._coming:
+            when, _, _, happen = self._coming[0]
+            if self._wake_at is not None and self._wake_at < when:
+                self._now, self._wake_at = max(self._now, self._wake_at), None
+                self._step(Wake())
+                continue
+            heappop(self._coming)
+            self._now = when
+            happen()
+
+    def _at(self, when: float, kind: int, happen: Callable[[], None]) -> None:
+        self._count += 1
+        heappush(self._coming, (when, kind, self._count, happen))
+
+    # --- what happens -----------------------------------------------------------------------------------------------
+
+    def _await_next(self) -> None:
+        job = next(self._arrivals, None)
+        if job is not None:
+            self._at(job.submitted, _ARRIVAL, partial(self._arrive, job))
+
+    def _arrive(self, job: TraceJob) -> None:
+        id = f"{job.name}/job"  # each is a run of its own, so that it can be forgotten when it has ended
+        self._outcomes[id] = outcome = JobOutcome(job)
+        self.outcome.jobs.append(outcome)
+        if self._given.prediction_error > 0:
+            self._off[id] = exp(self._random.gauss(0.0, self._given.prediction_error))
+        self._works[id] = Work(id, job, self._divided(job)[0], job.seconds)
+        self._step(JobSubmitted(id, self._spec(job)[0]))
+        self._await_next()
+
+    def _end(self, work: Work, version: int) -> None:
+        if work.version != version:
+            return
+        halt(work, self._now)
+        for task in list(work.tasks):
+            self._exit(task, _DONE)
+
+    def _exit(self, task: TaskId, exit: Exit) -> None:
+        self._engine.end(task)
+        self._step(TaskExited(task, exit))
+
+    def _report(self, work: Work, start: int) -> None:
+        outcome = self._outcomes[work.id]
+        if not work.tasks or outcome.starts != start:
+            return
+        self._at(self._now + self._given.report_seconds, _REPORT, partial(self._report, work, start))
+        for task in list(work.tasks.values()):
+            self._step(Usage(task.id, task.cores, float(work.job.memory_bytes or 0)))
+        job, done = work.job, max(work.fraction(self._now), 0.0)
+        if job.losses and work.tasks:
+            loss, epochs = loss_at(job.losses, done), job.epochs
+            epoch = min(int(done * epochs) + 1, epochs) if epochs is not None else None
+            step = round(done * job.steps) if job.steps is not None else None
+            self._step(Progress(next(iter(work.tasks)), step, epoch=epoch, loss=loss, epochs=epochs))
+
+    # --- what the controller has done -------------------------------------------------------------------------------
+
+    def _step(self, event: Event) -> None:
+        events: deque[Event] = deque((event,))
+        ended: list[JobId] = []
+        while events:
+            self.outcome.events += 1
+            actions, self._wake_at = self._controller.step(self._now, events.popleft())
+            for action in actions:
+                self._act(action, events, ended)
+        for work in self._engine.settle(self._now):
+            if work.pace > 0:
+                self._at(ends_at(work), _END, partial(self._end, work, work.version))
+        busy = float(self._engine.gpus_held) if self._on_gpus else self._engine.cores_used
+        if busy != self.outcome.busy[-1][1]:
+            self.outcome.busy.append((self._now, busy))
+        for id in ended:
+            self._controller.forget(id.rsplit("/", 1)[0])
+
+    def _act(self, action: Action, events: deque[Event], ended: list[JobId]) -> None:
+        match action:
+            case StartTask():
+                work, outcome = self._works[action.job], self._outcomes[action.job]
+                if not work.tasks:
+                    self._begin(work, outcome)
+                self._engine.start(action, work)
+            case SetShare():
+                self._engine.grant(action.task, action.share)
+            case PlanJob():
+                events.append(JobPlanned(action.job, action.revision, self._planned(self._works[action.job].job)))
+            case StopTask():
+                halt(self._works[action.task.rsplit("/", 1)[0]], self._now)
+                self._at(self._now, _EXIT, partial(self._exit, action.task, _STOPPED))
+            case MarkJob():
+                outcome = self._outcomes[action.job]
+                outcome.state = action.state
+                if action.state in ENDED:
+                    outcome.ended = self._now
+                    del self._works[action.job]
+                    ended.append(action.job)
+            case Warn():
+                self.outcome.warnings.append(action.text)
+
+    def _begin(self, work: Work, outcome: JobOutcome) -> None:
+        """The first task of an attempt starts."""
+        if outcome.started is None:
+            outcome.started = self._now
+        else:
+            work.left, work.at = work.remaining(self._now) + self._given.restart_seconds, self._now
+        outcome.starts += 1
+        if self._listens and not work.job.gpus:
+            when = self._now + self._given.report_seconds
+            self._at(when, _REPORT, partial(self._report, work, outcome.starts))
+
+    # --- what the controller and its queue are told -----------------------------------------------------------------
+
+    def _remaining(self, id: JobId, now: float) -> float:
+        return self._works[id].remaining(now) * self._off.get(id, 1.0)
+
+    def _divided(self, job: TraceJob) -> tuple[int, int]:
+        """Workers of a job, and the GPUs of each: as many as one node can give."""
+        if not job.gpus:
+            return 1, 0
+        each = next((size for size in range(min(job.gpus, self._gpus_of_node), 0, -1) if job.gpus % size == 0), 1)
+        return job.gpus // each, each
+
+    def _spec(self, job: TraceJob) -> tuple[Job, Plan]:
+        """What its user would have handed in, without a plan's nodes; the same for jobs that are alike."""
+        key = (job.gpus, job.priority, job.memory_bytes)
+        if key not in self._specs:
+            workers, gpus = self._divided(job)
+            limits = Limits(gpus=gpus, memory_bytes=job.memory_bytes)
+            spec = Job(name="job", run="simulated", priority=job.priority, limits=limits)
+            strategy: Strategy = "allreduce" if workers > 1 else "single"
+            self._specs[key] = spec, Plan(strategy=strategy, workers=workers, batch_per_worker=None)
+        return self._specs[key]
+
+    def _planned(self, job: TraceJob) -> Plan:
+        plan = self._spec(job)[1]
+        if job.gpus and self._queue is not None:
+            return plan  # the queue finds its nodes when there is room
+        return replace(plan, worker_nodes=self._engine.least_loaded(*self._divided(job)))

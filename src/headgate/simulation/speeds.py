@@ -1,0 +1,138 @@
+"""How fast a job is by what it gets, and by what runs beside it: scaling functions, or tables that were measured."""
+
+from __future__ import annotations
+
+import csv
+import json
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headgate.errors import InvalidFileError, Problem, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """Throughput by cores.
+
+    Args:
+        exponent: Of a job without a table: its throughput grows as cores^exponent, up to the most it can use.
+        tables: Cores and throughput of a model, in order; between them straight lines, from nothing at 0 cores, and
+            beyond the last no more.
+    """
+
+    exponent: float = 1.0
+    tables: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
+
+    def relative(self, model: str, cores: float, most: float) -> float:
+        """Throughput with so many cores, over that with the most that the job can use."""
+        if cores >= most:
+            return 1.0
+        table = self.tables.get(model)
+        if table is None:
+            return cores / most if self.exponent == 1.0 else float((cores / most) ** self.exponent)
+        return _between(table, cores) / _between(table, most)
+
+
+def _between(table: tuple[tuple[float, float], ...], x: float) -> float:
+    i = bisect_left(table, (x,))
+    if i == len(table):
+        return table[-1][1]
+    (x0, y0), (x1, y1) = table[i - 1] if i else (0.0, 0.0), table[i]
+    return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+
+
+@dataclass(frozen=True, slots=True)
+class Interference:
+    """What jobs cost each other that share a device, as pairs of them were measured.
+
+    Args:
+        pairs: By device, model and other model: the part of its throughput alone that the first one keeps. The device
+            is a GPU's name, or the kind of a node for jobs on its cores; in lower case.
+    """
+
+    pairs: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
+
+    def kept(self, device: str, model: str, other: str) -> float | None:
+        """The part of its throughput that a job keeps beside another; None where that was not measured."""
+        return self.pairs.get(device, {}).get(model, {}).get(other)
+
+    def on_gpu(self, device: str, model: str, others: Iterable[str]) -> float:
+        """The part that a job keeps of a GPU. Several others: the product; where one was not measured: equal time for
+        each."""
+        kept, slices = 1.0, 1
+        for other in others:
+            pair = self.kept(device, model, other)
+            if pair is None:
+                slices += 1
+            else:
+                kept *= pair
+        return kept / slices
+
+    def on_cores(self, device: str, model: str, others: Iterable[str]) -> float:
+        """The part that a job keeps of what its cores would bring; what was not measured costs nothing."""
+        kept = 1.0
+        for other in others:
+            kept *= self.kept(device, model, other) or 1.0
+        return kept
+
+
+def read_speeds(path: Path) -> dict[str, tuple[tuple[float, float], ...]]:
+    """Tables from a CSV with the columns `model`, `cores` and `throughput` (in any unit, the same for a model).
+
+    Raises:
+        UsageError: It cannot be read.
+        InvalidFileError: A line makes no sense.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path} is no CSV file: {error}") from None
+    tables: dict[str, dict[float, float]] = {}
+    problems = []
+    for number, row in enumerate(rows, start=2):
+        try:
+            model, cores, throughput = row["model"], float(row["cores"]), float(row["throughput"])
+            if not (cores > 0 and throughput > 0):
+                raise ValueError
+        except (KeyError, TypeError, ValueError):
+            problems.append(
+                Problem("line", number, f"found {','.join(map(str, row.values()))}", "expected model,cores,throughput")
+            )
+            continue
+        tables.setdefault(model, {})[cores] = throughput
+    if problems or not tables:
+        raise InvalidFileError(str(path), problems or [Problem("file", None, "it has no lines", "add some")])
+    return {model: tuple(sorted(table.items())) for model, table in tables.items()}
+
+
+def read_pairs(path: Path) -> Interference:
+    """Measured pairs from a JSON of the shape of Gavel's: `{device: {model: {"null": alone, other: [its own, the
+    other's]}}}`, throughputs; a 0 was not measured.
+
+    Raises:
+        UsageError: It cannot be read, or is of another shape.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        pairs = {
+            str(device).lower(): {
+                str(model): {
+                    str(other): min(float(pair[0]) / float(row["null"]), 1.0)
+                    for other, pair in row.items()
+                    if other != "null" and float(pair[0]) > 0 and float(row["null"]) > 0
+                }
+                for model, row in models.items()
+            }
+            for device, models in data.items()
+        }
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        shape = '{"device": {"model": {"null": 8.1, "other model": [5.6, 5.2]}}}'
+        raise UsageError(f"{path} has no measured pairs; expected JSON such as {shape}") from None
+    return Interference(pairs)

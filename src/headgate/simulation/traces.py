@@ -1,0 +1,249 @@
+"""Jobs and when they came: traces of clusters, as CSV, and Headgate's own runs."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from headgate.errors import InvalidFileError, Problem, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class TraceJob:
+    """A job of a trace.
+
+    Args:
+        name: Unique in its trace.
+        submitted: Seconds on the trace's clock.
+        seconds: That it takes alone, with all the GPUs or cores that it asks for.
+        gpus: That it has to have, all at once; 0: it uses cores.
+        cores: The most that it can use; of no meaning where it has GPUs.
+        model: What it trains, by which speeds and interference are looked up.
+        priority: As of any job.
+        memory_bytes: As its limits say.
+        steps: That it takes.
+        epochs: That it takes.
+        losses: Fraction of its work that was done, and the loss then, in that order.
+    """
+
+    name: str
+    submitted: float
+    seconds: float
+    gpus: int = 0
+    cores: float = 1.0
+    model: str = ""
+    priority: float = 1.0
+    memory_bytes: int | None = None
+    steps: int | None = None
+    epochs: int | None = None
+    losses: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def size(self) -> float:
+        """GPUs, or cores where it has none."""
+        return float(self.gpus) if self.gpus else self.cores
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Jobs by the time they came, the first at 0 s."""
+
+    name: str
+    jobs: tuple[TraceJob, ...]
+
+    @property
+    def on_gpus(self) -> bool:
+        return any(job.gpus for job in self.jobs)
+
+    def capacity_at(self, load: float) -> float:
+        """GPUs (cores, where no job has GPUs) with which the jobs would ask for `load` of what there is while they
+        come."""
+        work = sum(job.seconds * job.size for job in self.jobs if bool(job.gpus) == self.on_gpus)
+        return work / (max(self.jobs[-1].submitted, 1e-9) * load)
+
+    def at_load(self, load: float, capacity: float) -> Trace:
+        """The same jobs, coming so much slower or faster that they ask for `load` of `capacity` while they come."""
+        factor = self.capacity_at(load) / capacity
+        return replace(self, jobs=tuple(replace(job, submitted=job.submitted * factor) for job in self.jobs))
+
+
+def made(name: str, jobs: Sequence[TraceJob]) -> Trace:
+    """A trace of these jobs, in order, the first at 0 s."""
+    first = min(job.submitted for job in jobs)
+    moved = (replace(job, submitted=job.submitted - first) for job in jobs)
+    return Trace(name, tuple(sorted(moved, key=lambda job: job.submitted)))
+
+
+def read(path: Path) -> Trace:
+    """The trace of a file: a CSV, or a run's folder or `run.sqlite`.
+
+    Raises:
+        UsageError: It cannot be read, or has no job.
+        InvalidFileError: With every line that makes no sense (of many, the first ones).
+    """
+    if path.is_dir() or path.suffix == ".sqlite":
+        from headgate.simulation import recorded
+
+        return recorded.read(path)
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            return made(path.stem, list(_jobs(str(path), csv.reader(file))))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path} is no CSV file: {error}; expected a trace, or a run's folder") from None
+
+
+# --- CSV ------------------------------------------------------------------------------------------------------------
+
+# What the columns are called in the traces of ElasticFlow, Tiresias, Philly and Helios, and here.
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "name": ("job_id", "jobid", "job", "name", "id"),
+    "submitted": ("submission_time", "submit_time", "submitted_time", "submitted", "arrival_time", "at"),
+    "seconds": ("duration", "run_time", "runtime", "seconds"),
+    "started": ("start_time", "started"),
+    "ended": ("end_time", "ended", "finish_time"),
+    "gpus": ("num_gpu", "num_gpus", "gpu_num", "gpus", "gpu"),
+    "cores": ("cpu_num", "num_cpu", "num_cpus", "cores", "cpus"),
+    "model": ("model_name", "model"),
+    "priority": ("priority",),
+    "steps": ("num_iteration", "iterations", "num_steps", "steps"),
+}
+_PROBLEMS = 10
+
+
+class _Wrong(ValueError):
+    """What was found, and the cure."""
+
+    def __init__(self, column: str, found: str, cure: str) -> None:
+        super().__init__(found)
+        self.column, self.found, self.cure = column, found, cure
+
+
+def _jobs(path: str, rows: Iterator[list[str]]) -> Iterator[TraceJob]:
+    header = next(rows, None)
+    if header is None or not any(cell.strip() for cell in header):
+        raise UsageError(f"{path} is empty; expected a line with the names of the columns, and one for each job")
+    columns = _columns(path, [cell.strip().lower() for cell in header])
+    problems: list[Problem] = []
+    lines: dict[str, int] = {}
+    found = []
+    for number, row in enumerate(rows, start=2):
+        if not any(cell.strip() for cell in row):
+            continue
+        try:
+            job = _job({what: row[i].strip() if i < len(row) else "" for what, i in columns.items()}, number)
+            if job is None:
+                continue
+            if job.name in lines:
+                raise _Wrong("name", f"found {job.name!r}, as on line {lines[job.name]}", "give each job its own")
+        except _Wrong as wrong:
+            said = header[columns[wrong.column]].strip() if wrong.column in columns else wrong.column
+            problems.append(Problem(said, number, wrong.found, wrong.cure))
+            if len(problems) == _PROBLEMS:
+                break
+            continue
+        lines[job.name] = number
+        found.append(job)
+    if problems:
+        raise InvalidFileError(path, problems)
+    if not found:
+        raise UsageError(f"{path} has no jobs; expected a line for each below that with the names of the columns")
+    yield from found
+
+
+def _columns(path: str, header: list[str]) -> dict[str, int]:
+    columns = {what: header.index(name) for what, names in _NAMES.items() for name in reversed(names) if name in header}
+    missing = [_NAMES["submitted"][0]] if "submitted" not in columns else []
+    if "seconds" not in columns and not {"started", "ended"} <= columns.keys():
+        missing.append(f"{_NAMES['seconds'][0]} (or start_time and end_time)")
+    if "gpus" not in columns and "cores" not in columns:
+        missing.append("num_gpu (or cores)")
+    if missing:
+        found = f"found the columns {', '.join(header)}"
+        raise InvalidFileError(path, [Problem(name, 1, found, "add it") for name in missing])
+    return columns
+
+
+def _job(cells: Mapping[str, str], number: int) -> TraceJob | None:
+    """The job of a line; None for one that never ran."""
+    submitted = _value(cells, "submitted", _moment, "a time: seconds, or 2017-10-03 08:15:00")
+    gpus = _value(cells, "gpus", _whole, "0 or more GPUs", default=0)
+    cores = _value(cells, "cores", _number, "0 or more cores", default=1.0)
+    if "seconds" in cells:
+        seconds = _value(cells, "seconds", _number, "0 or more seconds")
+    elif cells["started"] in _NOTHING or cells["ended"] in _NOTHING:
+        return None
+    else:
+        seconds = _value(cells, "ended", _moment, "a time") - _value(cells, "started", _moment, "a time")
+        if seconds < 0:
+            raise _Wrong("ended", f"found {cells['ended']!r}, before its start", "expected a later time")
+    if seconds == 0:
+        return None
+    if not gpus and not cores:
+        raise _Wrong("gpus", "found neither GPUs nor cores", "expected at least 1 of one of them")
+    return TraceJob(
+        name=cells.get("name") or f"line-{number}",
+        submitted=submitted,
+        seconds=seconds,
+        gpus=int(gpus),
+        cores=cores or 1.0,
+        model=cells.get("model", ""),
+        priority=_value(cells, "priority", _positive, "a positive number", default=1.0),
+        steps=int(_value(cells, "steps", _number, "0 or more steps", default=0.0)) or None,
+    )
+
+
+_NOTHING = ("", "None", "null", "nan", "NaN")
+
+
+def _value(
+    cells: Mapping[str, str],
+    what: str,
+    convert: Callable[[str], float],
+    expected: str,
+    *,
+    default: float | None = None,
+) -> float:
+    text = cells.get(what, "")
+    if text in _NOTHING and default is not None:
+        return default
+    try:
+        return convert(text)
+    except ValueError:
+        raise _Wrong(what, f"found {text!r}" if text else "it is empty", f"expected {expected}") from None
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise ValueError
+    return value
+
+
+def _whole(text: str) -> float:
+    value = _number(text)
+    if value != int(value):
+        raise ValueError
+    return value
+
+
+def _positive(text: str) -> float:
+    value = _number(text)
+    if not value:
+        raise ValueError
+    return value
+
+
+def _moment(text: str) -> float:
+    try:
+        return _number(text)
+    except ValueError:
+        if text[:1] == "-":
+            raise
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()

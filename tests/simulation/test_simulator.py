@@ -1,0 +1,163 @@
+"""Completion times that were worked out by hand."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.simulation.places import FREE, cores, ends, gpus, on_cores, on_gpus, ran
+
+from headgate.errors import UsageError
+from headgate.simulation import Assumptions, TraceJob, figures, simulate
+from headgate.simulation.speeds import Interference, Speeds
+from headgate.simulation.traces import made
+
+# a is alone for 2 s, shares with b for 2 s, and then with b and c.
+STAGGERED = ((0.0, 10.0, 1), (2.0, 4.0, 1), (4.0, 2.0, 1))
+
+
+def test_three_jobs_on_one_core_share_it_equally() -> None:
+    # At 4 s a has 7 s left, b 3 s, c 2 s; by thirds c ends at 10, by halves b at 12, then a.
+    assert ran(on_cores(*STAGGERED), cores(1.0), "equal") == pytest.approx({"a": 16.0, "b": 12.0, "c": 10.0})
+
+
+def test_three_jobs_share_one_gpu_in_equal_time_where_none_waits() -> None:
+    shared = replace(FREE, share_gpus=True)
+    assert ran(on_gpus(*STAGGERED), gpus(1), "equal", shared) == pytest.approx({"a": 16.0, "b": 12.0, "c": 10.0})
+
+
+def test_what_remains_least_goes_first() -> None:
+    # b takes over at 2 s; at 4 s it has as much left as c and came first.
+    assert ran(on_gpus(*STAGGERED), gpus(1), "srpt") == pytest.approx({"a": 16.0, "b": 6.0, "c": 8.0})
+
+
+def test_first_come_is_first_served() -> None:
+    assert ran(on_gpus(*STAGGERED), gpus(1), "fifo") == pytest.approx({"a": 10.0, "b": 14.0, "c": 16.0})
+
+
+def test_a_job_with_little_service_goes_before_one_with_an_hour_of_it() -> None:
+    # a is in the second queue from 1 h on: b takes over at 2 h, falls into that queue at 3 h behind a, as c does at 5 h.
+    hours = on_gpus(*((at * 3600, seconds * 3600, n) for at, seconds, n in STAGGERED))
+    assert ran(hours, gpus(1), "las") == pytest.approx({"a": 12 * 3600.0, "b": 15 * 3600.0, "c": 16 * 3600.0})
+
+
+def test_what_is_stopped_pays_for_starting_again() -> None:
+    outcome = simulate(on_gpus((0.0, 10.0, 1), (2.0, 4.0, 1)), gpus(1), "srpt", Assumptions(restart_seconds=1.5))
+    assert ends(outcome) == pytest.approx({"a": 15.5, "b": 6.0})
+    assert [job.starts for job in outcome.jobs] == [2, 1]
+    assert figures(outcome).restarts == 1
+
+
+def test_what_a_job_cannot_use_the_others_have() -> None:
+    # a can use half a core of two, b and c have 0.75 each.
+    trace = on_cores((0.0, 6.0, 0.5), (0.0, 3.0, 1.0), (0.0, 3.0, 1.0))
+    assert ran(trace, cores(2.0), "equal") == pytest.approx({"a": 6.0, "b": 4.0, "c": 4.0})
+
+
+def test_a_priority_of_two_is_twice_the_share() -> None:
+    trace = on_cores((0.0, 6.0, 1.0), (0.0, 6.0, 1.0))
+    trace = replace(trace, jobs=(replace(trace.jobs[0], priority=2.0), trace.jobs[1]))
+    assert ran(trace, cores(1.0), "equal") == pytest.approx({"a": 9.0, "b": 12.0})
+    assert ran(trace, cores(1.0), "none") == pytest.approx({"a": 12.0, "b": 12.0})
+
+
+def test_of_two_nodes_each_job_has_the_emptier_one() -> None:
+    trace = on_cores((0.0, 4.0, 1.0), (0.0, 4.0, 1.0), (1.0, 2.0, 1.0))
+    assert ran(trace, cores(1.0, 1.0), "equal") == pytest.approx({"a": 6.0, "b": 4.0, "c": 5.0})
+
+
+def test_a_gang_has_all_its_gpus_at_once_or_none() -> None:
+    # b needs both nodes, c would fit beside a but may not start before b.
+    trace = on_gpus((0.0, 10.0, 2), (1.0, 5.0, 4), (2.0, 3.0, 1))
+    assert ran(trace, gpus(2, 2), "fifo") == pytest.approx({"a": 10.0, "b": 15.0, "c": 18.0})
+    # Least GPU-seconds first: c overtakes b and ends at 5; a (16 GPU-seconds left at 2) is less than b (20).
+    assert ran(trace, gpus(2, 2), "srpt") == pytest.approx({"a": 10.0, "b": 15.0, "c": 5.0})
+
+
+def test_a_worker_goes_where_the_fewest_gpus_are_left() -> None:
+    # b goes beside a, so that c finds a node of its own.
+    trace = on_gpus((0.0, 9.0, 1), (0.0, 9.0, 1), (1.0, 4.0, 2))
+    assert ran(trace, gpus(2, 2), "fifo") == pytest.approx({"a": 9.0, "b": 9.0, "c": 5.0})
+
+
+def test_scaling_by_an_exponent_and_by_a_table() -> None:
+    both = on_cores((0.0, 4.0, 4.0), (0.0, 4.0, 4.0), model="m")
+    # Half of its cores bring a job 1 / sqrt(2) of its speed, or what the table says of 2 cores.
+    root = replace(FREE, speeds=Speeds(exponent=0.5))
+    assert ran(both, cores(4.0), "equal", root) == pytest.approx({"a": 4 * 2**0.5, "b": 4 * 2**0.5})
+    table = replace(FREE, speeds=Speeds(tables={"m": ((1.0, 10.0), (3.0, 30.0), (4.0, 32.0))}))
+    assert ran(both, cores(4.0), "equal", table) == pytest.approx({"a": 6.4, "b": 6.4})
+
+
+def test_a_measured_pair_on_a_gpu_is_as_fast_as_it_was_measured() -> None:
+    jobs = [TraceJob("a", 0.0, 6.0, gpus=1, model="x"), TraceJob("b", 0.0, 4.0, gpus=1, model="y")]
+    pairs = Interference({"g": {"x": {"y": 0.75}, "y": {"x": 0.8}}})
+    given = replace(FREE, share_gpus=True, interference=pairs)
+    # b ends after 4 / 0.8 s, when a has done 3.75 s of its work.
+    assert ran(made("t", jobs), gpus(1), "none", given) == pytest.approx({"a": 7.25, "b": 5.0})
+
+
+def test_the_same_seed_is_the_same_simulation_and_another_is_not() -> None:
+    trace = on_gpus(*((float(i), 10.0 + 7 * (i % 5), 1 + i % 2) for i in range(40)))
+    wrong = replace(FREE, prediction_error=1.0, seed=3)
+    first, again = (simulate(trace, gpus(2), "srpt", wrong) for _ in range(2))
+    assert ends(first) == ends(again)
+    assert ends(first) != ran(trace, gpus(2), "srpt", replace(wrong, seed=4))
+    assert figures(first).mean > figures(simulate(trace, gpus(2), "srpt", FREE)).mean
+
+
+@pytest.mark.parametrize(("count", "load", "published"), [(5, 0.5, -0.12), (10, 1.0, -0.35), (15, 1.5, -0.47)])
+def test_clairvoyant_srpt_gains_on_equal_sharing_what_is_published(count: int, load: float, published: float) -> None:
+    gains = []
+    for seed in range(12):
+        drawn = random.Random(seed)
+        work = [drawn.uniform(0.2, 1.8) for _ in range(count)]
+        each = [seconds * load * 200.0 / sum(work) for seconds in work]
+        trace = on_gpus(*((drawn.uniform(0.0, 200.0), seconds, 1) for seconds in each))
+        equal = simulate(trace, gpus(1), "equal", replace(FREE, share_gpus=True))
+        gains.append(figures(simulate(trace, gpus(1), "srpt", FREE)).mean / figures(equal).mean - 1)
+    assert statistics.mean(gains) == pytest.approx(published, abs=0.06)
+
+
+@settings(max_examples=30, derandomize=True, database=None, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 50), st.integers(1, 40), st.sampled_from([1, 2, 3, 4, 8])), min_size=1, max_size=25
+    ),
+    st.sampled_from(["fifo", "srpt", "las", "headgate"]),
+)
+def test_no_job_is_lost_and_no_gpu_is_given_twice(jobs: list[tuple[int, int, int]], policy: str) -> None:
+    trace = on_gpus(*((float(at), float(seconds), n) for at, seconds, n in jobs))
+    trace = made("t", [replace(job, name=f"j{i}") for i, job in enumerate(trace.jobs)])
+    outcome = simulate(trace, gpus(4, 4), policy, FREE)
+    assert {job.state for job in outcome.jobs} == {"done"}
+    assert max(busy for _, busy in outcome.busy) <= 8
+    assert outcome.busy[-1][1] == 0
+    held = sum(b * (t1 - t0) for (t0, b), (t1, _) in zip(outcome.busy, outcome.busy[1:], strict=False))
+    assert held == pytest.approx(sum(seconds * n for _, seconds, n in jobs))
+    assert all(job.ended >= job.job.submitted + job.job.seconds - 1e-6 for job in outcome.jobs if job.ended is not None)
+
+
+def test_a_job_that_could_never_run_is_refused() -> None:
+    with pytest.raises(UsageError, match="job 'a' asks for 8 GPUs; the cluster has 4"):
+        simulate(on_gpus((0.0, 1.0, 8)), gpus(4), "fifo")
+
+
+def test_a_policy_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UsageError, match="no policy 'best'"):
+        simulate(on_cores((0.0, 1.0, 1.0)), cores(1.0), "best")
+
+
+def test_rho_is_the_time_taken_over_that_alone_on_an_equal_part() -> None:
+    # a and b together all the time: each alone on half of the core would take 2 * 4 s, and takes 8 s.
+    outcome = simulate(on_cores((0.0, 4.0, 1.0), (0.0, 4.0, 1.0)), cores(1.0), "equal", FREE)
+    told = figures(outcome)
+    assert (told.mean, told.makespan, told.max_rho, told.utilisation) == pytest.approx((8.0, 8.0, 1.0, 1.0))
+    # Under first come, first served: a 4 s among a mean of 2 jobs, b 8 s among a mean of 1.5.
+    served = figures(simulate(on_gpus((0.0, 4.0, 1), (0.0, 4.0, 1)), gpus(1), "fifo", FREE))
+    assert served.max_rho == pytest.approx(8 / (4 * 1.5))
+    assert served.mean_rho == pytest.approx((4 / 8 + 8 / 6) / 2)

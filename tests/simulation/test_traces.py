@@ -1,0 +1,150 @@
+"""Traces as they are written, and what is said of those that make no sense."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from headgate.errors import InvalidFileError, NotFoundError, UsageError
+from headgate.simulation.speeds import read_pairs, read_speeds
+from headgate.simulation.traces import TraceJob, read
+from headgate.telemetry.store import Recorder
+
+HEADER = "job_id,submission_time,num_iteration,model_name,deadline,batch_size,num_gpu,duration"
+
+
+def written(folder: Path, *lines: str) -> Path:
+    path = folder / "trace.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_a_trace_of_elasticflow_begins_at_its_first_job(tmp_path: Path) -> None:
+    trace = read(written(tmp_path, HEADER, "b,110,9,bert,9,64,8,60", "a,100,7,vgg16,9,64,1,30"))
+    assert trace.jobs == (
+        TraceJob("a", 0.0, 30.0, gpus=1, model="vgg16", steps=7),
+        TraceJob("b", 10.0, 60.0, gpus=8, model="bert", steps=9),
+    )
+
+
+def test_a_trace_of_philly_has_dates_and_jobs_that_never_ran(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "jobid,user,gpu_num,cpu_num,submit_time,start_time,end_time",
+        "x,u,2,8,2017-10-03 08:15:00,2017-10-03 08:16:00,2017-10-03 09:16:00",
+        "y,u,1,8,2017-10-03 08:20:00,None,2017-10-03 09:16:00",
+        "z,u,0,4,2017-10-03 08:15:30,2017-10-03 08:15:30,2017-10-03 08:15:40",
+    )
+    assert read(path).jobs == (
+        TraceJob("x", 0.0, 3600.0, gpus=2, cores=8.0),
+        TraceJob("z", 30.0, 10.0, gpus=0, cores=4.0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "a,-5,9,bert,9,64,1,60",
+            "line 3: submission_time: found '-5'; expected a time: seconds, or 2017-10-03 08:15:00",
+        ),
+        ("a,5,9,bert,9,64,1,-60", "line 3: duration: found '-60'; expected 0 or more seconds"),
+        ("a,5,9,bert,9,64,1,nan", "line 3: duration: found 'nan'; expected 0 or more seconds"),
+        ("a,5,9,bert,9,64,1.5,60", "line 3: num_gpu: found '1.5'; expected 0 or more GPUs"),
+        ("a,5,9,bert,9,64,1", "line 3: duration: it is empty; expected 0 or more seconds"),
+        ("a,soon,9,bert,9,64,1,60", "line 3: submission_time: found 'soon'; expected a time"),
+        ("first,5,9,bert,9,64,1,60", "line 3: job_id: found 'first', as on line 2; give each job its own"),
+    ],
+)
+def test_a_line_that_makes_no_sense_is_said_with_its_number(tmp_path: Path, line: str, message: str) -> None:
+    path = written(tmp_path, HEADER, "first,0,9,bert,9,64,1,60", line)
+    with pytest.raises(InvalidFileError, match=re.escape(message)) as raised:
+        read(path)
+    assert str(raised.value).startswith(f"{path}: 1 problem\n")
+
+
+def test_all_problems_are_said_at_once_but_not_thousands(tmp_path: Path) -> None:
+    with pytest.raises(InvalidFileError) as raised:
+        read(written(tmp_path, HEADER, *(f"j{i},-1,9,bert,9,64,1,60" for i in range(500))))
+    assert [problem.line for problem in raised.value.problems] == list(range(2, 12))
+
+
+def test_missing_columns_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidFileError) as raised:
+        read(written(tmp_path, "job_id,model_name", "a,bert"))
+    assert [problem.where for problem in raised.value.problems] == [
+        "submission_time",
+        "duration (or start_time and end_time)",
+        "num_gpu (or cores)",
+    ]
+    assert "line 1: submission_time: found the columns job_id, model_name; add it" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty; expected a line with the names of the columns"),
+        (f"{HEADER}\n".encode(), "has no jobs"),
+        (b"\xff\xfe\x00job", "is no CSV file"),
+    ],
+)
+def test_a_file_without_jobs_is_no_trace(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=re.escape(f"{path} {message}")):
+        read(path)
+
+
+def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot read .*none.csv: No such file"):
+        read(tmp_path / "none.csv")
+    with pytest.raises(NotFoundError, match="no recorded data"):
+        read(tmp_path)
+
+
+def test_at_a_load_the_jobs_ask_for_that_part_of_the_cluster(tmp_path: Path) -> None:
+    trace = read(written(tmp_path, HEADER, "a,0,1,m,1,1,2,100", "b,50,1,m,1,1,1,200", "c,100,1,m,1,1,4,50"))
+    assert trace.capacity_at(1.0) == 6.0  # 600 GPU-seconds over 100 s
+    slower = trace.at_load(0.5, 8.0)
+    assert [job.submitted for job in slower.jobs] == [0.0, 75.0, 150.0]
+    assert slower.capacity_at(0.5) == pytest.approx(8.0)
+
+
+def test_a_run_is_a_trace_of_the_cpu_time_that_its_jobs_used(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run.sqlite")
+    spec = '{"priority": 2.0, "limits": {"memory_bytes": 1073741824, "gpus": null}}'
+    recorder.add("jobs", name="a", position=0, spec=spec, state="done", submitted=0.0, started=5.0, ended=25.0)
+    recorder.add("jobs", name="b", position=1, spec="{}", state="failed", submitted=0.0, started=5.0, ended=6.0)
+    recorder.add("tasks", id="a/worker-0", job="a", started=5.0, ended=25.0, exit='{"code": 0, "cpu_seconds": 30.0}')
+    for t, used in ((10.0, None), (15.0, 2.0), (20.0, 1.0), (25.0, 2.0)):
+        recorder.add("usage", t=t, target="a/worker-0", cpu_cores=used)
+    for t, loss, step in ((15.0, 0.5, 10), (25.0, 0.25, 20)):
+        recorder.add("progress", t=t, task="a/worker-0", step=step, epochs=3, loss=loss, count=1)
+    recorder.close()
+    [job] = read(tmp_path).jobs
+    # 30 CPU seconds at the 2 cores that it reached; of the 25 that were read, 10 were used by 15 s.
+    assert (job.name, job.submitted, job.seconds, job.cores, job.priority) == ("a", 0.0, 15.0, 2.0, 2.0)
+    assert (job.memory_bytes, job.steps, job.epochs) == (2**30, 20, 3)
+    assert job.losses == ((0.4, 0.5), (1.0, 0.25))
+
+
+def test_speeds_and_pairs_are_read_and_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
+    speeds = tmp_path / "speeds.csv"
+    speeds.write_text("model,cores,throughput\nm,4,32\nm,1,10\n")
+    assert read_speeds(speeds) == {"m": ((1.0, 10.0), (4.0, 32.0))}
+    speeds.write_text("model,cores,throughput\nm,4,fast\n")
+    with pytest.raises(InvalidFileError, match="line 2: line: found m,4,fast; expected model,cores,throughput"):
+        read_speeds(speeds)
+    pairs = tmp_path / "pairs.json"
+    pairs.write_text(
+        '{"V100": {"a": {"null": 8.0, "b": [6.0, 1.0], "c": [0, 0]}, "b": {"null": 2.0, "a": [1.0, 6.0]}}}'
+    )
+    found = read_pairs(pairs)
+    assert (found.kept("v100", "a", "b"), found.kept("v100", "b", "a")) == (0.75, 0.5)
+    assert found.kept("v100", "a", "c") is None
+    assert found.on_gpu("v100", "a", ["b", "c"]) == 0.375  # what was measured, of equal time with what was not
+    pairs.write_text("[1]")
+    with pytest.raises(UsageError, match="has no measured pairs; expected JSON such as"):
+        read_pairs(pairs)
