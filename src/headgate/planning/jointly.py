@@ -1,0 +1,200 @@
+"""Several jobs at once: who gets which nodes, such that all together get on most and none is left behind."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from headgate.cluster import Cluster, Node
+from headgate.errors import UsageError
+from headgate.jobs import Job
+from headgate.planning.cost import Costs
+from headgate.planning.search import Looked
+from headgate.planning.spaces import Space
+from headgate.plans import Prediction
+from headgate.profiles import Profile
+
+_ROUNDS = 30
+_GAIN = 1e-3  # of all that jobs would have alone: less is not worth another division
+
+Counts = tuple[int, ...]
+"""Nodes of each kind that a job has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A job to plan, and what it costs."""
+
+    job: Job
+    profile: Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """Plans of jobs that run side by side, in the order of the requests.
+
+    Args:
+        predictions: The plan of each, on nodes that no other has, or on a part of a node.
+        normalised: Throughput of each over what it would have alone on the whole cluster.
+        fair: The same on an equal part of the nodes of each kind: none gets less, unless its user gave leave.
+    """
+
+    predictions: tuple[Prediction, ...]
+    normalised: tuple[float, ...]
+    fair: tuple[float, ...]
+
+    @property
+    def total(self) -> float:
+        """What all get together: the number of jobs, were each alone."""
+        return sum(self.normalised)
+
+
+def jointly(
+    requests: Sequence[Request],
+    cluster: Cluster,
+    *,
+    used: Collection[str] = (),
+    yielding: Collection[str] = (),
+    measured_on: Node | None = None,
+) -> Division:
+    """Divide nodes among jobs: from equal parts on, nodes change hands as long as the total normalised throughput
+    grows and no job falls below its fair share. Where there are more jobs than nodes they share nodes in equal parts.
+
+    Args:
+        requests: At least one, their names unlike.
+        cluster: The nodes.
+        used: Names of nodes that running jobs keep.
+        yielding: Names of jobs whose users gave leave to get less than a fair share.
+        measured_on: The node that profiles were measured on.
+
+    Raises:
+        UsageError: There is no job or no free node, or a job can run nowhere even alone.
+    """
+    if not requests:
+        raise UsageError("found no job to plan; expected at least one")
+    free = [node for node in cluster.nodes if node.name not in used]
+    if not free:
+        raise UsageError(f"other jobs use all {len(cluster.nodes)} nodes; wait, or add nodes")
+    if len(free) < len(requests):
+        return _on_parts(requests, free, measured_on)
+    return _Table(requests, Cluster(tuple(free)), yielding, measured_on).divide()
+
+
+class _Table:
+    """Throughputs of jobs by what they have; what was searched once is remembered."""
+
+    def __init__(
+        self, requests: Sequence[Request], cluster: Cluster, yielding: Collection[str], measured_on: Node | None
+    ) -> None:
+        self._costs = [Costs(each.job, cluster, each.profile, measured_on=measured_on) for each in requests]
+        self._yields = [each.job.name in yielding for each in requests]
+        self._kinds = self._costs[0].kinds
+        self._known: dict[tuple[int, Counts], float] = {}
+        whole = tuple(len(kind.names) for kind in self._kinds)
+        self._alone = [self._search(i, self._names(whole, whole)).throughput for i in range(len(requests))]
+
+    def divide(self) -> Division:
+        """The best division found."""
+        held = self._equal_parts()
+        fair = [self._part(i, counts) for i, counts in enumerate(held)]
+        floor = [0.0 if leave else least for leave, least in zip(self._yields, fair)]
+        for _ in range(_ROUNDS):
+            parts = [self._part(i, counts) for i, counts in enumerate(held)]
+            better, most = None, sum(parts) + _GAIN
+            for i, j, mine, others in self._exchanges(held):
+                ours, theirs = self._part(i, mine), self._part(j, others)
+                total = sum(parts) - parts[i] - parts[j] + ours + theirs
+                # Who cannot run at all is helped before anything else.
+                total += len(parts) * ((ours > 0) - (parts[i] > 0) + (theirs > 0) - (parts[j] > 0))
+                keeps = ours >= min(floor[i], parts[i]) - 1e-9 and theirs >= min(floor[j], parts[j]) - 1e-9
+                if keeps and total > most:
+                    better, most = (i, j, mine, others), total
+            if better is None:
+                break
+            i, j, held[i], held[j] = better
+        return self._division(held, fair)
+
+    def _division(self, held: Sequence[Counts], fair: Sequence[float]) -> Division:
+        begun = [0] * len(self._kinds)
+        predictions = []
+        for i, counts in enumerate(held):
+            ends = tuple(start + count for start, count in zip(begun, counts))
+            predictions.append(self._search(i, self._names(ends, counts)))
+            begun = list(ends)
+        parts = tuple(each.throughput / alone for each, alone in zip(predictions, self._alone))
+        return Division(tuple(predictions), parts, tuple(fair))
+
+    def _equal_parts(self) -> list[Counts]:
+        """Each kind divided equally; what is left of it goes to those that have fewest nodes."""
+        jobs = len(self._costs)
+        held = [[len(kind.names) // jobs for kind in self._kinds] for _ in range(jobs)]
+        for k, kind in enumerate(self._kinds):
+            for _ in range(len(kind.names) % jobs):
+                fewest = min(range(jobs), key=lambda i: (sum(held[i]), held[i][k], i))
+                held[fewest][k] += 1
+        return [tuple(each) for each in held]
+
+    def _exchanges(self, held: Sequence[Counts]) -> Iterator[tuple[int, int, Counts, Counts]]:
+        """Some nodes of a kind from one job to another, for nothing or for as many of another kind."""
+        for i, j in itertools.permutations(range(len(held)), 2):
+            for k in range(len(self._kinds)):
+                for step in {1, held[i][k] // 4, held[i][k] // 2, held[i][k]} - {0}:
+                    if step > held[i][k]:
+                        continue
+                    yield i, j, _changed(held[i], k, -step), _changed(held[j], k, step)
+                    for back in range(len(self._kinds)):
+                        if i < j and back != k and held[j][back] >= step:
+                            mine = _changed(_changed(held[i], k, -step), back, step)
+                            yield i, j, mine, _changed(_changed(held[j], k, step), back, -step)
+
+    def _part(self, i: int, counts: Counts) -> float:
+        """Normalised throughput of a job that has so many nodes of each kind; 0 where it cannot run."""
+        if (i, counts) not in self._known:
+            try:
+                found = self._search(i, self._names(counts, counts)).throughput
+            except UsageError:
+                found = 0.0
+            self._known[i, counts] = found / self._alone[i]
+        return self._known[i, counts]
+
+    def _names(self, ends: Counts, counts: Counts) -> set[str]:
+        """The last `counts` names of each kind before `ends`."""
+        return {name for kind, end, n in zip(self._kinds, ends, counts) for name in kind.names[end - n : end]}
+
+    def _search(self, i: int, names: set[str]) -> Prediction:
+        costs = self._costs[i]
+        others = {node.name for node in costs.cluster.nodes} - names
+        [plan] = Looked(Space(costs, others)).ranked(1)
+        return costs.predict(plan)
+
+
+def _changed(counts: Counts, kind: int, by: int) -> Counts:
+    return (*counts[:kind], counts[kind] + by, *counts[kind + 1 :])
+
+
+def _on_parts(requests: Sequence[Request], free: Sequence[Node], measured_on: Node | None) -> Division:
+    """Jobs on equal parts of nodes, each on one, in turn."""
+    predictions, parts = [], []
+    whole = Cluster(tuple(free))
+    for i, request in enumerate(requests):
+        node = free[i % len(free)]
+        sharing = len(range(i % len(free), len(requests), len(free)))
+        nic = node.nic_bytes_per_second
+        part = replace(
+            node,
+            cores=node.cores / sharing,
+            memory_bytes=node.memory_bytes // sharing,
+            nic_bytes_per_second=nic / sharing if nic is not None else None,
+            gpus=node.gpus[i // len(free) :: sharing],
+        )
+        alone = Costs(request.job, whole, request.profile, measured_on=measured_on)
+        costs = Costs(request.job, Cluster((part,)), request.profile, measured_on=measured_on)
+        [plan] = Looked(Space(costs)).ranked(1)
+        [best] = Looked(Space(alone)).ranked(1)
+        found = costs.predict(plan)
+        cores = min(plan.cores_per_worker or part.cores / plan.tasks, part.cores / plan.tasks)
+        stated = replace(plan, cores_per_worker=cores, cores_per_server=cores if plan.servers else None)
+        predictions.append(replace(found, plan=stated))
+        parts.append(found.throughput / alone.predict(best).throughput)
+    return Division(tuple(predictions), tuple(parts), tuple(parts))
