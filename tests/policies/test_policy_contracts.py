@@ -6,17 +6,21 @@ from collections.abc import Callable
 
 import pytest
 
-from headgate.policies import EqualPolicy, NoPolicy, Policy
+from headgate import policies
+from headgate.policies import Policy
 from headgate.testing.policy import PolicyContract
 
+NAMES = (*policies.BUILT_IN, "flowcon:faithful", "flowcon:memory=8e9,disk=1e8,network=1e8,itval=5")
 
-class TestNone(PolicyContract):
+
+def test_each_policy_is_told_its_own_name() -> None:
+    assert [policies.make(name).name for name in NAMES] == [*policies.BUILT_IN, "flowcon", "flowcon"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+class TestPolicies(PolicyContract):
+    histories = 40
+
     @pytest.fixture
-    def make(self) -> Callable[[], Policy]:
-        return NoPolicy
-
-
-class TestEqual(PolicyContract):
-    @pytest.fixture
-    def make(self) -> Callable[[], Policy]:
-        return EqualPolicy
+    def make(self, name: str) -> Callable[[], Policy]:
+        return lambda: policies.make(name)

@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
-from headgate import registry
-from headgate.errors import UsageError
-from headgate.policies.base import Arrived, Change, Decision, Left, Policy, Reported, Used
+from headgate.policies.base import Arrived, Change, Decision, Left, Policy, Predicted, Reported, Used
 from headgate.policies.equal import EqualPolicy
+from headgate.policies.flowcon import FlowConPolicy
+from headgate.policies.headgate import HeadgatePolicy
+from headgate.policies.las import LasPolicy
+from headgate.policies.naming import create
 from headgate.policies.none import NoPolicy
+from headgate.policies.slaq import SlaqPolicy
+from headgate.policies.srpt import SrptPolicy
+from headgate.policies.themis import ThemisPolicy
 
-BUILT_IN: dict[str, type[Policy]] = {policy.name: policy for policy in (NoPolicy, EqualPolicy)}
+BUILT_IN: dict[str, type[Policy]] = {
+    policy.name: policy
+    for policy in (
+        NoPolicy,
+        EqualPolicy,
+        FlowConPolicy,
+        SlaqPolicy,
+        SrptPolicy,
+        LasPolicy,
+        ThemisPolicy,
+        HeadgatePolicy,
+    )
+}
 DEFAULT = EqualPolicy.name
 
 
 def make(name: str) -> Policy:
     """The policy of that name, one of Headgate's own or one that registered under `headgate.policies`.
 
+    Args:
+        name: A name, and after a colon its options: `flowcon:faithful,alpha=0.05,itval=20`.
+
     Raises:
-        UsageError: No policy is so called.
+        UsageError: No policy is so called, or it has no such option or value.
     """
-    if name in BUILT_IN:
-        return BUILT_IN[name]()
-    found = registry.load("headgate.policies").found
-    factory = found.get(name)
-    if callable(factory):
-        made = factory()
-        if isinstance(made, Policy):
-            return made
-    known = ", ".join(sorted([*BUILT_IN, *found]))
-    raise UsageError(f"no policy {name!r}; expected one of {known}")
+    return create(name, BUILT_IN)
 
 
 __all__ = [
@@ -37,10 +48,17 @@ __all__ = [
     "Change",
     "Decision",
     "EqualPolicy",
+    "FlowConPolicy",
+    "HeadgatePolicy",
+    "LasPolicy",
     "Left",
     "NoPolicy",
     "Policy",
+    "Predicted",
     "Reported",
+    "SlaqPolicy",
+    "SrptPolicy",
+    "ThemisPolicy",
     "Used",
     "make",
 ]

@@ -45,9 +45,32 @@ class Used:
     job: JobId
     cpu_cores: float
     memory_bytes: float
+    disk_bytes_per_second: float = 0.0
+    network_bytes_per_second: float = 0.0
 
 
-Change = Arrived | Left | Reported | Used
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """What is left of a job, by its losses or the epochs it is to do: told now and then to policies that ask for it.
+
+    Args:
+        work: CPU time that it still takes, core-seconds: the median.
+        low: Ends of a band that holds nine of ten.
+        high: Ends of a band that holds nine of ten.
+        asymptote: What its loss comes to in the end; None: not told.
+        drops: CPU times (core-seconds, growing), each with what the loss falls by during it, below zero where it rises;
+            empty: not told.
+    """
+
+    job: JobId
+    work: float
+    low: float
+    high: float
+    asymptote: float | None = None
+    drops: tuple[tuple[float, float], ...] = ()
+
+
+Change = Arrived | Left | Reported | Used | Predicted
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +90,13 @@ class Policy(ABC):
     2. Name in `Decision.shares` only jobs that are present, and only those whose share changes.
     3. Leave every job more than nothing: a CPU weight of at least 1, a cap above 0.
     4. Be deterministic: the same calls, the same decisions.
+
+    Attributes:
+        predicts: Whether it wants to be told `Predicted`, for which curves have to be fitted.
     """
 
     name: str
+    predicts: bool = False
 
     @abstractmethod
     def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:

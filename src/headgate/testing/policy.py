@@ -17,23 +17,36 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from headgate.events import JobId
-from headgate.policies.base import Arrived, Change, Decision, Left, Policy, Reported, Used
+from headgate.policies.base import Arrived, Change, Decision, Left, Policy, Predicted, Reported, Used
 from headgate.shares import Share, Unlimited
 
 CORES = 4.0
 JOBS = ("run/a", "run/b", "run/c")
 STRANGER = "run/never-heard-of"
 
+
+
+def _predicted(
+    job: JobId, one: float, other: float, third: float, asymptote: float | None, first: float, second: float
+) -> Predicted:
+    low, work, high = sorted((one, other, third))
+    return Predicted(job, work, low, high, asymptote, ((1.0, first), (100.0, first + second)))
+
+
 _positive = st.floats(1e-3, 100.0)
 _job = st.sampled_from((*JOBS, STRANGER))
 _loss = st.one_of(st.floats(-10.0, 1e9), st.sampled_from([math.nan, math.inf, -math.inf, 0.0]))
+_rate = st.just(0.0) | st.floats(0.0, 1e10)
+_work = st.floats(0.0, 1e9)
+_drop = st.floats(-1e3, 1e9)
 _count = st.none() | st.integers(0, 1_000_000)
 _cores = st.none() | st.floats(0.1, 64.0)
 CHANGES: st.SearchStrategy[Change] = st.one_of(
     st.builds(Arrived, st.sampled_from(JOBS), _positive, _cores),
     st.builds(Left, _job),
     st.builds(Reported, _job, _loss, _count, _count, _count, st.integers(1, 1000)),
-    st.builds(Used, _job, st.floats(0.0, 64.0), st.floats(0.0, 1e12)),
+    st.builds(Used, _job, st.floats(0.0, 64.0), st.floats(0.0, 1e12), _rate, _rate),
+    st.builds(_predicted, _job, _work, _work, _work, st.none() | st.floats(-10.0, 1e9), _drop, _drop),
 )
 CALLS = st.lists(st.tuples(st.floats(0.0, 100.0), st.lists(CHANGES, max_size=6)), max_size=12)
 """Calls of `decide`: seconds since the last one, and what changed."""

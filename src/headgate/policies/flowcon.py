@@ -1,0 +1,215 @@
+"""`flowcon`: limits by growth efficiency, learning over resources used."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headgate.events import JobId
+from headgate.policies.base import Change, Decision, Policy
+from headgate.policies.flowcon_published import Placed, PublishedFlowCon
+from headgate.policies.weighing import Present, WeighingPolicy, check
+from headgate.shares import UNLIMITED, Share
+
+ALPHA = 0.03
+ITVAL_SECONDS = 30.0
+_RESOURCES = ("cpu", "memory", "disk", "network")
+_HEADROOM = 1.25
+"""Memory is never limited to less than so many times what is used: past its limit a job is killed."""
+
+
+class FlowConPolicy(Policy):
+    """Who learns most by what it uses gets most; who has learned what it can is held to a minimum.
+
+    Objective: shorter completion of jobs that still learn, at a makespan that is no worse.
+    Rule: progress P is what the loss fell by a second, over all that it is to fall by (from its start to the asymptote
+    that is predicted, or else to the least so far); growth efficiency G = P / R for each resource, R the part of the
+    machine that was used. Below `alpha` a job goes from New to Watching to Completing, at or above it back to New. New
+    jobs have min(G/ΣG, 1), Watching ones what they had, Completing ones max(G/ΣG, 1/(βn)), β = 1 + 1/n, n jobs. When all are
+    Completing all have the same. CPU parts are weights; what one leaves the others use. Disk rates and memory are
+    limited for Completing jobs alone, where the options say what the machine has; network use only counts for G.
+    A job that reported or used nothing keeps its list.
+    Source: FlowCon (ICPP 2019), doi 10.1145/3337821.3337868.
+    Use it for a mix of jobs near their end and at their beginning, when ends cannot be predicted.
+
+    `faithful` is the published implementation instead, with everything that makes it differ from the paper:
+
+    1. The limit is a hard cap (`docker update --cpus`), cut to whole CPUs: idle cores stay idle, and 0 changes nothing.
+    2. Losses are computed anew only in a round that comes `itval` after the last one, within 2 s. A first round has no
+       progress and sends the job to Watching; rounds of the back-off and after it join old losses with new CPU use.
+    3. P is the absolute difference of the mean losses of the last two intervals over `itval`: diverging is progress.
+    4. Losses are divided by the largest so far, which makes G incomparable across losses of different scale.
+    5. No losses in either interval, or no CPU figure: G = 0, so that the job goes to Watching.
+    6. "All Completing" is judged by the lists that the round before left.
+    7. Only CPU counts.
+    8. After a round with all jobs Completing the time between rounds doubles, without an end, until a job arrives or
+       leaves; then one round comes at once, and the period is reset. No job is seen before the next round otherwise.
+
+    Args:
+        alpha: Threshold of G, a second; the paper has 0.01 to 0.15.
+        itval: Seconds between rounds; the paper has 20 to 60.
+        memory: Bytes of memory of the machine; 0: memory is not limited.
+        disk: Bytes a second that its disks read or write; 0: disks are not limited.
+        network: Bytes a second of its network; 0: it does not count.
+        floor: Least part of an equal share that a job is left; not in `faithful`.
+    """
+
+    name = "flowcon"
+    predicts = True
+
+    def __init__(
+        self,
+        *,
+        faithful: bool = False,
+        alpha: float = ALPHA,
+        itval: float = ITVAL_SECONDS,
+        memory: float = 0.0,
+        disk: float = 0.0,
+        network: float = 0.0,
+        floor: float = 0.05,
+    ) -> None:
+        check(self.name, "alpha", alpha, 0 < alpha < math.inf, "a positive number")
+        check(self.name, "itval", itval, 0 < itval < math.inf, "a positive number of seconds")
+        for option, size in (("memory", memory), ("disk", disk), ("network", network)):
+            check(self.name, option, size, 0 <= size < math.inf, "0 or more")
+            check(self.name, option, size, not (faithful and size), "nothing: `faithful` knows CPU alone")
+        self.predicts = not faithful
+        capacity = {"memory": memory, "disk": disk, "network": network}
+        self._acting: Policy = (
+            PublishedFlowCon(alpha, itval) if faithful else _PaperFlowCon(alpha, itval, floor, capacity)
+        )
+
+    def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:
+        return self._acting.decide(now, cores, changes)
+
+
+@dataclass(slots=True)
+class _Watched:
+    """What is remembered of a job from round to round."""
+
+    number: int
+    placed: dict[str, Placed] = field(default_factory=lambda: dict.fromkeys(_RESOURCES, "new"))
+    growth: dict[str, float] = field(default_factory=dict)
+    parts: dict[str, float] = field(default_factory=dict)
+    limits: Share = field(default_factory=Share)
+    measured: tuple[float, float, float, int] | None = None  # time, level, attained, losses seen
+    start: float = -math.inf
+    least: float = math.inf
+
+
+class _PaperFlowCon(WeighingPolicy):
+    """`flowcon` as the paper has it."""
+
+    name = "flowcon"
+
+    def __init__(self, alpha: float, itval: float, floor: float, capacity: Mapping[str, float]) -> None:
+        super().__init__(itval=itval, floor=floor)
+        self._alpha = alpha
+        self._capacity = {name: size for name, size in capacity.items() if size > 0}
+        self._watched: dict[JobId, _Watched] = {}
+
+    def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:
+        decision = super().decide(now, cores, changes)
+        shares = dict(decision.shares)
+        for id, job in self._jobs.items():
+            watched = self._watched[id]
+            wanted = self._limits(job, watched)
+            if wanted != watched.limits and (id in shares or self._grants.change(now, id)):
+                share, reason = shares.get(
+                    id, (Share(), f"{watched.placed['cpu']}: limits of what it hardly learns by")
+                )
+                shares[id] = share.merged(wanted), reason
+                watched.limits = wanted
+        return Decision(shares, decision.wake_at)
+
+    def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
+        before = self._watched
+        self._watched = {
+            job.id: before[job.id] if job.id in before and before[job.id].number == job.number else _Watched(job.number)
+            for job in jobs
+        }
+        for job in jobs:
+            self._measure(now, cores, job, self._watched[job.id])
+        for resource in ("cpu", *self._capacity):
+            self._part(resource)
+        return {
+            id: (each.parts["cpu"], f"{each.placed['cpu']}, growth efficiency {each.growth.get('cpu', 0.0):.3g}")
+            for id, each in self._watched.items()
+        }
+
+    def _measure(self, now: float, cores: float, job: Present, watched: _Watched) -> None:
+        """Growth efficiency since the last round, and the lists that follow; an early round measures nothing."""
+        level, seen = job.losses.level(), job.losses.seen
+        if math.isnan(level):
+            return
+        watched.start, watched.least = max(watched.start, level), min(watched.least, level)
+        last = watched.measured
+        if last is None:
+            watched.measured = now, level, job.attained, seen
+            return
+        seconds, work = now - last[0], job.attained - last[2]
+        if seconds < 0.5 * self.itval or seen == last[3] or work <= 0.0 or job.used is None:
+            return
+        watched.measured = now, level, job.attained, seen
+        asymptote = job.prediction[0].asymptote if job.prediction is not None else None
+        whole = watched.start - (watched.least if asymptote is None else min(asymptote, watched.least))
+        progress = (last[1] - level) / whole / seconds if whole > 0.0 else 0.0
+        used = {"cpu": work / seconds / cores}
+        now_used = {
+            "memory": job.used.memory_bytes,
+            "disk": job.used.disk_bytes_per_second,
+            "network": job.used.network_bytes_per_second,
+        }
+        used |= {name: now_used[name] / size for name, size in self._capacity.items()}
+        for resource, part in used.items():
+            growth = watched.growth[resource] = progress / part if part > 0.0 else 0.0
+            placed = watched.placed[resource]
+            if growth >= self._alpha:
+                watched.placed[resource] = "new"
+            elif placed != "completing":
+                watched.placed[resource] = "watching" if placed == "new" else "completing"
+
+    def _part(self, resource: str) -> None:
+        """Parts of a resource, by the lists."""
+        jobs = list(self._watched.values())
+        count = len(jobs)
+        equal = 1.0 / count
+        growth = [max(each.growth.get(resource, 0.0), 0.0) for each in jobs]
+        total = sum(growth)
+        all_completing = all(each.placed[resource] == "completing" for each in jobs)
+        for each, own in zip(jobs, growth, strict=True):
+            known = resource in each.growth
+            if all_completing or not known:
+                each.parts[resource] = equal
+            elif total <= 0.0 or each.placed[resource] == "watching":
+                each.parts.setdefault(resource, equal)
+            elif each.placed[resource] == "completing":
+                each.parts[resource] = max(own / total, 1.0 / ((1.0 + 1.0 / count) * count))
+            else:
+                each.parts[resource] = min(own / total, 1.0)
+
+    def _limits(self, job: Present, watched: _Watched) -> Share:
+        """Limits of disk and memory of a job that is Completing; lifted for any other."""
+        memory, disk = self._capacity.get("memory"), self._capacity.get("disk")
+        memory_bytes: int | None = None
+        limits = Share()
+        if memory is not None and job.used is not None:
+            if watched.placed["memory"] == "completing":
+                wanted = max(watched.parts["memory"] * memory, _HEADROOM * job.used.memory_bytes, 1.0)
+                held = watched.limits.memory_bytes
+                # What is held stays while it leaves that room: use creeps, and limits are not to follow each byte.
+                if isinstance(held, int) and job.used.memory_bytes * 1.1 <= held <= 2 * wanted:
+                    memory_bytes = held
+                else:
+                    memory_bytes = int(wanted)
+                limits = limits.merged(Share(memory_bytes=memory_bytes))
+            elif watched.limits.memory_bytes is not None:
+                limits = limits.merged(Share(memory_bytes=UNLIMITED))
+        if disk is not None:
+            if watched.placed["disk"] == "completing":
+                rate = max(watched.parts["disk"], self._floor / len(self._watched)) * disk
+                limits = limits.merged(Share(disk_bytes_per_second=rate))
+            elif watched.limits.disk_bytes_per_second is not None:
+                limits = limits.merged(Share(disk_bytes_per_second=UNLIMITED))
+        return limits

@@ -1,0 +1,147 @@
+"""FlowCon exactly as its authors' implementation behaves."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from headgate.events import JobId
+from headgate.policies.base import Arrived, Change, Decision, Left, Policy, Reported, Used
+from headgate.shares import UNLIMITED, Share
+
+_NEAR_SECONDS = 2.0
+"""Losses are computed anew only in rounds that are `itval` apart, give or take this."""
+
+Placed = Literal["new", "watching", "completing"]
+
+
+@dataclass(slots=True, eq=False)
+class _Container:
+    """A job: its list, what it reported and used of late, its progress as last computed, its limit in whole CPUs."""
+
+    placed: Placed = "new"
+    losses: deque[tuple[float, float, int]] = field(default_factory=deque)
+    cpu: deque[tuple[float, float]] = field(default_factory=deque)
+    largest: float = -math.inf
+    progress: float = 0.0
+    limit: int | None = None
+
+    def mean_loss(self, begin: float, end: float) -> float | None:
+        """Of an interval, over the largest so far."""
+        inside = [(loss * count, count) for at, loss, count in self.losses if begin <= at <= end]
+        if not inside or self.largest == 0.0:
+            return None
+        return sum(loss for loss, _ in inside) / sum(count for _, count in inside) / self.largest
+
+    def mean_cpu(self, begin: float) -> float | None:
+        inside = [cores for at, cores in self.cpu if at >= begin]
+        return sum(inside) / len(inside) if inside else None
+
+
+class PublishedFlowCon(Policy):
+    """What `flowcon:faithful` is; see there.
+
+    Each round, in this order: whether all jobs are Completing is judged; G of each job is computed and its list
+    changed; limits follow.
+    """
+
+    name = "flowcon"
+
+    def __init__(self, alpha: float, itval: float) -> None:
+        self._alpha = alpha
+        self._itval = self._period = itval
+        self._jobs: dict[JobId, _Container] = {}
+        self._last_round: float | None = None
+        self._round_at: float | None = None
+
+    def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:
+        moved = False
+        for change in changes:
+            if isinstance(change, Arrived):
+                self._jobs[change.job] = _Container()
+                moved = True
+            elif (job := self._jobs.get(change.job)) is None:
+                continue
+            elif isinstance(change, Left):
+                del self._jobs[change.job]
+                moved = True
+            else:
+                self._note(now, job, change)
+        if not self._jobs:
+            self._last_round = self._round_at = None
+            self._period = self._itval
+            return Decision()
+        if self._round_at is None:
+            self._round_at = now + self._itval
+        if moved and self._period > self._itval:
+            self._period, self._round_at = self._itval, now
+        if now < self._round_at:
+            return Decision(wake_at=self._round_at)
+        shares = self._round(now, cores)
+        self._last_round, self._round_at = now, now + self._period
+        return Decision(shares, self._round_at)
+
+    def _note(self, now: float, job: _Container, change: Change) -> None:
+        if isinstance(change, Reported) and math.isfinite(change.loss):
+            job.losses.append((now, change.loss, change.count))
+            job.largest = max(job.largest, change.loss)
+        elif isinstance(change, Used):
+            job.cpu.append((now, change.cpu_cores))
+        while job.losses and job.losses[0][0] < now - 2 * self._itval:
+            job.losses.popleft()
+        while job.cpu and job.cpu[0][0] < now - self._itval:
+            job.cpu.popleft()
+
+    def _round(self, now: float, cores: float) -> dict[JobId, tuple[Share, str]]:
+        all_completing = all(job.placed == "completing" for job in self._jobs.values())
+        last = self._last_round
+        anew = last is not None and abs(now - last - self._itval) <= _NEAR_SECONDS
+        growth = {id: self._growth(now, cores, job, anew) for id, job in self._jobs.items()}
+        for id, job in self._jobs.items():
+            if growth[id] >= self._alpha:
+                job.placed = "new"
+            elif job.placed != "completing":
+                job.placed = "watching" if job.placed == "new" else "completing"
+        if all_completing:
+            self._period *= 2.0
+            return self._lift()
+        total = sum(growth.values())
+        return self._limit(growth, total, int(cores), cores) if total > 0.0 else {}
+
+    def _growth(self, now: float, cores: float, job: _Container, anew: bool) -> float:
+        """Growth efficiency, of the machine's CPU."""
+        if anew:
+            recent = job.mean_loss(now - self._itval, now)
+            before = job.mean_loss(now - 2 * self._itval, now - self._itval)
+            known = recent is not None and before is not None
+            job.progress = abs(recent - before) / self._itval if known else 0.0  # type: ignore[operator]
+        cpu = job.mean_cpu(now - self._itval)
+        return job.progress / (cpu / cores) if cpu is not None and cpu > 0.0 else 0.0
+
+    def _lift(self) -> dict[JobId, tuple[Share, str]]:
+        limited = [(id, job) for id, job in self._jobs.items() if job.limit is not None]
+        for _, job in limited:
+            job.limit = None
+        return {id: (Share(cpu_cap_cores=UNLIMITED), "all jobs are completing") for id, _ in limited}
+
+    def _limit(
+        self, growth: dict[JobId, float], total: float, whole: int, cores: float
+    ) -> dict[JobId, tuple[Share, str]]:
+        shares: dict[JobId, tuple[Share, str]] = {}
+        count = len(self._jobs)
+        least = 1.0 / ((1.0 + 1.0 / count) * count)
+        for id, job in self._jobs.items():
+            if job.placed == "watching":
+                continue
+            part = growth[id] / total
+            part = max(part, least) if job.placed == "completing" else min(part, 1.0)
+            limit = int(part * cores + 1e-9)
+            if limit == 0 or limit == job.limit:  # `--cpus 0` changes nothing
+                continue
+            job.limit = limit
+            reason = f"{job.placed}, growth efficiency {growth[id]:.3g} of {total:.3g}"
+            shares[id] = Share(cpu_cap_cores=float(limit)), reason
+        return shares

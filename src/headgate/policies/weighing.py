@@ -1,0 +1,219 @@
+"""What policies by weight have in common: what is known of each job, and when to look again."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headgate.analysis.losses import Losses
+from headgate.errors import UsageError
+from headgate.events import JobId
+from headgate.policies.base import Arrived, Change, Decision, Left, Policy, Predicted, Reported, Used
+from headgate.policies.granting import FLOOR, Grants
+from headgate.shares import Share
+
+ITVAL_SECONDS = 10.0
+"""Between two rounds."""
+_BACK_OFF = 8.0
+"""Rounds that change nothing come further and further apart, up to so many times as far."""
+_NEWS = 0.25
+"""A prediction that differs from what was believed by more than this part is acted upon at once."""
+_STALL_REPORTS = 6.0
+_STALL_SECONDS = 30.0
+
+
+@dataclass(slots=True, eq=False)
+class Present:
+    """A job that is there.
+
+    Args:
+        cores_limit: Most cores it may use.
+        arrived: When it started.
+        number: How many had arrived before it.
+        attained: CPU time it was served with, core-seconds.
+        used: The latest that it was said to use.
+        diverging: Its loss rises beyond its noise, or is no number any more.
+        stalled: It has ceased to report: no loss for 6 times its usual interval, and 30 s at least.
+        prediction: The latest, and what had been attained when it came.
+    """
+
+    id: JobId
+    priority: float
+    cores_limit: float | None
+    arrived: float
+    number: int
+    losses: Losses = field(default_factory=Losses)
+    attained: float = 0.0
+    used: Used | None = None
+    diverging: bool = False
+    stalled: bool = False
+    prediction: tuple[Predicted, float] | None = None
+    _used_at: float = 0.0
+    _reported_at: float | None = None
+    _gap: float | None = None
+
+    def __post_init__(self) -> None:
+        self._used_at = self.arrived
+
+    @property
+    def done_since(self) -> float:
+        """Core-seconds attained since the latest prediction."""
+        return self.attained - self.prediction[1] if self.prediction is not None else 0.0
+
+    def remaining(self) -> tuple[float, float, float]:
+        """Core-seconds left: likely, at the least, at the most.
+
+        Of a job of which nothing was predicted the likeliest is that it lasts as long again as it has, and a 19th and
+        19 times hold nine of ten (Gott, Nature 1993).
+        """
+        if self.prediction is None:
+            return self.attained, self.attained / 19.0, self.attained * 19.0
+        said, done = self.prediction[0], self.done_since
+        # What lasts longer than was predicted is about to end, or was predicted wrongly: not to be told, so not zero.
+        least = 0.05 * done
+        return max(said.work - done, least), max(said.low - done, least), max(said.high - done, least)
+
+    def most_cores(self, cores: float) -> float:
+        """That it may use of the cores there are."""
+        return min(cores, self.cores_limit) if self.cores_limit is not None else cores
+
+    def use(self, now: float, change: Used) -> None:
+        """Take in what it used since the last time."""
+        self.attained += change.cpu_cores * (now - self._used_at)
+        self.used, self._used_at = change, now
+
+    def report(self, now: float, change: Reported) -> bool:
+        """Take in a report; whether it calls for acting at once: another phase, divergence or its end, an end of a
+        stall."""
+        if self._reported_at is not None and now > self._reported_at:
+            gap = now - self._reported_at
+            self._gap = gap if self._gap is None else self._gap + 0.2 * (gap - self._gap)
+        self._reported_at = now
+        jumped = self.losses.add(change.step, change.loss, change.count)
+        before, self.diverging = (self.diverging, self.stalled), self.losses.diverging
+        self.stalled = False
+        if jumped:
+            self.prediction = None
+        return jumped or before != (self.diverging, self.stalled)
+
+    def stalls_at(self) -> float | None:
+        """When it is taken for stalled if it does not report before; None where that cannot be told."""
+        if self._reported_at is None or self._gap is None or self.stalled:
+            return None
+        return self._reported_at + max(_STALL_REPORTS * self._gap, _STALL_SECONDS)
+
+
+class WeighingPolicy(Policy):
+    """A policy that divides the CPU by weights, in rounds; at once when a job arrives or leaves, begins to diverge or
+    stalls, when its loss jumps, and when a prediction is news. Rounds that change nothing come further apart.
+
+    Args:
+        itval: Seconds between rounds.
+        floor: Least part of an equal share that a job is left.
+
+    Raises:
+        UsageError: An option makes no sense.
+    """
+
+    predicts = True
+
+    def __init__(self, *, itval: float = ITVAL_SECONDS, floor: float = FLOOR) -> None:
+        check(self.name, "itval", itval, itval > 0, "a positive number of seconds")
+        check(self.name, "floor", floor, 0 < floor <= 1, "above 0, at most 1: a part of an equal share")
+        self.itval = itval
+        self._floor = floor
+        self._period = itval
+        self._grants = Grants(floor)
+        self._jobs: dict[JobId, Present] = {}
+        self._number = 0
+        self._round_at: float | None = None
+        self._settle_at: float | None = None
+        self._wanted: dict[JobId, tuple[float, str]] = {}
+
+    @abstractmethod
+    def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
+        """What each job should have of the CPU, on any scale, and why.
+
+        Args:
+            jobs: Those that are there, by arrival; at least one.
+        """
+
+    def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:
+        acts = False
+        for change in changes:
+            acts |= self._take(now, change)
+        for job in self._jobs.values():
+            stalls_at = job.stalls_at()
+            if stalls_at is not None and now >= stalls_at:
+                job.stalled = acts = True
+        if not self._jobs:
+            self._round_at = self._settle_at = None
+            return Decision()
+        due = self._round_at is not None and now >= self._round_at
+        if acts or due:
+            self._wanted = dict(self.divide(now, cores, list(self._jobs.values())))
+        shares: dict[JobId, tuple[Share, str]] = {}
+        if acts or due or (self._settle_at is not None and now >= self._settle_at):
+            shares, self._settle_at = self._grants.settle(now, self._wanted)
+        if acts or due:
+            self._period = self.itval if acts or shares else min(2.0 * self._period, _BACK_OFF * self.itval)
+            self._round_at = now + self._period
+        times = [self._round_at, self._settle_at, *(job.stalls_at() for job in self._jobs.values())]
+        return Decision(shares, min((time for time in times if time is not None and time > now), default=None))
+
+    def _take(self, now: float, change: Change) -> bool:
+        """Note a change; whether it calls for acting at once."""
+        if isinstance(change, Arrived):
+            self._number += 1
+            self._jobs.pop(change.job, None)  # so that it is the last to have come
+            self._jobs[change.job] = Present(change.job, change.priority, change.cores_limit, now, self._number)
+            self._grants.arrive(change.job)
+            return True
+        job = self._jobs.get(change.job)
+        if job is None:
+            return False
+        match change:
+            case Left():
+                del self._jobs[job.id]
+                self._grants.leave(job.id)
+                return True
+            case Reported():
+                return job.report(now, change)
+            case Used():
+                job.use(now, change)
+            case Predicted():
+                believed = job.remaining()[0] if job.prediction is not None else None
+                job.prediction = change, job.attained
+                return believed is None or abs(change.work - believed) > _NEWS * max(believed, 1e-9)
+        return False
+
+
+def check(policy: str, option: str, value: float, fits: bool, expected: str) -> None:
+    """Refuse an option that makes no sense.
+
+    Raises:
+        UsageError: It does not fit.
+    """
+    if not fits:
+        raise UsageError(f"policy {policy!r}: `{option}` is {value!r}; expected {expected}")
+
+
+def first_come(cores: float, order: Sequence[Present], floor: float) -> dict[JobId, float]:
+    """Cores by an order: the first has all it may use, then the next; the first that is left nothing has four floors,
+    so that what those before it do not use goes to it.
+
+    Args:
+        order: Who comes first, first.
+        floor: Part of an equal share.
+    """
+    least, left, parts = floor * cores / len(order), cores, dict[JobId, float]()
+    waiting = False
+    for job in order:
+        if left > least:
+            parts[job.id] = min(job.most_cores(cores), left)
+            left -= parts[job.id]
+        else:
+            parts[job.id] = least if waiting else 4.0 * least
+            waiting = True
+    return parts
