@@ -183,6 +183,18 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class Fitted:
+    """What is left of a job by its losses, or the epochs it is to do: the fields of a policy's `Predicted`."""
+
+    job: JobId
+    work: float
+    low: float
+    high: float
+    asymptote: float | None = None
+    drops: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointDone:
     task: TaskId
     checkpoint: Checkpoint
@@ -221,6 +233,7 @@ Event = (
     | TaskLeaves
     | Progress
     | Usage
+    | Fitted
     | CheckpointDone
     | StopRequested
     | ResizeRequested

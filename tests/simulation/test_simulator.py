@@ -40,7 +40,7 @@ def test_first_come_is_first_served() -> None:
 
 
 def test_a_job_with_little_service_goes_before_one_with_an_hour_of_it() -> None:
-    # a is in the second queue from 1 h on: b takes over at 2 h, falls into that queue at 3 h behind a, as c does at 5 h.
+    # a is in the second queue from 1 h on: b takes over at 2 h and is behind a from 3 h on, as c is from 5 h.
     hours = on_gpus(*((at * 3600, seconds * 3600, n) for at, seconds, n in STAGGERED))
     assert ran(hours, gpus(1), "las") == pytest.approx({"a": 12 * 3600.0, "b": 15 * 3600.0, "c": 16 * 3600.0})
 
@@ -161,3 +161,15 @@ def test_rho_is_the_time_taken_over_that_alone_on_an_equal_part() -> None:
     served = figures(simulate(on_gpus((0.0, 4.0, 1), (0.0, 4.0, 1)), gpus(1), "fifo", FREE))
     assert served.max_rho == pytest.approx(8 / (4 * 1.5))
     assert served.mean_rho == pytest.approx((4 / 8 + 8 / 6) / 2)
+
+
+def test_policies_of_shares_are_told_what_is_left_and_shorten_the_mean() -> None:
+    trace = on_cores((0.0, 600.0, 1.0), (60.0, 200.0, 1.0), (120.0, 60.0, 1.0))
+    equal = figures(simulate(trace, cores(1.0), "equal", FREE))
+    none = figures(simulate(trace, cores(1.0), "none", FREE))
+    srpt = simulate(trace, cores(1.0), "srpt", FREE)
+    assert (none.mean, none.makespan) == pytest.approx((equal.mean, equal.makespan))
+    # Each takes over as it comes: c ends 60 s after it came, b after its 200 s and c's 60, but for what the others are
+    # always left: 5 % of an equal share, and four times that the next in line.
+    assert ends(srpt) == pytest.approx({"a": 860.0, "b": 320.0, "c": 180.0}, rel=0.07)
+    assert figures(srpt).mean < 0.85 * equal.mean

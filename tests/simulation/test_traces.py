@@ -98,7 +98,7 @@ def test_a_file_without_jobs_is_no_trace(tmp_path: Path, content: bytes, message
 
 
 def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot read .*none.csv: No such file"):
+    with pytest.raises(UsageError, match=r"cannot read .*none\.csv: No such file"):
         read(tmp_path / "none.csv")
     with pytest.raises(NotFoundError, match="no recorded data"):
         read(tmp_path)

@@ -16,6 +16,7 @@ from headgate.events import (
     Event,
     Exit,
     Fault,
+    Fitted,
     JobId,
     JobPlanned,
     JobState,
@@ -35,7 +36,7 @@ from headgate.events import (
     Usage,
     Wake,
 )
-from headgate.policies.base import Arrived, Left, Policy, Reported, Used
+from headgate.policies.base import Arrived, Left, Policy, Predicted, Reported, Used
 from headgate.units import say_seconds
 
 
@@ -93,6 +94,9 @@ class Controller:
                 actions += self._exited(turn, task, exit)
             case TaskConnected() | TaskJoined() | TaskLeaves() | CheckpointDone() | Usage() | Progress():
                 actions += self._told(turn, event)
+            case Fitted(job, work, low, high, asymptote, drops):
+                if (owner := self._jobs.all.get(job)) is not None and owner.tasks:
+                    turn.changes.append(Predicted(job, work, low, high, asymptote, drops))
             case StopRequested(job, kill):
                 actions += self._stop(job, kill)
             case ResizeRequested(job, workers):

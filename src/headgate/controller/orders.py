@@ -109,7 +109,7 @@ class PatientOrder(Order):
     name = "headgate"
     preempts = overtakes = True
 
-    def __init__(self, remaining: Remaining, patience: float = 8.0) -> None:
+    def __init__(self, remaining: Remaining, patience: float = 30.0) -> None:
         self._remaining, self._patience = remaining, patience
 
     def rank(self, claim: Claim, now: float) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""The same controller and the same policies, with a clock of their own and a model of what jobs do with their shares."""
+"""The same controller and the same policies, a clock of their own, and a model of what jobs do with their shares."""
 
 from headgate.simulation.results import Figures, figures
 from headgate.simulation.simulator import Assumptions, Outcome, simulate

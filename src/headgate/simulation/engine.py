@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -11,6 +12,9 @@ from headgate.events import JobId, StartTask, TaskId
 from headgate.shares import WEIGHT_DEFAULT, Share, fill
 from headgate.simulation.speeds import Interference, Speeds
 from headgate.simulation.traces import TraceJob
+
+_AHEAD = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
+"""Parts of what is left of a job for which its loss is foretold."""
 
 
 @dataclass(slots=True, eq=False)
@@ -207,11 +211,19 @@ def ends_at(work: Work) -> float:
 
 def loss_at(losses: tuple[tuple[float, float], ...], fraction: float) -> float:
     """The loss that was reported last when so much of the work was done."""
-    low, high = 0, len(losses)
-    while low < high:
-        middle = (low + high) // 2
-        if losses[middle][0] <= fraction:
-            low = middle + 1
-        else:
-            high = middle
-    return losses[max(low - 1, 0)][1]
+    return losses[max(bisect_right(losses, (fraction, math.inf)) - 1, 0)][1]
+
+
+def drops_ahead(
+    losses: tuple[tuple[float, float], ...], fraction: float, whole: float
+) -> tuple[tuple[float, float], ...]:
+    """Core-seconds from now on, up to the job's end, each with what the loss falls by in them; none without losses.
+
+    Args:
+        whole: Core-seconds of the whole job.
+    """
+    if not losses:
+        return ()
+    now, left = loss_at(losses, fraction), 1.0 - fraction
+    ahead = (left * part for part in _AHEAD if left > 0)
+    return tuple((step * whole, now - loss_at(losses, fraction + step)) for step in ahead)

@@ -18,11 +18,13 @@ class Chosen:
 
     Args:
         listens: Whether the policy makes anything of what jobs report.
+        predicts: Whether it wants to be told what is left of them.
     """
 
     policy: Policy
     order: Order
     listens: bool
+    predicts: bool = False
 
 
 def choose(name: str, remaining: Remaining, *, on_cores: bool) -> Chosen:
@@ -55,4 +57,5 @@ def choose(name: str, remaining: Remaining, *, on_cores: bool) -> Chosen:
         if plain in ORDERS and ":" not in name:
             raise UsageError(f"policy {name!r} is an order of jobs that wait for GPUs; {error}") from None
         raise
-    return Chosen(policy, order, listens=on_cores and not isinstance(policy, NoPolicy | EqualPolicy))
+    listens = on_cores and not isinstance(policy, NoPolicy | EqualPolicy)
+    return Chosen(policy, order, listens, predicts=listens and policy.predicts)

@@ -87,7 +87,8 @@ def rho(jobs: list[JobOutcome], capacity: float, speeds: Speeds) -> Array:
     spent = np.maximum(ended - came, 1e-9)
     others = np.maximum((np.interp(ended, edges, sums) - np.interp(came, edges, sums)) / spent, 1.0)
     alone = np.array([_alone(each, capacity / n, speeds) for each, n in zip(jobs, others.tolist(), strict=True)])
-    return spent / alone
+    found: Array = spent / alone
+    return found
 
 
 def presence(came: Array, ended: Array) -> tuple[Array, Array]:

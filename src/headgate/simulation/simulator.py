@@ -19,6 +19,7 @@ from headgate.events import (
     Action,
     Event,
     Exit,
+    Fitted,
     JobId,
     JobPlanned,
     JobSubmitted,
@@ -38,10 +39,12 @@ from headgate.events import (
 from headgate.jobs import Job, Limits
 from headgate.plans import Plan, Strategy
 from headgate.simulation import lineup
-from headgate.simulation.engine import Engine, Work, ends_at, halt, loss_at
+from headgate.simulation.engine import Engine, Work, drops_ahead, ends_at, halt, loss_at
 from headgate.simulation.speeds import Interference, Speeds
 from headgate.simulation.traces import Trace, TraceJob
 
+_NINE_OF_TEN = 1.645
+"""Standard deviations on each side of the mean that hold nine of ten."""
 _DONE = Exit(code=0, cpu_seconds=0.0)
 _STOPPED = Exit(code=None, signal=15)
 
@@ -54,7 +57,8 @@ class Assumptions:
         restart_seconds: What it costs a job to be stopped and started again, at its own speed.
         prediction_error: Standard deviation of the logarithm of what is predicted to remain of a job over what does;
             0: all is known.
-        report_seconds: How often a job on cores says what it uses and what its loss is; 0: never.
+        report_seconds: How often a job on cores says what it uses and what its loss is, and what is left of it is
+            predicted; 0: never.
         share_gpus: Whether jobs start at once and share GPUs, as they do without a queue.
         seed: Of all that is drawn by chance.
     """
@@ -123,7 +127,7 @@ def simulate(trace: Trace, cluster: Cluster, policy: str, assumptions: Assumptio
 
 
 # What happens at the same moment happens in this order.
-_END, _EXIT, _ARRIVAL, _REPORT = range(4)
+_END, _EXIT, _ARRIVAL, _FIRST_REPORT, _REPORT = range(5)
 
 
 class _Simulation:
@@ -145,6 +149,7 @@ class _Simulation:
         self._on_gpus = trace.on_gpus
         chosen = lineup.choose(policy, self._remaining, on_cores=not all(job.gpus for job in trace.jobs))
         self._listens = chosen.listens and assumptions.report_seconds > 0
+        self._predicts = chosen.predicts
         waits = any((job.gpus and not assumptions.share_gpus) or job.memory_bytes for job in trace.jobs)
         self._queue = Queue(chosen.order) if waits else None
         self._controller = Controller(chosen.policy, self._queue)
@@ -216,6 +221,10 @@ class _Simulation:
         self._engine.end(task)
         self._step(TaskExited(task, exit))
 
+    def _first_report(self, work: Work, start: int) -> None:
+        self._predict(work)
+        self._at(self._now + self._given.report_seconds, _REPORT, partial(self._report, work, start))
+
     def _report(self, work: Work, start: int) -> None:
         outcome = self._outcomes[work.id]
         if not work.tasks or outcome.starts != start:
@@ -223,12 +232,22 @@ class _Simulation:
         self._at(self._now + self._given.report_seconds, _REPORT, partial(self._report, work, start))
         for task in list(work.tasks.values()):
             self._step(Usage(task.id, task.cores, float(work.job.memory_bytes or 0)))
+        self._predict(work)
         job, done = work.job, max(work.fraction(self._now), 0.0)
         if job.losses and work.tasks:
             loss, epochs = loss_at(job.losses, done), job.epochs
             epoch = min(int(done * epochs) + 1, epochs) if epochs is not None else None
             step = round(done * job.steps) if job.steps is not None else None
             self._step(Progress(next(iter(work.tasks)), step, epoch=epoch, loss=loss, epochs=epochs))
+
+    def _predict(self, work: Work) -> None:
+        if not self._predicts or not work.tasks:
+            return
+        job, left = work.job, work.remaining(self._now) * work.job.cores
+        likely, spread = left * self._off.get(work.id, 1.0), exp(_NINE_OF_TEN * self._given.prediction_error)
+        final = job.losses[-1][1] if job.losses else None
+        drops = drops_ahead(job.losses, work.fraction(self._now), job.seconds * job.cores)
+        self._step(Fitted(work.id, likely, likely / spread, likely * spread, final, drops))
 
     # --- what the controller has done -------------------------------------------------------------------------------
 
@@ -281,8 +300,7 @@ class _Simulation:
             work.left, work.at = work.remaining(self._now) + self._given.restart_seconds, self._now
         outcome.starts += 1
         if self._listens and not work.job.gpus:
-            when = self._now + self._given.report_seconds
-            self._at(when, _REPORT, partial(self._report, work, outcome.starts))
+            self._at(self._now, _FIRST_REPORT, partial(self._first_report, work, outcome.starts))
 
     # --- what the controller and its queue are told -----------------------------------------------------------------
 

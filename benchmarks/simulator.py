@@ -1,0 +1,146 @@
+"""What the simulator costs, and what the orders of jobs that wait for GPUs come to on the traces of ten clusters.
+
+    python benchmarks/simulator.py [--data FOLDER] [--only NAME ...] [--policies A,B] [--jobs N] [--json PATH]
+
+Reads `traces/elasticflow-traces.tar.gz` of FOLDER (default: HEADGATE_DATA, or ../shared/data beside the checkout).
+
+- Each cluster's jobs on nodes of 8 GPUs, twice as many GPUs as its largest job has or more, with the times between
+  jobs scaled so that they ask for 0.9 of them;
+- `all`: the 69,351 jobs of all clusters on 160 nodes of 8 GPUs, as they came;
+- `growth`: the first 5,000 to 40,000 of them at load 0.9 on 160 nodes, and 5,000 on 40 to 320 nodes.
+
+A job that is stopped for another loses 30 s. Nothing else is on the GPUs, so that policies that move shares of cores
+come to `fifo`. Every simulation has a process of its own, whose CPU time and largest memory are given. Below each trace
+stands whether the mean completion time is least under srpt, then las, then fifo, as is published.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import tarfile
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import _frame
+
+from headgate.cluster import Cluster, Gpu, Node
+from headgate.simulation import Trace, figures, read, simulate
+from headgate.simulation.traces import made
+
+POLICIES = ("fifo", "las", "srpt", "headgate")
+CLUSTERS = tuple(f"cluster{number:02}" for number in range(1, 11))
+GPUS_OF_NODE = 8
+LOAD = 0.9
+
+
+def nodes(count: int) -> Cluster:
+    """So many nodes that are alike."""
+    gpus = tuple(Gpu(index, "V100", 16 * 10**9) for index in range(GPUS_OF_NODE))
+    return Cluster(tuple(Node(f"n{i}", cores=64.0, memory_bytes=2**39, gpus=gpus) for i in range(count)))
+
+
+def one(trace: Trace, count: int, policy: str) -> dict[str, Any]:
+    """A simulation's figures, and what it took."""
+    began = time.process_time()
+    found = figures(simulate(trace, nodes(count), policy))
+    return {
+        "trace": trace.name,
+        "gpus": count * GPUS_OF_NODE,
+        **asdict(found),
+        "microseconds_an_event": found.microseconds_an_event,
+        "cpu_seconds": time.process_time() - began,
+        "memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+def apart(trace: Trace, count: int, policy: str) -> dict[str, Any]:
+    """The same in a process of its own."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(one, trace, count, policy).result()
+
+
+def compare(trace: Trace, count: int, policies: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Print a line for each policy, and whether their order is the published one."""
+    rows = []
+    for policy in policies:
+        row = apart(trace, count, policy)
+        rows.append(row)
+        print(
+            f"{trace.name:12}{row['jobs']:>7,}{row['gpus']:>6}  {policy:10}{row['wall_seconds']:>7.1f}"
+            f"{row['cpu_seconds']:>7.1f}{row['microseconds_an_event']:>6.0f}{row['memory_bytes'] / 2**20:>7.0f}"
+            f"{row['mean'] / 3600:>8.1f}{row['p99'] / 3600:>8.1f}{row['makespan'] / 86400:>8.2f}{row['max_rho']:>8.1f}"
+            f"{row['utilisation'] * 100:>6.0f}{row['restarts']:>8,}",
+            flush=True,
+        )
+    means = {row["policy"]: row["mean"] for row in rows}
+    if {"srpt", "las", "fifo"} <= means.keys():
+        holds = means["srpt"] <= means["las"] <= means["fifo"]
+        print(f"{'':12}srpt <= las <= fifo on the mean: {'holds' if holds else 'DOES NOT HOLD'}\n")
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What the simulator costs, and what orders come to.")
+    parser.add_argument("--data", type=Path, help="folder of the measurements")
+    parser.add_argument("--only", nargs="+", choices=(*CLUSTERS, "all", "growth"), default=(*CLUSTERS, "all", "growth"))
+    parser.add_argument("--policies", default=",".join(POLICIES))
+    parser.add_argument("--jobs", type=int, help="only the first so many jobs of each trace")
+    parser.add_argument("--json", type=Path, help="write the result to this file")
+    options = parser.parse_args()
+    folder = options.data or Path(os.environ.get("HEADGATE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    archive = folder / "traces" / "elasticflow-traces.tar.gz"
+    if not archive.exists():
+        raise SystemExit(f"no {archive}: name the folder of the measurements with --data or HEADGATE_DATA")
+    policies = tuple(options.policies.split(","))
+    with tempfile.TemporaryDirectory() as place, tarfile.open(archive) as tar:
+        tar.extractall(place, filter="data")
+        traces = {name: read(next(Path(place).rglob(f"{name}.csv"))) for name in CLUSTERS}
+        whole = together([next(Path(place).rglob(f"{name}.csv")) for name in CLUSTERS], Path(place))
+    if options.jobs is not None:
+        traces = {name: first(trace, options.jobs) for name, trace in traces.items()}
+        whole = first(whole, options.jobs)
+    print(f"{_frame.machine()}; {', '.join(f'{name} {text}' for name, text in _frame.versions().items())}; once each\n")
+    print(
+        f"{'trace':12}{'jobs':>7}{'GPUs':>6}  {'policy':10}{'wall s':>7}{'CPU s':>7}{'us/ev':>6}{'MiB':>7}{'mean h':>8}"
+        f"{'p99 h':>8}{'span d':>8}{'max ρ':>8}{'used%':>6}{'stopped':>8}"
+    )
+    rows: list[dict[str, Any]] = []
+    for name in options.only:
+        if name in CLUSTERS:
+            largest = max(job.gpus for job in traces[name].jobs)
+            count = -(-max(2 * largest, round(traces[name].capacity_at(LOAD))) // GPUS_OF_NODE)
+            rows += compare(traces[name].at_load(LOAD, count * GPUS_OF_NODE), count, policies)
+        elif name == "all":
+            rows += compare(whole, 160, policies)
+        else:
+            sizes = [(jobs, 160) for jobs in (5_000, 10_000, 20_000, 40_000)]
+            sizes += [(5_000, count) for count in (40, 80, 320)]
+            for jobs, count in sizes:
+                if jobs <= len(whole.jobs):
+                    part = first(whole, jobs).at_load(LOAD, count * GPUS_OF_NODE)
+                    rows += compare(replace(part, name="growth"), count, policies)
+    _frame.write(options.json, "simulator", {"rows": rows})
+
+
+def together(paths: list[Path], place: Path) -> Trace:
+    """The jobs of several traces, on one clock."""
+    lines = [path.read_text().splitlines() for path in paths]
+    file = place / "all.csv"
+    file.write_text("\n".join([lines[0][0], *(line for each in lines for line in each[1:])]) + "\n")
+    return read(file)
+
+
+def first(trace: Trace, jobs: int) -> Trace:
+    """Its first so many jobs."""
+    return made(trace.name, trace.jobs[:jobs])
+
+
+if __name__ == "__main__":
+    main()
