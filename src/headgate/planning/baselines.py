@@ -67,15 +67,18 @@ def optimus_form(measured: Mapping[Plan, float]) -> Callable[[int, int], float]:
     Raises:
         ValueError: There is no such plan.
     """
-    told = [(plan, value) for plan, value in measured.items() if isinstance(plan.batch_per_worker, int) and value > 0]
+    told = [
+        (plan.workers, plan.servers, float(plan.batch_per_worker), value)
+        for plan, value in measured.items()
+        if isinstance(plan.batch_per_worker, int) and value > 0
+    ]
     if not told:
         raise ValueError("found no measured plan with a stated batch; expected at least one")
-    # M/w, the batch of a worker, is taken as it is: where it is the same in all, a and b cannot be told apart.
-    each = float(np.mean([plan.batch_per_worker for plan, _ in told]))
-    table = [_terms(plan.workers, plan.servers, float(plan.batch_per_worker or 0)) for plan, _ in told]
-    seconds = [plan.workers * float(plan.batch_per_worker or 0) / value for plan, value in told]
-    found, _ = nnls(np.array(table), np.array(seconds))
-    whole = {plan.workers * float(plan.batch_per_worker or 0) for plan, _ in told}
+    each = float(np.mean([batch for _, _, batch, _ in told]))
+    table = [_terms(workers, servers, batch) for workers, servers, batch, _ in told]
+    found, _ = nnls(np.array(table), np.array([workers * batch / value for workers, _, batch, value in told]))
+    # Where all have the same samples in all, so do those that are asked for; else all have the usual batch.
+    whole = {workers * batch for workers, _, batch, _ in told}
     fixed = next(iter(whole)) if len(whole) == 1 and len(told) > 1 else None
 
     def throughput(workers: int, servers: int) -> float:

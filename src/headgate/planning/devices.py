@@ -102,8 +102,9 @@ def compute(profile: Profile, node: Node, measured_on: Node | None, gpus: bool =
         fit = min(on_cpu, key=lambda fit: fit.threads)
         grown = power(profile) or (0.7, 0.0)
         alpha, beta = fit.alpha_seconds, fit.beta_seconds_per_sample * fit.threads ** grown[0]
-        how = f"fitted to steps timed on {fit.threads} threads, {_times(core)}"
-        unsure = 0.05 if (node.core_gflops and there) or node == measured_on else 0.2
+        compared = bool(node.core_gflops and there) or node == measured_on
+        how = f"fitted to steps timed on {fit.threads} thread{'s' * (fit.threads > 1)}, {_times(core, compared)}"
+        unsure = 0.05 if compared else 0.2
         return Compute(max(alpha, 0.0) / core, (beta + read) / core, False, core, unsure, how)
     speed = (node.core_gflops or 0.0) * 1e9 or _CORE_FLOPS
     beta = on_gpu[0].beta_seconds_per_sample * peak(on_gpu[0].device)[0] / speed if on_gpu else 0.0
@@ -142,5 +143,7 @@ def peak(name: str) -> tuple[float, bool]:
     return _UNKNOWN_PEAK, False
 
 
-def _times(core: float) -> str:
+def _times(core: float, compared: bool) -> str:
+    if not compared:
+        return "cores taken for as fast as there"
     return "as on the node that was measured" if core == 1.0 else f"a core is {core:.2f} times as fast as there"

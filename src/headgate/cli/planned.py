@@ -1,0 +1,171 @@
+"""What `headgate plan` prints."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from headgate.jobs import Job
+from headgate.planning.cost import Costs
+from headgate.planning.search import Found
+from headgate.plans import Prediction
+from headgate.units import say_bytes, say_seconds
+
+_WIDTH = 150  # of the table where the output is no terminal
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A job's candidates on a cluster; the first that is shown is the choice."""
+
+    job: Job
+    costs: Costs
+    found: Found
+
+    @property
+    def shown(self) -> tuple[Prediction, ...]:
+        return (self.found.best, *self.found.runners_up)
+
+
+def show(answer: Answer, before: Answer | None, changes: Sequence[str], explain: int | None) -> None:
+    """Print the four answers, the candidates, and what was asked besides.
+
+    Args:
+        answer: What was found.
+        before: What was found without the changes; None: there are none.
+        changes: Them.
+        explain: Number of the candidate whose seconds are listed.
+    """
+    for line in _words(answer):
+        click.echo(line)
+    if before is not None:
+        was, now = before.found.best.throughput, answer.found.best.throughput
+        click.echo(f"\nwith {', '.join(changes)}: {_round(was)} becomes {_round(now)} samples/s ({now / was - 1:+.0%})")
+    click.echo()
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_WIDTH)
+    console.print(_table(answer))
+    click.echo(_certainty(answer.found))
+    for note in answer.costs.notes:
+        click.echo(f"note: {note}")
+    if explain is not None:
+        click.echo(f"\ncandidate {explain}, seconds of a step before any of them hides behind another:")
+        for term in answer.costs.explain(answer.shown[explain - 1].plan):
+            click.echo(f"  {say_seconds(term.seconds):>9}  {term.resource:8} {term.meaning} ({term.how})")
+
+
+def _words(answer: Answer) -> list[str]:
+    """The four answers, and why."""
+    best = answer.found.best
+    plan, memory = best.plan, answer.costs.memory(best.plan)
+    sizes = plan.batch_per_worker if isinstance(plan.batch_per_worker, tuple) else (plan.batch_per_worker,)
+    least, most = sizes[0], sizes[0]
+    if all(size is not None for size in sizes):
+        whole = [size for size in sizes if size is not None]
+        least, most = min(whole), max(whole)
+    batch = (
+        "the script's own batch, divided"
+        if most is None
+        else f"{least} samples"
+        if least == most
+        else (f"{least} to {most} samples")
+    )
+    cores = f", {plan.cores_per_worker:g} cores each" if plan.cores_per_worker is not None else ""
+    how = {"single": "one worker by itself", "allreduce": "workers add up gradients among themselves"}
+    role = how.get(plan.strategy, "servers add up the gradients of workers")
+    waits = "" if plan.synchronous else ", and no worker waits for another"
+    waits += f", at most {plan.staleness} steps ahead" if plan.staleness is not None else ""
+    waits += f", a step does without the gradients of {plan.backup_workers}" if plan.backup_workers else ""
+    on = _on(plan.worker_nodes)
+    serve = f"; servers on {_on(plan.server_nodes)}" if plan.servers else ""
+    servers = "" if not plan.servers else f" and {plan.servers} server{'s' * (plan.servers > 1)}"
+    largest = say_bytes(max(memory.values()))
+    return [
+        f"how many     {plan.workers} worker{'s' * (plan.workers > 1)}{servers}",
+        f"how large    {batch} of a step for each worker{cores}; at most {largest} of memory for a task",
+        f"which role   {plan.strategy}: {role}{waits}",
+        f"which node   workers on {on}{serve}",
+        f"expected     {_round(best.throughput)} samples/s ({_band(best)}), bound by {best.binds}",
+    ]
+
+
+def _on(names: Sequence[str]) -> str:
+    """Nodes, and how many tasks each has where that is more than one."""
+    there = Counter(names)
+    shown = [name if count == 1 else f"{name} ({count})" for name, count in list(there.items())[:8]]
+    return ", ".join(shown) + (f" and {len(there) - 8} more" if len(there) > 8 else "")
+
+
+def _table(answer: Answer) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("", "", "strategy", "tasks", "batch", "nodes", "samples/s", "low to high"):
+        table.add_column(heading, no_wrap=True, justify="right" if heading == "samples/s" else "left")
+    resources = [
+        name for name in ("compute", "network", "server", "tasks") if any(name in each.seconds for each in answer.shown)
+    ]
+    for heading in (*(f"{name} s" for name in resources), "binds"):
+        table.add_column(heading, no_wrap=True, justify="left" if heading == "binds" else "right")
+    kinds = {name: kind.name or kind.names[0] for kind in answer.costs.kinds for name in kind.names}
+    for i, each in enumerate(answer.shown):
+        plan = each.plan
+        nodes = Counter(kinds[name] for name in {*plan.worker_nodes, *plan.server_nodes})
+        sizes = plan.batch_per_worker
+        batch = "" if sizes is None else f"{min(sizes)}-{max(sizes)}" if isinstance(sizes, tuple) else str(sizes)
+        table.add_row(
+            "*" if i == 0 else "",
+            str(i + 1),
+            plan.strategy + ("" if plan.synchronous else " async"),
+            f"{plan.workers}" + (f"+{plan.servers}" if plan.servers else ""),
+            batch,
+            ", ".join(f"{count} {kind}" for kind, count in sorted(nodes.items())),
+            _round(each.throughput),
+            _band(each),
+            *(f"{each.seconds.get(name, 0.0):.3g}" for name in resources),
+            each.binds,
+        )
+    return table
+
+
+def _band(each: Prediction) -> str:
+    return f"{_round(each.low)} to {_round(each.high)}"
+
+
+def _certainty(found: Found) -> str:
+    if found.exact:
+        return "* the choice: the best there is by the model"
+    return f"* the choice: at most {found.gap:.1%} below what any plan could bring by the model"
+
+
+def _round(value: float) -> str:
+    """Three digits at least."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def as_data(answer: Answer, before: Answer | None, changes: Sequence[str], explain: int | None) -> dict[str, Any]:
+    """The same for programs."""
+    found = answer.found
+    data: dict[str, Any] = {
+        "job": answer.job.name,
+        "choice": _prediction(found.best),
+        "candidates": [_prediction(each) for each in answer.shown],
+        "memory_bytes": answer.costs.memory(found.best.plan),
+        "bound": found.bound,
+        "exact": found.exact,
+        "notes": list(answer.costs.notes),
+    }
+    if before is not None:
+        data |= {"what_if": list(changes), "before": _prediction(before.found.best)}
+    if explain is not None:
+        data["explain"] = [asdict(term) for term in answer.costs.explain(answer.shown[explain - 1].plan)]
+    return data
+
+
+def _prediction(each: Prediction) -> dict[str, Any]:
+    return asdict(replace(each, seconds=dict(each.seconds)))

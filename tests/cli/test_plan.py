@@ -1,0 +1,176 @@
+"""`headgate plan`: from a stored profile and nodes, which may exist only on paper, to a plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from tests.planning.jobs import GIB, profile
+
+from headgate import planfile, runs
+from headgate.cli import headgate
+from headgate.cluster import Node
+from headgate.errors import HeadgateError, InvalidFileError, NotFoundError, UsageError
+from headgate.hub import api
+from headgate.jobs import Job
+from headgate.profiling import store
+from headgate.telemetry import machine
+
+HERE = Node("here", cores=4.0, memory_bytes=16 * GIB, core_gflops=50.0, nic_bytes_per_second=125e6)
+CLUSTER = """
+nodes:
+  - {kind: a, count: 3, cores: 1, memory: 4GiB, nic: 10Gbit}
+  - {kind: b, count: 2, cores: 0.5, memory: 4GiB, nic: 100Mbit}
+"""
+
+
+@pytest.fixture(autouse=True)
+def place(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a script whose profile is stored, and a cluster on paper."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(machine, "detect", lambda cache=None: HERE)
+    home.mkdir(mode=0o700)
+    (tmp_path / "train.py").write_text("import headgate.torch\n")
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    [job] = api.submission([Job(name="train", script=str(tmp_path / "train.py"), workdir=str(tmp_path))]).jobs
+    store.save(runs.home() / "profiles", store.key(job, HERE), profile(dense_bytes=2_500_000))
+    return tmp_path
+
+
+def says(*words: str) -> str:
+    done = CliRunner().invoke(headgate, ["plan", *words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def data(*words: str) -> Any:
+    return json.loads(says(*words, "--json"))
+
+
+def refuses(kind: type[HeadgateError], *words: str) -> str:
+    with pytest.raises(kind) as raised:
+        CliRunner().invoke(headgate, ["plan", *words], catch_exceptions=False)
+    return str(raised.value)
+
+
+# --- the answers
+
+
+def test_it_answers_how_many_how_large_in_which_role_and_on_which_node() -> None:
+    text = says("train.py", "--cluster", "cluster.yaml")
+    many, large, role, node, expected, *_ = text.splitlines()
+    assert many == "how many     3 workers"
+    assert large.startswith("how large    85 to 86 samples of a step for each worker; at most ")
+    assert role == "which role   allreduce: workers add up gradients among themselves"
+    assert node == "which node   workers on a-1, a-2, a-3"
+    assert expected.startswith("expected     ")
+    [choice] = [line for line in text.splitlines() if line.startswith("*  1")]
+    assert choice.split()[2:6] == ["allreduce", "3", "85-86", "3"]
+    assert "* the choice: the best there is by the model" in text
+
+
+def test_the_same_for_programs() -> None:
+    told = data("train.py", "--cluster", "cluster.yaml", "--top", "4")
+    assert len(told["candidates"]) == 4
+    assert told["choice"] == told["candidates"][0]
+    assert told["choice"]["plan"]["worker_nodes"] == ["a-1", "a-2", "a-3"]
+    assert told["choice"]["low"] < told["choice"]["throughput"] < told["choice"]["high"]
+    assert told["bound"] >= told["choice"]["throughput"]
+    assert set(told["memory_bytes"]) == {"worker-0", "worker-1", "worker-2"}
+
+
+def test_without_a_cluster_it_plans_for_this_machine() -> None:
+    assert set(data("train.py")["choice"]["plan"]["worker_nodes"]) == {"here"}
+
+
+def test_the_seconds_of_a_candidate_are_explained() -> None:
+    text = says("train.py", "--cluster", "cluster.yaml", "--explain", "1")
+    [ring] = [line for line in text.splitlines() if "once around a ring" in line]
+    assert ring.split()[2] == "network"
+    assert "2(w-1)/w times 2.38 MiB at 10 Gbit/s" in ring
+    terms = {term["name"]: term for term in data("train.py", "--cluster", "cluster.yaml", "--explain", "1")["explain"]}
+    assert terms["ring"]["seconds"] == pytest.approx(2 * 2 / 3 * 1.08 * 2.5e6 / 1.25e9)
+    assert "expected 1 to 10" in refuses(UsageError, "train.py", "--cluster", "cluster.yaml", "--explain", "11")
+
+
+def test_what_if_says_what_a_change_would_bring() -> None:
+    more = data("train.py", "--cluster", "cluster.yaml", "--what-if", "+2 node of kind a")
+    assert more["choice"]["plan"]["workers"] == 5
+    assert more["choice"]["throughput"] > 1.3 * more["before"]["throughput"]
+    slow = data("train.py", "--cluster", "cluster.yaml", "--what-if", "nic=1Mbit")
+    assert slow["choice"]["plan"]["strategy"] == "single"
+    text = says("train.py", "--cluster", "cluster.yaml", "--what-if", "nic=1Mbit", "--what-if", "-1 node of kind b")
+    assert "with nic=1Mbit, -1 node of kind b: " in text
+    faster = data("train.py", "--cluster", "cluster.yaml", "--what-if", "a.cores=2")
+    assert faster["choice"]["throughput"] > faster["before"]["throughput"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("nic=fast", "expected a rate such as 200Mbit"),
+        ("cores=0", "expected more than 0"),
+        ("+1 node of kind c", "found kind 'c'; expected one of a, b"),
+        ("-4 node of kind a", "4 nodes of kind a are to go, of 3"),
+        ("more of it", "expected nic=10Gbit, cores=8"),
+    ],
+)
+def test_a_change_that_makes_no_sense_is_refused(change: str, message: str) -> None:
+    assert message in refuses(UsageError, "train.py", "--cluster", "cluster.yaml", f"--what-if={change}")
+
+
+def test_the_choice_is_saved_for_run(place: Path) -> None:
+    text = says("train.py", "--cluster", "cluster.yaml", "--save", "plan.yaml")
+    assert text.endswith("saved: headgate run train.py --plan plan.yaml\n")
+    plan = planfile.load(str(place / "plan.yaml"))
+    assert (plan.strategy, plan.batch_per_worker, plan.worker_nodes) == (
+        "allreduce",
+        (86, 85, 85),
+        ("a-1", "a-2", "a-3"),
+    )
+
+
+# --- what is planned
+
+
+def test_a_profile_alone_is_enough(place: Path) -> None:
+    [stored] = (runs.home() / "profiles").iterdir()
+    by_key = data("--profile", stored.stem[:8], "--cluster", "cluster.yaml")
+    by_file = data("--profile", str(stored), "--cluster", "cluster.yaml")
+    assert by_key["choice"] == by_file["choice"] == data("train.py", "--cluster", "cluster.yaml")["choice"]
+    assert stored.stem[:8] in refuses(NotFoundError, "--profile", "zz")
+    (place / "broken.json").write_text("{")
+    assert "is no profile that can be read" in refuses(NotFoundError, "--profile", "broken.json")
+
+
+def test_without_a_profile_it_says_what_to_run(place: Path) -> None:
+    (place / "new.py").write_text("print()\n")
+    assert "measure it with: headgate profile new.py -- --width 8" in refuses(
+        NotFoundError, "new.py", "--", "--width", "8"
+    )
+    assert "neither a script nor --profile" in refuses(UsageError)
+
+
+def test_limits_and_what_is_allowed_count(place: Path) -> None:
+    limited = data("train.py", "--cluster", "cluster.yaml", "--cores", "2")["choice"]["plan"]
+    assert limited["workers"] * limited["cores_per_worker"] <= 2
+    wide = data("train.py", "--cluster", "cluster.yaml", "--allow", "async")
+    assert not all(each["plan"]["synchronous"] for each in wide["candidates"])
+    message = refuses(UsageError, "train.py", "--cluster", "cluster.yaml", "--memory", "100MiB")
+    assert "no plan can run: a allows 100 MiB of memory, a worker needs" in message
+
+
+def test_a_plan_that_the_job_states_is_the_only_one(place: Path) -> None:
+    (place / "jobs.yaml").write_text("jobs: [{script: train.py, plan: {strategy: ps, workers: 2, servers: 1}}]\n")
+    [stored] = (runs.home() / "profiles").iterdir()
+    told = data("jobs.yaml", "--profile", str(stored), "--cluster", "cluster.yaml")
+    assert len(told["candidates"]) == 1
+    assert (told["choice"]["plan"]["workers"], told["choice"]["plan"]["servers"]) == (2, 1)
+
+
+def test_a_cluster_that_is_none_is_refused(place: Path) -> None:
+    (place / "none.yaml").write_text("nodes: [{name: a, cores: 1}]\n")
+    assert "memory: it is missing" in refuses(InvalidFileError, "train.py", "--cluster", "none.yaml")
