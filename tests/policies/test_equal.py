@@ -43,5 +43,7 @@ def test_none_grants_nothing() -> None:
 def test_policies_are_made_by_name() -> None:
     assert isinstance(policies.make("none"), NoPolicy)
     assert isinstance(policies.make(policies.DEFAULT), EqualPolicy)
-    with pytest.raises(UsageError, match=r"no policy 'fair'; expected one of equal, flowcon, headgate, las, none, slaq, srpt, themis"):
+    with pytest.raises(
+        UsageError, match=r"no policy 'fair'; expected one of equal, flowcon, headgate, las, none, slaq, srpt, themis"
+    ):
         policies.make("fair")

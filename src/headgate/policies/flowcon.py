@@ -26,10 +26,11 @@ class FlowConPolicy(Policy):
     Rule: progress P is what the loss fell by a second, over all that it is to fall by (from its start to the asymptote
     that is predicted, or else to the least so far); growth efficiency G = P / R for each resource, R the part of the
     machine that was used. Below `alpha` a job goes from New to Watching to Completing, at or above it back to New. New
-    jobs have min(G/ΣG, 1), Watching ones what they had, Completing ones max(G/ΣG, 1/(βn)), β = 1 + 1/n, n jobs. When all are
-    Completing all have the same. CPU parts are weights; what one leaves the others use. Disk rates and memory are
-    limited for Completing jobs alone, where the options say what the machine has; network use only counts for G.
-    A job that reported or used nothing keeps its list.
+    jobs have min(G/ΣG, 1), Watching ones what they had, Completing ones max(G/ΣG, 1/(βn)), β = 1 + 1/n, n jobs. When
+    all are Completing all have 1, as has a job of which nothing is known yet, and rounds come further apart. CPU parts
+    are weights; what one leaves the others use. Disk rates and memory are limited for Completing jobs alone, where
+    the options say what the machine has; network use only counts for G. A job that reported or used nothing keeps its
+    list.
     Source: FlowCon (ICPP 2019), doi 10.1145/3337821.3337868.
     Use it for a mix of jobs near their end and at their beginning, when ends cannot be predicted.
 
@@ -93,7 +94,7 @@ class _Watched:
     growth: dict[str, float] = field(default_factory=dict)
     parts: dict[str, float] = field(default_factory=dict)
     limits: Share = field(default_factory=Share)
-    measured: tuple[float, float, float, int] | None = None  # time, level, attained, losses seen
+    measured: tuple[float, float, float, float] | None = None  # time, mean loss, core-seconds attained, step
     start: float = -math.inf
     least: float = math.inf
 
@@ -138,20 +139,23 @@ class _PaperFlowCon(WeighingPolicy):
             for id, each in self._watched.items()
         }
 
+    def settled(self) -> bool:
+        return all(each.placed["cpu"] == "completing" for each in self._watched.values())
+
     def _measure(self, now: float, cores: float, job: Present, watched: _Watched) -> None:
         """Growth efficiency since the last round, and the lists that follow; an early round measures nothing."""
-        level, seen = job.losses.level(), job.losses.seen
-        if math.isnan(level):
+        step, last = job.losses.step, watched.measured
+        level = _mean(job, last[3] if last is not None else -math.inf)
+        if level is None:
             return
         watched.start, watched.least = max(watched.start, level), min(watched.least, level)
-        last = watched.measured
         if last is None:
-            watched.measured = now, level, job.attained, seen
+            watched.measured = now, level, job.attained, step
             return
         seconds, work = now - last[0], job.attained - last[2]
-        if seconds < 0.5 * self.itval or seen == last[3] or work <= 0.0 or job.used is None:
+        if seconds < 0.5 * self.itval or work <= 0.0 or job.used is None:
             return
-        watched.measured = now, level, job.attained, seen
+        watched.measured = now, level, job.attained, step
         asymptote = job.prediction[0].asymptote if job.prediction is not None else None
         whole = watched.start - (watched.least if asymptote is None else min(asymptote, watched.least))
         progress = (last[1] - level) / whole / seconds if whole > 0.0 else 0.0
@@ -174,16 +178,15 @@ class _PaperFlowCon(WeighingPolicy):
         """Parts of a resource, by the lists."""
         jobs = list(self._watched.values())
         count = len(jobs)
-        equal = 1.0 / count
         growth = [max(each.growth.get(resource, 0.0), 0.0) for each in jobs]
         total = sum(growth)
         all_completing = all(each.placed[resource] == "completing" for each in jobs)
         for each, own in zip(jobs, growth, strict=True):
             known = resource in each.growth
             if all_completing or not known:
-                each.parts[resource] = equal
+                each.parts[resource] = 1.0
             elif total <= 0.0 or each.placed[resource] == "watching":
-                each.parts.setdefault(resource, equal)
+                each.parts.setdefault(resource, 1.0)
             elif each.placed[resource] == "completing":
                 each.parts[resource] = max(own / total, 1.0 / ((1.0 + 1.0 / count) * count))
             else:
@@ -213,3 +216,9 @@ class _PaperFlowCon(WeighingPolicy):
             elif watched.limits.disk_bytes_per_second is not None:
                 limits = limits.merged(Share(disk_bytes_per_second=UNLIMITED))
         return limits
+
+
+def _mean(job: Present, after: float) -> float | None:
+    """Mean of the losses after a step; None where there are none."""
+    points = [(loss * count, count) for step, loss, count in job.losses.points() if step > after]
+    return sum(loss for loss, _ in points) / sum(count for _, count in points) if points else None

@@ -20,8 +20,8 @@ class HeadgatePolicy(WeighingPolicy):
     Objective: the least mean completion time at a makespan no worse than that of the system's own sharing, and nobody
     starved: no ρ (finish-time fairness) above a bound.
     Rule: each job has a latest end, `rho` times what it would take alone on 1/n, n the mean number of jobs that were
-    present. Jobs that would miss it if they had not all they can use from now on go first, the most pressed first; then the
-    others by their work left over priority; each has all it may use of what those before it leave, and the
+    present. Jobs that would miss it if they had not all they can use from now on go first, the most pressed first; then
+    the others by their work left over priority; each has all it may use of what those before it leave, and the
     others their floor. Work left is the harmonic mean of its band, so that of two jobs with one median the less certain
     goes first: it may be the one that ends soon, and a short look tells. Who diverges comes last. Only weights are set:
     what one does not use the others have, so that no core idles that anybody wants and the makespan stays.

@@ -13,8 +13,8 @@ class LasPolicy(WeighingPolicy):
 
     Objective: a low mean completion time where nothing can be predicted: most jobs are short.
     Rule: queues by CPU time attained, the first up to `first` core-seconds, each next one `factor` times as far. Jobs
-    of the first queue that has any go first, by arrival; within a queue nobody is preempted, so that two alike do not keep
-    changing places. Floors stand for Tiresias' promotion of jobs that starve.
+    of the first queue that has any go first, by arrival; within a queue nobody is preempted, so that two alike do not
+    keep changing places. Floors stand for Tiresias' promotion of jobs that starve.
     Source: discretised two-dimensional least attained service, Tiresias (NSDI 2019).
     Use it for jobs without a loss, or with losses that no curve follows.
 

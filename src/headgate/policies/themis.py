@@ -43,8 +43,8 @@ class ThemisPolicy(WeighingPolicy):
     Rule: in each round the part 1 - `fairness` of the jobs with the highest ρ (at least one) share the CPU equally, by
     priority; the others have half of an equal share. Of a job of which nothing is predicted the guess is that it lasts
     as long again as it has.
-    Source: Themis (NSDI 2020): partial auctions among the worst 1 - f of the jobs, f = 0.8. A round stands for its lease;
-    bids are our predictions, because jobs here do not compete in their own words.
+    Source: Themis (NSDI 2020): partial auctions among the worst 1 - f of the jobs, f = 0.8. A round stands for its
+    lease; bids are our predictions, because jobs here do not compete in their own words.
     Use it where nobody is to be slower than an equal share would have made them.
 
     Args:

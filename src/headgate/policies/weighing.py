@@ -139,6 +139,10 @@ class WeighingPolicy(Policy):
             jobs: Those that are there, by arrival; at least one.
         """
 
+    def settled(self) -> bool:
+        """Whether rounds that change nothing may come further apart."""
+        return True
+
     def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:
         acts = False
         for change in changes:
@@ -157,7 +161,8 @@ class WeighingPolicy(Policy):
         if acts or due or (self._settle_at is not None and now >= self._settle_at):
             shares, self._settle_at = self._grants.settle(now, self._wanted)
         if acts or due:
-            self._period = self.itval if acts or shares else min(2.0 * self._period, _BACK_OFF * self.itval)
+            quiet = not (acts or shares) and self.settled()
+            self._period = min(2.0 * self._period, _BACK_OFF * self.itval) if quiet else self.itval
             self._round_at = now + self._period
         times = [self._round_at, self._settle_at, *(job.stalls_at() for job in self._jobs.values())]
         return Decision(shares, min((time for time in times if time is not None and time > now), default=None))

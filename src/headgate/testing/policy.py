@@ -25,7 +25,6 @@ JOBS = ("run/a", "run/b", "run/c")
 STRANGER = "run/never-heard-of"
 
 
-
 def _predicted(
     job: JobId, one: float, other: float, third: float, asymptote: float | None, first: float, second: float
 ) -> Predicted:

@@ -1,0 +1,73 @@
+"""Plays what happens to a policy, second by second, and keeps what every job has been granted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headgate import policies
+from headgate.policies import Arrived, Change, Left, Predicted, Reported, Used
+from headgate.shares import Share
+
+
+class Play:
+    """A policy, and the jobs that it was told of.
+
+    Args:
+        name: Of the policy, with its options.
+        cores: Of the machine.
+    """
+
+    def __init__(self, name: str, cores: float = 2.0) -> None:
+        self.policy = policies.make(name)
+        self.cores = cores
+        self.shares: dict[str, Share] = {}
+        self.reasons: dict[str, str] = {}
+        self.changed: dict[str, list[float]] = {}
+        self.wake_at: float | None = None
+
+    def at(self, now: float, *changes: Change) -> dict[str, Share]:
+        """What changes when that happens."""
+        for change in changes:
+            if isinstance(change, Arrived):
+                self.shares[change.job], self.changed[change.job] = Share(), []
+            elif isinstance(change, Left):
+                del self.shares[change.job]
+        decision = self.policy.decide(now, self.cores, changes)
+        self.wake_at = decision.wake_at
+        for job, (share, reason) in decision.shares.items():
+            self.shares[job] = self.shares[job].merged(share)
+            self.reasons[job] = reason
+            self.changed[job].append(now)
+        return {job: share for job, (share, _) in decision.shares.items()}
+
+    def parts(self) -> dict[str, float]:
+        """The part of the CPU that each job's weight comes to."""
+        weights = {job: share.cpu_weight or 0.0 for job, share in self.shares.items()}
+        return {job: weight / sum(weights.values()) for job, weight in weights.items()}
+
+    def over(self, one: str, other: str) -> float:
+        """How many times the weight of another a job has."""
+        parts = self.parts()
+        return parts[one] / parts[other]
+
+    def most_changes_in_a_minute(self) -> int:
+        return max(
+            (sum(start <= at < start + 60 for at in times) for times in self.changed.values() for start in times),
+            default=0,
+        )
+
+
+def arrivals(*jobs: str) -> Iterable[Arrived]:
+    return [Arrived(job, 1.0) for job in jobs]
+
+
+def loss(job: str, value: float, step: int | None = None) -> Reported:
+    return Reported(job, value, step, None, None, 1)
+
+
+def used(job: str, cores: float, memory: float = 1e9, disk: float = 0.0) -> Used:
+    return Used(job, cores, memory, disk)
+
+
+def predicted(job: str, work: float, asymptote: float | None = None) -> Predicted:
+    return Predicted(job, work, work / 2, work * 2, asymptote)

@@ -1,0 +1,265 @@
+"""Policies that divide the CPU by weights: each on a small case with a known answer, and what they have in common."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.policies.playing import Play, arrivals, loss, predicted, used
+
+from headgate import policies
+from headgate.errors import UsageError
+from headgate.policies import Arrived, Change, Left, Predicted, Reported
+
+WEIGHING = ("flowcon", "slaq", "srpt", "las", "themis", "headgate")
+
+
+# --- each on a small case: on two cores, where two jobs' floors are 0.05 of a core and four of them 0.2
+
+
+def test_srpt_serves_the_shortest_and_leaves_the_next_four_floors() -> None:
+    play = Play("srpt")
+    play.at(0, *arrivals("a", "b", "c"), predicted("a", 100), predicted("b", 10), predicted("c", 50))
+    # On a scale of cores: b has 2, c as the next four floors of 0.05 * 2/3, a one, lifted by what keeps it above.
+    assert play.over("b", "c") == pytest.approx(2 / (4 * 0.05 * 2 / 3), rel=0.01)
+    assert play.over("c", "a") == pytest.approx(4.0, rel=0.25)
+    assert play.reasons["b"] == "shortest: 10 core-seconds left"
+
+
+def test_srpt_gives_the_next_what_a_limit_of_cores_leaves() -> None:
+    play = Play("srpt")
+    play.at(0, Arrived("a", 1.0), Arrived("b", 1.0, cores_limit=0.5), predicted("a", 100), predicted("b", 10))
+    assert play.over("a", "b") == pytest.approx(3.0)
+
+
+def test_srpt_turns_when_another_is_clearly_shorter_and_priority_counts() -> None:
+    play = Play("srpt")
+    play.at(0, *arrivals("a", "b"), predicted("a", 50), predicted("b", 60))
+    assert play.over("a", "b") == pytest.approx(10.0, rel=1e-3)
+    play.at(10, predicted("b", 47))
+    assert play.over("a", "b") == pytest.approx(10.0, rel=1e-3)  # hardly shorter: not worth a change
+    play.at(20, predicted("b", 20))
+    assert play.over("b", "a") == pytest.approx(10.0, rel=1e-3)
+    urgent = Play("srpt")
+    urgent.at(0, Arrived("a", 4.0), Arrived("b", 1.0), predicted("a", 100), predicted("b", 30))
+    assert urgent.over("a", "b") == pytest.approx(10.0, rel=1e-3)
+
+
+def test_las_serves_who_has_had_least_and_within_a_queue_who_came_first() -> None:
+    play = Play("las:first=60")
+    play.at(0, *arrivals("a", "b"))
+    assert play.over("a", "b") == pytest.approx(10.0, rel=1e-3)
+    play.at(20, used("a", 2.0))  # 40 core-seconds: still in the first queue
+    assert play.over("a", "b") == pytest.approx(10.0, rel=1e-3)
+    play.at(40, used("a", 2.0))
+    play.at(50)
+    assert play.over("b", "a") == pytest.approx(10.0, rel=1e-3)
+    assert play.reasons["b"] == "queue 1, 0 core-seconds had"
+
+
+def test_themis_serves_who_is_furthest_behind() -> None:
+    play = Play("themis:itval=50")
+    play.at(0, *arrivals("b", "a"), predicted("a", 100), predicted("b", 100))
+    assert play.over("b", "a") == pytest.approx(4.0)  # nobody is behind yet: who came first
+    # After 50 s b has had all: ρ of a is (50 + 100)/100, of b (50 + 100)/200. One of five is served.
+    play.at(50, used("a", 0.0), used("b", 2.0), predicted("b", 100))
+    assert play.over("a", "b") == pytest.approx(4.0)
+    assert play.reasons["a"] == "rho 1.50, served"
+
+
+def test_slaq_serves_who_gains_most_over_its_largest_drop() -> None:
+    play = Play("slaq")
+    play.at(0, *arrivals("a", "b"))
+    assert play.over("a", "b") == pytest.approx(1.0)
+    play.at(5, loss("a", 1000.0), loss("b", 1.0))
+    play.at(10)
+    # b has made a drop of 0.2, a one of 100: of these b is to make another one, a a tenth.
+    for step in range(2, 7):
+        play.at(11, loss("a", 900.0, step), loss("b", 0.8, step))
+    drops = {"a": ((20.0, 10.0), (1e6, 10.0)), "b": ((20.0, 0.2), (1e6, 0.2))}
+    play.at(20)
+    play.at(21, *(Predicted(job, 100, 50, 200, None, drops[job]) for job in drops))
+    # Ten seconds of two cores: all to b, and its floor to a.
+    assert play.parts()["a"] == pytest.approx(0.025, rel=0.2)
+    assert play.reasons["b"] == "a drop of 1 of its largest expected"
+
+
+def test_headgate_serves_the_shortest_until_another_would_end_too_late() -> None:
+    play = Play("headgate:rho=1.5")
+    play.at(0, *arrivals("a", "b"), predicted("a", 100), predicted("b", 50))
+    # Alone on half of two cores a would take 100 s: it is to end by 150 s, and takes 50 s if it has all.
+    for now in range(10, 90, 10):
+        play.at(now, used("a", 0.0), used("b", 2.0), predicted("b", 50))
+        assert play.over("b", "a") == pytest.approx(10.0, rel=1e-3)
+    play.at(95, used("a", 0.0), used("b", 2.0), predicted("b", 50), *arrivals("c"))
+    assert play.over("a", "b") > 9.0
+    assert play.reasons["a"] == "would end later than 1.5 times its fair time"
+
+
+def test_headgate_takes_the_less_certain_of_two_and_who_diverges_last() -> None:
+    play = Play("headgate")
+    play.at(0, *arrivals("a", "b"), Predicted("a", 50, 45, 55), Predicted("b", 50, 5, 500))
+    assert play.over("b", "a") == pytest.approx(10.0, rel=1e-3)
+    for step in range(4):
+        play.at(step + 1, loss("b", math.nan, step))
+    assert play.over("a", "b") == pytest.approx(10.0, rel=1e-3)
+    assert play.changed["a"] == [0, 3]  # at the third loss that is no number, not at the next round
+
+
+# --- what they have in common
+
+
+def test_what_happens_is_acted_upon_at_once_and_rounds_back_off_when_nothing_does() -> None:
+    play = Play("srpt:itval=10")
+    play.at(0, *arrivals("a", "b"), predicted("a", 100), predicted("b", 50))
+    waits = []
+    for _ in range(5):
+        assert play.wake_at is not None
+        before = play.wake_at
+        play.at(before)
+        waits.append(play.wake_at - before)
+    assert waits == [20, 40, 80, 80, 80]
+    now = before + 1
+    play.at(now, *arrivals("c"), predicted("c", 1))
+    assert play.over("c", "b") > 9.0
+    assert play.wake_at == now + 10
+    play.at(now + 2, Left("c"))
+    assert play.over("b", "a") == pytest.approx(10.0, rel=0.06)  # what would change by 5 % may stay
+
+
+def test_a_jump_of_the_loss_makes_what_was_predicted_void() -> None:
+    play = Play("srpt")
+    play.at(0, *arrivals("a", "b"), predicted("a", 5), predicted("b", 50))
+    assert play.over("a", "b") == pytest.approx(10.0, rel=1e-3)
+    wiggle = random.Random(0)
+    for step in range(30):
+        play.at(1 + step, loss("a", 1 + 0.01 * wiggle.random(), step), used("a", 2.0), used("b", 0.0))
+    for step in range(30, 40):
+        play.at(1 + step, loss("a", 9 + 0.01 * wiggle.random(), step), used("a", 2.0), used("b", 0.0))
+    # Nothing is known of it but that it has had 80 core-seconds.
+    assert play.over("b", "a") == pytest.approx(10.0, rel=0.1)
+
+
+def test_a_stall_is_noticed_without_a_report() -> None:
+    play = Play("headgate:itval=1000")
+    play.at(0, *arrivals("a", "b"))
+    for now in range(1, 11):
+        play.at(now, loss("a", 1 / now, now))
+    assert play.wake_at == 10 + 30  # six times its interval, and 30 s at least
+    play.at(40)
+    assert play.wake_at == 1040  # a round was held
+
+
+BAD = {
+    "rising": [1.0 + 0.1 * k for k in range(40)],
+    "no number": [math.nan] * 40,
+    "infinite": [math.inf, -math.inf] * 20,
+    "constant": [0.5] * 40,
+    "spikes": [1e30 if k % 7 == 0 else 1 / (k + 1) for k in range(40)],
+    "jump": [1 / (k % 20 + 1) for k in range(40)],
+    "negative": [-5.0 - k for k in range(40)],
+    "huge": [1e300 / (k + 1) for k in range(40)],
+}
+
+
+@pytest.mark.parametrize("name", [*WEIGHING, "flowcon:faithful"])
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_losses_cost_nobody_its_floor(name: str, kind: str) -> None:
+    play = Play(name)
+    play.at(0, *arrivals("bad", "good"))
+    for step, value in enumerate(BAD[kind]):
+        good = loss("good", 1 + 1 / (step + 1), step)
+        play.at(3 * step + 1, loss("bad", value, step), good, used("bad", 1.0), used("good", 1.0))
+        if name in WEIGHING:
+            assert min(play.parts().values()) >= 0.05 / 2
+    assert play.most_changes_in_a_minute() <= 6
+
+
+def test_ten_thousand_losses_a_second_and_one_an_hour_are_taken() -> None:
+    play = Play("headgate")
+    play.at(0, *arrivals("dense", "sparse"))
+    play.at(1, *(loss("dense", 1.0 + 1 / (step + 1), step) for step in range(10_000)))
+    for hour in range(1, 6):
+        play.at(3600 * hour, loss("sparse", 1 / hour, 1000 * hour), used("sparse", 1.0), used("dense", 1.0))
+    assert min(play.parts().values()) >= 0.025
+
+
+@pytest.mark.parametrize("name", WEIGHING)
+def test_fifty_jobs_on_two_cores_keep_their_floors_and_change_seldom(name: str) -> None:
+    play, chance = Play(name), random.Random(7)
+    play.at(0, *(Arrived(f"j{i}", 1.0) for i in range(50)))
+    for now in range(5, 300, 5):
+        job = chance.choice(list(play.shares))
+        play.at(now, predicted(job, chance.uniform(1, 1000)), used(job, 0.1), loss(job, chance.random(), now))
+        assert min(play.parts().values()) >= 0.05 / 50
+    for job in list(play.shares)[:40]:
+        play.at(300, Left(job))
+        assert min(play.parts().values()) >= 0.05 / len(play.shares)
+    assert play.most_changes_in_a_minute() <= 6
+
+
+_JOBS = st.sampled_from("abcde")
+_CHANGES: st.SearchStrategy[Change] = st.one_of(
+    st.builds(Arrived, _JOBS, st.sampled_from([0.1, 1.0, 10.0]), st.none() | st.floats(0.1, 8.0)),
+    st.builds(Left, _JOBS),
+    st.builds(predicted, _JOBS, st.floats(0.0, 1e6), st.none() | st.floats(0.0, 1.0)),
+    st.builds(used, _JOBS, st.floats(0.0, 4.0)),
+    st.builds(Reported, _JOBS, st.floats(allow_nan=True), st.integers(0, 1000), st.none(), st.none(), st.just(1)),
+)
+
+
+@pytest.mark.parametrize("name", WEIGHING)
+def test_whatever_happens_nobody_is_below_its_floor_or_changed_too_often(name: str) -> None:
+    @settings(derandomize=True, database=None, deadline=None, max_examples=25)
+    @given(st.lists(st.tuples(st.floats(0.0, 40.0), st.lists(_CHANGES, max_size=4)), max_size=25))
+    def hold(calls: list[tuple[float, list[Change]]]) -> None:
+        play, now = Play(name), 0.0
+        for seconds, changes in calls:
+            now += seconds
+            known = set(play.shares)
+            happening: list[Change] = []
+            for change in changes:  # a job comes once and leaves once
+                if isinstance(change, Arrived) != (change.job in known):
+                    happening.append(change)
+                    known = known - {change.job} if isinstance(change, Left) else known | {change.job}
+            changed = play.at(now, *happening)
+            assert set(changed) <= set(play.shares) == known
+            if known:
+                assert min(play.parts().values()) >= 0.05 / len(known) * (1 - 1e-9)
+        assert play.most_changes_in_a_minute() <= 6
+
+    hold()
+
+
+# --- names and options
+
+
+def test_options_are_part_of_the_name() -> None:
+    play = Play("srpt:itval=3,floor=0.5")
+    play.at(0, *arrivals("a", "b"), predicted("a", 100), predicted("b", 10))
+    assert play.wake_at == 3
+    assert play.parts()["a"] >= 0.25
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("srpt:alpha=1", "policy 'srpt' has no option 'alpha'; its options: itval, floor"),
+        ("none:floor=1", "policy 'none' has no option 'floor'; its options: none"),
+        ("flowcon:alpha=much", "policy 'flowcon': `alpha` is much; expected a number, such as alpha=0.03"),
+        ("flowcon:alpha", "policy 'flowcon': `alpha` is empty; expected a number, such as alpha=0.03"),
+        ("flowcon:faithful=1", "policy 'flowcon': `faithful` is '1'; expected nothing, true or false"),
+        ("flowcon:faithful,disk=5", "policy 'flowcon': `disk` is 5.0; expected nothing: `faithful` knows CPU alone"),
+        ("headgate:rho=0.5", "policy 'headgate': `rho` is 0.5; expected 1 or more"),
+        ("headgate:floor=0", "policy 'headgate': `floor` is 0.0; expected above 0, at most 1"),
+        ("las:itval=nan", "policy 'las': `itval` is nan; expected a positive number of seconds"),
+        ("themis:fairness=1", "policy 'themis': `fairness` is 1.0; expected 0 or more, below 1"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_refused(name: str, says: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        policies.make(name)
+    assert str(refused.value).startswith(says)
