@@ -1,0 +1,195 @@
+"""Jobs that wait for room: events in, exact actions out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.controller.driver import PLAN, job
+
+from headgate.cluster import Gpu, Node
+from headgate.controller import Controller, Queue
+from headgate.controller.orders import FifoOrder, LasOrder, Order, SrptOrder
+from headgate.controller.records import GRACE_SECONDS
+from headgate.events import (
+    Action,
+    Event,
+    Exit,
+    JobPlanned,
+    JobSubmitted,
+    MarkJob,
+    NodeJoined,
+    NodeLeft,
+    StartTask,
+    StopRequested,
+    StopTask,
+    TaskExited,
+    Wake,
+)
+from headgate.jobs import Job, Limits
+from headgate.plans import Plan
+from headgate.policies import NoPolicy
+
+GANG = Plan(strategy="allreduce", workers=2, batch_per_worker=None)
+GIB = 2**30
+
+
+class Queueing:
+    """A controller with a queue, and two nodes of two GPUs unless others are named."""
+
+    def __init__(self, order: Order | None = None, *nodes: Node) -> None:
+        self.controller = Controller(NoPolicy(), Queue(order or FifoOrder()))
+        self.wake_at: float | None = None
+        for node in nodes or (with_gpus("a", 2), with_gpus("b", 2)):
+            self.step(0.0, NodeJoined(node))
+
+    def step(self, now: float, event: Event) -> list[Action]:
+        actions, self.wake_at = self.controller.step(now, event)
+        return actions
+
+    def submit(self, now: float, spec: Job, plan: Plan = PLAN) -> list[Action]:
+        """What follows its plan: the states that it comes to, the nodes and GPUs of its tasks, and who is stopped."""
+        self.step(now, JobSubmitted(f"r/{spec.name}", spec))
+        return self.step(now, JobPlanned(f"r/{spec.name}", 1, plan))
+
+    def end(self, now: float, task: str, exit: Exit | None = None) -> list[Action]:
+        return self.step(now, TaskExited(f"r/{task}", exit or Exit(code=0)))
+
+
+def with_gpus(name: str, count: int) -> Node:
+    return Node(name, cores=4.0, memory_bytes=8 * GIB, gpus=tuple(Gpu(i, "g", 1) for i in range(count)))
+
+
+def asks(name: str, gpus: int = 1, **fields: object) -> Job:
+    return job(name, limits=Limits(gpus=gpus), **fields)
+
+
+def started(actions: list[Action]) -> list[tuple[str, str, tuple[int, ...] | None]]:
+    return [(each.task, each.node, each.gpus) for each in actions if isinstance(each, StartTask)]
+
+
+def states(actions: list[Action]) -> list[tuple[str, str, str]]:
+    return [(each.job, each.state, each.reason) for each in actions if isinstance(each, MarkJob)]
+
+
+def test_jobs_get_gpus_to_themselves_and_wait_for_those_that_others_have() -> None:
+    queue = Queueing()
+    assert started(queue.submit(0.0, asks("a", 2))) == [("r/a/worker-0", "a", (0, 1))]
+    assert started(queue.submit(1.0, asks("b", 1))) == [("r/b/worker-0", "b", (0,))]
+    waits = queue.submit(2.0, asks("c", 2))
+    assert (started(waits), states(waits)) == ([], [("r/c", "waiting", "for 2 GPUs")])
+    assert states(queue.submit(3.0, asks("d", 1))) == [("r/d", "waiting", "for 1 GPU")]  # it would fit: c came first
+    freed = queue.end(4.0, "a/worker-0")
+    assert started(freed) == [("r/c/worker-0", "a", (0, 1)), ("r/d/worker-0", "b", (1,))]
+    assert states(freed)[0] == ("r/a", "done", "finished")
+
+
+def test_a_gang_starts_when_there_is_room_for_all_of_it() -> None:
+    queue = Queueing()
+    queue.submit(0.0, asks("a", 1))
+    assert started(queue.submit(0.0, asks("gang", 2), GANG)) == []
+    assert started(queue.end(1.0, "a/worker-0")) == [
+        ("r/gang/worker-0", "b", (0, 1)),  # which has been free for longer
+        ("r/gang/worker-1", "a", (0, 1)),
+    ]
+
+
+def test_a_higher_priority_goes_first() -> None:
+    queue = Queueing(None, with_gpus("a", 1))
+    queue.submit(0.0, asks("a"))
+    queue.submit(1.0, asks("low"))
+    queue.submit(2.0, asks("high", priority=2.0))
+    assert started(queue.end(3.0, "a/worker-0"))[0][0] == "r/high/worker-0"
+
+
+def test_a_job_that_asks_for_nothing_does_not_wait() -> None:
+    queue = Queueing(None, with_gpus("a", 1))
+    queue.submit(0.0, asks("a"))
+    queue.submit(0.0, asks("b"))
+    plan = replace(PLAN, worker_nodes=("a",))
+    assert started(queue.submit(1.0, asks("c", 0), plan)) == [("r/c/worker-0", "a", ())]
+
+
+def test_memory_that_is_asked_for_is_waited_for_on_the_node_of_the_plan() -> None:
+    queue = Queueing()
+    plan = replace(PLAN, worker_nodes=("b",))
+    for name in ("a", "b", "c"):
+        last = queue.submit(0.0, job(name, limits=Limits(memory_bytes=3 * GIB, gpus=0)), plan)
+    assert states(last) == [("r/c", "waiting", "for 3 GiB of memory")]
+    assert started(queue.end(1.0, "a/worker-0")) == [("r/c/worker-0", "b", ())]
+
+
+def test_what_no_node_has_waits_for_one_that_does_and_holds_up_nobody() -> None:
+    queue = Queueing()
+    waits = queue.submit(0.0, asks("large", 4))
+    assert states(waits) == [("r/large", "waiting", "for 4 GPUs, which the nodes do not have as they are now")]
+    assert started(queue.submit(1.0, asks("small", 1))) == [("r/small/worker-0", "a", (0,))]
+    assert started(queue.step(2.0, NodeJoined(with_gpus("c", 4)))) == [("r/large/worker-0", "c", (0, 1, 2, 3))]
+
+
+def test_a_waiting_job_that_is_stopped_gives_way() -> None:
+    queue = Queueing(None, with_gpus("a", 1))
+    for name in ("a", "b", "c"):
+        queue.submit(0.0, asks(name))
+    assert states(queue.step(1.0, StopRequested("r/b"))) == [("r/b", "stopped", "stopped before it started")]
+    assert started(queue.end(2.0, "a/worker-0"))[0][0] == "r/c/worker-0"
+
+
+def test_the_worst_of_those_that_run_make_room_and_go_on_later() -> None:
+    left = {"r/a": 50.0, "r/b": 40.0, "r/c": 10.0}
+    queue = Queueing(SrptOrder(lambda job, now: left[job]))
+    queue.submit(0.0, asks("a", 2))
+    queue.submit(0.0, asks("b", 2))
+    stops = queue.submit(1.0, asks("c", 2))
+    assert StopTask("r/a/worker-0", GRACE_SECONDS, "makes room for c") in stops
+    assert states(stops) == [("r/c", "waiting", "for 2 GPUs"), ("r/a", "stopping", "makes room for c")]
+    moved = queue.end(2.0, "a/worker-0", Exit(code=None, signal=15))
+    assert started(moved) == [("r/c/worker-0", "a", (0, 1))]
+    assert states(moved)[-2:] == [("r/a", "waiting", "for 2 GPUs"), ("r/c", "running", "started")]
+    again = queue.end(9.0, "c/worker-0")
+    assert started(again) == [("r/a/worker-0", "a", (0, 1))]
+    assert states(again)[-1] == ("r/a", "running", "started (attempt 2)")
+
+
+def test_only_those_are_stopped_that_have_to_be() -> None:
+    left = {"r/a": 90.0, "r/b": 80.0, "r/c": 30.0, "r/d": 10.0}
+    queue = Queueing(SrptOrder(lambda job, now: left[job]))
+    # a and c are on one node, b has the other for itself: a alone is worst, but only b makes room for two.
+    queue.submit(0.0, asks("a", 1))
+    queue.submit(0.0, asks("c", 1))
+    queue.submit(0.0, asks("b", 2))
+    stopped = [each.task for each in queue.submit(1.0, asks("d", 2)) if isinstance(each, StopTask)]
+    assert stopped == ["r/b/worker-0"]
+
+
+def test_room_that_is_being_made_is_kept_for_whom_it_is_made() -> None:
+    left = {"r/a": 90.0, "r/b": 80.0, "r/c": 1.0, "r/d": 2.0}
+    queue = Queueing(SrptOrder(lambda job, now: left[job]), with_gpus("a", 2))
+    queue.submit(0.0, asks("a", 1))
+    queue.submit(0.0, asks("b", 1))
+    stopped = [each.task for each in queue.submit(1.0, asks("c", 2)) if isinstance(each, StopTask)]
+    assert sorted(stopped) == ["r/a/worker-0", "r/b/worker-0"]
+    assert started(queue.end(2.0, "a/worker-0", Exit(code=None, signal=15))) == []
+    assert started(queue.submit(2.5, asks("d", 1))) == []  # 2 GPU-seconds, as c has: c came first
+    assert started(queue.end(3.0, "b/worker-0", Exit(code=None, signal=15))) == [("r/c/worker-0", "a", (0, 1))]
+
+
+def test_who_had_enough_service_is_looked_at_when_it_has() -> None:
+    queue = Queueing(LasOrder((100.0,)), with_gpus("a", 1))
+    queue.submit(0.0, asks("a"))
+    assert queue.wake_at is None  # nobody waits
+    queue.submit(10.0, asks("b"))
+    assert queue.wake_at == 100.0
+    assert StopTask("r/a/worker-0", GRACE_SECONDS, "makes room for b") in queue.step(100.0, Wake())
+
+
+def test_a_node_that_is_gone_is_given_to_nobody() -> None:
+    queue = Queueing()
+    queue.submit(0.0, asks("a", 2))
+    queue.step(1.0, NodeLeft("b"))
+    assert started(queue.submit(2.0, asks("b", 1))) == []
+    assert started(queue.step(3.0, NodeJoined(with_gpus("b", 2)))) == [("r/b/worker-0", "b", (0,))]
+    # What is taken of a node stays so when it goes and comes again.
+    queue.step(4.0, NodeLeft("a"))
+    queue.step(5.0, NodeJoined(with_gpus("a", 2)))
+    assert started(queue.submit(6.0, asks("c", 2))) == []
+    assert started(queue.end(7.0, "a/worker-0")) == [("r/c/worker-0", "a", (0, 1))]
