@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headgate.controller.records import JobRecord
 from headgate.controller.room import Ask
@@ -24,6 +24,7 @@ class Claim:
         since: When it got what it has now; None: it has nothing.
         nodes: Of its workers; empty: it has nothing.
         review: When its rank gets worse next.
+        size: GPUs; 1 for a job that has none.
     """
 
     job: JobRecord
@@ -32,11 +33,10 @@ class Claim:
     since: float | None = None
     nodes: tuple[str, ...] = ()
     review: float | None = None
+    size: int = field(init=False)
 
-    @property
-    def size(self) -> int:
-        """GPUs; 1 for a job that has none."""
-        return max(self.ask.all_gpus, 1)
+    def __post_init__(self) -> None:
+        self.size = max(self.ask.all_gpus, 1)
 
     def attained(self, now: float) -> float:
         """GPU-seconds that it had."""

@@ -184,6 +184,8 @@ class Queue:
     def _victims(self, now: float, key: Key, ask: Ask) -> list[Claim]:
         """The jobs that would have to be stopped for one to fit, the last in rank first; none where all those that rank
         behind it would not be enough."""
+        if not self._enough(key, ask):
+            return []
         gone: list[tuple[Key, Claim]] = []
         trial = Trial(self._room, ask)
         while not trial.fits and (worst := self._worst(now)) is not None and worst[0] > key:
@@ -200,6 +202,17 @@ class Queue:
                 trial.give(claim.ask, claim.nodes)
                 needed.append(claim)
         return needed
+
+    def _enough(self, key: Key, ask: Ask) -> bool:
+        """Whether those that rank behind have as many GPUs as are wanting, wherever those are."""
+        wanting = ask.all_gpus - self._room.free_gpus
+        for other, claim in reversed(self._running):
+            if other <= key:
+                return False
+            wanting -= claim.ask.all_gpus
+            if wanting <= 0:
+                return True
+        return False
 
     # --- those that run, by rank ------------------------------------------------------------------------------------
 
