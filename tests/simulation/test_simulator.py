@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.simulation.places import FREE, cores, ends, gpus, on_cores, on_gpus, ran
 
 from headgate.errors import UsageError
+from headgate.policies import BUILT_IN
 from headgate.simulation import Assumptions, TraceJob, figures, simulate
 from headgate.simulation.speeds import Interference, Speeds
 from headgate.simulation.traces import made
@@ -143,7 +144,7 @@ def test_no_job_is_lost_and_no_gpu_is_given_twice(jobs: list[tuple[int, int, int
 
 
 def test_a_job_that_could_never_run_is_refused() -> None:
-    with pytest.raises(UsageError, match="job 'a' asks for 8 GPUs; the cluster has 4"):
+    with pytest.raises(UsageError, match="job 'a' asks for too many GPUs: 8; the cluster has 4, at most 4 on a node"):
         simulate(on_gpus((0.0, 1.0, 8)), gpus(4), "fifo")
 
 
@@ -173,3 +174,20 @@ def test_policies_of_shares_are_told_what_is_left_and_shorten_the_mean() -> None
     # always left: 5 % of an equal share, and four times that the next in line.
     assert ends(srpt) == pytest.approx({"a": 860.0, "b": 320.0, "c": 180.0}, rel=0.07)
     assert figures(srpt).mean < 0.85 * equal.mean
+
+
+@pytest.mark.parametrize("policy", [*BUILT_IN, "flowcon:faithful"])
+def test_every_policy_ends_every_job_and_those_by_weight_leave_no_core_idle(policy: str) -> None:
+    curve = tuple((i / 50, 0.2 + 2.0 / (1 + i)) for i in range(51))
+    jobs = [
+        TraceJob(f"j{i}", 40.0 * i, 60.0 + 50 * (i % 3), cores=2.0, steps=500, epochs=5, losses=curve) for i in range(6)
+    ]
+    outcome = simulate(made("t", jobs), cores(2.0), policy, FREE)
+    assert ({job.state for job in outcome.jobs}, outcome.warnings) == ({"done"}, [])
+    if not policy.startswith("flowcon"):  # whose limits leave cores idle
+        assert figures(outcome).makespan == pytest.approx(660.0, rel=1e-3)
+
+
+def test_options_that_would_change_nothing_are_refused() -> None:
+    with pytest.raises(UsageError, match="found options in 'headgate:rho=2'; they are for jobs on cores"):
+        simulate(on_gpus((0.0, 1.0, 1)), gpus(1), "headgate:rho=2")

@@ -1,7 +1,8 @@
 """The same controller and the same policies, a clock of their own, and a model of what jobs do with their shares."""
 
+from headgate.simulation.outcomes import Assumptions, Outcome
 from headgate.simulation.results import Figures, figures
-from headgate.simulation.simulator import Assumptions, Outcome, simulate
+from headgate.simulation.simulator import simulate
 from headgate.simulation.traces import Trace, TraceJob, read
 
 __all__ = ["Assumptions", "Figures", "Outcome", "Trace", "TraceJob", "figures", "read", "simulate"]

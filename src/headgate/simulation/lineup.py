@@ -9,8 +9,6 @@ from headgate.controller.orders import FifoOrder, LasOrder, Order, PatientOrder,
 from headgate.errors import UsageError
 from headgate.policies import EqualPolicy, NoPolicy, Policy
 
-ORDERS = (FifoOrder.name, SrptOrder.name, LasOrder.name, PatientOrder.name)
-
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
@@ -31,12 +29,12 @@ def choose(name: str, remaining: Remaining, *, on_cores: bool) -> Chosen:
     """The policy and the order of that name; what is no order goes by arrival.
 
     Args:
-        name: As for `run --policy`; an order's name alone leaves cores to the system's own sharing.
+        name: As for `run --policy`; `fifo` leaves cores to the system's own sharing.
         remaining: What is known, or predicted, of what remains of a job.
         on_cores: Whether any job shares cores; else nothing is there for a policy of shares to decide.
 
     Raises:
-        UsageError: Nothing is so called.
+        UsageError: Nothing is so called, or it has options that would change nothing.
     """
     plain = name.partition(":")[0]
     order: Order
@@ -49,13 +47,12 @@ def choose(name: str, remaining: Remaining, *, on_cores: bool) -> Chosen:
             order = PatientOrder(remaining)
         case _:
             order = FifoOrder()
-    if plain in ORDERS and not on_cores:
-        return Chosen(NoPolicy(), order, listens=False)
-    try:
-        policy = NoPolicy() if plain == FifoOrder.name else policies.make(name)
-    except UsageError as error:
-        if plain in ORDERS and ":" not in name:
-            raise UsageError(f"policy {name!r} is an order of jobs that wait for GPUs; {error}") from None
-        raise
+    policy: Policy = NoPolicy() if name == FifoOrder.name else policies.make(name)
+    if not on_cores:
+        if plain != name:
+            raise UsageError(
+                f"found options in {name!r}; they are for jobs on cores, and all of this trace are on GPUs"
+            )
+        policy = NoPolicy()
     listens = on_cores and not isinstance(policy, NoPolicy | EqualPolicy)
     return Chosen(policy, order, listens, predicts=listens and policy.predicts)

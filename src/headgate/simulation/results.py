@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headgate.analysis.usage import Array
-from headgate.simulation.simulator import JobOutcome, Outcome
+from headgate.simulation.outcomes import JobOutcome, Outcome
 from headgate.simulation.speeds import Speeds
 
 

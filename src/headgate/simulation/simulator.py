@@ -6,7 +6,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from heapq import heappop, heappush
 from math import exp
@@ -40,70 +40,13 @@ from headgate.jobs import Job, Limits
 from headgate.plans import Plan, Strategy
 from headgate.simulation import lineup
 from headgate.simulation.engine import Engine, Work, drops_ahead, ends_at, halt, loss_at
-from headgate.simulation.speeds import Interference, Speeds
+from headgate.simulation.outcomes import Assumptions, JobOutcome, Outcome
 from headgate.simulation.traces import Trace, TraceJob
 
 _NINE_OF_TEN = 1.645
 """Standard deviations on each side of the mean that hold nine of ten."""
 _DONE = Exit(code=0, cpu_seconds=0.0)
 _STOPPED = Exit(code=None, signal=15)
-
-
-@dataclass(frozen=True, slots=True)
-class Assumptions:
-    """What is assumed where the trace says nothing.
-
-    Args:
-        restart_seconds: What it costs a job to be stopped and started again, at its own speed.
-        prediction_error: Standard deviation of the logarithm of what is predicted to remain of a job over what does;
-            0: all is known.
-        report_seconds: How often a job on cores says what it uses and what its loss is, and what is left of it is
-            predicted; 0: never.
-        share_gpus: Whether jobs start at once and share GPUs, as they do without a queue.
-        seed: Of all that is drawn by chance.
-    """
-
-    speeds: Speeds = field(default_factory=Speeds)
-    interference: Interference = field(default_factory=Interference)
-    restart_seconds: float = 30.0
-    prediction_error: float = 0.0
-    report_seconds: float = 10.0
-    share_gpus: bool = False
-    seed: int = 0
-
-
-@dataclass(slots=True)
-class JobOutcome:
-    """What became of a job; times on the trace's clock, None where it never came to that."""
-
-    job: TraceJob
-    started: float | None = None
-    ended: float | None = None
-    state: str = "waiting"
-    starts: int = 0
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What a policy made of a trace.
-
-    Args:
-        order: Who went first for GPUs; empty where nobody waited for any.
-        busy: Times, and how many GPUs (cores, where no job has GPUs) were busy from then on.
-        capacity: How many there are.
-        events: Told to the controller.
-        wall_seconds: That it took to simulate.
-        warnings: Of the controller.
-    """
-
-    policy: str
-    order: str
-    jobs: list[JobOutcome]
-    busy: list[tuple[float, float]]
-    capacity: float
-    events: int
-    wall_seconds: float
-    warnings: list[str]
 
 
 def simulate(trace: Trace, cluster: Cluster, policy: str, assumptions: Assumptions | None = None) -> Outcome:
@@ -170,7 +113,8 @@ class _Simulation:
             workers, each = self._divided(job)
             places = sum(len(node.gpus) // each for node in self._nodes.values()) if each else 1
             if job.gpus and places < workers:
-                raise UsageError(f"job {job.name!r} asks for {job.gpus} GPUs; the cluster has {gpus}")
+                room = f"the cluster has {gpus}, at most {self._gpus_of_node} on a node"
+                raise UsageError(f"job {job.name!r} asks for too many GPUs: {job.gpus}; {room}")
             if job.memory_bytes is not None and job.memory_bytes > memory:
                 raise UsageError(f"job {job.name!r} asks for more memory than any node of the cluster has")
 

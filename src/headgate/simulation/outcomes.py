@@ -1,0 +1,65 @@
+"""What a simulation is told beside its trace, and what it comes to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from headgate.simulation.speeds import Interference, Speeds
+from headgate.simulation.traces import TraceJob
+
+
+@dataclass(frozen=True, slots=True)
+class Assumptions:
+    """What is assumed where the trace says nothing.
+
+    Args:
+        restart_seconds: What it costs a job to be stopped and started again, at its own speed.
+        prediction_error: Standard deviation of the logarithm of what is predicted to remain of a job over what does;
+            0: all is known.
+        report_seconds: How often a job on cores says what it uses and what its loss is, and what is left of it is
+            predicted; 0: never.
+        share_gpus: Whether jobs start at once and share GPUs, as they do without a queue.
+        seed: Of all that is drawn by chance.
+    """
+
+    speeds: Speeds = field(default_factory=Speeds)
+    interference: Interference = field(default_factory=Interference)
+    restart_seconds: float = 30.0
+    prediction_error: float = 0.0
+    report_seconds: float = 10.0
+    share_gpus: bool = False
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class JobOutcome:
+    """What became of a job; times on the trace's clock, None where it never came to that."""
+
+    job: TraceJob
+    started: float | None = None
+    ended: float | None = None
+    state: str = "waiting"
+    starts: int = 0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a policy made of a trace.
+
+    Args:
+        order: Who went first for GPUs; empty where nobody waited for any.
+        busy: Times, and how many GPUs (cores, where no job has GPUs) were busy from then on.
+        capacity: How many there are.
+        events: Told to the controller.
+        wall_seconds: That it took to simulate.
+        warnings: Of the controller.
+    """
+
+    policy: str
+    order: str
+    jobs: list[JobOutcome]
+    busy: list[tuple[float, float]]
+    capacity: float
+    events: int
+    wall_seconds: float
+    warnings: list[str]
