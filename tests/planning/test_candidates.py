@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 from tests.planning.jobs import cluster, job, nodes, profile
 
@@ -11,7 +14,7 @@ from headgate.jobs import Job, Limits
 from headgate.planning import candidates
 from headgate.planning.cost import Costs
 from headgate.plans import Plan
-from headgate.profiles import Profile
+from headgate.profiles import Profile, TimeFit
 
 GIB = 1 << 30
 SMALL = Node("small", cores=2, memory_bytes=2 * GIB)
@@ -94,8 +97,10 @@ def test_nodes_in_use_are_left_out() -> None:
 
 
 def test_a_profile_that_has_no_time_of_a_step_leaves_a_plan_that_runs() -> None:
-    failed = Profile("torch", "2", "run", notes=("it ended before its first step",))
-    assert candidates(CLUSTER, Job(name="job", run="true"), failed) == candidates(CLUSTER, Job(name="job", run="true"))
+    ended = Profile("torch", "2", "run", notes=("it ended before its first step",))
+    for fit in ((), (TimeFit("cpu", 1, math.nan, math.nan, None),), (TimeFit("cpu", 1, 0.1, -0.1, None),)):
+        failed = replace(ended, fits=fit)
+        assert candidates(CLUSTER, job(), failed) == candidates(CLUSTER, job())
 
 
 def test_a_stated_plan_wins_over_a_profile() -> None:

@@ -70,9 +70,10 @@ def test_batches_of_unlike_workers_make_them_end_together() -> None:
 # --- the best
 
 
+@pytest.mark.parametrize("allow", [(), ("async", "weak")])
 @pytest.mark.parametrize("seed", range(6))
-def test_it_finds_the_best_of_all_and_no_layout_exceeds_the_bound(seed: int) -> None:
-    costs = Costs(job(), some_cluster(seed), profile(batch=48, dense_bytes=int(10 ** (4 + seed % 4))))
+def test_it_finds_the_best_of_all_and_no_layout_exceeds_the_bound(seed: int, allow: tuple[str, ...]) -> None:
+    costs = Costs(job(allow), some_cluster(seed), profile(batch=48, dense_bytes=int(10 ** (4 + seed % 4))))
     space = Space(costs)
     every = max(space.cost(seeds.every(space), mode).throughput.max() for mode in space.modes)
     assert bound(space) >= every * (1 - 1e-9)
@@ -80,6 +81,13 @@ def test_it_finds_the_best_of_all_and_no_layout_exceeds_the_bound(seed: int) -> 
     assert found.best.throughput >= every * (1 - 2e-3)
     assert found.bound >= every * (1 - 1e-9)
     assert found.gap >= 0
+
+
+def test_one_node_more_brings_no_less() -> None:
+    of, base = profile(), [*nodes("a", 3, 2.0), *nodes("b", 2, 1.0, 10 * GIGABIT)]
+    before = best(cluster(base), of).throughput
+    for more in (nodes("new", 1, 0.1, 1e6), nodes("new", 1, 4.0, 100 * GIGABIT), nodes("new", 1, gpus=gpus("T4"))):
+        assert best(cluster(base, more), of).throughput >= before * (1 - 1e-3)
 
 
 def test_work_that_needs_no_network_goes_everywhere() -> None:
@@ -141,6 +149,8 @@ def test_limits_of_workers_and_cores_hold() -> None:
     assert 2 <= plan.workers <= 3
     assert plan.cores_per_worker is not None
     assert plan.workers * plan.cores_per_worker + plan.servers * (plan.cores_per_server or 0.0) <= 4.0
+    with pytest.raises(UsageError, match="there is no room for 20 workers"):
+        best(where, workers=(20, None))
     with pytest.raises(UsageError, match="300 workers are asked for, a step has 256 samples"):
         best(where, workers=(300, None))
 

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from headgate.cluster import Cluster, Node
 from headgate.errors import UsageError
 from headgate.jobs import Job, Limits
+from headgate.planning.devices import timed
 from headgate.planning.placement import place
 from headgate.plans import Plan
 from headgate.profiles import Profile
@@ -56,7 +57,7 @@ def candidates(
 
 def tells(profile: Profile) -> bool:
     """Whether a profile says how long a step takes, measured or from its FLOPs."""
-    return bool(profile.fits or profile.step_times or profile.flops_per_sample)
+    return bool(timed(profile) or profile.flops_per_sample)
 
 
 def _without_profile(cluster: Cluster, job: Job) -> list[Plan]:

@@ -88,7 +88,7 @@ def compute(profile: Profile, node: Node, measured_on: Node | None, gpus: bool =
         ValueError: The profile says nothing of the time of a step.
     """
     fits = timed(profile)
-    if not fits and profile.flops_per_sample is None:
+    if not fits and not profile.flops_per_sample:
         raise ValueError("the profile has no seconds of a step and no FLOPs of a sample")
     there = measured_on.core_gflops if measured_on is not None else None
     core = node.core_gflops / there if node.core_gflops and there else 1.0

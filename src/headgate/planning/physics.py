@@ -184,7 +184,7 @@ def _asynchronous(
     # A lone transfer streams through both NICs at once: beyond the server's part it waits for the worker's own.
     beyond = np.maximum(terms["to_workers"] + terms["handling"] - demand, 0.0)
     alone = beyond + terms["server"]
-    by_itself = each + alone[:, None]
+    by_itself = np.maximum(each + alone[:, None], _TINY)
     usual = of.workers / np.maximum((of.counts / by_itself).sum(1), _TINY)
     short = of.workers * demand - usual
     response = 0.5 * (short + np.sqrt(short**2 + 4 * demand * usual))
