@@ -150,15 +150,23 @@ def address(node: str) -> str:
 
 
 class Somebody(User):
-    """Types commands on node a: the hub that they start is a process of the head's machine."""
+    """Types commands on node a: the hub that they start is a process of the head's machine.
 
-    def __init__(self, folder: Path, hill: Hill, speed: Path) -> None:
-        super().__init__(folder, hill.home, speed)
+    Args:
+        home: Their `HEADGATE_HOME`; None: the lab's.
+    """
+
+    def __init__(self, folder: Path, hill: Hill, speed: Path, home: Path | None = None) -> None:
+        super().__init__(folder, home or hill.home, speed)
+        self._lab = hill.home
         self.variables |= hill.variables
 
     def command(self, *words: str) -> list[str]:
         typed = super().command(*words)
-        return within("a", *typed) if words[0] in ("run", "resume") else typed
+        if words[0] not in ("run", "resume"):
+            return typed
+        # It is the lab's home that knows node a.
+        return ["env", f"HEADGATE_HOME={self._lab}", *within("a", "env", f"HEADGATE_HOME={self.home}", *typed)]
 
     def runs(self, *words: str, code: int = 0) -> str:
         """Run jobs on the cluster until they end; the id of the run."""

@@ -15,6 +15,7 @@ from tests.engines.ray.cluster import folders_left
 from tests.engines.ray.running import PATIENCE_SECONDS, Running
 
 from headgate.engines.ray import RayEngine
+from headgate.errors import UsageError
 from headgate.isolation import processes
 from headgate.testing import engine_programs, programs
 from headgate.testing.wait import until
@@ -85,6 +86,31 @@ def test_a_killed_bridge_is_the_end_of_the_tasks_and_leaves_nothing(running: Run
     os.kill(bridge(), signal.SIGKILL)
     assert "the connection to Ray is gone" in (running.ended(task).reason or "")
     cleared(pid)
+
+
+def test_an_agent_that_hears_nothing_for_long_ends_with_its_tasks(
+    ray_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADGATE_RAY_PATIENCE_SECONDS", "3")
+    running = Running(ray_address, tmp_path)
+    task = running.start(programs.argv("stubborn"))
+    running.said(task, "ready")
+    pid = running.told.pid(task) or 0
+    frozen = bridge()
+    os.kill(frozen, signal.SIGSTOP)
+    cleared(pid)
+    os.kill(frozen, signal.SIGCONT)
+    assert "gone" in (running.ended(task).reason or "")
+    running.engine.close()
+    cleared()
+
+
+def test_a_patience_that_makes_no_sense_is_refused(
+    ray_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADGATE_RAY_PATIENCE_SECONDS", "soon")
+    with pytest.raises(UsageError, match="HEADGATE_RAY_PATIENCE_SECONDS=soon"):
+        Running(ray_address, tmp_path)
 
 
 def test_a_killed_hub_leaves_nothing(ray_address: str, tmp_path: Path) -> None:

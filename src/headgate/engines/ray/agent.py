@@ -74,6 +74,7 @@ class Agent:
         )
         self._relay = _Relay(self._outbox)
         self._engine.open(self._relay)
+        self._heard: float | None = None
         self._ending = threading.Event()
         self._sampler = threading.Thread(target=self._sample, name="samplers", daemon=True)
         self._sampler.start()
@@ -94,6 +95,7 @@ class Agent:
 
     def next(self, arrived: int, seconds: float) -> tuple[int, bytes]:
         """What has happened, see `Outbox.take`."""
+        self._heard = time.monotonic()
         return self._outbox.take(arrived, seconds)
 
     def unpack(self, key: str, archive: bytes) -> None:
@@ -106,10 +108,12 @@ class Agent:
 
     def sizes(self, path: str) -> dict[str, int] | None:
         """Bytes of each file below a path, by name relative to it ("" for the path itself); None: it is not there."""
+        self._heard = time.monotonic()
         return files.sizes(Path(path))
 
     def read(self, path: str, offset: int, count: int) -> bytes:
         """Part of a file."""
+        self._heard = time.monotonic()
         return files.read(Path(path), offset, count)
 
     def write(self, path: str, offset: int, data: bytes) -> None:
@@ -212,12 +216,20 @@ class Agent:
         reader = Round(samplers(report), report)
         node = f"node:{self._node.name}"
         while not self._ending.wait(SAMPLE_SECONDS):
+            self._end_if_cut_off()
             boxes = self._engine.boxes()
             targets = [Target(task, box) for task, box in boxes.items()]
             readings = reader.read(time.monotonic(), [*targets, Target(node, None)] if targets else [])
             for target, reading in readings.items():
                 self._outbox.put(Usage(target, reading))
         reader.read(time.monotonic(), [])
+
+    def _end_if_cut_off(self) -> None:
+        """Its warden clears up: elsewhere the node is taken for gone, and what runs here may be started again there."""
+        patience = self._settings.patience_seconds
+        if self._heard is not None and time.monotonic() - self._heard > patience:
+            print(f"headgate: nothing was heard from the hub for {patience:g} s; its tasks end", file=sys.stderr)
+            os._exit(1)
 
 
 class _Relay(Listener):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import threading
@@ -20,7 +21,7 @@ from headgate.engines.ray.link import Link
 from headgate.engines.ray.reservation import Reservations
 from headgate.engines.ray.settings import Settings
 from headgate.engines.ray.wire import Close, Joined, Open, Opened, Pipe, Release, Reserve, Stop, To, Warned
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, UsageError
 
 LOOK_SECONDS = 1.0
 """How often it is looked which nodes there are, and whether the head answers."""
@@ -33,6 +34,10 @@ MOST_DEATHS = 5
 
 ORPHANED_SECONDS = 10.0
 """How long tasks have to save a checkpoint once the hub is gone."""
+
+PATIENCE_SECONDS = 90.0
+"""Silence after which an agent takes itself for cut off, where `HEADGATE_RAY_PATIENCE_SECONDS` says nothing else; Ray
+as it comes gives a node up after 64."""
 
 _nodes: Callable[[], list[Mapping[str, Any]]] = ray.nodes
 _PLAIN = frozenset({"CPU", "GPU", "memory", "object_store_memory"})
@@ -49,6 +54,7 @@ class Driver:
     def __init__(self, pipe: Pipe, wanted: Open) -> None:
         self._pipe = pipe
         self._wanted = wanted
+        self._patience = _patience()
         self._package = package()
         self._agents = actor_class()
         self._reservations = Reservations(pipe.send)
@@ -157,13 +163,14 @@ class Driver:
             kind=",".join(sorted(custom)),
             shared=self._wanted.shared,
             speeds=self._wanted.speeds,
+            patience_seconds=self._patience,
         )
         where = NodeAffinitySchedulingStrategy(facts["NodeID"], soft=False)
         actor = self._agents.options(scheduling_strategy=where).remote(
             self._package, pickle.dumps(settings), str(os.getppid())
         )
         archive = None if self._wanted.shared else self._archive
-        return Link(settings.name, facts["NodeID"], actor, self._pipe.send, archive, self._lost)
+        return Link(settings.name, facts["NodeID"], actor, self._pipe.send, archive, self._lost, self._patience)
 
     def _name(self, facts: Mapping[str, Any]) -> str:
         """Its host name, or its address where another node has that."""
@@ -224,3 +231,19 @@ class Driver:
         for thread in closing:
             thread.join(ORPHANED_SECONDS)
         os._exit(1)
+
+
+def _patience() -> float:
+    """Seconds.
+
+    Raises:
+        UsageError: The variable makes no sense.
+    """
+    said = os.environ.get("HEADGATE_RAY_PATIENCE_SECONDS", str(PATIENCE_SECONDS))
+    try:
+        seconds = float(said)
+    except ValueError:
+        seconds = math.nan
+    if not 1 <= seconds < math.inf:
+        raise UsageError(f"found HEADGATE_RAY_PATIENCE_SECONDS={said}; expected seconds, 1 or more")
+    return seconds

@@ -23,7 +23,7 @@ from headgate.errors import HeadgateError
 from headgate.events import Exit, TaskId
 from headgate.isolation.base import Launch
 
-POLL_SECONDS = 10.0
+_POLL_SECONDS = 10.0
 _RETRY_SECONDS = 0.2
 _READY_SECONDS = 300.0
 _CLOSE_SECONDS = 30.0
@@ -42,6 +42,7 @@ class Link:
         tell: Told of everything that happens there.
         archive: Packs folders for the node; None where it sees this machine's files.
         lost: Called once the agent is gone.
+        patience: Seconds of silence after which it takes itself for cut off.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Link:
         tell: Callable[[Report], None],
         archive: Archive | None,
         lost: Callable[[Link], None],
+        patience: float,
     ) -> None:
         self.name = name
         self.id = id
@@ -60,6 +62,7 @@ class Link:
         self._tell = tell
         self._archive = archive
         self._lost = lost
+        self._poll_seconds = min(_POLL_SECONDS, patience / 3)
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._sent: set[str] = set()
         self._lock = threading.Lock()
@@ -198,7 +201,7 @@ class Link:
         arrived = 0
         while not self._gone:
             try:
-                number, batch = ray.get(self._actor.next.remote(arrived, POLL_SECONDS))
+                number, batch = ray.get(self._actor.next.remote(arrived, self._poll_seconds))
             except ActorUnavailableError:
                 time.sleep(_RETRY_SECONDS)
                 continue

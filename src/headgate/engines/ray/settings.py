@@ -19,6 +19,7 @@ class Settings:
         kind: Names of the node's custom resources.
         shared: The node sees the files of the hub's machine under the same paths.
         speeds: Measured GFLOP/s of a core, by `speed_key`.
+        patience_seconds: An agent that hears nothing from the bridge for longer is cut off, and ends.
     """
 
     name: str
@@ -29,3 +30,4 @@ class Settings:
     kind: str
     shared: bool
     speeds: Mapping[str, float]
+    patience_seconds: float
