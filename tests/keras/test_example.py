@@ -25,14 +25,14 @@ def test_the_example_learns_and_tells_how_it_goes(backend: str, plan: dict[str, 
     job = {
         "name": "digits",
         "script": str(EXAMPLE),
-        "args": ["--epochs", "8", "--channels", "12"],
+        "args": ["--epochs", "5", "--channels", "12"],
         "python": sys.executable,
         **({"plan": plan} if plan else {}),
     }
     (tmp_path / "jobs.yaml").write_text(json.dumps({"jobs": [job]}))
     headgate(backend, "run", str(tmp_path / "jobs.yaml"))
     (told,) = json.loads(headgate(backend, "status", "--json"))["jobs"]
-    assert (told["state"], told["epoch"]) == ("done", 8), told
+    assert (told["state"], told["epoch"]) == ("done", 5), told
     assert told["loss"] < 1.9
     log = headgate(backend, "logs", "digits")
     found = re.findall(r"test accuracy ([\d.]+)%", log)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.torch import right_answers
 
 from headgate.plans import Plan
 
@@ -14,6 +15,7 @@ from headgate.plans import Plan
     ("workers", "batches"), [(1, None), (2, (9, 3)), (4, None)], ids=["one", "two unlike ones", "four"]
 )
 def test_comes_to_what_one_process_comes_to(
-    workers: int, batches: tuple[int, ...] | None, wrong_answers: Callable[[Plan], dict[str, float]]
+    workers: int, batches: tuple[int, ...] | None, wrong_answers: Callable[..., dict[str, float]]
 ) -> None:
-    assert wrong_answers(Plan(strategy="allreduce", workers=workers, batch_per_worker=batches)) == {}
+    cases = right_answers.USUAL if workers == 4 else ()  # two come across all that is special
+    assert wrong_answers(Plan(strategy="allreduce", workers=workers, batch_per_worker=batches), *cases) == {}

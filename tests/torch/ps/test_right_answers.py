@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.torch import right_answers
 
 from headgate.plans import Plan
 
@@ -31,4 +32,5 @@ def test_comes_to_what_one_process_comes_to(
         worker_nodes=tuple(f"w{index}" for index in range(workers)) if apart else (),
         server_nodes=tuple(f"s{index}" for index in range(servers)) if apart else (),
     )
-    assert wrong_answers(plan, encrypt=encrypt) == {}
+    cases = right_answers.USUAL if workers == 4 else ()  # two come across all that is special
+    assert wrong_answers(plan, *cases, encrypt=encrypt) == {}
