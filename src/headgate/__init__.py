@@ -19,6 +19,7 @@ _HOMES = {
     "HeadgateError": "headgate.errors",
     "run": "headgate.hub.api",
     "profile": "headgate.hub.api",
+    "simulate": "headgate.simulation",
 }
 
 __all__ = ["__version__", *_HOMES]
