@@ -19,7 +19,7 @@ def test_each_policy_is_told_its_own_name() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 class TestPolicies(PolicyContract):
-    histories = 40
+    histories = 15
 
     @pytest.fixture
     def make(self, name: str) -> Callable[[], Policy]:

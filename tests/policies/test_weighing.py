@@ -90,13 +90,19 @@ def test_slaq_serves_who_gains_most_over_its_largest_drop() -> None:
 def test_headgate_serves_the_shortest_until_another_would_end_too_late() -> None:
     play = Play("headgate:rho=1.5")
     play.at(0, *arrivals("a", "b"), predicted("a", 100), predicted("b", 50))
-    # Alone on half of two cores a would take 100 s: it is to end by 150 s, and takes 50 s if it has all.
-    for now in range(10, 90, 10):
+    # Alone on half of two cores a would take 100 s: it is to end by 150 s, and to begin with its half 10 s before 50 s.
+    for now in range(10, 41, 10):
         play.at(now, used("a", 0.0), used("b", 2.0), predicted("b", 50))
         assert play.over("b", "a") == pytest.approx(10.0, rel=1e-3)
-    play.at(95, used("a", 0.0), used("b", 2.0), predicted("b", 50), *arrivals("c"))
-    assert play.over("a", "b") > 9.0
-    assert play.reasons["a"] == "would end later than 1.5 times its fair time"
+    play.at(60, used("a", 0.0), used("b", 2.0), predicted("b", 50))
+    assert play.over("a", "b") == pytest.approx(1.1, rel=1e-3)  # b has what a leaves; a is next there as well
+    assert play.reasons["a"] == "would else end later than 1.5 times its fair time"
+
+
+def test_headgate_with_the_least_bound_is_an_equal_share() -> None:
+    play = Play("headgate:rho=1")
+    play.at(0, *arrivals("a", "b", "c"), predicted("a", 1000), predicted("b", 50), predicted("c", 200))
+    assert play.parts() == pytest.approx({"a": 1 / 3, "b": 1 / 3, "c": 1 / 3})
 
 
 def test_headgate_takes_the_less_certain_of_two_and_who_diverges_last() -> None:

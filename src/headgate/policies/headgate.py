@@ -11,7 +11,9 @@ from headgate.policies.weighing import Present, WeighingPolicy, check, first_com
 RHO = 1.5
 """Finish-time fairness that nobody is to exceed: time shared over time alone on 1/n."""
 _CLEARLY = 0.9
-_ROUNDS_AHEAD = 2.0
+_SHORTEST_SECONDS = 10.0
+"""Fair times that are shorter count as this, as in bounded slowdown: of a job that has hardly begun nothing is known
+that another should stand back for."""
 
 
 class HeadgatePolicy(WeighingPolicy):
@@ -20,17 +22,18 @@ class HeadgatePolicy(WeighingPolicy):
     Objective: the least mean completion time at a makespan no worse than that of the system's own sharing, and nobody
     starved: no ρ (finish-time fairness) above a bound.
     Rule: each job has a latest end, `rho` times what it would take alone on 1/n, n the mean number of jobs that were
-    present. Jobs that would miss it if they had not all they can use from now on go first, the most pressed first; then
-    the others by their work left over priority; each has all it may use of what those before it leave, and the
-    others their floor. Work left is the harmonic mean of its band, so that of two jobs with one median the less certain
-    goes first: it may be the one that ends soon, and a short look tells. Who diverges comes last. Only weights are set:
-    what one does not use the others have, so that no core idles that anybody wants and the makespan stays.
+    present. Who would miss it with an equal share from now on has an equal share, whatever else. What that leaves goes
+    by work left over priority, the least first: each has all it may use of what those before it leave, and the others
+    their floor. Work left is the harmonic mean of its band, so that of two jobs with one median the less certain goes
+    first: it may be the one that ends soon, and a short look tells. Who diverges comes last. Only weights are set: what
+    one does not use the others have, so that no core idles that anybody wants and the makespan stays.
     Source: shortest remaining processing time (Schrage 1968) with the deadlines of Themis' fairness (NSDI 2020); the
     harmonic mean stands for the Gittins index, optimal under uncertainty.
     Use it, unless one of the others' objectives is yours.
 
     Args:
-        rho: The bound. 1 comes close to an equal share, large ones to `srpt`: a lower mean at a higher maximum.
+        rho: The bound, kept as far as jobs that come later let it. 1 is an equal share for all, a large one `srpt`: a
+            lower mean at a higher maximum.
     """
 
     name = "headgate"
@@ -44,31 +47,27 @@ class HeadgatePolicy(WeighingPolicy):
 
     def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
         fair = self._finish.fair(now, cores, jobs)
-        ahead = _ROUNDS_AHEAD * self.itval
+        equal = cores / len(jobs)
         expected = {job.id: _expected(job) / job.priority for job in jobs}
-        slack = {}
-        for job in jobs:
-            latest = job.arrived + self._rho * fair[job.id]
-            slack[job.id] = latest - now - job.remaining()[0] / job.most_cores(cores)
-        pressed = {job.id for job in jobs if slack[job.id] < min(ahead, 0.1 * fair[job.id]) and not job.diverging}
-
-        def place(job: Present) -> tuple[int, float, int]:
-            if job.diverging:
-                return 2, 0.0, job.number
-            if job.id in pressed:
-                return 0, slack[job.id], job.number
-            return 1, expected[job.id] * (_CLEARLY if job.id == self._first else 1.0), job.number
-
-        order = sorted(jobs, key=place)
+        expected |= {self._first: expected[self._first] * _CLEARLY} if self._first in expected else {}
+        order = sorted(jobs, key=lambda job: (job.diverging, expected[job.id], job.number))
         self._first = order[0].id
-        parts = first_come(cores, order, self._floor)
+        pressed = set()
+        for job in jobs:
+            latest = job.arrived + self._rho * max(fair[job.id], _SHORTEST_SECONDS)
+            ends = now + job.remaining()[0] / min(equal, job.most_cores(cores))
+            if ends > latest - self.itval and not job.diverging:
+                pressed.add(job.id)
+        parts = first_come(cores - equal * len(pressed), order, self._floor)
+        for id in pressed:
+            parts[id] += equal
         return {job.id: (parts[job.id], self._why(job, rank, job.id in pressed)) for rank, job in enumerate(order)}
 
     def _why(self, job: Present, rank: int, pressed: bool) -> str:
         if job.diverging:
             return "its loss diverges: last"
         if pressed:
-            return f"would end later than {self._rho:g} times its fair time"
+            return f"would else end later than {self._rho:g} times its fair time"
         left, low, high = job.remaining()
         before = "first" if rank == 0 else f"{rank} before it"
         if job.prediction is None:
