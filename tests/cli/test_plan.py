@@ -169,6 +169,8 @@ def test_a_plan_that_the_job_states_is_the_only_one(place: Path) -> None:
     told = data("jobs.yaml", "--profile", str(stored), "--cluster", "cluster.yaml")
     assert len(told["candidates"]) == 1
     assert (told["choice"]["plan"]["workers"], told["choice"]["plan"]["servers"]) == (2, 1)
+    text = says("jobs.yaml", "--profile", str(stored), "--cluster", "cluster.yaml")
+    assert "* the plan that the job states: no other was looked for" in text
 
 
 def test_a_cluster_that_is_none_is_refused(place: Path) -> None:

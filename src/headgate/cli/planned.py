@@ -52,7 +52,7 @@ def show(answer: Answer, before: Answer | None, changes: Sequence[str], explain:
     if not console.is_terminal:
         console = Console(width=_WIDTH)
     console.print(_table(answer))
-    click.echo(_certainty(answer.found))
+    click.echo(_certainty(answer))
     for note in answer.costs.notes:
         click.echo(f"note: {note}")
     if explain is not None:
@@ -137,7 +137,10 @@ def _band(each: Prediction) -> str:
     return f"{_round(each.low)} to {_round(each.high)}"
 
 
-def _certainty(found: Found) -> str:
+def _certainty(answer: Answer) -> str:
+    found = answer.found
+    if answer.job.plan is not None:
+        return "* the plan that the job states: no other was looked for"
     if found.exact:
         return "* the choice: the best there is by the model"
     return f"* the choice: at most {found.gap:.1%} below what any plan could bring by the model"

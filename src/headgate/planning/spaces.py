@@ -115,11 +115,13 @@ class Space:
             if not self.free[i] or (limits.memory_bytes or 0) > kind.node.memory_bytes:
                 continue
             gpus, cores = len(kind.node.gpus), kind.node.cores
+            if (limits.gpus or 0) > gpus:  # no task of such a job is started there, a server neither
+                continue
             if limits.gpus == 0 or not gpus:
-                counts = {1, *(2,) * (cores >= 4), *(4,) * (cores >= 16)} if not limits.gpus else set()
+                counts = {1, *(2,) * (cores >= 4), *(4,) * (cores >= 16)}
             else:
                 slots = gpus // (limits.gpus or 1)
-                counts = {count for count in (1, slots // 2, slots) if count >= 1} if slots else set()
+                counts = {count for count in (1, slots // 2, slots) if count >= 1}
             here = sorted(count for count in counts if count <= most)
             found += [Pattern(i, count, 0) for count in here]
             if self.serves:
