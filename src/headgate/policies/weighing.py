@@ -129,6 +129,7 @@ class WeighingPolicy(Policy):
         self._number = 0
         self._round_at: float | None = None
         self._settle_at: float | None = None
+        self._stall_at: float | None = None  # no job stalls before; reports only put it off
         self._wanted: dict[JobId, tuple[float, str]] = {}
 
     @abstractmethod
@@ -147,12 +148,10 @@ class WeighingPolicy(Policy):
         acts = False
         for change in changes:
             acts |= self._take(now, change)
-        for job in self._jobs.values():
-            stalls_at = job.stalls_at()
-            if stalls_at is not None and now >= stalls_at:
-                job.stalled = acts = True
+        if self._stall_at is not None and now >= self._stall_at:
+            acts |= self._stall(now)
         if not self._jobs:
-            self._round_at = self._settle_at = None
+            self._round_at = self._settle_at = self._stall_at = None
             return Decision()
         due = self._round_at is not None and now >= self._round_at
         if acts or due:
@@ -164,8 +163,21 @@ class WeighingPolicy(Policy):
             quiet = not (acts or shares) and self.settled()
             self._period = min(2.0 * self._period, _BACK_OFF * self.itval) if quiet else self.itval
             self._round_at = now + self._period
-        times = [self._round_at, self._settle_at, *(job.stalls_at() for job in self._jobs.values())]
+        times = (self._round_at, self._settle_at, self._stall_at)
         return Decision(shares, min((time for time in times if time is not None and time > now), default=None))
+
+    def _stall(self, now: float) -> bool:
+        """Note who has stalled; whether anybody has."""
+        stalled = False
+        times = []
+        for job in self._jobs.values():
+            stalls_at = job.stalls_at()
+            if stalls_at is not None and now >= stalls_at:
+                job.stalled = stalled = True
+            elif stalls_at is not None:
+                times.append(stalls_at)
+        self._stall_at = min(times, default=None)
+        return stalled
 
     def _take(self, now: float, change: Change) -> bool:
         """Note a change; whether it calls for acting at once."""
@@ -184,7 +196,11 @@ class WeighingPolicy(Policy):
                 self._grants.leave(job.id)
                 return True
             case Reported():
-                return job.report(now, change)
+                acts = job.report(now, change)
+                stalls_at = job.stalls_at()
+                if stalls_at is not None and (self._stall_at is None or stalls_at < self._stall_at):
+                    self._stall_at = stalls_at
+                return acts
             case Used():
                 job.use(now, change)
             case Predicted():

@@ -1,0 +1,142 @@
+"""What is left of a job, kept up to date while it runs: from its losses, its epochs and what it used.
+
+`Outlook` is fed as reports come and costs microseconds; it says when a fit is worth its time and hands out a `Question`
+that can be answered anywhere, in another thread as well. Only `answer` imports numpy.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headgate.analysis.losses import Epochs, Estimate, Losses
+
+_GROWTH = 1.1
+"""A fit is due when a job has done so many times the steps of the last one."""
+_APART_SECONDS = 2.0
+_AHEAD = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+"""How far ahead drops are told, in parts of the steps done so far."""
+_PATIENCE = 0.2
+"""A job that says neither its epochs nor a goal is taken to end where its loss has come to rest for so long: a part of
+the steps done so far."""
+
+
+class Left(NamedTuple):
+    """The answer: the fields of `headgate.policies.Predicted` but for the job."""
+
+    work: float
+    low: float
+    high: float
+    asymptote: float | None
+    drops: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """All that a forecast follows from.
+
+    Args:
+        points: Step, loss and number of reports of each.
+        step: The job's last step.
+        cost: Core-seconds of a step.
+        epochs: Steps left by the epochs that it is to do.
+        goal: The loss at which it ends.
+    """
+
+    points: tuple[tuple[float, float, float], ...]
+    step: float
+    cost: float
+    epochs: Estimate | None
+    goal: float | None
+
+
+class Outlook:
+    """A job's losses, epochs and use of cores.
+
+    Args:
+        now: Seconds, when it starts.
+        goal: The value of its metric at which it ends; None: it has none.
+        rising: Whether more of that metric is better.
+    """
+
+    def __init__(self, now: float, *, goal: float | None = None, rising: bool = False) -> None:
+        self.losses = Losses(rising=rising)
+        self._epochs = Epochs()
+        self._goal = -goal if goal is not None and rising else goal
+        self._used_at = self._asked_at = now
+        self._cores = 0.0
+        # Core-seconds since the phase began, and the step that it began with; None before the first report.
+        self._work = 0.0
+        self._step: float | None = None
+        self._begin: float | None = None
+        self._asked_step = 0.0
+        self._asked_left: float | None = None
+
+    def used(self, now: float, cpu_cores: float) -> None:
+        """Take in what it used on the mean since the last time."""
+        self._work += cpu_cores * (now - self._used_at)
+        self._used_at, self._cores = now, cpu_cores
+
+    def reported(
+        self, now: float, loss: float, *, step: int | None, epoch: int | None, epochs: int | None, count: int
+    ) -> Question | None:
+        """Take in a report.
+
+        Returns:
+            A question, where an answer is worth its time: after the first epoch and then with each tenth more steps.
+        """
+        jumped = self.losses.add(step, loss, count)
+        at = float(step if step is not None else self.losses.seen)
+        if jumped or self._step is None or at < self._step:  # what a step costs may be another now
+            self._begin, self._work, self._used_at = at, 0.0, now
+            self._asked_step, self._asked_left = 0.0, None
+        self._step = at
+        self._epochs.add(step, epoch, epochs)
+        return self._question(now, at)
+
+    def _question(self, now: float, step: float) -> Question | None:
+        done = step - (self._begin or 0.0)
+        if done <= 0.0 or now - self._asked_at < _APART_SECONDS:
+            return None
+        left = self._epochs.left()
+        news = left is not None and self._asked_left is None
+        if step < _GROWTH * self._asked_step and not news:
+            return None
+        # The last use was told a while ago; what came since is taken to be like it.
+        work = self._work + self._cores * (now - self._used_at)
+        if work <= 0.0:
+            return None
+        self._asked_at, self._asked_step = now, step
+        self._asked_left = left.steps if left is not None else None
+        return Question(tuple(self.losses.points()), step, work / done, left, self._goal)
+
+
+def answer(question: Question) -> Left | None:
+    """Fit, and say what is left; None where nothing can be said. Takes milliseconds.
+
+    By the goal or the epochs, whichever comes first, where the job has one; else by where its loss comes to rest.
+    """
+    from headgate.analysis import curves
+
+    fitted = curves.fit(question.points)
+    steps = question.epochs
+    if fitted is not None and question.goal is not None:
+        reached = fitted.to(question.goal)
+        steps = reached if steps is None or reached.steps < steps.steps else steps
+    if steps is None:
+        if fitted is None:
+            return None
+        steps = fitted.to_plateau(_PATIENCE * question.step)
+    asymptote, drops = None, []
+    if fitted is not None:
+        asymptote = fitted.asymptote
+        ahead = [part * max(question.step, 1.0) for part in _AHEAD]
+        middle = fitted.at([question.step, *(question.step + each for each in ahead)]).middle
+        drops = [
+            (each * question.cost, float(middle[0] - value)) for each, value in zip(ahead, middle[1:], strict=True)
+        ]
+    work, low, high = (each * question.cost for each in steps[:3])
+    if not math.isfinite(high):
+        return None
+    return Left(work, low, high, asymptote, tuple(drops))

@@ -1,0 +1,67 @@
+"""What is left of a job while it runs."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from headgate.analysis.forecast import Left, Outlook, Question, answer
+
+
+def run(outlook: Outlook, seconds: int, *, epochs: int | None = None, start: int = 1) -> list[tuple[int, Question]]:
+    """Ten steps a second on two cores, 100 steps an epoch, a loss that halves in 250 steps; told each second."""
+    asked = []
+    for now in range(start, seconds + 1):
+        step = 10 * now
+        outlook.used(now, 2.0)
+        epoch = 1 + (step - 1) // 100
+        question = outlook.reported(now, 0.1 + 2 * 0.5 ** (step / 250), step=step, epoch=epoch, epochs=epochs, count=10)
+        if question is not None:
+            asked.append((now, question))
+    return asked
+
+
+def last(asked: list[tuple[int, Question]]) -> Left:
+    left = answer(asked[-1][1])
+    assert left is not None
+    return left
+
+
+def test_epochs_say_what_is_left_in_core_seconds() -> None:
+    asked = run(Outlook(0.0), 60, epochs=10)
+    now, question = asked[-1]
+    assert question.cost == pytest.approx(0.2, rel=0.01)
+    left = last(asked)
+    assert left.work == pytest.approx((1000 - 10 * now) * 0.2, rel=0.05)
+    assert left.low <= left.work <= left.high
+
+
+def test_a_goal_that_is_reached_earlier_counts_instead() -> None:
+    asked = run(Outlook(0.0, goal=0.35), 60, epochs=1000)  # 0.35 is reached at step 750
+    assert last(asked).work == pytest.approx((750 - asked[-1][1].step) * 0.2, rel=0.4)
+
+
+def test_drops_are_told_by_work() -> None:
+    asked = run(Outlook(0.0), 60, epochs=100)
+    step = asked[-1][1].step
+    drops = dict(last(asked).drops)
+    work = min(drops, key=lambda each: abs(each - 0.2 * 0.5 * step))
+    assert drops[work] == pytest.approx(2 * (0.5 ** (step / 250) - 0.5 ** ((step + work / 0.2) / 250)), rel=0.2)
+
+
+def test_questions_come_further_and_further_apart() -> None:
+    times = [now for now, _ in run(Outlook(0.0), 300)]
+    assert len(times) <= 40
+    assert all(later >= 1.09 * earlier for earlier, later in pairwise(times[10:]))
+
+
+def test_the_first_epoch_that_ends_is_asked_about_at_once() -> None:
+    asked = run(Outlook(0.0), 30, epochs=10)
+    assert next(now for now, question in asked if question.epochs is not None) in (11, 12)
+
+
+def test_nothing_is_asked_before_anything_is_known_and_nothing_said_of_too_little() -> None:
+    outlook = Outlook(0.0)
+    assert outlook.reported(5.0, 1.0, step=10, epoch=None, epochs=None, count=1) is None
+    assert answer(Question(((1.0, 1.0, 1.0),), 1.0, 0.1, None, None)) is None
