@@ -40,6 +40,11 @@ class Play:
             self.changed[job].append(now)
         return {job: share for job, (share, _) in decision.shares.items()}
 
+    def wake_until(self, now: float) -> None:
+        """Wake it whenever it asked to be, before a time."""
+        while self.wake_at is not None and self.wake_at < now:
+            self.at(self.wake_at)
+
     def parts(self) -> dict[str, float]:
         """The part of the CPU that each job's weight comes to."""
         weights = {job: share.cpu_weight or 0.0 for job, share in self.shares.items()}

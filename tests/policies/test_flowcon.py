@@ -157,6 +157,7 @@ def test_paper_limits_are_weights_by_growth_over_what_is_left_to_learn() -> None
     assert play.at(70) == {}  # the back-off: no round before 80
     play.at(73, *arrivals("c"))
     assert play.parts() == pytest.approx({"a": 1 / 3, "b": 1 / 3, "c": 1 / 3})
+    play.wake_until(83)
     assert play.wake_at == 83
 
 

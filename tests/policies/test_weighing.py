@@ -154,8 +154,7 @@ def test_a_stall_is_noticed_without_a_report() -> None:
     play.at(0, *arrivals("a", "b"))
     for now in range(1, 11):
         play.at(now, loss("a", 1 / now, now))
-    while play.wake_at is not None and play.wake_at < 40:
-        play.at(play.wake_at)
+    play.wake_until(40)
     assert play.wake_at == 10 + 30  # six times its interval, and 30 s at least
     play.at(40)
     assert play.wake_at == 1040  # a round was held
