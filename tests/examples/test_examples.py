@@ -63,7 +63,7 @@ def test_side_by_side_each_learns(tmp_path: Path) -> None:
 
 def headgate(*words: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "headgate", *words], capture_output=True, text=True, timeout=110, check=False
+        [sys.executable, "-m", "headgate", *words], capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -27,19 +27,16 @@ def ends(user: Somebody, run: str) -> None:
     user.sees_state("learns", "stopped", run=run)
 
 
-def test_a_worker_that_is_killed_joins_the_others_again(user: Somebody, hill: Hill) -> None:
+def test_a_worker_that_is_killed_joins_the_others_again_and_a_killed_agent_takes_its_tasks_along(
+    user: Somebody, hill: Hill
+) -> None:
     run, node = begins(user)
     [worker] = [pid for pid in hill.processes(node) if "/worker-" in variables(pid).get("HEADGATE_TASK", "")]
     user.kills(worker)
     user.sees_event(run, "fault", "was lost: killed by SIGKILL; the others go on")
     user.sees_event(run, "note", "has joined at step")
-    ends(user, run)
-
-
-def test_an_agent_that_is_killed_takes_its_tasks_along_and_the_others_go_on(user: Somebody, hill: Hill) -> None:
-    run, node = begins(user)
     hill.kills(node, AGENT)
-    user.sees_event(run, "fault", "was lost: ")
+    user.sees_event(run, "fault", f"node {node} is gone")
     user.goes_on(run)
     ends(user, run)
     wait.until(lambda: not hill.left(), 60, "nothing is left on the nodes")
