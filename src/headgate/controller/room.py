@@ -61,11 +61,13 @@ class Room:
         self._free: dict[str, int] = {}  # GPUs; below 0 where a node has fewer than it had
         self._taken: dict[str, list[int]] = {}  # GPUs and bytes, of nodes that are gone too
         self._by_free: list[dict[str, None]] = [{}]
+        self._possible: dict[Ask, bool] = {}
 
     def join(self, node: Node) -> None:
         """A node is there, or has changed; what is taken of it stays so."""
         self.leave(node.name)
         self._nodes[node.name] = node
+        self._possible.clear()
         while len(self._by_free) <= len(node.gpus):
             self._by_free.append({})
         self._file(node.name, len(node.gpus) - self._taken.setdefault(node.name, [0, 0])[0])
@@ -75,14 +77,17 @@ class Room:
         if name in self._nodes:
             free = self._free.pop(name)
             del self._by_free[max(free, 0)][name], self._nodes[name]
+            self._possible.clear()
             self.free_gpus -= max(free, 0)
 
     def could(self, ask: Ask) -> bool:
         """Whether there would be room if nothing ran."""
         if any(name not in self._nodes for name in ask.fixed):
             return True  # whoever starts it settles what to do about a node that is gone
-        whole = (self.held(ask, name, len(node.gpus), node.memory_bytes) for name, node in self._nodes.items())
-        return sum(whole) >= ask.workers
+        if ask not in self._possible:
+            whole = (self.held(ask, name, len(node.gpus), node.memory_bytes) for name, node in self._nodes.items())
+            self._possible[ask] = sum(whole) >= ask.workers
+        return self._possible[ask]
 
     def held(self, ask: Ask, name: str, gpus: int, memory_bytes: int) -> int:
         """How many of the workers find room on a node with so much left of it."""

@@ -109,10 +109,12 @@ class _Simulation:
         """
         gpus = sum(len(node.gpus) for node in self._nodes.values())
         memory = max(node.memory_bytes for node in self._nodes.values())
+        known: dict[int, bool] = {}
         for job in trace.jobs:
-            workers, each = self._divided(job)
-            places = sum(len(node.gpus) // each for node in self._nodes.values()) if each else 1
-            if job.gpus and places < workers:
+            if job.gpus not in known:
+                workers, each = self._divided(job)
+                known[job.gpus] = not each or sum(len(node.gpus) // each for node in self._nodes.values()) >= workers
+            if not known[job.gpus]:
                 room = f"the cluster has {gpus}, at most {self._gpus_of_node} on a node"
                 raise UsageError(f"job {job.name!r} asks for too many GPUs: {job.gpus}; {room}")
             if job.memory_bytes is not None and job.memory_bytes > memory:
