@@ -60,13 +60,20 @@ class ProgressRule:
     pattern: str | None = None
     goal: float | None = None
 
+    @property
+    def rising(self) -> bool:
+        """Whether more of the metric is better: not of losses and errors, by its name."""
+        return not any(word in self.metric.lower() for word in _LOWER_IS_BETTER)
+
     def reached(self, value: float) -> bool:
-        """Whether a value is as good as the goal: at most it for losses and errors (by the metric's name), at least it
-        otherwise."""
+        """Whether a value is as good as the goal, or better."""
         if self.goal is None or not math.isfinite(value):
             return False
-        lower = any(word in self.metric.lower() for word in _LOWER_IS_BETTER)
-        return value <= self.goal if lower else value >= self.goal
+        return value >= self.goal if self.rising else value <= self.goal
+
+    def of(self, loss: float | None, metrics: Mapping[str, float]) -> float | None:
+        """What was told of the metric."""
+        return metrics.get(self.metric, loss if self.metric == "loss" else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -169,7 +169,10 @@ def test_a_program_and_limits_on_the_command_line(user: User) -> None:
         (("a.py", "--memory", "much"), "found --memory 'much'; expected a size such as 512MB or 2GiB"),
         (("a.py", "--memory", "0"), "Limits.memory_bytes is 0; expected a positive number"),
         (("a.py", "--cores", "nan"), "Limits.cores is nan; expected a positive number"),
-        (("a.py", "--policy", "fair"), "no policy 'fair'; expected one of equal, none"),
+        (
+            ("a.py", "--policy", "fair"),
+            "no policy 'fair'; expected one of equal, flowcon, headgate, ",
+        ),
     ],
 )
 def test_what_cannot_be_started_is_one_message(words: tuple[str, ...], says: str, user: User) -> None:

@@ -24,7 +24,7 @@ VERBS = {
     "resume": "Go on with a run that was stopped or interrupted.",
     "report": "Write a run's report as one HTML page.",
     "rm": "Delete runs that have ended.",
-    "plan": "Choose how many tasks a script should have, how large, and where.",
+    "plan": "Say how many tasks a script should have, and where.",
     "profile": "Measure what a script's model costs.",
     "simulate": "Run the jobs of a trace under policies, with a clock of its own.",
     "lab": "Make several nodes inside this machine, and change them.",

@@ -148,7 +148,7 @@ class Controller:
                 Reported(job.id, progress.loss, progress.step, progress.epoch, progress.epochs, progress.count)
             )
         rule = job.spec.progress
-        value = progress.metrics.get(rule.metric, progress.loss if rule.metric == "loss" else None)
+        value = rule.of(progress.loss, progress.metrics)
         if value is None or rule.goal is None or job.state != "running" or not rule.reached(value):
             return []
         return self._end(job, "done", f"reached its goal: {rule.metric} {value:.6g}, asked for {rule.goal:g}")

@@ -20,6 +20,7 @@ from headgate.events import ENDED, Event
 from headgate.hub import company
 from headgate.hub.acting import Acting
 from headgate.hub.engines import Engines
+from headgate.hub.forecasting import Forecasting
 from headgate.hub.hearing import Hearing
 from headgate.hub.job import LiveJob
 from headgate.hub.ledger import Ledger
@@ -59,6 +60,7 @@ class LiveHub:
         self._hearing = Hearing(self._ledger, home / "profiles", self._step, lambda _: self._nodes.look())
         self._sampling = Sampling(self._ledger, engine, self._step)
         self._lookout = Lookout(self._ledger, self._nodes.look)
+        self._forecasting = Forecasting(self._ledger, self._step)
         self._engines = Engines(home, engine, self._hearing, self._sampling.told, self._nodes, self._ledger)
         self._reserving = Reserving(self._ledger, self._engines, self._nodes)
         self._acting = Acting(home, self._ledger, self._engines, self._nodes, self._hearing, self._step, self._finish)
@@ -196,6 +198,7 @@ class LiveHub:
         self.watchers.close()
         self._sampling.close()
         self._lookout.close()
+        self._forecasting.close()
         if self._wake is not None:
             self._wake.cancel()
         for run in list(self.runs.values()):
@@ -212,6 +215,8 @@ class LiveHub:
             self._acting.act(action)
         if isinstance(event, events.TaskExited):
             self._reserving.give_back(event.task.rsplit("/", 1)[0])
+        if self._controller.policy.predicts:
+            self._forecasting.hear(event)
         if isinstance(event, events.TaskExited) or any(
             isinstance(action, events.StartTask | events.SetShare) for action in actions
         ):

@@ -68,11 +68,7 @@ class HeadgatePolicy(WeighingPolicy):
             return "its loss diverges: last"
         if pressed:
             return f"would else end later than {self._rho:g} times its fair time"
-        left, low, high = job.remaining()
-        before = "first" if rank == 0 else f"{rank} before it"
-        if job.prediction is None:
-            return f"{before}: nothing predicted yet, {left:.3g} core-seconds had"
-        return f"{before}: {left:.3g} core-seconds left ({low:.3g} to {high:.3g})"
+        return f"{'first' if rank == 0 else f'{rank} before it'}: {job.remaining_in_words()}"
 
 
 def _expected(job: Present) -> float:

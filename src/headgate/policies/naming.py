@@ -25,6 +25,7 @@ def create(text: str, built_in: Mapping[str, type[Policy]]) -> Policy:
     if callable(factory):
         made = factory(**_options(name, factory, given))
         if isinstance(made, Policy):
+            made.name = text  # another option is another policy
             return made
     known = ", ".join(sorted([*built_in, *found]))
     raise UsageError(f"no policy {name!r}; expected one of {known}")

@@ -34,8 +34,7 @@ class SrptPolicy(WeighingPolicy):
         self._first = order[0].id
         parts = first_come(cores, order, self._floor)
         return {
-            job.id: (parts[job.id], f"{_place(rank)}: {job.remaining()[0]:.3g} core-seconds left")
-            for rank, job in enumerate(order)
+            job.id: (parts[job.id], f"{_place(rank)}: {job.remaining_in_words()}") for rank, job in enumerate(order)
         }
 
 

@@ -74,6 +74,13 @@ class Present:
         least = 0.05 * done
         return max(said.work - done, least), max(said.low - done, least), max(said.high - done, least)
 
+    def remaining_in_words(self) -> str:
+        """What is left of it, or what it has had where nothing was predicted."""
+        if self.prediction is None:
+            return f"nothing predicted yet, {self.attained:.3g} core-seconds had"
+        left, low, high = self.remaining()
+        return f"{left:.3g} core-seconds left ({low:.3g} to {high:.3g})"
+
     def most_cores(self, cores: float) -> float:
         """That it may use of the cores there are."""
         return min(cores, self.cores_limit) if self.cores_limit is not None else cores
