@@ -35,6 +35,7 @@ SCRIPTS = {
     "b.py": TRAINS.format(epochs=3, pause=0.05),
     "sweep.py": TRAINS.format(epochs=10_000, pause=0.05),
     "broken.py": "raise SystemExit(3)\n",
+    "jobs.csv": "job_id,submission_time,cores,duration\na,0,2,60\nb,10,1,30\nc,20,2,600\n",
     "trace.csv": "job_id,submission_time,num_gpu,duration\na,0,1,60\nb,10,4,30\nc,20,2,600\n",
 }
 MODEL = """
