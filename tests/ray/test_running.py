@@ -88,12 +88,17 @@ def test_workers_on_two_nodes_learn_together(user: Somebody) -> None:
         assert {"node:b", "node:c"} <= used
 
 
-def test_a_checkpoint_comes_back_and_a_resume_goes_on_from_it_on_another_node(user: Somebody) -> None:
+def test_ctrl_c_brings_a_checkpoint_back_and_a_resume_goes_on_from_it_on_another_node(user: Somebody) -> None:
     user.write("learns.py", LEARNS)
-    run = user.begins("learns.py", "--nodes", "b")
-    user.types("stop", "learns")
+    before = user.all_runs()
+    started = user.starts("run", "learns.py", "--nodes", "b", *RAY, *ENDLESS)
+    [run] = wait.until(lambda: user.all_runs() - before, 60, "the run begins")
+    user.sees_progress("learns", run)
+    os.kill(started.pid, signal.SIGINT)
+    assert started.wait(60) == 130
     user.sees_state("learns", "stopped", run=run)
     saved = user.rows(run, "checkpoints")[-1]
+    assert saved["why"] == "stop"
     path = Path(saved["path"])
     assert path.parent == user.home / "runs" / run / "jobs" / "learns" / "checkpoints"
     assert path.is_file()
@@ -104,18 +109,6 @@ def test_a_checkpoint_comes_back_and_a_resume_goes_on_from_it_on_another_node(us
     assert user.rows(again, "tasks")[0]["node"] == "c"
     user.types("stop", "--kill", "learns")
     user.sees_state("learns", "killed", run=again)
-
-
-def test_ctrl_c_stops_the_jobs_of_the_terminal_with_a_checkpoint(user: Somebody) -> None:
-    user.write("learns.py", LEARNS)
-    before = user.all_runs()
-    started = user.starts("run", "learns.py", *RAY, *ENDLESS)
-    [run] = wait.until(lambda: user.all_runs() - before, 60, "the run begins")
-    user.sees_progress("learns", run)
-    os.kill(started.pid, signal.SIGINT)
-    assert started.wait(60) == 130
-    assert user.sees_state("learns", "stopped", run=run)
-    assert [row["why"] for row in user.rows(run, "checkpoints")][-1] == "stop"
 
 
 def test_a_hub_that_is_killed_leaves_nothing_on_any_node_and_its_job_can_be_resumed(user: Somebody, hill: Hill) -> None:

@@ -89,7 +89,7 @@ class RoundResult:
             global batch is divided between these. The same for all workers.
         wait_seconds: Seconds of `finish` for which nothing moved because others were not done.
         pull_seconds: Seconds of `finish` in which sums came in, and nothing of this worker's went out any more. The
-            rest of `finish` counts as push.
+            rest of `finish` counts as push. None: all of it, what came in included.
         transfers: By peer; may be left out where nobody asked for it (`Backend.traced`).
         waited: Tasks that the others were seen to wait for, as far as somebody looked.
         changed: Whether tasks came or went while it ran.
@@ -98,7 +98,7 @@ class RoundResult:
     sums: Sequence[torch.Tensor]
     members: tuple[int, ...]
     wait_seconds: float = 0.0
-    pull_seconds: float = 0.0
+    pull_seconds: float | None = None
     transfers: Sequence[Transfer] = field(default=())
     waited: frozenset[str] = frozenset()
     changed: bool = False

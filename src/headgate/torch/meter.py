@@ -132,17 +132,18 @@ class Meter:
     def exchanged(self, begin: float, end: float, result: RoundResult) -> None:
         """Of the running span, the time from `begin` to `end` went into exchanging gradients."""
         wait, pull = result.wait_seconds, result.pull_seconds
-        push = max(0.0, end - begin - wait - pull)
-        spans = (("push", begin, push), ("wait", begin + push, wait), ("pull", begin + push + wait, pull))
-        self.moved(Movement(spans, result.transfers))
+        push = max(0.0, end - begin - wait - (pull or 0.0))
+        spans = [("push", begin, push), ("wait", begin + push, wait)]
+        if pull is not None:
+            spans.append(("pull", begin + push + wait, pull))
+        self.moved(Movement(tuple(spans), result.transfers))
 
     def moved(self, movement: Movement) -> None:
         """Of the running span, these belong to the exchange with other tasks."""
         if not self._sampled:
             return
-        told = {"push", "pull"} if any(transfer.pull for transfer in movement.transfers) else {"push"}  # with the bytes
         for name, begin, seconds in movement.spans:
-            if seconds > 0 or name in told:
+            if seconds > 0 or name != "wait":  # what was sent and came is told with the others
                 self._spans.carve(name, begin, max(0.0, seconds))
         self._transfers += [
             {"peer": transfer.peer, "push": self._passage(transfer.push), "pull": self._passage(transfer.pull)}

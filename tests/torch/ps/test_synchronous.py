@@ -100,6 +100,7 @@ def test_bytes_go_evenly_to_all_servers_and_are_told(job: MakeJob) -> None:
         assert sum(pushed) == 2_000_000 == sum(transfer.pull.bytes for transfer in result.transfers)
         assert max(pushed) <= 1.05 * min(pushed)
         assert all(t.push.begin <= t.push.end <= t.pull.end + 0.25 for t in result.transfers)
+        assert result.pull_seconds is not None
         assert min(result.wait_seconds, result.pull_seconds) >= 0
 
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import pickle
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -254,5 +255,7 @@ def _why(error: BaseException) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    """What happened, and why the process of an actor ended where Ray knows."""
+    text = str(error).strip()
+    why = re.search(r"exit detail: (.+)", text)
+    return " ".join([*text.splitlines()[:1], *([why[1]] if why else [])]) or type(error).__name__
