@@ -112,7 +112,7 @@ def _table(answer: Answer) -> Table:
     ]
     for heading in (*(f"{name} s" for name in resources), "binds"):
         table.add_column(heading, no_wrap=True, justify="left" if heading == "binds" else "right")
-    kinds = {name: kind.name or kind.names[0] for kind in answer.costs.kinds for name in kind.names}
+    kinds = {name: kind.in_words for kind in answer.costs.kinds for name in kind.names}
     for i, each in enumerate(answer.shown):
         plan = each.plan
         nodes = Counter(kinds[name] for name in {*plan.worker_nodes, *plan.server_nodes})

@@ -37,9 +37,9 @@ class Forecasting:
     def hear(self, event: Event) -> None:
         """Take in an event, after the controller."""
         match event:
-            case Progress():
+            case Progress(task) if self._runs(task):
                 self._reported(event)
-            case Usage(task, cpu_cores):
+            case Usage(task, cpu_cores) if self._runs(task):
                 watched = self._of(task)
                 watched.cores[task] = cpu_cores
                 watched.outlook.used(time.monotonic(), sum(watched.cores.values()))
@@ -49,6 +49,12 @@ class Forecasting:
                     known.cores.pop(task, None)
                     if not known.cores:
                         del self._watched[job]
+
+    def _runs(self, task: TaskId) -> bool:
+        """Whether it has not ended yet: what was measured of one may come after its end."""
+        attempt = self._ledger.find(task)[1].current
+        known = attempt.tasks.get(task.rsplit("/", 1)[1]) if attempt is not None else None
+        return known is not None and known.state != "ended"
 
     def _of(self, task: TaskId) -> _Watched:
         job = task.rsplit("/", 1)[0]

@@ -16,7 +16,7 @@ from headgate.cluster import Cluster, Node
 from headgate.errors import UsageError
 from headgate.jobs import Job
 from headgate.planning import devices, physics
-from headgate.planning.kinds import Kind, kinds, name_of
+from headgate.planning.kinds import Kind, kinds
 from headgate.planning.memory import memory
 from headgate.planning.traits import Device, Floats, Known, Traits, traits
 from headgate.plans import Plan, Prediction
@@ -172,11 +172,11 @@ class Costs:
         notes = []
         unsaid = [kind for kind in self.kinds if not kind.node.nic_bytes_per_second]
         if unsaid:
-            names = ", ".join(dict.fromkeys(kind.name or kind.names[0] for kind in unsaid))
+            names = ", ".join(dict.fromkeys(kind.in_words for kind in unsaid))
             notes.append(f"no NIC rate is known of {names}: {say_bits(USUAL_RATE)} is assumed; add `nic:` to say it")
         for kind, each in zip(self.kinds, self.compute):
             if each.deviation > 0.25:
-                notes.append(f"compute on {kind.name or kind.names[0]}: {each.how}")
+                notes.append(f"compute on {kind.in_words}: {each.how}")
         if self._sparse > 0:
             notes.append("rows of sparse layers that a sample touches are estimated from the bytes of a sample")
         if self.profile.dense_bytes is None:
@@ -242,8 +242,3 @@ class Costs:
         sizes = size if isinstance(size, tuple) else [usual if size is None else size] * plan.workers
         found = {f"worker-{i}": int(self.memory_of.of_worker(each, served)) for i, each in enumerate(sizes)}
         return found | {f"server-{j}": int(self.memory_of.of_server(plan.servers)) for j in range(plan.servers)}
-
-
-def say_kind(kind: Kind) -> str:
-    """A kind of node for people."""
-    return name_of(kind.node) or kind.names[0]

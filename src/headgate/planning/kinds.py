@@ -13,7 +13,7 @@ class Kind:
     """Nodes that are alike in all that bears on a plan.
 
     Args:
-        name: What people call it.
+        name: By which kinds of one speed are known.
         node: One of them.
         names: Those of its nodes, in the order of the cluster.
     """
@@ -22,9 +22,14 @@ class Kind:
     node: Node
     names: tuple[str, ...]
 
+    @property
+    def in_words(self) -> str:
+        """What people call it: as the cluster says, else by the first of its nodes."""
+        return self.node.kind or self.names[0]
+
 
 def name_of(node: Node) -> str:
-    """What people call a kind of node: as the cluster says, else by its GPUs, or its CPU."""
+    """What kinds of one speed have in common: the name in the cluster, else the GPUs, or the CPU and its speed."""
     gpus = "+".join(sorted(gpu.name for gpu in node.gpus))
     return node.kind or f"{gpus or node.cpu_model} {node.core_gflops or ''}".strip()
 

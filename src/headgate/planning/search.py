@@ -10,7 +10,7 @@ import numpy as np
 from headgate.errors import UsageError
 from headgate.planning import seeds
 from headgate.planning.bounds import bound
-from headgate.planning.cost import Costs, say_kind
+from headgate.planning.cost import Costs
 from headgate.planning.spaces import Space
 from headgate.planning.traits import Floats, Indices
 from headgate.plans import Plan, Prediction
@@ -202,7 +202,7 @@ def _nowhere(space: Space) -> str:
         least = min(least, memory.of_worker(1, served=True))
     reasons = []
     for kind, free in zip(costs.kinds, space.free):
-        node, name = kind.node, say_kind(kind)
+        node, name = kind.node, kind.in_words
         most = min(node.memory_bytes, job.limits.memory_bytes or node.memory_bytes)
         if not free:
             reasons.append(f"{name}: other jobs use all {len(kind.names)}")

@@ -75,5 +75,5 @@ def _count(cluster: Cluster, by: int, name: str) -> Cluster:
 
 
 def _unknown(cluster: Cluster, name: str) -> UsageError:
-    known = ", ".join(dict.fromkeys(kind.name or kind.names[0] for kind in kinds(cluster.nodes)))
+    known = ", ".join(dict.fromkeys(kind.in_words for kind in kinds(cluster.nodes)))
     return UsageError(f"--what-if: found kind {name!r}; expected one of {known}")
