@@ -102,8 +102,7 @@ class PatientOrder(Order):
     Objective: the mean completion time, with a bound on what a long job pays for it: one with T seconds left is
     overtaken only by jobs that came at most patience · T seconds after it. `patience` 0 is the order of arrival,
     without end it is that of `srpt`.
-    Source: shortest job first with linear ageing (Aalto et al., 2009, on the class of such ranks). Use it as the
-    default.
+    Source: shortest remaining time first with linear ageing; Headgate's own. Use it as the default.
     """
 
     name = "headgate"
