@@ -10,15 +10,15 @@ from pathlib import Path
 
 from headgate import events
 from headgate.engines.launch import inject, launch
-from headgate.errors import HeadgateError, UsageError
-from headgate.events import Action, Event, Exit, TaskId
+from headgate.errors import HeadgateError
+from headgate.events import Action, Exit, TaskId
 from headgate.hub.attempt import Attempt
+from headgate.hub.choosing import Choosing
 from headgate.hub.engines import Engines
 from headgate.hub.hearing import Hearing
 from headgate.hub.ledger import Ledger
 from headgate.hub.nodes import Nodes
 from headgate.hub.run import LiveRun
-from headgate.planning import candidates
 from headgate.shares import Share
 from headgate.telemetry.patterns import ProgressReader
 
@@ -32,7 +32,7 @@ class Acting:
         engines: What starts tasks.
         nodes: Where they are started.
         hearing: Told of tasks that could not be started.
-        step: Tells the controller.
+        choosing: Finds plans.
         finish: Called soon after the last job of a run has ended.
     """
 
@@ -43,7 +43,7 @@ class Acting:
         engines: Engines,
         nodes: Nodes,
         hearing: Hearing,
-        step: Callable[[Event], None],
+        choosing: Choosing,
         finish: Callable[[LiveRun], None],
     ) -> None:
         self._home = home
@@ -51,7 +51,7 @@ class Acting:
         self._engines = engines
         self._nodes = nodes
         self._hearing = hearing
-        self._step = step
+        self._choosing = choosing
         self._finish = finish
         self._loop = asyncio.get_running_loop()
         self._shares: dict[TaskId, Share] = {}
@@ -63,16 +63,8 @@ class Acting:
     def act(self, action: Action) -> None:
         """Take an action."""
         match action:
-            case events.PlanJob(job, spec, revision):
-                run, live = self._ledger.find(job)
-                try:
-                    plan = candidates(self._nodes.cluster(run.submission), spec)[0]
-                except UsageError as error:  # a node has gone since it was handed in
-                    self._loop.call_soon(self._ledger.event, run, "warning", str(error), spec.name)
-                    self._loop.call_soon(self._step, events.StopRequested(job))
-                    return
-                live.plan = json.dumps(asdict(plan))
-                self._loop.call_soon(self._step, events.JobPlanned(job, revision, plan))
+            case events.PlanJob():
+                self._choosing.plan(action)
             case events.StartTask():
                 self._start(action)
             case events.SetShare(task, share, threads, entitled, reason):
@@ -90,6 +82,7 @@ class Acting:
             case events.Resize(job, plan):
                 run, live = self._ledger.find(job)
                 live.plan = json.dumps(asdict(plan))
+                self._choosing.moved(job, plan)
                 if live.current is not None:
                     live.current.plan = plan
                 run.record_job(live.spec.name)

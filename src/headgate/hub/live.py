@@ -19,6 +19,7 @@ from headgate.errors import HeadgateError, UsageError
 from headgate.events import ENDED, Event
 from headgate.hub import company
 from headgate.hub.acting import Acting
+from headgate.hub.choosing import Choosing
 from headgate.hub.engines import Engines
 from headgate.hub.forecasting import Forecasting
 from headgate.hub.hearing import Hearing
@@ -63,7 +64,10 @@ class LiveHub:
         self._forecasting = Forecasting(self._ledger, self._step)
         self._engines = Engines(home, engine, self._hearing, self._sampling.told, self._nodes, self._ledger)
         self._reserving = Reserving(self._ledger, self._engines, self._nodes)
-        self._acting = Acting(home, self._ledger, self._engines, self._nodes, self._hearing, self._step, self._finish)
+        self._choosing = Choosing(self._ledger, self._nodes, node, self._step)
+        self._acting = Acting(
+            home, self._ledger, self._engines, self._nodes, self._hearing, self._choosing, self._finish
+        )
         self._wake: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[Any]] = set()
         self._origins: dict[str, asyncio.Task[Any]] = {}
@@ -199,6 +203,7 @@ class LiveHub:
         self._sampling.close()
         self._lookout.close()
         self._forecasting.close()
+        self._choosing.close()
         if self._wake is not None:
             self._wake.cancel()
         for run in list(self.runs.values()):
@@ -233,6 +238,7 @@ class LiveHub:
         self._controller.forget(run.id)
         self._nodes.release()
         self._acting.forget(run.id)
+        self._choosing.forget(run.id)
         self._reserving.forget(run.id)
         self._in_background(self._engines.release())
         last = {**run.snapshot(self.policy), "type": "end"}

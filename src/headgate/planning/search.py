@@ -217,5 +217,6 @@ def _nowhere(space: Space) -> str:
     if fewest > costs.batch:
         reasons.append(f"{fewest} workers are asked for, a step has {costs.batch} samples to divide")
     if not reasons:
-        reasons.append(f"there is no room for {fewest} workers and what they need")
+        workers = "a worker" if fewest == 1 else f"{fewest} workers"
+        reasons.append(f"there is no room for {workers} and a step of {costs.batch} samples")
     return f"job {job.name!r}: no plan can run: {'; '.join(reasons)}; change its limits, its batch or the cluster"

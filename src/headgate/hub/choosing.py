@@ -1,0 +1,145 @@
+"""Plans for jobs whose users state none, worked out beside the hub's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+
+from headgate.cluster import Cluster, Node
+from headgate.errors import UsageError
+from headgate.events import ENDED, Event, JobId, JobPlanned, PlanJob, StopRequested
+from headgate.hub.ledger import Ledger
+from headgate.hub.nodes import Nodes
+from headgate.jobs import Job
+from headgate.planning.choosing import Asked, Choice, choose, has_choice
+from headgate.plans import Plan
+from headgate.profiling import store
+
+
+class Choosing:
+    """Answers `PlanJob`. Jobs of a run that start together are planned together.
+
+    Args:
+        ledger: Where the runs are.
+        nodes: Where their tasks can go.
+        machine: The node that stored profiles were measured on.
+        step: Tells the controller.
+    """
+
+    def __init__(self, ledger: Ledger, nodes: Nodes, machine: Node, step: Callable[[Event], None]) -> None:
+        self._ledger = ledger
+        self._nodes = nodes
+        self._machine = machine
+        self._step = step
+        self._loop = asyncio.get_running_loop()
+        self._asked: list[PlanJob] = []
+        self._plans: dict[JobId, Plan] = {}
+        self._work: set[asyncio.Task[None]] = set()
+        self._turn = asyncio.Lock()  # whoever is planned later knows what went before
+
+    def plan(self, action: PlanJob) -> None:
+        """Take in a question."""
+        if not self._asked:
+            self._loop.call_soon(self._begin)
+        self._asked.append(action)
+
+    def moved(self, job: JobId, plan: Plan) -> None:
+        """A job has another plan now."""
+        self._plans[job] = plan
+
+    def forget(self, run: str) -> None:
+        """A run has ended."""
+        self._plans = {job: plan for job, plan in self._plans.items() if job.split("/")[0] != run}
+
+    def close(self) -> None:
+        """Answer nothing more."""
+        for task in self._work:
+            task.cancel()
+
+    def used(self, besides: JobId = "") -> frozenset[str]:
+        """Names of the nodes that jobs have, other than `besides`: those that run, or are about to."""
+        found: set[str] = set()
+        for job, plan in self._plans.items():
+            _, live = self._ledger.find(job)
+            runs = live.state in ("running", "stopping") or (live.state == "waiting" and _starts_at_once(live.spec))
+            if job != besides and runs:
+                found |= {*plan.worker_nodes, *plan.server_nodes}
+        return frozenset(found)
+
+    # --- answering --------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        groups: dict[tuple[str, str], list[PlanJob]] = {}
+        for action in self._asked:
+            run = action.job.split("/")[0]
+            group = "" if _starts_at_once(action.spec) and action.spec.plan is None else action.job
+            groups.setdefault((run, group), []).append(action)
+        self._asked = []
+        for (run, _), actions in groups.items():
+            if run not in self._ledger.runs:
+                continue
+            try:
+                cluster = self._nodes.cluster(self._ledger.runs[run].submission)
+            except UsageError as error:  # a node has gone since it was handed in
+                self._refuse(actions, error)
+                continue
+            if any(self._profiled(action, cluster) for action in actions):
+                task = self._loop.create_task(self._answer(actions, cluster))
+                self._work.add(task)
+                task.add_done_callback(self._work.discard)
+            else:  # at once, for there is nothing to search
+                asked = [Asked(action.spec, None) for action in actions]
+                self._told(actions, choose(asked, cluster))
+
+    def _profiled(self, action: PlanJob, cluster: Cluster) -> bool:
+        run, live = self._ledger.find(action.job)
+        return run.submission.mode == "run" and live.profile is not None and has_choice(cluster, action.spec)
+
+    async def _answer(self, actions: Sequence[PlanJob], cluster: Cluster) -> None:
+        async with self._turn:
+            asked = []
+            for action in actions:
+                _, live = self._ledger.find(action.job)
+                profile = store.parse(json.loads(live.profile)) if live.profile is not None else None
+                asked.append(Asked(action.spec, profile))
+            nodes = [
+                replace(node, core_gflops=self._machine.core_gflops) if node.place else node for node in cluster.nodes
+            ]
+            used = self.used() & {node.name for node in nodes}
+            search = partial(choose, used=used, measured_on=self._machine)
+            try:
+                found = await asyncio.to_thread(search, asked, Cluster(tuple(nodes)))
+            except (ArithmeticError, LookupError, ValueError) as error:  # a profile is odd: its job runs all the same
+                run, _ = self._ledger.find(actions[0].job)
+                self._ledger.event(run, "warning", f"no plan was searched for: {error!r:.300}")
+                found = choose([Asked(each.job, None) for each in asked], cluster)
+            self._told(actions, found)
+
+    def _told(self, actions: Sequence[PlanJob], found: Sequence[Choice | UsageError]) -> None:
+        for action, each in zip(actions, found):
+            if action.job.split("/")[0] not in self._ledger.runs:
+                continue
+            if isinstance(each, UsageError):
+                self._refuse([action], each)
+                continue
+            run, live = self._ledger.find(action.job)
+            if live.state in ENDED:
+                continue
+            self._plans[action.job] = each.plan
+            live.plan = json.dumps(asdict(each.plan))
+            if each.why and run.submission.mode == "run":
+                self._ledger.event(run, "plan", each.why, live.spec.name)
+            self._step(JobPlanned(action.job, action.revision, each.plan))
+
+    def _refuse(self, actions: Sequence[PlanJob], error: UsageError) -> None:
+        for action in actions:
+            run, live = self._ledger.find(action.job)
+            self._ledger.event(run, "warning", str(error), live.spec.name)
+            self._step(StopRequested(action.job))
+
+
+def _starts_at_once(spec: Job) -> bool:
+    return spec.after is None and spec.at == 0

@@ -1,0 +1,170 @@
+"""Which plan a job runs by where its user states none, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from headgate.cluster import Cluster, Node
+from headgate.errors import UsageError
+from headgate.jobs import Job
+from headgate.planning.candidates import candidates, tells
+from headgate.plans import Plan, Prediction
+from headgate.profiles import Profile
+
+_NAMED = 4  # nodes that are named one by one
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A job to plan; `profile` is None where none is stored."""
+
+    job: Job
+    profile: Profile | None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A plan, and in one line why it is this one; empty where there was nothing to choose. `prediction` is what the
+    plan is expected to bring, None where nothing is known of that."""
+
+    plan: Plan
+    why: str = ""
+    prediction: Prediction | None = None
+
+
+def has_choice(cluster: Cluster, job: Job) -> bool:
+    """Whether there is anything to choose for a job: it states no plan, and there are several nodes or GPUs.
+
+    On one node without several GPUs workers would share the same cores, and what they may gain by that is less than
+    what a prediction is off by.
+    """
+    gpus = 0 if job.limits.gpus == 0 else max((len(node.gpus) for node in cluster.nodes), default=0)
+    return job.plan is None and (len(cluster.nodes) > 1 or gpus > 1)
+
+
+def choose(
+    asked: Sequence[Asked], cluster: Cluster, *, used: Collection[str] = (), measured_on: Node | None = None
+) -> list[Choice | UsageError]:
+    """The plans of jobs that start together, in their order: by their profiles the best on the nodes that are free,
+    divided among them where they are several (`planning.jointly`). Where no node is free that they fit on they share
+    all of them. A job without a profile, or which fits nowhere by it, runs as one task.
+
+    Args:
+        asked: The jobs, their names unlike.
+        cluster: The nodes.
+        used: Names of nodes that other jobs have.
+        measured_on: The node that profiles were measured on.
+
+    Returns:
+        For each job its choice, or why no plan of it can run.
+    """
+    found: dict[int, Choice | UsageError] = {}
+    planned: dict[int, _Informed] = {}
+    taken = set(used)
+    for i, each in enumerate(asked):
+        if each.profile is not None and tells(each.profile) and has_choice(cluster, each.job):
+            planned[i] = _Informed(each.job, each.profile)
+            continue
+        try:
+            choice = found[i] = _uninformed(each, cluster)
+        except UsageError as error:
+            found[i] = error
+        else:
+            taken |= {*choice.plan.worker_nodes, *choice.plan.server_nodes}
+    chosen = _together(list(planned.values()), cluster, taken, measured_on) if planned else []
+    found |= dict(zip(planned, chosen))
+    return [found[i] for i in range(len(asked))]
+
+
+class _Informed(NamedTuple):
+    job: Job
+    profile: Profile
+
+
+def _uninformed(asked: Asked, cluster: Cluster) -> Choice:
+    job = asked.job
+    plan = candidates(cluster, job)[0]
+    if job.script is None or not has_choice(cluster, job) or job.limits.workers[1] == 1:
+        return Choice(plan)
+    missing = "no profile of it is stored" if asked.profile is None else "its profile has no time of a step"
+    cure = f"headgate profile {Path(job.script).name}"
+    return Choice(plan, f"{in_words(plan)}, for {missing}; with one it takes the best plan: {cure}")
+
+
+def _together(
+    asked: Sequence[_Informed], cluster: Cluster, used: Collection[str], measured_on: Node | None
+) -> list[Choice | UsageError]:
+    for taken in (used, ()) if used else ((),):
+        try:
+            if len(asked) > 1:
+                return _divided(asked, cluster, taken, measured_on)
+            return [_best(asked[0], cluster, taken, measured_on)]
+        except UsageError as error:
+            why = str(error)
+    if len(asked) > 1:  # one of them fits nowhere; the others have their plans
+        return [_together([each], cluster, used, measured_on)[0] for each in asked]
+    try:
+        plan = candidates(cluster, asked[0].job)[0]
+    except UsageError as error:
+        return [error]
+    return [Choice(plan, f"{in_words(plan)}, for by its profile {why}")]
+
+
+def _best(asked: _Informed, cluster: Cluster, used: Collection[str], measured_on: Node | None) -> Choice:
+    from headgate.planning.cost import Costs  # their numerics take half a second to import
+    from headgate.planning.search import search
+
+    costs = Costs(asked.job, cluster, asked.profile, measured_on=measured_on)
+    found = search(costs, used=used, runners_up=1)
+    why = expected(found.best)
+    if found.runners_up:
+        second = found.runners_up[0]
+        why += f"; next best: {in_words(second.plan)}, {samples(second.throughput)}"
+    free = len(cluster.nodes) - len({node.name for node in cluster.nodes} & set(used))
+    if used and free < len(cluster.nodes):
+        why += f"; {free} of {len(cluster.nodes)} nodes were free"
+    return Choice(found.best.plan, why, found.best)
+
+
+def _divided(
+    asked: Sequence[_Informed], cluster: Cluster, used: Collection[str], measured_on: Node | None
+) -> list[Choice | UsageError]:
+    from headgate.planning.jointly import Request, jointly
+
+    requests = [Request(each.job, each.profile) for each in asked]
+    division = jointly(requests, cluster, used=used, measured_on=measured_on)
+    return [
+        Choice(
+            each.plan, f"{expected(each)}; {part:.0%} of what it would have alone, beside {len(asked) - 1} more", each
+        )
+        for each, part in zip(division.predictions, division.normalised)
+    ]
+
+
+# --- in words
+
+
+def expected(each: Prediction) -> str:
+    """A plan and what it is expected to bring, in words."""
+    low, high = samples(each.low, unit=False), samples(each.high, unit=False)
+    rate = f"{samples(each.throughput)} expected ({low} to {high})"
+    return f"{in_words(each.plan)}: {rate}, bound by {each.binds}"
+
+
+def in_words(plan: Plan) -> str:
+    """A plan in a few words: strategy, tasks and nodes."""
+    workers = "1 worker" if plan.workers == 1 else f"{plan.workers} workers"
+    servers = "" if not plan.servers else " and 1 server" if plan.servers == 1 else f" and {plan.servers} servers"
+    there = Counter((*plan.worker_nodes, *plan.server_nodes))
+    named = [name if count == 1 else f"{name} ({count})" for name, count in there.items()]
+    on = ", ".join(named) if len(named) <= _NAMED else f"{len(named)} nodes"
+    return f"{plan.strategy}{'' if plan.synchronous else ' async'}, {workers}{servers}" + (f" on {on}" if on else "")
+
+
+def samples(value: float, unit: bool = True) -> str:
+    """Samples a second with three digits at least."""
+    return (f"{value:,.0f}" if value >= 100 else f"{value:.3g}") + (" samples/s" if unit else "")

@@ -1,0 +1,54 @@
+"""A hub that chooses the plans of jobs by their stored profiles, on the nodes of a lab."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from tests.hub.team import Team
+from tests.hub.user import User
+from tests.planning.jobs import profile
+
+from headgate.jobs import Job
+from headgate.profiling import store
+from headgate.telemetry import machine
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("tc") is None, reason="a lab needs root, and the programs ip and tc"
+)
+
+LAB = "lab: true\nname: chosen\noversubscribe: true\nnodes:\n" + "".join(
+    f"  - {{name: {name}, cores: 0.2, memory: 512MiB, nic: 1Gbit}}\n" for name in "abc"
+)
+
+
+@pytest.fixture
+def team(user: User) -> Iterator[Team]:
+    found = Team(user)
+    user.write("lab.yaml", LAB)
+    user.types("lab", "up", "lab.yaml")
+    yield found
+    user.types("lab", "down", "chosen")
+
+
+def test_a_job_with_a_profile_runs_by_the_best_plan_on_the_nodes_that_are_free(team: Team) -> None:
+    user = team.user
+    here = machine.detect(user.home / "node.json")
+    of = Job(name="team", script=str(user.folder / "worker.py"), workdir=str(user.folder))
+    known = profile(dense_bytes=1_000_000, memory_peak_bytes=64 << 20)
+    store.save(user.home / "profiles", store.key(of, here), known)
+    user.write("rest.py", "import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)\n")
+
+    first = user.detaches("rest.py", "--cluster", "chosen")
+    user.sees_state("rest", "running", run=first)
+    team.starts("--cluster", "chosen", wait_for=("worker-0", "worker-1"))
+    why = team.sees_event("plan", "allreduce, 2 workers on b, c: ")
+    assert "samples/s expected" in why
+    assert "; 2 of 3 nodes were free" in why
+    user.touch("go")
+    team.ends("done")
+    user.sees_state("rest", "done", run=first)
+    team.run = first
+    assert "headgate profile rest.py" in team.events("plan")[0]

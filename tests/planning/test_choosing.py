@@ -1,0 +1,89 @@
+"""The plan that a job runs by where its user states none, and what is said of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.planning.jobs import GIB, cluster, gpus, job, nodes, profile
+
+from headgate.errors import UsageError
+from headgate.jobs import Job
+from headgate.planning.choosing import Asked, Choice, choose, has_choice
+from headgate.plans import Plan
+
+FOUR = cluster(nodes("a", 4, nic=1.25e9))
+SMALL = profile(dense_bytes=1_000_000)
+
+
+def named(name: str, **fields: object) -> Job:
+    return replace(Job(name=name, script=f"{name}.py", encrypt=False), **fields)  # type: ignore[arg-type]
+
+
+def chosen(*asked: Asked, used: tuple[str, ...] = ()) -> list[Choice]:
+    found = choose(asked, FOUR, used=used)
+    assert all(isinstance(each, Choice) for each in found), found
+    return found  # type: ignore[return-value]
+
+
+def test_by_its_profile_a_job_gets_the_best_plan_and_it_is_said_what_comes_next() -> None:
+    [choice] = chosen(Asked(named("train"), SMALL))
+    assert (choice.plan.strategy, choice.plan.workers) == ("allreduce", 4)
+    assert choice.why.startswith("allreduce, 4 workers on a0, a1, a2, a3: ")
+    assert "samples/s expected (" in choice.why
+    assert ", bound by compute; next best: " in choice.why
+    assert choice.prediction is not None
+
+
+def test_it_keeps_to_the_nodes_that_are_free_as_long_as_there_are_any() -> None:
+    [choice] = chosen(Asked(named("train"), SMALL), used=("a0", "a2"))
+    assert choice.plan.worker_nodes == ("a1", "a3")
+    assert choice.why.endswith("; 2 of 4 nodes were free")
+    [choice] = chosen(Asked(named("train"), SMALL), used=("a0", "a1", "a2", "a3"))
+    assert choice.plan.workers == 4
+
+
+def test_jobs_that_start_together_divide_the_nodes_and_leave_out_those_of_one_without_a_profile() -> None:
+    one, two, other = chosen(Asked(named("one"), SMALL), Asked(named("two"), SMALL), Asked(named("other"), None))
+    assert other.plan.worker_nodes == ("a0",)
+    assert {*one.plan.worker_nodes}.isdisjoint(two.plan.worker_nodes)
+    assert {*one.plan.worker_nodes, *two.plan.worker_nodes} == {"a1", "a2", "a3"}
+    assert "of what it would have alone, beside 1 more" in one.why
+
+
+def test_without_a_profile_it_is_one_task_and_it_is_said_how_to_get_more() -> None:
+    [choice] = chosen(Asked(named("train"), None))
+    assert choice.plan.strategy == "single"
+    assert choice.why.startswith("single, 1 worker on a0, for no profile of it is stored; ")
+    assert choice.why.endswith("headgate profile train.py")
+    [choice] = chosen(Asked(named("train"), profile(fits=(), step_times=())))
+    assert "its profile has no time of a step" in choice.why
+
+
+def test_what_fits_nowhere_by_its_profile_runs_as_one_task_all_the_same() -> None:
+    [choice] = chosen(Asked(named("train"), profile(memory_peak_bytes=200 * GIB)))
+    assert choice.plan.strategy == "single"
+    assert "by its profile job 'train': no plan can run: there is no room for a worker and a step of 256" in choice.why
+
+
+def test_a_job_that_can_run_nowhere_is_told_why_and_the_others_get_their_plans() -> None:
+    large = replace(named("large"), limits=job(gpus=1).limits)
+    found = choose([Asked(large, SMALL), Asked(named("train"), SMALL)], FOUR)
+    assert isinstance(found[0], UsageError)
+    assert isinstance(found[1], Choice)
+    assert found[1].plan.workers == 4
+
+
+@pytest.mark.parametrize(
+    ("of", "stated", "expected"),
+    [
+        (nodes("a", 1, cores=64), None, False),
+        (nodes("a", 1, gpus=gpus("t4", 4)), None, True),
+        (nodes("a", 2), None, True),
+        (nodes("a", 2), Plan(strategy="single", workers=1, batch_per_worker=None), False),
+    ],
+)
+def test_there_is_a_choice_among_nodes_or_gpus_and_none_beside_a_stated_plan(
+    of: list[object], stated: Plan | None, expected: bool
+) -> None:
+    assert has_choice(cluster(of), replace(named("train"), plan=stated)) is expected  # type: ignore[arg-type]
