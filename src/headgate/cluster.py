@@ -8,9 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
+    """A GPU; `gflops` is its measured speed, float32 matrix product in GFLOP/s, None where not measured."""
+
     index: int
     name: str
     memory_bytes: int
+    gflops: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,9 @@ class Node:
         numa_nodes: Number of NUMA nodes.
         kind: Nodes of the same kind are alike; empty where nobody said.
         place: Where its tasks run on this machine; None: on the machine as it is.
+        core_convolution_gflops: Measured speed of one core: float32 convolution, GFLOP/s.
+        core_copy_bytes_per_second: Bytes that one core copies from memory to memory, measured.
+        round_trip_seconds: A message to another node of its cluster and back, measured.
     """
 
     name: str
@@ -80,6 +86,9 @@ class Node:
     numa_nodes: int = 1
     kind: str = ""
     place: Place | None = None
+    core_convolution_gflops: float | None = None
+    core_copy_bytes_per_second: float | None = None
+    round_trip_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

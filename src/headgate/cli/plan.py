@@ -23,7 +23,7 @@ from headgate.planning.search import Found, search
 from headgate.planning.whatif import changed
 from headgate.plans import Plan
 from headgate.profiles import Profile
-from headgate.profiling import store
+from headgate.profiling import calibration, store
 from headgate.telemetry import machine
 from headgate.units import size
 
@@ -166,11 +166,11 @@ def _cluster(name: str | None, here: Node) -> Cluster:
     if name is None:
         return Cluster((here,))
     if Path(name).suffix not in (".yaml", ".yml"):
-        return Cluster(tuple(replace(node, core_gflops=here.core_gflops) for node in lab.nodes(name).nodes))
+        return calibration.calibrated(name, lab.nodes(name), here, runs.home())
     file = clusterfile.read(name)
     if not file.lab:
         return file.cluster
-    return Cluster(tuple(replace(node, core_gflops=here.core_gflops) for node in file.cluster.nodes))
+    return calibration.calibrated(file.name, file.cluster, here, runs.home())
 
 
 def _save(plan: Plan, path: Path) -> None:

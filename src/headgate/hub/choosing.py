@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 
 from headgate.cluster import Cluster, Node
 from headgate.errors import UsageError
@@ -17,19 +18,22 @@ from headgate.jobs import Job
 from headgate.planning.choosing import Asked, Choice, choose, has_choice
 from headgate.plans import Plan
 from headgate.profiling import store
+from headgate.profiling.calibration import calibrated
 
 
 class Choosing:
     """Answers `PlanJob`. Jobs of a run that start together are planned together.
 
     Args:
+        home: Headgate's folder.
         ledger: Where the runs are.
         nodes: Where their tasks can go.
         machine: The node that stored profiles were measured on.
         step: Tells the controller.
     """
 
-    def __init__(self, ledger: Ledger, nodes: Nodes, machine: Node, step: Callable[[Event], None]) -> None:
+    def __init__(self, home: Path, ledger: Ledger, nodes: Nodes, machine: Node, step: Callable[[Event], None]) -> None:
+        self._home = home
         self._ledger = ledger
         self._nodes = nodes
         self._machine = machine
@@ -105,15 +109,14 @@ class Choosing:
                 _, live = self._ledger.find(action.job)
                 profile = store.parse(json.loads(live.profile)) if live.profile is not None else None
                 asked.append(Asked(action.spec, profile))
-            nodes = [
-                replace(node, core_gflops=self._machine.core_gflops) if node.place else node for node in cluster.nodes
-            ]
-            used = self.used() & {node.name for node in nodes}
+            run, _ = self._ledger.find(actions[0].job)
+            used = self.used() & {node.name for node in cluster.nodes}
+            if run.submission.cluster:
+                cluster = calibrated(run.submission.cluster, cluster, self._machine, self._home)
             search = partial(choose, used=used, measured_on=self._machine)
             try:
-                found = await asyncio.to_thread(search, asked, Cluster(tuple(nodes)))
+                found = await asyncio.to_thread(search, asked, cluster)
             except (ArithmeticError, LookupError, ValueError) as error:  # a profile is odd: its job runs all the same
-                run, _ = self._ledger.find(actions[0].job)
                 self._ledger.event(run, "warning", f"no plan was searched for: {error!r:.300}")
                 found = choose([Asked(each.job, None) for each in asked], cluster)
             self._told(actions, found)

@@ -64,7 +64,7 @@ class LiveHub:
         self._forecasting = Forecasting(self._ledger, self._step)
         self._engines = Engines(home, engine, self._hearing, self._sampling.told, self._nodes, self._ledger)
         self._reserving = Reserving(self._ledger, self._engines, self._nodes)
-        self._choosing = Choosing(self._ledger, self._nodes, node, self._step)
+        self._choosing = Choosing(home, self._ledger, self._nodes, node, self._step)
         self._acting = Acting(
             home, self._ledger, self._engines, self._nodes, self._hearing, self._choosing, self._finish
         )

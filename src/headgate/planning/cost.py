@@ -21,13 +21,14 @@ from headgate.planning.memory import memory
 from headgate.planning.traits import Device, Floats, Known, Traits, traits
 from headgate.plans import Plan, Prediction
 from headgate.profiles import Profile
-from headgate.units import say_bits, say_bytes
+from headgate.units import say_bits, say_bytes, say_seconds
 
 USUAL_RATE = 125e6
 """Bytes a second of a NIC whose rate nobody said: 1 Gbit/s."""
 _WIRE = 1.08  # bytes on the wire and gaps between chunks, over the bytes of the model
 _INSIDE = 1.5e9  # bytes a second between processes of a node
 _APPLY = 1.5e9  # bytes of gradients a second that a core adds up
+_COPY = 15e9  # bytes a second that a core copies which does the former two
 _PLAIN, _SECRET = 0.37e-9, 1.25e-9  # seconds of a core for a byte sent or taken, in the clear and encrypted
 _ROUND = 2e-4  # seconds that a message to another node and back takes
 _BUCKET = 25e6  # bytes of gradients that an all-reduce takes at a time
@@ -137,23 +138,37 @@ class Costs:
         error = max((fit.relative_error or 0.1 for fit in self.profile.fits), default=0.2)
         measured = math.hypot(max(error, 0.03), self.compute[0].deviation)
         buckets = max(self._dense / _BUCKET, 1.0)
+        trips = [trip for kind in self.kinds if (trip := kind.node.round_trip_seconds)]
+        # Tasks take turns on a busy core as well as on the wire.
+        turn, unsure_turn = (_ROUND / 2 + max(trips), 0.7) if trips else (_ROUND, 1.0)
+        copies = [rate for kind in self.kinds if (rate := kind.node.core_copy_bytes_per_second)]
+        memory_pace = min(copies) / _COPY if copies else 1.0
         grown, forward = devices.power(self.profile), self.profile.flops_per_sample_forward
         part = forward / whole if forward and (whole := self.profile.flops_per_sample) else 1 / 3
         usual = "usual, not measured"
+        rounds = f"from round trips of {say_seconds(max(trips))} between nodes" if trips else usual
         values: dict[str, tuple[float, float, str]] = {
             "alpha": (self._alpha, measured, self.compute[0].how),
             "beta": (self._beta, measured, self.compute[0].how),
             "ring": (wire, unsure, f"2(w-1)/w times {through}"),
-            "ring_worker": (2 * _ROUND / 2 * buckets, 1.0, usual),
-            "ring_node": (_ROUND / 4 * buckets, 1.0, usual),
-            "inside": (size / _INSIDE, 0.7, usual),
-            "inside_worker": (0.05 * size / _INSIDE, 1.0, usual),
+            "ring_worker": (turn * buckets, unsure_turn, rounds),
+            "ring_node": (turn / 4 * buckets, unsure_turn, rounds),
+            "inside": (
+                size / (_INSIDE * memory_pace),
+                0.7,
+                usual if not copies else "from the rate of copies in memory",
+            ),
+            "inside_worker": (0.05 * size / (_INSIDE * memory_pace), 1.0, usual),
             "to_servers": (wire, unsure, f"copies that cross the NIC, times {through}"),
             "to_workers": (wire, unsure, f"copies that cross the NIC, times {through}"),
             "handling": (2 * cpu * size, 0.5, f"usual for data {secret}"),
-            "update": (size / _APPLY + 2 * cpu * size, 0.5, f"usual for data {secret}, over the server's cores"),
-            "worker": (_ROUND, 1.0, usual),
-            "server": (_ROUND / 4, 1.0, usual),
+            "update": (
+                size / (_APPLY * memory_pace) + 2 * cpu * size,
+                0.5,
+                f"usual for data {secret}, over the server's cores",
+            ),
+            "worker": (turn, unsure_turn, rounds),
+            "server": (turn / 4, unsure_turn, rounds),
             "straggling": (0.03, 0.7, usual),
             "hiding": (1.5, 0.5, usual),
             "cores": (*(grown or (0.7, 0.3)), "fitted to steps timed on several threads" if grown else usual),

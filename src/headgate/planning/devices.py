@@ -6,12 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from headgate.cluster import Node
+from headgate.cluster import Gpu, Node
 from headgate.profiles import Profile, TimeFit
 
 _SINGLE = 0.25  # of a step that was timed at one batch size only: what may not depend on the batch
 _CPU_EFFICIENCY = 0.5  # a step's FLOPs a second over those of a large matrix product
 _GPU_EFFICIENCY = 0.35  # of the peak
+_GPU_REACHED = 0.8  # of the peak by a large matrix product
 _PEAK: Mapping[str, float] = {
     "k80": 2.8e12,
     "m60": 4.8e12,
@@ -90,19 +91,19 @@ def compute(profile: Profile, node: Node, measured_on: Node | None, gpus: bool =
     fits = timed(profile)
     if not fits and not profile.flops_per_sample:
         raise ValueError("the profile has no seconds of a step and no FLOPs of a sample")
-    there = measured_on.core_gflops if measured_on is not None else None
-    core = node.core_gflops / there if node.core_gflops and there else 1.0
+    ratio = core_ratio(profile, node, measured_on)
+    core = ratio or 1.0
     on_cpu = [fit for fit in fits if fit.device == "cpu"]
     on_gpu = [fit for fit in fits if fit.device != "cpu"]
     read = (profile.dataset.read_seconds_per_sample if profile.dataset is not None else None) or 0.0
     if node.gpus and gpus:
-        alpha, beta, deviation, how = _on_gpu(profile, node.gpus[0].name, on_gpu, on_cpu)
+        alpha, beta, deviation, how = _on_gpu(profile, node.gpus[0], measured_on, on_gpu, on_cpu)
         return Compute(alpha, beta + read / core, True, core, deviation, how)
     if on_cpu:
         fit = min(on_cpu, key=lambda fit: fit.threads)
         grown = power(profile) or (0.7, 0.0)
         alpha, beta = fit.alpha_seconds, fit.beta_seconds_per_sample * fit.threads ** grown[0]
-        compared = bool(node.core_gflops and there) or node == measured_on
+        compared = ratio is not None or node == measured_on
         how = f"fitted to steps timed on {fit.threads} thread{'s' * (fit.threads > 1)}, {_times(core, compared)}"
         unsure = 0.05 if compared else 0.2
         return Compute(max(alpha, 0.0) / core, (beta + read) / core, False, core, unsure, how)
@@ -114,18 +115,39 @@ def compute(profile: Profile, node: Node, measured_on: Node | None, gpus: bool =
     return Compute(beta, beta + read / core, False, core, 0.7, how)
 
 
+def core_ratio(profile: Profile, node: Node, measured_on: Node | None) -> float | None:
+    """Speed of a core of a node over that of the node that was measured; None where one of them is not known. By
+    convolutions for a model that has some, where both nodes were calibrated, else by matrix products."""
+    if measured_on is None:
+        return None
+    if any(kind.startswith("Conv") for kind in profile.layers):
+        here, there = node.core_convolution_gflops, measured_on.core_convolution_gflops
+        if here and there:
+            return here / there
+    here, there = node.core_gflops, measured_on.core_gflops
+    return here / there if here and there else None
+
+
 def _on_gpu(
-    profile: Profile, name: str, on_gpu: Sequence[TimeFit], on_cpu: Sequence[TimeFit]
+    profile: Profile, gpu: Gpu, measured_on: Node | None, on_gpu: Sequence[TimeFit], on_cpu: Sequence[TimeFit]
 ) -> tuple[float, float, float, str]:
     for fit in on_gpu:
-        if fit.device == name:
+        if fit.device == gpu.name:
             return max(fit.alpha_seconds, 0.0), fit.beta_seconds_per_sample, 0.05, "fitted to steps timed on this GPU"
-    rate, known = peak(name)
+    rate, known = peak(gpu.name)
     if on_gpu:
         fit = on_gpu[0]
-        slower = peak(fit.device)[0] / rate
-        how = f"from steps timed on {fit.device}, by the makers' peaks"
-        return max(fit.alpha_seconds, 0.0), fit.beta_seconds_per_sample * slower, 0.3 if known else 0.8, how
+        there = (
+            next((each.gflops for each in measured_on.gpus if each.name == fit.device), None) if measured_on else None
+        )
+        if gpu.gflops and there:
+            slower, unsure, by = there / gpu.gflops, 0.2, "the speeds that were measured of both"
+        else:
+            slower, unsure, by = peak(fit.device)[0] / rate, 0.3 if known else 0.8, "the makers' peaks"
+        how = f"from steps timed on {fit.device}, by {by}"
+        return max(fit.alpha_seconds, 0.0), fit.beta_seconds_per_sample * slower, unsure, how
+    if gpu.gflops:
+        rate, known = gpu.gflops * 1e9 / _GPU_REACHED, True
     if profile.flops_per_sample is not None:
         beta, how = profile.flops_per_sample / (rate * _GPU_EFFICIENCY), "no step was timed on a GPU: from its peak"
     else:

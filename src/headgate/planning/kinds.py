@@ -45,6 +45,7 @@ def kinds(nodes: Sequence[Node], used: Collection[str] = ()) -> tuple[Kind, ...]
     for node in nodes:
         gpus = tuple((gpu.name, gpu.memory_bytes) for gpu in node.gpus)
         key = (node.kind, node.cores, node.memory_bytes, node.core_gflops, node.nic_bytes_per_second, gpus)
+        core = (node.cpu_model, node.core_convolution_gflops, node.core_copy_bytes_per_second)
         if node.name not in used:
-            found.setdefault((*key, node.cpu_model), []).append(node)
+            found.setdefault((*key, *core), []).append(node)
     return tuple(Kind(name_of(alike[0]), alike[0], tuple(node.name for node in alike)) for alike in found.values())

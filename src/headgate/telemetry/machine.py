@@ -5,8 +5,10 @@ from __future__ import annotations
 import platform
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from headgate.cluster import Disk, Nic, Node
 from headgate.telemetry import limits
@@ -18,8 +20,10 @@ from headgate.telemetry.gpu import GpuSampler, gpus, open_nvml
 from headgate.telemetry.memory import MemorySampler
 from headgate.telemetry.nics import counted, default_routes, interfaces, outward
 from headgate.telemetry.round import Round
-from headgate.telemetry.speed import core_gflops
+from headgate.telemetry.speed import core_gflops, known
 
+CALIBRATED = ("core_convolution_gflops", "core_copy_bytes_per_second", "disk_bytes_per_second")
+"""Fields of a `Node` that are known only where it was calibrated."""
 _LOOK_SECONDS = 0.25
 
 
@@ -85,10 +89,18 @@ class Survey:
 
 
 def detect(cache: Path | None = None) -> Node:
-    """This machine as a node. Measures the speed of a core, in half a second, unless `cache`, a JSON file, has it."""
+    """This machine as a node, with what `headgate calibrate` measured of it. Measures the speed of a core, in half a
+    second, unless `cache`, a JSON file, has it."""
     node = describe()
     speed = core_gflops(cache, node.cpu_model, node.cores)
-    return replace(node, core_gflops=speed, address=_address(), gpus=gpus(open_nvml()))
+    measured = known(cache, node.cpu_model, node.cores)
+    rates: Mapping[str, Any] = {
+        name: rate for name in CALIBRATED if isinstance(rate := measured.get(name), float) and rate > 0
+    }
+    of_gpus = measured.get("gpus")
+    by_name = of_gpus if isinstance(of_gpus, dict) else {}
+    found = tuple(replace(gpu, gflops=by_name.get(gpu.name)) for gpu in gpus(open_nvml()))
+    return replace(node, core_gflops=speed, address=_address(), gpus=found, **rates)
 
 
 def survey(cache: Path | None = None) -> Survey:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -65,15 +65,25 @@ def core_gflops(
         cores: Nor one of another number of usable cores, for the machine was changed.
         measure: What measures.
     """
-    machine = {"cpu_model": cpu_model, "cores": cores}
-    known = _read(cache) if cache is not None else {}
-    speed = known.get("core_gflops")
-    if isinstance(speed, float) and speed > 0 and machine == {name: known.get(name) for name in machine}:
+    speed = known(cache, cpu_model, cores).get("core_gflops")
+    if isinstance(speed, float) and speed > 0:
         return speed
     speed = measure()
     if speed is not None and cache is not None:
-        _write(cache, machine | {"core_gflops": speed})
+        keep(cache, cpu_model, cores, {"core_gflops": speed})
     return speed
+
+
+def known(cache: Path | None, cpu_model: str, cores: float) -> dict[str, object]:
+    """What was measured of this machine; nothing where the cache is of another one, or of one that was changed."""
+    found = _read(cache) if cache is not None else {}
+    return found if (found.get("cpu_model"), found.get("cores")) == (cpu_model, cores) else {}
+
+
+def keep(cache: Path, cpu_model: str, cores: float, measured: Mapping[str, object]) -> None:
+    """Add what was measured to what the cache has of this machine; a cache of another one is replaced."""
+    machine = {"cpu_model": cpu_model, "cores": cores}
+    _write(cache, {**known(cache, cpu_model, cores), **machine, **measured})
 
 
 def _read(cache: Path) -> dict[str, object]:

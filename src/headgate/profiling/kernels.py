@@ -1,0 +1,153 @@
+"""How fast this machine is, on small standard kernels: a core, its disk, and its GPUs where torch is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from headgate.errors import HeadgateError
+
+_PATIENCE_SECONDS = 120.0
+_DISK_BYTES = 64 << 20
+_BLOCK = 4 << 20
+
+# CPU time, not wall time, so that whoever else is on the core does not count. The convolution is 3 x 3, as nine matrix
+# products of shifted images: between a large product and a copy, as those of frameworks are.
+_CORE = """
+import json, time
+import numpy
+
+def rate(amount, work, seconds=0.35):
+    samples = []
+    end = time.process_time() + seconds
+    while len(samples) < 3 or time.process_time() < end:
+        begin = time.process_time()
+        work()
+        samples.append(time.process_time() - begin)
+    return amount / sorted(samples)[len(samples) // 2]
+
+random = numpy.random.default_rng(0)
+left = random.random((512, 512), numpy.float32)
+right, out = left.T.copy(), left @ left
+channels, side = 64, 32
+image = random.random((channels, side + 2, side + 2), numpy.float32)
+filters = random.random((9, channels, channels), numpy.float32)
+
+def convolve():
+    total = numpy.zeros((channels, side * side), numpy.float32)
+    for i in range(9):
+        x, y = divmod(i, 3)
+        total += filters[i] @ image[:, x : x + side, y : y + side].reshape(channels, -1)
+    return total
+
+data = numpy.ones(1 << 22, numpy.float64)
+other = numpy.empty_like(data)
+print(json.dumps({
+    "core_gflops": rate(2 * 512**3 / 1e9, lambda: numpy.matmul(left, right, out=out)),
+    "core_convolution_gflops": rate(2 * 9 * channels**2 * side**2 / 1e9, convolve),
+    "core_copy_bytes_per_second": rate(data.nbytes, lambda: numpy.copyto(other, data)),
+}))
+"""
+_GPU = """
+import json, sys
+import torch
+
+def rate(amount, work, times=20):
+    for _ in range(3):
+        work()
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    for _ in range(times):
+        work()
+    end.record()
+    torch.cuda.synchronize()
+    return times * amount / (begin.elapsed_time(end) / 1e3)
+
+found = {}
+for index in range(torch.cuda.device_count()):
+    torch.cuda.set_device(index)
+    name = torch.cuda.get_device_name(index)
+    if name in found:
+        continue
+    left = torch.rand(4096, 4096, device="cuda")
+    image, filters = torch.rand(32, 128, 56, 56, device="cuda"), torch.rand(128, 128, 3, 3, device="cuda")
+    found[name] = {
+        "gflops": rate(2 * 4096**3 / 1e9, lambda: left @ left),
+        "convolution_gflops": rate(
+            2 * 9 * 128**2 * 32 * 56**2 / 1e9, lambda: torch.nn.functional.conv2d(image, filters, padding=1)
+        ),
+        "copy_bytes_per_second": rate(left.nbytes, left.clone),
+    }
+print(json.dumps(found))
+"""
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1")
+
+
+def core() -> dict[str, float]:
+    """Speed of one core, in about 2 s: `core_gflops` (float32 product of 512 x 512 matrices), `core_convolution_gflops`
+    (3 x 3, 64 channels) and `core_copy_bytes_per_second`, each the median of several.
+
+    Raises:
+        HeadgateError: It cannot be measured.
+    """
+    return {str(name): float(value) for name, value in _measured(_CORE, _ONE_THREAD).items()}
+
+
+def gpus() -> dict[str, dict[str, float]]:
+    """Speed of each kind of GPU, by the name that its driver gives it: `gflops` (float32 product of 4096 x 4096
+    matrices), `convolution_gflops` and `copy_bytes_per_second`.
+
+    Raises:
+        HeadgateError: It cannot be measured: torch is missing, or sees no GPU.
+    """
+    return {str(name): dict(rates) for name, rates in _measured(_GPU, {}).items()}
+
+
+def _measured(program: str, variables: dict[str, str]) -> dict[str, Any]:
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", program],
+            env=os.environ | variables,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE_SECONDS,
+            check=True,
+        )
+        return dict(json.loads(done.stdout))
+    except subprocess.CalledProcessError as error:
+        last = (error.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise HeadgateError(f"the kernels could not be run: {last}") from None
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise HeadgateError(f"the kernels could not be run: {error}") from error
+
+
+def disk(folder: Path) -> float:
+    """Bytes a second of the disk that a folder is on: the slower of writing 64 MiB to the end and reading it back.
+
+    Raises:
+        HeadgateError: Nothing can be written there.
+    """
+    block = os.urandom(_BLOCK)
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            begun = time.monotonic()
+            for _ in range(_DISK_BYTES // _BLOCK):
+                file.write(block)
+            os.fsync(file.fileno())
+            wrote = time.monotonic() - begun
+            # What is still in memory would be read from there.
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            file.seek(0)
+            begun = time.monotonic()
+            while file.read(_BLOCK):
+                pass
+            return _DISK_BYTES / max(wrote, time.monotonic() - begun)
+    except OSError as error:
+        raise HeadgateError(f"cannot write in {folder}: {error.strerror}; free some space there") from error

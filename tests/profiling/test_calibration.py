@@ -1,0 +1,112 @@
+"""Nodes measured on small kernels and over their links, kept until the hardware changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tests.hub.user import User
+
+from headgate import lab, runs
+from headgate.cli import headgate
+from headgate.cluster import Cluster, Gpu, Node
+from headgate.errors import HeadgateError
+from headgate.profiling import calibration, kernels, links
+from headgate.profiling.links import Link
+from headgate.telemetry import machine
+
+RATES = {"core_gflops": 50.0, "core_convolution_gflops": 20.0, "core_copy_bytes_per_second": 9e9}
+A = Node("a", 0.5, 1 << 30, address="10.0.0.1", nic_bytes_per_second=25e6)
+B = replace(A, name="b", address="10.0.0.2")
+C = replace(A, name="c", address="10.0.0.3", nic_bytes_per_second=None)
+
+
+@pytest.fixture
+def measured(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was measured, in order; the kernels answer at once."""
+    home.mkdir(mode=0o700)
+    order: list[str] = []
+
+    def core() -> dict[str, float]:
+        order.append("core")
+        return dict(RATES)
+
+    def gpus() -> dict[str, dict[str, float]]:
+        order.append("gpus")
+        raise HeadgateError("torch is missing")
+
+    monkeypatch.setattr(kernels, "core", core)
+    monkeypatch.setattr(kernels, "disk", lambda folder: 3e8)
+    monkeypatch.setattr(kernels, "gpus", gpus)
+    return order
+
+
+def test_the_kernels_run_and_detection_uses_what_they_say(home: Path) -> None:
+    home.mkdir(mode=0o700)
+    done = CliRunner().invoke(headgate, ["calibrate", "--json"], catch_exceptions=False)
+    told = json.loads(done.output)
+    here = machine.detect(runs.home() / "node.json")
+    for name in ("core_gflops", "core_convolution_gflops", "core_copy_bytes_per_second", "disk_bytes_per_second"):
+        assert 0 < told["machine"]["rates"][name] == getattr(here, name)
+    assert told["machine"]["rates"]["core_copy_bytes_per_second"] > 1e8
+    assert told["links"] == []
+
+
+def test_this_machine_is_measured_once_and_again_when_it_has_changed_or_on_demand(
+    measured: list[str], home: Path
+) -> None:
+    here = replace(machine.describe(), core_gflops=1.0)
+    first = calibration.machine(here, home)
+    assert first.rates == {**RATES, "disk_bytes_per_second": 3e8}
+    assert calibration.machine(here, home) == first
+    assert measured == ["core"]
+    calibration.machine(here, home, again=True)
+    with_gpu = calibration.machine(replace(here, gpus=(Gpu(0, "t4", 1 << 34),)), home)
+    assert measured == ["core", "core", "core", "gpus"]
+    assert with_gpu.notes == ("GPUs were not measured, their makers' peaks count: torch is missing",)
+    calibration.machine(replace(here, cores=here.cores + 1), home)
+    assert measured[4:] == ["core"]
+    assert machine.detect(home / "node.json").core_convolution_gflops is None  # that was of another one
+
+
+def test_nodes_that_are_alike_stay_so_by_what_their_links_were_measured_to_do(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = (Link("a", "b", 24.6e6, 1e-4), Link("b", "c", 12.49e6, 3e-4), Link("c", "a", 12.5e6, 2e-4))
+    monkeypatch.setattr(links, "measure", lambda nodes, told: found)
+    cluster, here = Cluster((A, B, C)), replace(A, core_gflops=50.0)
+    assert calibration.network("lab", cluster, home) == found
+    known = calibration.calibrated("lab", cluster, here, home).nodes
+    assert [node.nic_bytes_per_second for node in known] == [25e6, 25e6, 12e6]
+    assert {node.round_trip_seconds for node in known} == {2e-4}
+    assert {node.core_gflops for node in known} == {50.0}
+
+    monkeypatch.setattr(links, "measure", lambda nodes, told: pytest.fail("it is known"))
+    assert calibration.network("lab", cluster, home) == found
+    changed = Cluster((replace(A, nic_bytes_per_second=50e6), B, C))
+    assert calibration.calibrated("lab", changed, here, home).nodes[0].nic_bytes_per_second == 50e6
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("tc") is None, reason="a lab needs root, and ip and tc")
+class TestInALab:
+    @pytest.fixture
+    def up(self, user: User) -> Iterator[Cluster]:
+        node = "  - {{name: {}, cores: 0.1, memory: 128MiB, nic: {}}}\n"
+        text = "lab: true\nname: linked\noversubscribe: true\nnodes:\n"
+        user.write("lab.yaml", text + node.format("fast", "400Mbit") + node.format("slow", "100Mbit"))
+        user.types("lab", "up", "lab.yaml")
+        yield lab.nodes("linked")
+        user.types("lab", "down", "linked")
+
+    def test_rates_and_round_trips_are_those_of_the_links(self, up: Cluster) -> None:
+        there, back = links.measure(up.nodes)
+        assert (there.sender, there.receiver) == ("fast", "slow")
+        for link in (there, back):
+            assert 0.5 < link.bytes_per_second / 12.5e6 < 1.1
+            assert 0 < link.round_trip_seconds < 0.1
