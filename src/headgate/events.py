@@ -135,6 +135,14 @@ class TaskConnected:
 
 
 @dataclass(frozen=True, slots=True)
+class GpusUsed:
+    """The task's library said which GPUs of its node it computes on."""
+
+    task: TaskId
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TaskJoined:
     """A worker that was started to join others has their state, and counts."""
 
@@ -229,6 +237,7 @@ Event = (
     | TaskStarted
     | TaskExited
     | TaskConnected
+    | GpusUsed
     | TaskJoined
     | TaskLeaves
     | Progress

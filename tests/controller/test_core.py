@@ -16,6 +16,7 @@ from headgate.events import (
     Checkpoint,
     CheckpointDone,
     Exit,
+    GpusUsed,
     JobPlanned,
     JobSubmitted,
     MarkJob,
@@ -35,7 +36,7 @@ from headgate.events import (
 from headgate.jobs import Limits, ProgressRule
 from headgate.policies import EqualPolicy, Policy
 from headgate.policies.base import Arrived, Change, Decision, Left, Reported, Used
-from headgate.shares import Share, fill
+from headgate.shares import UNLIMITED, Share, fill
 
 
 def test_a_job_is_planned_first_and_then_started() -> None:
@@ -268,6 +269,29 @@ def test_jobs_with_a_limit_of_gpus_see_the_least_used_ones() -> None:
         actions = driver.submit(1.0, job(name, limits=Limits(gpus=count)))
         seen += [action.gpus for action in actions if isinstance(action, StartTask)]
     assert seen == [(0, 1), (2,), (0,), (), None]
+
+
+def test_jobs_that_compute_on_one_gpu_divide_its_time_by_their_weights() -> None:
+    driver = Driver(EqualPolicy(), cores=4.0)
+    running(driver, 0.0, job("a", priority=3.0), job("b"), job("c"))
+    assert driver.step(1.0, GpusUsed("r/a/worker-0", (0, 1))) == []
+    assert driver.step(2.0, GpusUsed("r/c/worker-0", (2,))) == []
+    left = "what others leave"
+    assert driver.step(3.0, GpusUsed("r/b/worker-0", (1,))) == [
+        SetShare("r/a/worker-0", Share(gpu_fraction=0.75), 3, 2.4, left),
+        SetShare("r/b/worker-0", Share(gpu_fraction=0.25), 1, 0.8, left),
+    ]
+    assert driver.step(4.0, TaskExited("r/a/worker-0", Exit(code=0))) == [
+        MarkJob("r/a", "done", "finished", 0),
+        SetShare("r/b/worker-0", Share(gpu_fraction=UNLIMITED), 2, 2.0, left),
+        SetShare("r/c/worker-0", Share(), 2, 2.0, left),
+    ]
+
+
+def test_no_policy_divides_no_gpu() -> None:
+    driver = Driver()
+    running(driver, 0.0, job("a"), job("b"))
+    assert [driver.step(1.0, GpusUsed(f"r/{name}/worker-0", (0,))) for name in "ab"] == [[], []]
 
 
 def test_priorities_and_limits_divide_the_cores() -> None:

@@ -151,14 +151,15 @@ class User:
         """How a job stands, once `fits` is true of that; what `headgate status` tells, without a process each time."""
 
         def look() -> dict[str, Any] | None:
-            entry = self._stands(job, run)
+            entry = self.stands(job, run)
             return entry if entry is not None and fits(entry) else None
 
         found = wait.until(look, SECONDS, f"job {job} {what}")
         assert found is not None
         return found
 
-    def _stands(self, job: str, run: str | None) -> dict[str, Any] | None:
+    def stands(self, job: str, run: str | None = None) -> dict[str, Any] | None:
+        """How a job stands now; None where that cannot be told yet."""
         folders = list((self.home / "runs").glob(f"{run or '*'}/jobs/{job}"))
         if not folders:
             return None

@@ -25,7 +25,7 @@ def events(user: User, kind: str) -> list[str]:
 
 def state(user: User, *states: str) -> dict[str, object]:
     def look() -> dict[str, object] | None:
-        entry = user._stands("jax_digits", None)
+        entry = user.stands("jax_digits", None)
         return entry if entry is not None and entry["state"] in states else None
 
     found = wait.until(look, SECONDS, f"the job is {' or '.join(states)}")
@@ -50,7 +50,7 @@ def test_the_example_is_told_measured_and_profiled(user: User) -> None:
 def test_two_workers_go_on_from_the_last_checkpoint_when_one_is_killed(user: User) -> None:
     plan = ("--strategy", "allreduce", "--workers", "2")
     user.types("run", "--detach", *plan, EXAMPLE, "--", "--epochs", "1000000")
-    wait.until(lambda: (user._stands("jax_digits", None) or {}).get("step"), SECONDS, "the first steps")
+    wait.until(lambda: (user.stands("jax_digits", None) or {}).get("step"), SECONDS, "the first steps")
     assert user.json("checkpoint", "jax_digits")
     [path] = (user.home / "runs").glob("*/run.sqlite")
 
@@ -74,7 +74,7 @@ def test_two_workers_go_on_from_the_last_checkpoint_when_one_is_killed(user: Use
 
 def test_a_stopped_run_goes_on_where_it_was(user: User) -> None:
     user.types("run", "--detach", EXAMPLE, "--", "--epochs", "1000000")
-    wait.until(lambda: (user._stands("jax_digits", None) or {}).get("step"), SECONDS, "the first steps")
+    wait.until(lambda: (user.stands("jax_digits", None) or {}).get("step"), SECONDS, "the first steps")
     user.types("stop", "jax_digits")
     assert state(user, "stopped", "failed", "killed")["state"] == "stopped", user.log("jax_digits")
     [first] = (user.home / "runs").iterdir()

@@ -17,6 +17,7 @@ from headgate.events import (
     Exit,
     Fault,
     Fitted,
+    GpusUsed,
     JobId,
     JobPlanned,
     JobState,
@@ -38,6 +39,9 @@ from headgate.events import (
 )
 from headgate.policies.base import Arrived, Left, Policy, Predicted, Reported, Used
 from headgate.units import say_seconds
+
+_Told = TaskConnected | GpusUsed | TaskJoined | TaskLeaves | CheckpointDone | Usage | Progress
+"""What a task tells, or what is measured of it."""
 
 
 class Controller:
@@ -92,7 +96,7 @@ class Controller:
                     actions += starting.wait(now, found)
             case TaskExited(task, exit):
                 actions += self._exited(turn, task, exit)
-            case TaskConnected() | TaskJoined() | TaskLeaves() | CheckpointDone() | Usage() | Progress():
+            case TaskConnected() | GpusUsed() | TaskJoined() | TaskLeaves() | CheckpointDone() | Usage() | Progress():
                 actions += self._told(turn, event)
             case Fitted(job, work, low, high, asymptote, drops):
                 if (owner := self._jobs.all.get(job)) is not None and owner.tasks:
@@ -118,9 +122,7 @@ class Controller:
 
     # --- what tasks tell --------------------------------------------------------------------------------------------
 
-    def _told(
-        self, turn: Turn, event: TaskConnected | TaskJoined | TaskLeaves | CheckpointDone | Usage | Progress
-    ) -> list[Action]:
+    def _told(self, turn: Turn, event: _Told) -> list[Action]:
         job = self._owner(event.task)
         if job is None:
             return []
@@ -129,6 +131,10 @@ class Controller:
             case TaskConnected():
                 task.connected = True
                 job.met = job.met or task.is_worker
+            case GpusUsed():
+                task.computes_on = event.gpus
+                turn.nodes.add(task.node)
+                turn.moved[job.id] = job
             case TaskJoined():
                 task.joins = False
             case TaskLeaves():

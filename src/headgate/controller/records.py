@@ -29,6 +29,7 @@ class TaskRecord:
 
     Args:
         gpus: Numbers of the GPUs that it may see; None: all of its node.
+        computes_on: Those that it said it uses.
         joins: It waits for the state of others that are at work.
         leaving: It ends before the others, who go on.
         stopping: It was asked to end.
@@ -47,6 +48,7 @@ class TaskRecord:
     threads: int = 0
     entitled: float = 0.0
     used: tuple[float, float] = (0.0, 0.0)  # cores, bytes of memory
+    computes_on: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:

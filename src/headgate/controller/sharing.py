@@ -10,7 +10,7 @@ from headgate.cluster import Node
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order, threads
 from headgate.events import Action, JobId, SetShare, TaskId, Warn
 from headgate.policies.base import Change, Policy
-from headgate.shares import FIELDS, NOTHING, Share, entitled
+from headgate.shares import FIELDS, NOTHING, UNLIMITED, Share, Unlimited, entitled
 
 _SOONEST_SECONDS = 0.1
 """A policy that asks to be asked again at once, or in the past, is asked so much later."""
@@ -119,6 +119,12 @@ class Sharing:
                 if change is not NOTHING or task.id in turn.starting:
                     nodes.add(task.node)
                 task.share = task.share.merged(change)
+        for id, fraction in self._fractions(nodes).items():
+            job = jobs[id.rsplit("/", 1)[0]]
+            change = Share(gpu_fraction=fraction)
+            changed[id] = changed.get(id, NOTHING).merged(change)
+            job.tasks[id].share = job.tasks[id].share.merged(change)
+            concerned[job.id] = job
         cores = self._entitled(nodes)
         for name in nodes:
             for id, (job, task) in self.jobs.on.get(name, {}).items():
@@ -167,6 +173,29 @@ class Sharing:
             if (node := self.nodes.get(name)) is not None and (tasks := self.jobs.on.get(name)):
                 ordered = sorted(tasks.values(), key=lambda task: task[0].number)
                 result |= entitled(node.cores, {task.id: task.share for _, task in ordered})
+        return result
+
+    def _fractions(self, nodes: Iterable[str]) -> dict[TaskId, float | Unlimited]:
+        """What changes of the time that tasks on these nodes have of their GPUs: where several jobs compute on one, it
+        is divided by their weights. Where no weight is granted, and where the policy grants GPUs itself, that stays."""
+        result: dict[TaskId, float | Unlimited] = {}
+        for name in nodes:
+            there = [
+                (job, task, weight)
+                for job, task in self.jobs.on.get(name, {}).values()
+                if task.computes_on
+                and (weight := job.granted.cpu_weight) is not None
+                and job.granted.gpu_fraction is None
+            ]
+            users: dict[int, dict[JobId, float]] = {}
+            for job, task, weight in there:
+                for gpu in task.computes_on:
+                    users.setdefault(gpu, {})[job.id] = weight
+            for _, task, weight in there:
+                fraction = min(weight / sum(users[gpu].values()) for gpu in task.computes_on)
+                wanted = fraction if fraction < 1.0 else UNLIMITED
+                if wanted != (task.share.gpu_fraction or UNLIMITED):
+                    result[task.id] = wanted
         return result
 
 

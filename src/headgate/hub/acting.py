@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from headgate import events
+from headgate.engines.base import LOCAL
 from headgate.engines.launch import inject, launch
 from headgate.errors import HeadgateError
 from headgate.events import Action, Exit, TaskId
 from headgate.hub.attempt import Attempt
 from headgate.hub.choosing import Choosing
 from headgate.hub.engines import Engines
+from headgate.hub.gating import gate, turn_at
 from headgate.hub.hearing import Hearing
 from headgate.hub.ledger import Ledger
 from headgate.hub.nodes import Nodes
@@ -68,8 +70,8 @@ class Acting:
             case events.StartTask():
                 self._start(action)
             case events.SetShare(task, share, threads, entitled, reason):
-                if share != Share():
-                    self._engines.of(task).set_share(task, share)
+                if (boxed := replace(share, gpu_fraction=None)) != Share():  # a gate sees to GPUs
+                    self._engines.of(task).set_share(task, boxed)
                 self._granted(task, share, threads, entitled, reason)
                 _, live = self._ledger.find(task)
                 if live.current is not None:
@@ -141,7 +143,13 @@ class Acting:
         share = self._shares[task] = self._shares.get(task, Share()).merged(change)
         name = task.rsplit("/", 1)[1]
         if live.current is not None and name in live.current.tasks:
-            live.current.tasks[name].threads, live.current.tasks[name].entitled_cores = threads, entitled
+            told = live.current.tasks[name]
+            told.threads, told.entitled_cores = threads, entitled
+            spec, lost = self._engines.spec_of(task), self._engines.of(task).lost()
+            node = self._nodes.get(spec, told.node)
+            turn = turn_at(self._home, told.gpus) if spec == LOCAL else ""
+            told.gate = gate(share, entitled, node.cores if node is not None else None, lost, turn)
+            live.current.hold()
         run.record_share(task, share, threads, entitled, reason)
 
     def _mark(self, action: events.MarkJob) -> None:

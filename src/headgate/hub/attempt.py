@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.events import Progress, TaskId
+from headgate.hub.gating import OPEN, strictest
 from headgate.hub.merging import Course
 from headgate.hub.pace import Pace
 from headgate.hub.peers import Peers
@@ -36,6 +37,9 @@ class LiveTask:
     threads: int = 0
     spin: bool = True
     entitled_cores: float = 0.0
+    gpus: tuple[int, ...] = ()  # that it said it uses
+    gate: Mapping[str, object] = field(default_factory=lambda: OPEN)  # of its own
+    held_by: Mapping[str, object] = field(default_factory=lambda: OPEN)  # that it was told of
     usage: Mapping[Column, float] | None = None
 
     def snapshot(self) -> dict[str, Any]:
@@ -113,6 +117,8 @@ class Attempt:
         self._send(f"{self._job}/{name}", {**self._peers.welcome(name, task.threads), "spin": task.spin})
         if self._together:
             self._send(f"{self._job}/{name}", self._peers.view())
+        task.held_by = OPEN
+        self.hold()
         self._order()
 
     def listen(self, name: str, endpoints: Sequence[str]) -> None:
@@ -137,6 +143,7 @@ class Attempt:
         self._waiting = [each for each in self._waiting if each != name]
         self._served = [each for each in self._served if each != name]
         self._tell()
+        self.hold()
         if name == self._donor:
             self._take_back()
             self._order()
@@ -147,6 +154,19 @@ class Attempt:
             task = self.tasks[name]
             order = {"type": "threads", "threads": task.threads, "spin": task.spin}
             self._send(f"{self._job}/{name}", order)
+
+    def hold(self) -> None:
+        """Tell tasks what their steps are held to, where that has changed. Of workers that wait for each other in every
+        step, one is held for all."""
+        plan = self.plan
+        workers = [each for name, each in self.tasks.items() if name.startswith("worker-") and each.state != "ended"]
+        together = plan.synchronous and not plan.backup_workers and plan.workers > 1
+        whole = strictest([each.gate for each in workers]) if together else OPEN
+        for task in workers:
+            gate = task.gate if not together else whole if task.name == self.lowest else OPEN
+            if task.name in self._connected and gate != task.held_by:
+                task.held_by = gate
+                self._send(f"{self._job}/{task.name}", gate)
 
     # --- joining ----------------------------------------------------------------------------------------------------
 

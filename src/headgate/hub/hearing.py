@@ -97,6 +97,9 @@ class Hearing(Listener):
                     self._step(events.TaskConnected(task, str(message.get("framework"))))
                 case "listening":
                     attempt.listen(name, [str(each) for each in message["endpoints"]])
+                case "gpus":
+                    attempt.tasks[name].gpus = tuple(int(each) for each in message["gpus"])
+                    self._step(events.GpusUsed(task, attempt.tasks[name].gpus))
                 case "joining":
                     attempt.join(name)
                 case "progress":

@@ -78,7 +78,7 @@ class StandIns:
             case "disk_bytes_per_second":
                 return f"disk rate {say_bytes(value)}/s: not limited"
             case "gpu_fraction":
-                return f"GPU fraction {value:g}: not limited"
+                return f"GPU fraction {value:g}: at step boundaries, in scripts that use Headgate's library"
 
     def apply(self, field: Field, value: Value, pids: Sequence[int]) -> str:
         """Put the stand-in of a field into force; returns what is to be said about it, if anything."""

@@ -37,6 +37,10 @@ class Placing:
         self._compared = 0
         self.whole = self._devices.size == 1
 
+    def gpus(self) -> list[int]:
+        """Numbers of this worker's GPUs, as it sees them."""
+        return [device.local_hardware_id for device in jax.local_devices() if device.platform == "gpu"]
+
     def parts(self, size: int) -> int:
         """How many different parts a batch of that size is divided into."""
         return math.gcd(size, self._devices.size)

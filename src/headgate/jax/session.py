@@ -23,10 +23,11 @@ from headgate.jax.passes import Passes
 from headgate.jax.placing import Placing, length
 from headgate.jax.stopping import StopTogether
 from headgate.jax.trained import Trained
-from headgate.task import Channel, Progress, Saver, Stop, TaskEnvironment, plan_of
+from headgate.task import Channel, Gate, Progress, Saver, Stop, TaskEnvironment, plan_of
 from headgate.task.measured import FIRST_STEPS
 
 _FLUSH_SECONDS = 2.0
+_wait: Any = jax.block_until_ready
 _MOST_AHEAD = 1000
 """Reports whose losses are not computed yet past which the oldest is waited for."""
 
@@ -91,6 +92,8 @@ class Session:
             environment.mode, lambda: self._trained, lambda: (self._steps, self._epoch), self._placing, channel.send
         )
         self._meter = Meter(self._costs.stepped)
+        self._computed: Any = ()
+        self._gate = Gate(channel, lambda: _wait(self._computed), self._placing.gpus)
         atexit.register(self.close)
 
     # --- what the script calls ---------------------------------------------------------------------------------------
@@ -176,6 +179,8 @@ class Session:
         self._tell()
         if self._profiling and self._meter.steps >= FIRST_STEPS:
             self._end()
+        self._computed = loss, metrics  # not the state, whose memory the next step may need
+        self._gate.boundary()
         if self._stops_here():
             self._save(self._channel.stopping or "stop")
             self._end()
@@ -204,6 +209,7 @@ class Session:
 
     def _end_epoch(self, epoch: int) -> None:
         self._meter.drop()
+        self._gate.pause()
         self._tell()
         stops = self._stops_here()
         asked = self._channel.take_checkpoint()

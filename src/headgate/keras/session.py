@@ -18,7 +18,7 @@ from headgate.keras.agreement import Agreement
 from headgate.keras.costs import Costs
 from headgate.keras.meter import Meter, is_warm
 from headgate.keras.trained import Trained, random_states, restore_random
-from headgate.task import Channel, Progress, Stop, TaskEnvironment
+from headgate.task import Channel, Gate, Progress, Stop, TaskEnvironment
 from headgate.task.measured import FIRST_STEPS, Step
 from headgate.task.saving import Saver
 
@@ -86,6 +86,8 @@ class Session:
         self._progress.samples = resume.place["samples"] if resume else None
         self.costs = Costs(self.trained, environment.mode)
         self.meter = Meter(self._measured, every_step=self.profiling)
+        self._latest: Any = None
+        self._gate = Gate(channel, lambda: backends.numbers([self._latest]), backends.gpus)
         self._profiled = False
         self._phase = -1
         self._epoch: int | None = None
@@ -141,6 +143,8 @@ class Session:
         if samples:
             self._progress.samples = (self._progress.samples or 0) + samples
         self._progress.report(loss, metrics)
+        self._latest = loss
+        self._gate.boundary()
         self.meter.begin()
 
     def due(self) -> bool:
@@ -162,6 +166,7 @@ class Session:
     def end_epoch(self, epoch: int, metrics: Mapping[str, Any]) -> None:
         """An epoch is over: save and obey."""
         self.meter.drop()
+        self._gate.pause()
         if metrics:
             others = {name: value for name, value in metrics.items() if name != "loss"}
             self._progress.report(metrics.get("loss"), others)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from headgate.task.channel import Channel
 from headgate.task.environment import TaskEnvironment
 from headgate.task.fit import LineFit, fit_line
+from headgate.task.gate import Gate
 from headgate.task.part import end_failed, plan_of, workers_gone
 from headgate.task.progress import Progress
 from headgate.task.saving import Saver
@@ -16,6 +17,7 @@ from headgate.task.stop import PeerLost, Stop
 
 __all__ = [
     "Channel",
+    "Gate",
     "LineFit",
     "PeerLost",
     "Progress",

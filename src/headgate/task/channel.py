@@ -19,6 +19,7 @@ from typing import Any
 
 from headgate import __version__
 from headgate.task.environment import TaskEnvironment
+from headgate.task.grants import Grant
 
 PROTOCOL = 1
 _CONNECT_SECONDS = 5.0
@@ -38,6 +39,7 @@ class Channel:
         welcome: The engine's greeting; empty until it came.
         peers: The latest view of the job's tasks; empty until one came.
         spin: Whether compute threads that wait may spin; no, where others want the cores.
+        gate: What steps are held to; None: to nothing.
         state: The checkpoint that a task which joins others starts from; empty until it was told.
         watcher: Where set, called from the reading thread with each view and each `state`; must not block.
     """
@@ -49,6 +51,7 @@ class Channel:
         self.welcome: Mapping[str, Any] = {}
         self.peers: Mapping[str, Any] = {}
         self.spin = True
+        self.gate: Grant | None = None
         self.state = ""
         self.watcher: Callable[[Mapping[str, Any]], None] | None = None
         self._threads: int | None = None
@@ -246,6 +249,8 @@ class Channel:
                     self._checkpoint = True
             elif kind == "stop":
                 self.stopping = "stop"
+            elif kind == "gate":
+                self.gate = Grant.read(message)
             elif kind == "peers":
                 self.peers = message
             elif kind == "state":
@@ -264,6 +269,7 @@ class Channel:
                 self.pending_since = time.monotonic()
                 self.pending = True
             self._closed = True
+            self.gate = None
             self._unsent.clear()
             self._connection.close()
             os.close(self._wake_read)
@@ -278,6 +284,7 @@ class Channel:
             self._connection.close()
         self.pending = False
         self.stopping = ""
+        self.gate = None
 
 
 def _plain(value: object) -> object:

@@ -16,7 +16,7 @@ from typing import Any, Callable, Optional
 import torch
 from torch import nn
 
-from headgate.task import Channel, Progress, Stop, TaskEnvironment
+from headgate.task import Channel, Gate, Progress, Stop, TaskEnvironment
 from headgate.torch import batches, checkpoints
 from headgate.torch.backend import Movement
 from headgate.torch.distributed import Worker, plan_of, state_to_join
@@ -25,6 +25,7 @@ from headgate.torch.loaders import Loaders
 from headgate.torch.measuring import Measuring, numbers
 from headgate.torch.orders import AgreedOrders
 from headgate.torch.reduce import Exchange
+from headgate.torch.rng import cuda_in_use
 from headgate.torch.saving import Saver
 from headgate.torch.spinning import Spinning
 from headgate.torch.trained import Trained
@@ -68,6 +69,7 @@ class Session:
         if self._sweep is not None:
             self._loaders.source = self._sweep.source
         self._spinning = Spinning()
+        self._gate = Gate(channel, _settle, self._trained.gpus)
         self._stepped = False
         self._hooked = False
         self._fed: set[int] = set()
@@ -198,6 +200,7 @@ class Session:
         self._meter.end()
         if self._sweep is not None and self._sweep.done:
             self._end()
+        self._gate.boundary()
         self._meter.begin()
 
     def fetching(self, iteration: Iteration) -> None:
@@ -323,6 +326,7 @@ class Session:
 
     def _end_epoch(self, epoch: int) -> None:
         self._meter.end()
+        self._gate.pause()
         self._progress.flush()
         self._loaders.disarm()
         self._stepped = False
@@ -399,3 +403,9 @@ class Session:
         if text not in self._noted:
             self._noted.add(text)
             self._channel.send({"type": "note", "text": text})
+
+
+def _settle() -> None:
+    """Wait for what was started on a GPU."""
+    if cuda_in_use():
+        torch.cuda.synchronize()

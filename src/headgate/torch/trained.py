@@ -51,6 +51,11 @@ class Trained:
             if self._resume is not None and name in self._resume["kept"]:
                 self._load("kept", name, kept, name)
 
+    def gpus(self) -> set[int]:
+        """Numbers of the GPUs that its models are on, as this process sees them."""
+        found = (next(model.parameters(), None) for model in self.models)
+        return {each.device.index for each in found if each is not None and each.is_cuda}
+
     def state_dicts(self) -> dict[str, Any]:
         """State dicts by section of a checkpoint."""
         return {

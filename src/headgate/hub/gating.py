@@ -1,0 +1,58 @@
+"""What the steps of a task are held to, where nothing else divides what it uses (docs/shares.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from headgate.shares import Share
+
+OPEN: Mapping[str, object] = {"type": "gate"}
+"""Nothing is held."""
+_TURNS = "turns"
+
+
+def gate(
+    share: Share, entitled_cores: float, node_cores: float | None, lost: Sequence[str], turn: str
+) -> Mapping[str, object]:
+    """The `gate` message for a task.
+
+    Args:
+        share: What it is granted.
+        entitled_cores: What its weight and cap come to.
+        node_cores: Cores of its node; None: it is gone.
+        lost: What its engine cannot control.
+        turn: Path of the file by which the tasks on its GPU take turns; empty: they cannot.
+    """
+    if isinstance(share.gpu_fraction, int | float) and share.gpu_fraction < 1:
+        return {"type": "gate", "fraction": share.gpu_fraction, **({"turn": turn} if turn else {})}
+    divided = not any(line.startswith("CPU weight") for line in lost)
+    if divided or node_cores is None or entitled_cores > node_cores - 1e-9:
+        return OPEN
+    return {"type": "gate", "cores": entitled_cores}
+
+
+def turn_at(home: Path, gpus: Sequence[int]) -> str:
+    """Path of the file by which the tasks on these GPUs of this machine take turns; empty where there is none.
+
+    Args:
+        home: Headgate's folder.
+        gpus: Numbers of the GPUs that a task uses.
+    """
+    if not gpus:
+        return ""
+    folder = home / _TURNS
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError:  # the disk is full: steps are held all the same, but may overlap
+        return ""
+    return str(folder / f"gpu-{min(gpus)}")
+
+
+def strictest(gates: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
+    """What one worker that the others wait for is held to, so that each of them is held to its own at least."""
+    for field in ("fraction", "cores"):
+        held = [(float(str(each[field])), each) for each in gates if field in each]
+        if held:
+            return min(held, key=lambda pair: pair[0])[1]
+    return OPEN

@@ -1,0 +1,130 @@
+"""Holds a task at its step boundaries to what it is granted: a fraction of the time, or of the CPU.
+
+For what no cgroup divides: a GPU, and the CPU where no cgroup can be written. A step is never cut short, so that what
+one took too much is made up for before the next one begins.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from headgate.task.grants import Bucket, Grant, Turns
+
+if TYPE_CHECKING:
+    from headgate.task.channel import Channel
+
+
+_LOOKS = 20
+"""Boundaries at which is looked which GPUs the task uses, until it uses one."""
+
+
+class Gate:
+    """The gate of one task; costs a comparison a step where nothing is held back.
+
+    Args:
+        channel: Where grants come in. An order that comes meanwhile ends a hold: it is obeyed first.
+        settle: Called before a step counts as over: waits for what it has started on a device.
+        gpus: Numbers of the GPUs that the task uses, as it sees them; the engine is told of them, once.
+        clock: Seconds, never going back.
+        used: CPU seconds that this process has used.
+
+    Attributes:
+        held: Seconds that steps were held so far.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        settle: Callable[[], object] | None = None,
+        gpus: Callable[[], Iterable[int]] = tuple,
+        clock: Callable[[], float] = time.monotonic,
+        used: Callable[[], float] = time.process_time,
+    ) -> None:
+        self._channel = channel
+        self._settle = settle
+        self._gpus = gpus
+        self._looks = _LOOKS
+        self._clock = clock
+        self._used = used
+        self._grant: Grant | None = None
+        self._regulator: Bucket | Turns | None = None
+        self._known_since = -1.0
+        self.held = 0.0
+
+    def boundary(self) -> None:
+        """A step is over, and the next one is about to begin: returns when it may."""
+        if self._looks:
+            self._look()
+        if self._channel.gate is None and self._grant is None:
+            return
+        if self._settle is not None:
+            self._settle()
+        began = self._clock()
+        if self._regulator is not None:
+            self._regulator.over(began, self._used())
+        self._hold()
+        self.held += self._clock() - began
+
+    def pause(self) -> None:
+        """What comes next is no step: let others have the device meanwhile."""
+        if self._regulator is not None:
+            self._regulator.over(self._clock(), self._used())
+            self._regulator.release()
+
+    def _look(self) -> None:
+        self._looks -= 1
+        if found := sorted(self._gpus()):
+            self._looks = 0
+            self._channel.send({"type": "gpus", "gpus": [_number(each) for each in found]})
+
+    def _hold(self) -> None:
+        channel, first = self._channel, self._regulator is None
+        while True:
+            grant = self._follow()
+            if grant is None or self._regulator is None:
+                return
+            seconds = self._regulator.wait(self._clock(), self._used())
+            # The first step under a gate is not held: what it costs is not known.
+            if seconds <= 0.0 or (first and isinstance(self._regulator, Bucket)) or self._is_ordered():
+                return
+            self._stay(grant, seconds)
+            if not channel.connected:
+                return
+
+    def _stay(self, grant: Grant, seconds: float) -> None:
+        self._channel.wait_for(lambda: self._channel.gate is not grant or self._is_news(), seconds)
+
+    def _is_news(self) -> bool:
+        """Whether something was asked for that has not ended a hold yet."""
+        return self._channel.pending and self._channel.pending_since != self._known_since
+
+    def _is_ordered(self) -> bool:
+        """The same, said once: what stays to be obeyed, as at the end of an epoch, does not open the gate for good."""
+        ordered = self._is_news()
+        if ordered:
+            self._known_since = self._channel.pending_since
+        return ordered or bool(self._channel.stopping)
+
+    def _follow(self) -> Grant | None:
+        """What is granted now, with what sees to it."""
+        grant = self._channel.gate
+        if grant is self._grant:
+            return grant
+        before, self._grant = self._regulator, grant
+        if before is not None and grant is not None and before.follows(grant, self._clock(), self._used()):
+            return grant
+        if before is not None:
+            before.close()
+        self._regulator = None
+        if grant is not None:
+            self._regulator = Turns.open(grant) or Bucket(grant, self._clock(), self._used())
+        return grant
+
+
+def _number(index: int) -> int:
+    """The number that a GPU has on its node, of one that this process calls by another."""
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    return int(seen[index]) if index < len(seen) and seen[index].strip().isdigit() else index

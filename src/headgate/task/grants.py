@@ -1,0 +1,177 @@
+"""What a gate lets through, and how that is kept to: by a bucket of time, or by taking turns."""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+BURST_SECONDS = 1.0
+"""Of what was granted and not used, so much at the most may be made up for later."""
+MOST_HELD_SECONDS = 30.0
+"""Longest that a boundary is held: the other workers of a job wait for it in the midst of a step."""
+ROUND_SECONDS = 1.0
+"""How long a round of turns takes: of it each task has its fraction."""
+MOST_WAITED_SECONDS = 10.0
+"""Longest that a turn is waited for: who has it may do something else than steps."""
+_ASIDE_SECONDS = 0.01
+"""How long whoever had its turn leaves the device to others: longer than they take to notice."""
+_NOTICE_SECONDS = 0.002
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What a gate lets through.
+
+    Args:
+        rate: The fraction of time in which steps may run; or, of `cores`, CPU seconds a second.
+        cores: Whether CPU time counts, and not that of the clock.
+        turn: Path of a file by whose lock the tasks on a device take turns; empty: they do not.
+    """
+
+    rate: float
+    cores: bool = False
+    turn: str = ""
+
+    @classmethod
+    def read(cls, message: Mapping[str, Any]) -> Grant | None:
+        """What a `gate` message grants; None where it lifts the gate, or says nothing that makes sense."""
+        for name in ("fraction", "cores"):
+            rate = message.get(name)
+            if isinstance(rate, (int, float)) and math.isfinite(rate) and rate > 0:
+                return cls(float(rate), name == "cores", str(message.get("turn") or ""))
+        return None
+
+
+class Bucket:
+    """How far a task is ahead of what it is granted: a token bucket that a step may overdraw.
+
+    Args:
+        grant: What it is granted.
+        now: Seconds on any clock.
+        used: CPU seconds that the task has used so far.
+    """
+
+    def __init__(self, grant: Grant, now: float, used: float) -> None:
+        self._grant = grant
+        self._left = 0.0
+        self._now, self._used = now, used
+
+    def over(self, now: float, used: float) -> None:
+        """A step is over, which began when `wait` had said so."""
+        self._pass(now, used, ran=True)
+
+    def wait(self, now: float, used: float) -> float:
+        """Seconds after which to ask again whether the next step may begin; 0: it may."""
+        self._pass(now, used, ran=False)
+        seconds = -self._left / self._grant.rate
+        return seconds if seconds > 1e-6 else 0.0
+
+    def follows(self, grant: Grant, now: float, used: float) -> bool:
+        """Go by another grant; whether that can be done."""
+        if grant.turn or grant.cores != self._grant.cores:
+            return False
+        self._pass(now, used, ran=False)
+        self._grant = grant
+        return True
+
+    def release(self) -> None:
+        """Others need not wait for this task."""
+
+    def close(self) -> None:
+        """It is no longer used."""
+
+    def _pass(self, now: float, used: float, ran: bool) -> None:
+        passed, rate = max(now - self._now, 0.0), self._grant.rate
+        cost = used - self._used if self._grant.cores else passed if ran else 0.0
+        most = max(BURST_SECONDS, cost)  # what a step longer than that waited for is its own
+        self._left = min(max(self._left + rate * passed - cost, -rate * MOST_HELD_SECONDS), most)
+        self._now, self._used = now, used
+
+
+class Turns:
+    """Steps of one task at a time on a device: a round robin in which each has its fraction of a round, by a lock.
+
+    What one leaves the others use: whoever waits alone goes on. A step that is longer than a turn is made up for by
+    turns that are left out (deficit round robin, Shreedhar and Varghese 1995).
+
+    Args:
+        grant: What it is granted.
+        file: Descriptor of the file that is locked; owned by this object.
+    """
+
+    def __init__(self, grant: Grant, file: int) -> None:
+        self._grant = grant
+        self._file = file
+        self._has = False
+        self._left = 0.0  # of its turn
+        self._began = 0.0
+        self._again_at = float("-inf")
+        self._waits_since: float | None = None
+
+    @classmethod
+    def open(cls, grant: Grant) -> Turns | None:
+        """Turns by the lock that a grant names; None where there is none, or it cannot be reached from here."""
+        if not grant.turn:
+            return None
+        try:
+            return cls(grant, os.open(grant.turn, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError:  # as in a container, or on another machine
+            return None
+
+    def over(self, now: float, used: float) -> None:
+        """A step is over, which began when `wait` had said so."""
+        if not self._has:
+            return
+        self._left -= max(now - self._began, 0.0)
+        self._began = now
+        if self._left <= 0.0:
+            self.release()
+            self._again_at = now + _ASIDE_SECONDS
+
+    def wait(self, now: float, used: float) -> float:
+        """Seconds after which to ask again whether the next step may begin; 0: it may."""
+        if self._waits_since is None:
+            self._waits_since = now
+        if not self._has:
+            if now < self._again_at:
+                return self._again_at - now
+            if self._locked():
+                self._left = min(self._left, 0.0) + self._grant.rate * ROUND_SECONDS
+                if self._left <= 0.0:
+                    self.release()
+                    self._again_at = now + _ASIDE_SECONDS
+                    return _ASIDE_SECONDS
+            elif now - self._waits_since < MOST_WAITED_SECONDS:
+                return _NOTICE_SECONDS
+        self._waits_since, self._began = None, now
+        return 0.0
+
+    def follows(self, grant: Grant, now: float, used: float) -> bool:
+        """Go by another grant; whether that can be done."""
+        if grant.turn != self._grant.turn:
+            return False
+        self._grant = grant
+        return True
+
+    def release(self) -> None:
+        """Others need not wait for this task."""
+        if self._has:
+            self._has = False
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """It is no longer used."""
+        self.release()
+        os.close(self._file)
+
+    def _locked(self) -> bool:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # another one's turn
+            return False
+        self._has = True
+        return True

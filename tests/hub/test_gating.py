@@ -1,0 +1,102 @@
+"""What steps are held to: told by a real hub to jobs on one device, and to whom of several tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from tests.hub.user import SECONDS, User
+
+from headgate.hub.attempt import Attempt
+from headgate.hub.gating import OPEN, gate
+from headgate.jobs import ProgressRule
+from headgate.plans import Plan
+from headgate.shares import UNLIMITED, Share
+from headgate.telemetry.patterns import ProgressReader
+from headgate.testing import wait
+
+STEPS = """
+    import time
+    from headgate.task import Channel, Gate, Progress, TaskEnvironment
+
+    channel = Channel.open(TaskEnvironment.claim(), "none", "", None)
+    gate = Gate(channel, gpus=lambda: [0])  # so it says; what it does there is to sleep
+    progress = Progress(channel.send, list)
+    while not channel.stopping:
+        time.sleep(0.01)
+        progress.step += 1
+        progress.report(1.0, {})
+        gate.boundary()
+"""
+
+
+def test_two_jobs_on_one_gpu_alternate_by_their_priorities_and_one_alone_has_all_of_it(user: User) -> None:
+    user.write("a.py", STEPS)
+    user.write("b.py", STEPS)
+    user.write("jobs.yaml", "jobs: [{script: a.py, priority: 3}, {script: b.py}]")
+    user.detaches("jobs.yaml")
+
+    def steps(job: str) -> int:
+        return int((user.stands(job) or {}).get("step") or 0)
+
+    wait.until(lambda: (user.home / "turns" / "gpu-0").exists() and steps("a") and steps("b"), SECONDS, "both step")
+    before = steps("a"), steps("b")
+    wait.until(lambda: steps("a") + steps("b") > sum(before) + 700, SECONDS, "steps are done")
+    a, b = steps("a") - before[0], steps("b") - before[1]
+    assert a / (a + b) == pytest.approx(0.75, abs=0.05)
+    user.types("stop", "a")
+    alone = steps("b")
+    user.sees_state("a", "stopped")
+    wait.until(lambda: steps("b") > alone + 100, SECONDS, "it goes on")
+    user.types("stop", "b")
+    user.sees_state("b", "stopped")
+
+
+NO_CGROUP = ("CPU weight: nice stands in, which without root can only go up: no cgroup",)
+
+
+@pytest.mark.parametrize(
+    ("share", "entitled", "boxless", "expected"),
+    [
+        (Share(cpu_weight=100.0), 1.5, True, {"cores": 1.5}),
+        (Share(cpu_weight=100.0), 2.0, True, {}),
+        (Share(cpu_weight=100.0), 1.5, False, {}),
+        (Share(gpu_fraction=0.25), 1.5, False, {"fraction": 0.25, "turn": "/turn"}),
+        (Share(gpu_fraction=0.25), 1.5, True, {"fraction": 0.25, "turn": "/turn"}),
+        (Share(gpu_fraction=UNLIMITED), 2.0, True, {}),
+    ],
+)
+def test_a_gate_stands_in_for_what_nothing_else_divides(
+    share: Share, entitled: float, boxless: bool, expected: Mapping[str, Any]
+) -> None:
+    assert gate(share, entitled, 2.0, NO_CGROUP if boxless else (), "/turn") == {"type": "gate", **expected}
+
+
+@pytest.mark.parametrize(("synchronous", "held"), [(True, ["worker-1"]), (False, ["worker-1", "worker-2"])])
+def test_of_workers_that_wait_for_each_other_the_first_is_held_for_all(synchronous: bool, held: list[str]) -> None:
+    sent: list[tuple[str, object]] = []
+
+    def send(task: str, message: Mapping[str, object]) -> None:
+        if message["type"] == "gate":
+            sent.append((task.rsplit("/", 1)[1], message.get("fraction")))
+
+    plan = Plan(strategy="ps", workers=3, servers=1, batch_per_worker=None, synchronous=synchronous)
+    attempt = Attempt("r/a", 1, plan, True, send)
+    for name in ("worker-0", "worker-1", "worker-2"):
+        attempt.start(name, "here", "", ProgressReader(ProgressRule()), False)
+        attempt.connect(name)
+    assert sent == []
+    for name, fraction in (("worker-0", 0.5), ("worker-1", 0.25), ("worker-2", 0.3)):
+        attempt.tasks[name].gate = {"type": "gate", "fraction": fraction}
+    attempt.hold()
+    attempt.hold()
+    told = [("worker-0", 0.25)] if synchronous else [("worker-0", 0.5), ("worker-1", 0.25), ("worker-2", 0.3)]
+    assert sent == told
+    sent.clear()
+    attempt.leave("worker-0", well=False)
+    assert [name for name, _ in sent] == (held if synchronous else [])
+    attempt.tasks["worker-1"].gate = attempt.tasks["worker-2"].gate = OPEN
+    sent.clear()
+    attempt.hold()
+    assert sent == [(name, None) for name in held]

@@ -1,0 +1,218 @@
+"""What a task is held to at its step boundaries."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headgate.task import Channel, Gate, TaskEnvironment
+from headgate.task.grants import MOST_HELD_SECONDS, Grant, Turns
+from headgate.testing import wait
+from headgate.testing.listener import ChannelListener
+
+
+class Engine:
+    """What a gate sees of the channel, and of the time: waiting takes none, and tells when which order comes."""
+
+    def __init__(self, **grant: float) -> None:
+        self.gate = Grant.read(grant) if grant else None
+        self.pending, self.pending_since, self.stopping, self.connected = False, 0.0, "", True
+        self.now = self.cpu = 0.0
+        self.sent: list[dict[str, object]] = []
+        self.at: list[tuple[float, Callable[[], None]]] = []
+
+    def wait_for(self, condition: Callable[[], bool], seconds: float) -> bool:
+        ends = self.now + seconds
+        while self.at and self.at[0][0] <= ends and not condition():
+            self.now, act = self.at.pop(0)
+            act()
+        if not condition():
+            self.now = ends
+        return condition()
+
+    def send(self, message: dict[str, object]) -> None:
+        self.sent.append(message)
+
+    def order(self) -> None:
+        self.pending, self.pending_since = True, self.now
+
+    def grant(self, **grant: float) -> Callable[[], None]:
+        def act() -> None:
+            self.gate = Grant.read(grant)
+
+        return act
+
+
+def gate_of(engine: Engine, **more: object) -> Gate:
+    return Gate(engine, clock=lambda: engine.now, used=lambda: engine.cpu, **more)  # type: ignore[arg-type]
+
+
+def steps(engine: Engine, gate: Gate, count: int, seconds: float, cpu: float = 0.0) -> float:
+    """Take steps; how long they and the holds between them took."""
+    began = engine.now
+    for _ in range(count):
+        engine.now += seconds
+        engine.cpu += cpu
+        gate.boundary()
+    return engine.now - began
+
+
+@pytest.mark.parametrize("fraction", [0.25, 0.5, 0.9])
+def test_steps_run_for_their_fraction_of_time(fraction: float) -> None:
+    engine = Engine(fraction=fraction)
+    gate = gate_of(engine)
+    assert steps(engine, gate, 1, 5.0) == 5.0  # the first is not held
+    for seconds in (0.01, 0.3, 2.0):  # the same for steps of any length
+        assert 100 * seconds / steps(engine, gate, 100, seconds) == pytest.approx(fraction, abs=0.001)
+
+
+def test_of_cores_what_counts_is_cpu_time() -> None:
+    engine = Engine(cores=1.5)
+    gate = gate_of(engine)
+    steps(engine, gate, 1, 0.1, cpu=0.2)
+    assert steps(engine, gate, 20, 0.1, cpu=0.15) == pytest.approx(2.0)  # no more than granted: never held
+    assert steps(engine, gate, 20, 0.1, cpu=0.2) == pytest.approx(20 * 0.2 / 1.5)
+
+
+def test_what_was_not_used_is_made_up_for_only_in_part() -> None:
+    engine = Engine(cores=1.0)
+    gate = gate_of(engine)
+    steps(engine, gate, 1, 0.1)
+    steps(engine, gate, 1, 100.0)  # a long wait for input
+    took = steps(engine, gate, 30, 0.1, cpu=0.2)
+    assert took == pytest.approx(30 * 0.2 - 1.0)
+
+
+def test_a_change_counts_while_a_step_is_held_and_a_gate_that_is_lifted_lets_it_go() -> None:
+    engine = Engine(fraction=0.1)
+    gate = gate_of(engine)
+    steps(engine, gate, 1, 1.0)
+    engine.at = [(3.0, engine.grant(fraction=0.5))]
+    # 0.9 s over after the step, 0.1 s of it made up for in the first of its second: the rest at 0.5.
+    assert steps(engine, gate, 1, 1.0) == pytest.approx(1.0 + 1.0 + (0.9 - 0.1) / 0.5)
+    engine.at = [(engine.now + 1.2, engine.grant())]
+    assert steps(engine, gate, 1, 1.0) == pytest.approx(1.2)
+    assert steps(engine, gate, 5, 1.0) == pytest.approx(5.0)
+    assert gate.held == pytest.approx(1.0 + 1.6 + 0.2)
+
+
+def test_an_order_ends_a_hold_once_and_what_is_owed_stays_owed() -> None:
+    engine = Engine(fraction=0.5)
+    gate = gate_of(engine)
+    steps(engine, gate, 1, 1.0)
+    engine.at = [(2.25, engine.order)]
+    assert steps(engine, gate, 1, 1.0) == pytest.approx(1.25)
+    # It is to be obeyed at the end of the epoch, and does not open the gate until then.
+    assert steps(engine, gate, 2, 1.0) == pytest.approx(4.75)
+    engine.stopping = "stop"
+    assert steps(engine, gate, 3, 1.0) == pytest.approx(3.0)
+
+
+def test_a_boundary_is_not_held_for_long_however_long_a_step_was() -> None:
+    engine = Engine(fraction=0.05)
+    gate = gate_of(engine)
+    steps(engine, gate, 1, 1.0)
+    assert steps(engine, gate, 1, 600.0) == pytest.approx(600.0 + MOST_HELD_SECONDS)
+
+
+def test_turns_divide_a_device_by_fractions_whatever_the_length_of_steps(tmp_path: Path) -> None:
+    engine = Engine()
+    shares = {"a": (0.6, 0.05), "b": (0.3, 0.7), "c": (0.1, 0.02)}
+    had = dict.fromkeys(shares, 0.0)
+    grants = {name: Grant(rate, turn=str(tmp_path / "turn")) for name, (rate, _) in shares.items()}
+    turns = {name: Turns.open(grant) for name, grant in grants.items()}
+    again = dict.fromkeys(shares, 0.0)
+    running: tuple[str, float] | None = None
+    while engine.now < 400.0:
+        if running is not None:
+            name, engine.now = running
+            turns[name].over(engine.now, 0.0)  # type: ignore[union-attr]
+            had[name] += shares[name][1]
+            again[name], running = engine.now, None
+        for name in sorted(again, key=again.__getitem__):
+            if running is None or again[name] <= engine.now:
+                engine.now = max(engine.now, again[name]) if running is None else engine.now
+                seconds = turns[name].wait(engine.now, 0.0)  # type: ignore[union-attr]
+                again[name] = engine.now + seconds
+                if seconds == 0.0:
+                    assert running is None, "two run at once"
+                    running = name, engine.now + shares[name][1]
+    for name, (rate, _) in shares.items():
+        assert had[name] / engine.now == pytest.approx(rate, abs=0.05)
+
+
+def test_the_engine_is_told_once_of_the_gpus_that_a_task_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    engine, seen = Engine(), list[int]()
+    gate = gate_of(engine, gpus=lambda: seen)
+    steps(engine, gate, 2, 1.0)
+    seen.append(1)
+    steps(engine, gate, 3, 1.0)
+    assert engine.sent == [{"type": "gpus", "gpus": [5]}]
+
+
+HELD = """
+import time
+from headgate.task import Channel, Gate, Progress, TaskEnvironment
+
+channel = Channel.open(TaskEnvironment.claim(), "none", "", None)
+gate, progress = Gate(channel), Progress(channel.send, list)
+while not channel.stopping:
+    time.sleep(0.01)
+    progress.step += 1
+    progress.report(1.0, {})
+    gate.boundary()
+"""
+
+
+def test_two_processes_that_take_turns_get_what_they_are_granted(tmp_path: Path) -> None:
+    """Steps that only sleep, on a device that is none: what counts is when they run."""
+    listeners = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        listeners.append(ChannelListener(tmp_path / name, welcome={"plan": {}, "threads": 1}))
+    grants = [{"type": "gate", "fraction": part, "turn": str(tmp_path / "turn")} for part in (0.75, 0.25)]
+    processes = []
+    try:
+        for listener in listeners:
+            environment = {"PYTHONPATH": ":".join(sys.path), **listener.environment()}
+            processes.append(subprocess.Popen([sys.executable, "-c", HELD], env=environment))
+        for listener in listeners:
+            listener.wait_for("progress")
+        for listener, grant in zip(listeners, grants, strict=True):
+            listener.send(grant)
+
+        def done() -> list[int]:
+            return [listener.of("progress")[-1]["step"] for listener in listeners]
+
+        before = done()
+        wait.until(lambda: sum(done()) - sum(before) > 600, 60, "steps are done")
+        first, second = (after - before for after, before in zip(done(), before, strict=True))
+        assert first / (first + second) == pytest.approx(0.75, abs=0.05)
+        listeners[1].send({"type": "stop"})  # whoever waits for its turn too
+        assert processes[1].wait(10) == 0
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+        for listener in listeners:
+            listener.close()
+
+
+def test_a_gate_comes_down_the_channel_and_goes_with_the_engine(tmp_path: Path) -> None:
+    with ChannelListener(tmp_path, welcome={}) as listener:
+        channel = Channel.open(TaskEnvironment.read(listener.environment()), "torch", "2.0", 7)
+        wait.until(lambda: channel.welcome)
+        listener.send({"type": "gate", "fraction": 0.25, "turn": "/x"})
+        wait.until(lambda: channel.gate == Grant(0.25, turn="/x"))
+        listener.send({"type": "gate", "fraction": "much"})
+        wait.until(lambda: channel.gate is None)
+        listener.send({"type": "gate", "cores": 1.5})
+        wait.until(lambda: channel.gate == Grant(1.5, cores=True))
+        listener.hang_up()
+        wait.until(lambda: not channel.connected)
+        assert channel.gate is None
