@@ -176,3 +176,40 @@ def test_a_plan_that_the_job_states_is_the_only_one(place: Path) -> None:
 def test_a_cluster_that_is_none_is_refused(place: Path) -> None:
     (place / "none.yaml").write_text("nodes: [{name: a, cores: 1}]\n")
     assert "memory: it is missing" in refuses(InvalidFileError, "train.py", "--cluster", "none.yaml")
+
+
+# --- several jobs
+
+
+def test_jobs_that_run_side_by_side_divide_the_nodes(place: Path) -> None:
+    (place / "other.py").write_text("import headgate.torch  # another\n")
+    [job] = api.submission([Job(name="other", script=str(place / "other.py"), workdir=str(place))]).jobs
+    store.save(runs.home() / "profiles", store.key(job, HERE), profile(dense_bytes=2_500_000))
+    told = data("train.py", "other.py", "--cluster", "cluster.yaml")
+    one, two = told["jobs"]
+    assert (one["job"], two["job"]) == ("train", "other")
+    assert {*one["choice"]["plan"]["worker_nodes"]}.isdisjoint(two["choice"]["plan"]["worker_nodes"])
+    assert told["total"] == pytest.approx(one["normalised"] + two["normalised"])
+    text = says("train.py", "other.py", "--cluster", "cluster.yaml")
+    assert text.count("how many     ") == 2
+    assert f"together {told['total']:.2f} times what one of them would have alone" in text
+    message = "found --save with 2 jobs; expected one"
+    assert message in refuses(UsageError, "train.py", "other.py", "--cluster", "cluster.yaml", "--save", "plan.yaml")
+    (place / "jobs.yaml").write_text(
+        "jobs: [{script: train.py, name: a, plan: {strategy: single}}, {script: train.py, name: b}]\n"
+    )
+    assert "job 'a' states its plan" in refuses(UsageError, "jobs.yaml", "--cluster", "cluster.yaml")
+
+
+# --- measurements
+
+
+def test_measuring_makes_no_sense_of_nodes_that_are_not_there_or_of_a_stated_plan(place: Path) -> None:
+    message = refuses(UsageError, "train.py", "--cluster", "cluster.yaml", "--history", "--what-if", "nic=10Gbit")
+    assert "found --history with --what-if" in message
+    assert "describes other machines" in refuses(UsageError, "train.py", "--cluster", "cluster.yaml", "--probe", "2")
+    [stored] = (runs.home() / "profiles").iterdir()
+    told = refuses(UsageError, "--profile", stored.stem[:8], "--probe", "1")
+    assert "found --probe without a script" in told
+    (place / "jobs.yaml").write_text("jobs: [{script: train.py, plan: {strategy: single}}]\n")
+    assert "states its plan" in refuses(UsageError, "jobs.yaml", "--probe", "1")

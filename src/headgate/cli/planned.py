@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import click
@@ -13,8 +13,9 @@ from rich.table import Table
 
 from headgate.jobs import Job
 from headgate.planning.cost import Costs
+from headgate.planning.jointly import Division
 from headgate.planning.search import Found
-from headgate.plans import Prediction
+from headgate.plans import Plan, Prediction
 from headgate.units import say_bytes, say_seconds
 
 _WIDTH = 150  # of the table where the output is no terminal
@@ -22,11 +23,16 @@ _WIDTH = 150  # of the table where the output is no terminal
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A job's candidates on a cluster; the first that is shown is the choice."""
+    """A job's candidates on a cluster; the first that is shown is the choice.
+
+    Args:
+        measured: Samples a second of candidates that were measured, in past runs or by probes.
+    """
 
     job: Job
     costs: Costs
     found: Found
+    measured: Mapping[Plan, Sequence[float]] = field(default_factory=dict)
 
     @property
     def shown(self) -> tuple[Prediction, ...]:
@@ -59,6 +65,39 @@ def show(answer: Answer, before: Answer | None, changes: Sequence[str], explain:
         click.echo(f"\ncandidate {explain}, seconds of a step before any of them hides behind another:")
         for term in answer.costs.explain(answer.shown[explain - 1].plan):
             click.echo(f"  {say_seconds(term.seconds):>9}  {term.resource:8} {term.meaning} ({term.how})")
+
+
+def show_together(answers: Sequence[Answer], division: Division) -> None:
+    """Print the four answers of jobs that run side by side, and how they fare."""
+    for answer, part, fair in zip(answers, division.normalised, division.fair):
+        click.echo(answer.job.name)
+        for line in _words(answer):
+            click.echo(f"  {line}")
+        click.echo(
+            f"  beside others {part:.0%} of what it would have alone; on an equal part of the nodes {fair:.0%}\n"
+        )
+    click.echo(f"together {division.total:.2f} times what one of them would have alone")
+    for note in dict.fromkeys(note for answer in answers for note in answer.costs.notes):
+        click.echo(f"note: {note}")
+
+
+def together_as_data(answers: Sequence[Answer], division: Division, changes: Sequence[str]) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "jobs": [
+            {
+                "job": answer.job.name,
+                "choice": _prediction(answer.found.best),
+                "memory_bytes": answer.costs.memory(answer.found.best.plan),
+                "normalised": part,
+                "fair": fair,
+                "notes": list(answer.costs.notes),
+            }
+            for answer, part, fair in zip(answers, division.normalised, division.fair)
+        ],
+        "total": division.total,
+        "what_if": list(changes),
+    }
 
 
 def _words(answer: Answer) -> list[str]:
@@ -110,6 +149,8 @@ def _table(answer: Answer) -> Table:
     resources = [
         name for name in ("compute", "network", "server", "tasks") if any(name in each.seconds for each in answer.shown)
     ]
+    if answer.measured:
+        table.add_column("measured", no_wrap=True, justify="right")
     for heading in (*(f"{name} s" for name in resources), "binds"):
         table.add_column(heading, no_wrap=True, justify="left" if heading == "binds" else "right")
     kinds = {name: kind.in_words for kind in answer.costs.kinds for name in kind.names}
@@ -127,6 +168,7 @@ def _table(answer: Answer) -> Table:
             ", ".join(f"{count} {kind}" for kind, count in sorted(nodes.items())),
             _round(each.throughput),
             _band(each),
+            *([_mean(answer.measured.get(plan, ()))] if answer.measured else []),
             *(f"{each.seconds.get(name, 0.0):.3g}" for name in resources),
             each.binds,
         )
@@ -137,8 +179,15 @@ def _band(each: Prediction) -> str:
     return f"{_round(each.low)} to {_round(each.high)}"
 
 
+def _mean(rates: Sequence[float]) -> str:
+    return _round(sum(rates) / len(rates)) if rates else ""
+
+
 def _certainty(answer: Answer) -> str:
     found = answer.found
+    if answer.measured:
+        count = sum(map(len, answer.measured.values()))
+        return f"* the choice: the best by the model, which {count} measurement{'s' * (count > 1)} corrected"
     if answer.job.plan is not None:
         return "* the plan that the job states: no other was looked for"
     if found.exact:
@@ -162,6 +211,10 @@ def as_data(answer: Answer, before: Answer | None, changes: Sequence[str], expla
         "bound": found.bound,
         "exact": found.exact,
         "notes": list(answer.costs.notes),
+        "measured": [
+            {"plan": asdict(plan), "throughput": sum(rates) / len(rates), "times": len(rates)}
+            for plan, rates in answer.measured.items()
+        ],
     }
     if before is not None:
         data |= {"what_if": list(changes), "before": _prediction(before.found.best)}

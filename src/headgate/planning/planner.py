@@ -39,6 +39,7 @@ class Planner:
         cluster: Where they are placed; None: nothing is known of their nodes.
         profile: What the job costs; None, or one that has no time of a step: not known.
         seed: Which of the plans of a very large space are looked at, beside the most promising ones.
+        measured_on: The node that the profile was measured on, to compare cores with; None: as the profile says.
 
     Raises:
         ValueError: There is no plan.
@@ -53,6 +54,7 @@ class Planner:
         cluster: Cluster | None = None,
         profile: Profile | None = None,
         seed: int = 0,
+        measured_on: Node | None = None,
     ) -> None:
         self._space = list(dict.fromkeys(space))
         if not self._space:
@@ -68,7 +70,7 @@ class Planner:
         self._costs: Costs | None = None
         if profile is not None and tells(profile):
             there = cluster if cluster is not None else Cluster((Node("node", cores=1.0, memory_bytes=1 << 40),))
-            self._costs = Costs(job or Job(name="job", run="true"), there, profile)
+            self._costs = Costs(job or Job(name="job", run="true"), there, profile, measured_on=measured_on)
 
     def tell(self, plan: Plan, *, throughput: float, step_time: float | None = None) -> None:
         """What a plan was measured to bring; repeated measurements of one plan are averaged.

@@ -1,0 +1,120 @@
+"""Short runs that measure plans, for `headgate plan --probe`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headgate import runs
+from headgate.cluster import Cluster
+from headgate.errors import HeadgateError
+from headgate.hub import api
+from headgate.hub.client import clean, connect_or_start
+from headgate.hub.server import SUBMISSION
+from headgate.jobs import Job
+from headgate.planning.choosing import in_words, samples
+from headgate.planning.correcting import Corrected
+from headgate.profiles import Profile
+from headgate.profiling import history
+from headgate.telemetry.store import RunReader
+
+STEPS = 40
+"""Steps of a job that are enough, once it has made them for `SECONDS`."""
+SECONDS = 3.0
+MOST_SECONDS = 30.0
+"""Longest that a probe may train, and half of the longest that it may take to begin."""
+
+
+def probe(
+    corrected: Corrected, job: Job, cluster: Cluster, profile: Profile, where: Mapping[str, Any], count: int
+) -> None:
+    """Measure the plans that are most worth it, one after the other, each in a run of its own that is ended as soon as
+    it has shown how fast it is.
+
+    Args:
+        corrected: The plans; told what each brought.
+        job: What runs.
+        cluster: Its nodes.
+        profile: What it costs.
+        where: Fields of a `Submission` that say where these are.
+        count: How many plans to measure.
+
+    Raises:
+        HeadgateError: No hub can be started, or it refuses the job.
+    """
+    for number in range(1, count + 1):
+        plan = corrected.planner.ask()
+        if plan is None:
+            break
+        store = _run(replace(job, plan=plan, at=0.0, after=None, retries=0), where)
+        measured = list(history.of_run(store, profile, cluster))
+        if measured:
+            rate = measured[0].throughput
+            corrected.tell(plan, rate)
+            text = samples(rate)
+        else:
+            text = _reason(store)
+            corrected.planner.fail(plan, text)
+        click.echo(f"probe {number} of {count}: {in_words(plan)}: {text}", err=True)
+
+
+def _run(job: Job, where: Mapping[str, Any]) -> Path:
+    """Run a job until it has shown how fast it is; the run's store."""
+    clean()
+    with connect_or_start() as hub:
+        data = SUBMISSION.dump_python(api.submission([job], **where), mode="json")
+        answer = hub.submit(data, None, attach=True)
+        shown = _Shown(time.monotonic())
+        stopped = False
+        try:
+            for message in hub.follow(1.0):
+                if message is not None and message.get("type") == "end":
+                    break
+                if shown.enough(time.monotonic(), _step(message)) and not stopped:
+                    hub.send("stop", run=answer["run"], kill=True)
+                    stopped = True
+        except KeyboardInterrupt:
+            hub.send("stop", run=answer["run"], kill=True)
+            raise
+    return Path(answer["path"]) / runs.STORE
+
+
+@dataclass(slots=True)
+class _Shown:
+    """What a probe has shown so far: when it began, and when it was first seen at which step."""
+
+    begun: float
+    first: tuple[float, int] | None = None
+
+    def enough(self, now: float, step: int | None) -> bool:
+        """Whether it has shown how fast it is, or never will; `step` is the one it is at, None where not known."""
+        if self.first is None:
+            if step:
+                self.first = (now, step)
+            return now - self.begun >= 2 * MOST_SECONDS
+        took = now - self.first[0]
+        return took >= MOST_SECONDS or (step is not None and step - self.first[1] >= STEPS and took >= SECONDS)
+
+
+def _step(message: Mapping[str, Any] | None) -> int | None:
+    if message is None or message.get("type") != "snapshot":
+        return None
+    step = message["jobs"][0]["step"]
+    return int(step) if step is not None else None
+
+
+def _reason(store: Path) -> str:
+    """Why a probe showed nothing."""
+    try:
+        with RunReader(store) as reader:
+            [row] = reader.rows("jobs")
+    except HeadgateError as error:
+        return str(error)
+    if row["state"] == "killed":
+        return "it told of no steps in time; it has to use headgate.torch, .keras or .jax"
+    return f"{row['state']}: {row['reason']}" if row["state"] != "done" else "it ended after too few steps to tell"

@@ -1,0 +1,113 @@
+"""What `headgate plan` is asked to plan: jobs with their profiles, and nodes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from headgate import clusterfile, lab, runs
+from headgate.cli.run import read
+from headgate.cluster import Cluster, Node
+from headgate.errors import NotFoundError, UsageError
+from headgate.hub import api, clusters
+from headgate.jobs import Job
+from headgate.profiles import Profile
+from headgate.profiling import calibration, store
+from headgate.units import size
+
+
+def jobs(
+    scripts: tuple[str, ...],
+    rest: Sequence[str],
+    key: str | None,
+    cores: float | None,
+    memory: str | None,
+    here: Node,
+) -> list[tuple[Job, Profile]]:
+    """The jobs of a command line, each with what it costs.
+
+    Raises:
+        UsageError: It makes no sense.
+        NotFoundError: A profile is not stored.
+    """
+    if not scripts:
+        if key is None:
+            raise UsageError("found neither a script nor --profile; expected one of them")
+        # It is never started: a name for what the profile was measured of.
+        return [(_limited(Job(name="job", run="true"), cores, memory), _stored(key))]
+    found = api.submission(read(scripts, tuple(rest), None, cores, memory)).jobs
+    if key is not None:
+        if len(found) > 1:
+            raise UsageError(f"found --profile with {len(found)} jobs; expected one, or the stored profile of each")
+        return [(found[0], _stored(key))]
+    return [(job, _own(job, rest, here)) for job in found]
+
+
+def _own(job: Job, rest: Sequence[str], here: Node) -> Profile:
+    """The stored profile of a job."""
+    profile = store.load(runs.home() / "profiles", store.key(job, here))
+    if profile is None:
+        name = os.path.relpath(job.script) if job.script is not None else f"job {job.name!r}"
+        words = " ".join(["headgate profile", name, *(("--", *rest) if rest else ())])
+        raise NotFoundError(
+            f"no stored profile of {name}, and without one nothing can be said of its plans; measure it with: {words}"
+        )
+    return profile
+
+
+def _limited(job: Job, cores: float | None, memory: str | None) -> Job:
+    try:
+        return replace(job, limits=replace(job.limits, cores=cores, memory_bytes=size(memory) if memory else None))
+    except ValueError as error:
+        raise UsageError(f"found --memory {memory!r}; {error}") from None
+
+
+def _stored(key: str) -> Profile:
+    """The profile whose key begins so, or that of a file.
+
+    Raises:
+        NotFoundError: There is none, or several.
+    """
+    if key.endswith(".json") or os.sep in key:
+        path = Path(key)
+        profile = store.load(path.parent, path.stem)
+        if profile is None:
+            raise NotFoundError(f"{key} is no profile that can be read; expected what `headgate profile --json` prints")
+        return profile
+    folder = runs.home() / "profiles"
+    found = sorted(path.stem for path in folder.glob("*.json") if path.stem.startswith(key)) if folder.is_dir() else []
+    if len(found) != 1:
+        what = f"{len(found)} profiles whose key begins with" if found else "no stored profile"
+        known = sorted(path.stem[:8] for path in folder.glob("*.json")) if folder.is_dir() else []
+        raise NotFoundError(f"found {what} {key!r}; stored are: {', '.join(known) or 'none'}")
+    profile = store.load(folder, found[0])
+    if profile is None:
+        raise NotFoundError(f"the stored profile {found[0]} cannot be read; measure it again with: headgate profile")
+    return profile
+
+
+def nodes(name: str | None, here: Node) -> Cluster:
+    """The nodes of a file or of a lab that is up; this machine where nothing is said."""
+    if name is None:
+        return Cluster((here,))
+    if Path(name).suffix not in (".yaml", ".yml"):
+        return calibration.calibrated(name, lab.nodes(name), here, runs.home())
+    file = clusterfile.read(name)
+    if not file.lab:
+        return file.cluster
+    return calibration.calibrated(file.name, file.cluster, here, runs.home())
+
+
+def place(name: str | None) -> dict[str, Any]:
+    """Fields of a `Submission` that say where jobs run on these nodes.
+
+    Raises:
+        HeadgateError: They are not there.
+    """
+    if name is None:
+        return {}
+    there, known = clusters.reach(name)
+    return {"cluster": there, "nodes": known}

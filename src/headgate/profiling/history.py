@@ -1,0 +1,147 @@
+"""What plans brought in runs that were: steps a second, by the stores of the runs."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from headgate import runs
+from headgate.cluster import Cluster, Node
+from headgate.errors import HeadgateError
+from headgate.plans import Plan
+from headgate.profiles import Profile
+from headgate.telemetry.store import RunReader
+
+_PLAN = TypeAdapter(Plan)
+_WARM = 5  # reports in which caches fill and FLOPs are counted
+_WINDOWS = 8  # parts of what is left; the median of them leaves out pauses
+_FEWEST_STEPS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a plan brought: samples and seconds of a step, and the run that showed it."""
+
+    plan: Plan
+    throughput: float
+    step_seconds: float
+    run: str
+
+
+def past(profile: Profile, cluster: Cluster, folder: Path) -> list[Measured]:
+    """What plans of the same model brought on nodes of this cluster, as far as these are as they were then.
+
+    Args:
+        profile: Of the model; one with the same framework, layers and parameters is the same.
+        cluster: The nodes.
+        folder: Of the runs.
+    """
+    found = []
+    for path in sorted(folder.glob(f"*/{runs.STORE}")):
+        with suppress(HeadgateError, sqlite3.Error):  # of another version, or being written for the first time
+            found += list(of_run(path, profile, cluster))
+    return found
+
+
+def of_run(store: Path, profile: Profile, cluster: Cluster) -> Iterator[Measured]:
+    """What the plans of a run's jobs brought since each was last started or resized; see `past`.
+
+    Raises:
+        HeadgateError: The store cannot be read.
+    """
+    with RunReader(store) as reader:
+        meta = reader.meta()
+        there = {node["name"]: node for node in json.loads(meta.get("node", "[]"))}
+        jobs = list(reader.rows("jobs"))
+        for row in jobs:
+            plan = _plan(row["plan"])
+            if meta.get("mode") != "run" or plan is None or not _is_of(row["profile"], profile):
+                continue
+            names = {*plan.worker_nodes, *plan.server_nodes}
+            beside = {name for other in jobs if other is not row for name in _nodes(other["plan"])}
+            if names & beside or not _as_they_were(names, there, cluster):
+                continue
+            seconds = _step_seconds(reader, row["name"])
+            samples = _samples(plan, profile)
+            if seconds is not None and samples is not None:
+                yield Measured(plan, samples / seconds, seconds, store.parent.name)
+
+
+def step_seconds(reports: Sequence[tuple[float, int]]) -> float | None:
+    """Seconds of a step by when which step was reported: the median of several parts of the time, after the first
+    reports; None where these are too few."""
+    rising = [reports[0]] if reports else []
+    for at, step in reports:
+        if step > rising[-1][1]:
+            rising.append((at, step))
+    rising = rising[min(_WARM, len(rising) // 3) :]
+    if len(rising) < 3 or rising[-1][1] - rising[0][1] < _FEWEST_STEPS:
+        return None
+    count = min(_WINDOWS, len(rising) - 1)
+    ends = [rising[i * (len(rising) - 1) // count] for i in range(count + 1)]
+    found = median((after[0] - before[0]) / (after[1] - before[1]) for before, after in pairwise(ends))
+    return found if found > 0 else None
+
+
+def _step_seconds(reader: RunReader, job: str) -> float | None:
+    since = max((row["t"] for row in reader.rows("events", "job = ? AND kind = 'running'", [job])), default=0.0)
+    workers: dict[str, list[tuple[float, int]]] = {}
+    sql = "SELECT task, t, step FROM progress WHERE task LIKE ? AND t >= ? AND step IS NOT NULL ORDER BY t"
+    for task, at, step in reader.tuples(sql, [f"{job}/worker-%", since]):
+        workers.setdefault(task, []).append((at, step))
+    # Synchronous workers all make the same steps; of others the usual one stands for all.
+    found = [seconds for each in workers.values() if (seconds := step_seconds(each)) is not None]
+    return median(found) if found else None
+
+
+def _samples(plan: Plan, profile: Profile) -> int | None:
+    """Samples of a step of all workers, backups left out."""
+    size = plan.batch_per_worker
+    if isinstance(size, tuple):
+        whole = sum(size)
+    elif size is not None:
+        whole = size * plan.workers
+    elif profile.batch is not None:
+        whole = profile.batch * (1 if plan.synchronous else plan.workers)
+    else:
+        return None
+    return whole * (plan.workers - plan.backup_workers) // plan.workers
+
+
+def _plan(text: str | None) -> Plan | None:
+    try:
+        return _PLAN.validate_json(text) if text else None
+    except ValidationError:
+        return None
+
+
+def _nodes(text: str | None) -> set[str]:
+    plan = _plan(text)
+    return {*plan.worker_nodes, *plan.server_nodes} if plan is not None else set()
+
+
+def _is_of(text: str | None, profile: Profile) -> bool:
+    data: Mapping[str, Any] = json.loads(text) if text else {}
+    same = ("framework", "parameters_dense", "parameters_sparse", "layers")
+    return bool(data) and all(data.get(name) == getattr(profile, name) for name in same)
+
+
+def _as_they_were(names: set[str], there: Mapping[str, Mapping[str, Any]], cluster: Cluster) -> bool:
+    now: dict[str, Node] = {node.name: node for node in cluster.nodes}
+    if not names <= now.keys() & there.keys():
+        return False
+    return all(
+        there[name]["cores"] == now[name].cores
+        and there[name]["memory_bytes"] == now[name].memory_bytes
+        and [gpu["name"] for gpu in there[name]["gpus"]] == [gpu.name for gpu in now[name].gpus]
+        for name in names
+    )
