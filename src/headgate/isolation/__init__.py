@@ -8,6 +8,7 @@ from headgate.isolation.base import Box, Isolation, Launch
 from headgate.isolation.process import ProcessIsolation
 
 DEFAULT = ProcessIsolation.name
+CONTAINER = "container"
 
 
 def make(name: str, group: str) -> Isolation:
@@ -22,14 +23,18 @@ def make(name: str, group: str) -> Isolation:
     """
     if name == ProcessIsolation.name:
         return ProcessIsolation(group)
+    if name == CONTAINER:
+        from headgate.isolation.container import ContainerIsolation
+
+        return ContainerIsolation(group)
     found = registry.load("headgate.isolations").found
     factory = found.get(name)
     if callable(factory):
         made = factory(group)
         if isinstance(made, Isolation):
             return made
-    known = ", ".join(sorted([ProcessIsolation.name, *found]))
+    known = ", ".join(sorted([ProcessIsolation.name, CONTAINER, *found]))
     raise UsageError(f"no isolation {name!r}; expected one of {known}")
 
 
-__all__ = ["DEFAULT", "Box", "Isolation", "Launch", "make"]
+__all__ = ["CONTAINER", "DEFAULT", "Box", "Isolation", "Launch", "make"]

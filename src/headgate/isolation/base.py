@@ -11,6 +11,9 @@ from headgate.cluster import Place
 from headgate.events import Exit, TaskId
 from headgate.shares import Share
 
+HOST_IMAGE = "host"
+"""Image that no registry has: what this machine itself has installed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -23,6 +26,11 @@ class Launch:
         cwd: Folder to start in; exists.
         threads: Compute threads that the environment asks for.
         place: Where on this machine it runs; None: on the machine as it is.
+        isolation: What it is boxed in, as `Isolation.name`; empty: what its engine boxes in by itself.
+        image: What a container is made of: an image that is on this machine, or `HOST_IMAGE`.
+        reads: Files and folders that it has to see, where not all of this machine's are seen.
+        writes: Those that it has to write as well; so is its folder.
+        gpus: Numbers of the GPUs that it may see; None: all.
     """
 
     task: TaskId
@@ -31,6 +39,11 @@ class Launch:
     cwd: str
     threads: int
     place: Place | None = None
+    isolation: str = ""
+    image: str = HOST_IMAGE
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    gpus: tuple[int, ...] | None = None
 
 
 class Box(ABC):

@@ -96,7 +96,7 @@ class ProcessBox(Box):
         self._reaped = True
         # A new process starts with the peak of the one that started it: only what lies above that is its own.
         largest = usage.ru_maxrss * 1024 if usage.ru_maxrss > self._floor_kib else None
-        end = _exit(os.waitstatus_to_exitcode(status), largest, self._enclosure.memory(), self._where)
+        end = told_exit(os.waitstatus_to_exitcode(status), largest, self._enclosure.memory(), self._where)
         counted = self._enclosure.cpu_seconds()
         # Without a count of the whole: the first process and all below it that were waited for.
         return replace(end, cpu_seconds=usage.ru_utime + usage.ru_stime if counted is None else counted)
@@ -131,7 +131,7 @@ class ProcessBox(Box):
             raise IsolationError(f"{self.task}: {error}") from error
 
 
-def _exit(status: int, largest_bytes: int | None, memory: MemoryRecord, where: str) -> Exit:
+def told_exit(status: int, largest_bytes: int | None, memory: MemoryRecord, where: str) -> Exit:
     """How a task ended.
 
     Args:

@@ -49,7 +49,7 @@ class CgroupsV1(Cgroups):
             writes += [
                 Write(folder / name, f"{disk} {rate}")
                 for name in THROTTLES
-                for disk, rate in _rates(folder.parent.parent / name).items()
+                for disk, rate in rates(folder.parent.parent / name).items()
             ]
         return writes
 
@@ -66,7 +66,7 @@ class CgroupsV1(Cgroups):
                 if folder is None or self.disk is None:
                     return () if isinstance(value, Unlimited) else None
                 asked = () if isinstance(value, Unlimited) else (max(1, round(value)),)
-                above = {name: _rates(folder.parent.parent / name).get(self.disk) for name in THROTTLES}
+                above = {name: rates(folder.parent.parent / name).get(self.disk) for name in THROTTLES}
                 return [
                     Write(folder / name, f"{self.disk} {min([*asked, *filter(None, [most])], default=0)}")
                     for name, most in above.items()
@@ -145,7 +145,7 @@ class CgroupsV1(Cgroups):
         if isinstance(value, Unlimited):
             return [lift]
         quota, period = cap_microseconds(value)
-        if quota / period >= _cores_above(folder):
+        if quota / period >= cores_above(folder):
             return [lift]  # v1 refuses a cap above that of a folder higher up, which holds anyway
         writes = [Write(folder / "cpu.cfs_period_us", str(period)), Write(folder / "cpu.cfs_quota_us", str(quota))]
         # The quota of the old cap may be more than the kernel allows for the new period.
@@ -169,8 +169,8 @@ class CgroupsV1(Cgroups):
         return writes
 
 
-def _rates(path: Path) -> dict[str, int]:
-    """Bytes a second by device number; empty where there is no limit."""
+def rates(path: Path) -> dict[str, int]:
+    """Bytes a second by device number, of one of `THROTTLES`; empty where there is no limit."""
     try:
         pairs = (line.split() for line in path.read_text().splitlines())
         return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}
@@ -178,8 +178,8 @@ def _rates(path: Path) -> dict[str, int]:
         return {}
 
 
-def _cores_above(folder: Path) -> float:
-    """The tightest cap that the folders above have."""
+def cores_above(folder: Path) -> float:
+    """The tightest cap that the folders above the group of a task's folder have."""
     least = math.inf
     above = folder.parent.parent  # the group has none, and may not have been made yet
     while (quota := read_number(above / "cpu.cfs_quota_us")) is not None:

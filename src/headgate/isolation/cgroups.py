@@ -111,9 +111,10 @@ class Cgroups(Enclosure):
         except OSError as error:
             self._remove(made)
             raise IsolationError(f"the box cannot be made: {_text(error)}") from error
-        self._weigh_group()
+        self.weigh_group()
 
-    def _weigh_group(self) -> None:
+    def weigh_group(self) -> None:
+        """Let the group weigh as much as its boxes do together."""
         cpu = self.folders.get("cpu")
         if cpu is None:
             return
@@ -164,7 +165,7 @@ class Cgroups(Enclosure):
             except IsolationError as error:
                 refused.append(str(error))
         if share.cpu_weight is not None:
-            self._weigh_group()
+            self.weigh_group()
         if refused:
             raise IsolationError("; ".join(refused))
         return tuple(filter(None, lines))
@@ -229,7 +230,7 @@ class Cgroups(Enclosure):
     def _remove(self, folders: Sequence[Path]) -> None:
         for folder in folders:
             _remove_tree(folder)
-        self._weigh_group()
+        self.weigh_group()
         for group in {folder.parent for folder in self.unique_folders}:
             try:
                 group.rmdir()

@@ -107,10 +107,37 @@ def _upwards(mount: Mount) -> Iterator[Path]:
         folder = folder.parent
 
 
-def _mounts(root: Path, proc: Path) -> Iterator[Mount]:
-    """Cgroup hierarchies mounted at or under `root` that this process can see its own folder of."""
+def roots(root: Path) -> dict[str, Path]:
+    """Where every hierarchy is mounted, those without a controller of ours too, by its controllers' names; `unified`
+    is cgroup2."""
+    return {
+        name: mount.point for mount in _mounts(root, Path("/proc/self")) for name in mount.controllers or {"unified"}
+    }
+
+
+def folders_of(pid: int, root: Path, version: Mode) -> dict[str, Path]:
+    """The cgroups that a process is in, by controller as `Layout.bases`; empty when it has ended."""
+    proc = Path("/proc")
+    try:
+        found = list(_mounts(root, proc / "self", proc / str(pid)))
+    except (FileNotFoundError, ProcessLookupError):
+        return {}
+    folders: dict[str, Path] = {}
+    for mount in found:
+        if not mount.controllers:
+            folders["unified"] = mount.own
+        folders |= {name: mount.own for name in V1_CONTROLLERS if version == "v1" and name in mount.controllers}
+    if version == "v2" and (own := folders.get("unified")) is not None and own.is_dir():
+        offered = (own / "cgroup.controllers").read_text().split()
+        folders |= {name: own for name in V2_CONTROLLERS if name in offered}
+    return folders
+
+
+def _mounts(root: Path, proc: Path, whose: Path | None = None) -> Iterator[Mount]:
+    """Cgroup hierarchies mounted at or under `root` that this process can see its own folder of, or that of another
+    process (`whose`, its folder in /proc)."""
     own: dict[frozenset[str], str] = {}
-    for line in (proc / "cgroup").read_text().splitlines():
+    for line in ((whose or proc) / "cgroup").read_text().splitlines():
         _, joined, own_path = line.split(":", 2)
         own[frozenset(joined.split(",")) if joined else frozenset()] = own_path
     for line in (proc / "mountinfo").read_text().splitlines():

@@ -1,0 +1,251 @@
+"""A task that the isolation `container` started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from headgate.errors import IsolationError
+from headgate.events import Exit, TaskId
+from headgate.isolation import container_limits as limits
+from headgate.isolation import processes
+from headgate.isolation.base import Box
+from headgate.isolation.box import told_exit
+from headgate.isolation.cgroups import KILL_SECONDS, Cgroups, memory_refusal
+from headgate.isolation.container_daemon import Daemon, GoneError, NoAnswerError
+from headgate.isolation.container_parents import Parent
+from headgate.isolation.container_watch import Watch
+from headgate.isolation.enclosure import MemoryRecord
+from headgate.shares import Share, Unlimited
+
+_SIGNALS = frozenset(int(number) for number in signal.valid_signals())
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container that runs a task.
+
+    Args:
+        daemon: Whose it is.
+        id: Its id.
+        token: Value of the label that it shares with the container that holds its network, where there is one.
+        pid: Of its first process, as this machine counts; 0 where it has ended before that could be seen.
+        cgroups: Its cgroups, as far as this process can see them.
+        machine: What its limits are reckoned for.
+        parent: What its cgroups are in.
+        where: What has run out of memory when it is killed for want of some, below its own limit.
+    """
+
+    daemon: Daemon
+    id: str
+    token: str
+    pid: int
+    cgroups: Cgroups
+    machine: limits.Machine
+    parent: Parent
+    where: str
+
+
+class ContainerBox(Box):
+    """A task that `ContainerIsolation` started."""
+
+    def __init__(self, task: TaskId, container: Container, share: Share, stream: int, output: int) -> None:
+        """
+        Args:
+            task: Id of the task.
+            container: What runs it.
+            share: What it was started with.
+            stream: As of `Watch`.
+            output: As of `Watch`.
+        """
+        self.task = task
+        self.pid = container.pid
+        self._container = container
+        self._daemon = container.daemon
+        self._enclosure = container.cgroups
+        self._leader = processes.look(container.pid) if container.pid else None
+        self._share = share
+        self._lock = threading.Lock()
+        self._closed = False
+        self._used = MemoryRecord()
+        self._cpu_seconds: float | None = None
+        self._end = Exit(code=None, reason="how it ended is not known")
+        try:
+            pidfd = os.pidfd_open(container.pid) if container.pid else None
+        except OSError:
+            pidfd = None
+        self._watch = Watch(task, stream, output, pidfd, self._look, self._ended)
+
+    @property
+    def exit_fd(self) -> int:
+        return self._watch.exit_fd
+
+    @property
+    def cgroups(self) -> Mapping[str, Path]:
+        return self._enclosure.folders
+
+    def pids(self) -> list[int]:
+        return [] if self._over else self._enclosure.pids()
+
+    # --- limits -----------------------------------------------------------------------------------------------------
+
+    def apply(self, share: Share) -> tuple[str, ...]:
+        with self._lock:
+            if self._over:
+                return ()
+            self._share = self._share.merged(share)
+            refused: list[str] = []
+            for part in self._allowed(share, refused):
+                self._update(limits.changes(part, self._container.machine), refused)
+            lines = [self._limit_disk(share, refused)] if share.disk_bytes_per_second is not None else []
+            if isinstance(share.gpu_fraction, float | int):
+                lines.append(f"GPU fraction {share.gpu_fraction:g}: not limited")
+            if share.cpu_weight is not None and self._container.parent.path is not None:
+                self._enclosure.weigh_group()
+            if refused and not self._over:
+                raise IsolationError(f"{self.task}: {'; '.join(refused)}")
+            return tuple(filter(None, lines))
+
+    def _allowed(self, share: Share, refused: list[str]) -> Sequence[Share]:
+        """What Docker is to change, in one go if it may be; a memory limit below what is held would end the task."""
+        wanted, held = share.memory_bytes, self._enclosure.memory_now()
+        if wanted is not None and not isinstance(wanted, Unlimited) and held is not None and held > wanted:
+            refused.append(memory_refusal(wanted, held))
+            share = replace(share, memory_bytes=None)
+        together = limits.changes(share, self._container.machine)
+        if not together:
+            return ()
+        problems: list[str] = []
+        self._update(together, problems)
+        return limits.parts(share) if problems else ()
+
+    def _update(self, changes: Mapping[str, object], refused: list[str]) -> None:
+        try:
+            self._daemon.update(self._container.id, changes)
+        except IsolationError as error:
+            refused.append(str(error))
+        else:
+            rate = self._share.disk_bytes_per_second
+            if rate is not None:  # the runtime has just put back what the container was made with
+                self._limit_disk(Share(disk_bytes_per_second=rate), [])
+
+    def _limit_disk(self, share: Share, refused: list[str]) -> str:
+        """Docker takes no disk rate for a container that runs; its cgroup does, of root."""
+        rate = share.disk_bytes_per_second
+        writes = self._enclosure.writes("disk_bytes_per_second", rate) if rate is not None else ()
+        if writes is None:
+            return "disk rate: it is not limited, since its folder is on no disk of its own"
+        try:
+            for write in writes:
+                write.path.write_text(write.text)
+        except PermissionError:
+            return "disk rate: Docker cannot change it while a task runs; only root can"
+        except OSError as error:
+            refused.append(f"disk rate: {error}")
+        return ""
+
+    def pin(self, cpus: frozenset[int] | None) -> tuple[str, ...]:
+        if cpus is not None and not cpus:
+            raise IsolationError(f"{self.task}: it cannot be pinned to no core at all; None lets it run on every core")
+        with self._lock:
+            if self._over:
+                return ()
+            refused: list[str] = []
+            writes = self._enclosure.pin_writes(cpus)
+            if writes is None:
+                return ("CPU set: no cpuset controller on this machine",)
+            self._update({"cpuset_cpus": writes[0].text}, refused)
+            if refused and not self._over:
+                raise IsolationError(f"{self.task}: {refused[0]}")
+            return ()
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def terminate(self) -> None:
+        if not self._over:
+            self._enclosure.terminate()
+
+    def kill(self) -> None:
+        if self._closed or not self.cgroups:
+            return
+        self._look()  # soon there is nothing left to read
+        try:
+            self._enclosure.kill()
+        except PermissionError:  # not root: Docker is, and ends the others with the first
+            with contextlib.suppress(IsolationError):
+                self._daemon.kill(self._container.id)
+            deadline = time.monotonic() + KILL_SECONDS
+            while self._enclosure.pids() and time.monotonic() < deadline:
+                time.sleep(0.005)
+
+    def reap(self) -> Exit:
+        return self._end
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self.kill()
+            self._daemon.clear(self._container.token)
+            self._watch.close()
+            self._closed = True
+            self._container.parent.remove()
+
+    def record(self) -> dict[str, object]:
+        return {
+            "task": self.task,
+            "daemon": self._daemon.url,
+            "token": self._container.token,
+            "boot": processes.boot_id(),
+            "pid": self.pid,
+            "started": self._leader.started if self._leader is not None else None,
+            "folders": [str(path) for path in self._container.parent.made],
+        }
+
+    @property
+    def _over(self) -> bool:
+        return self._closed or self._watch.over.is_set() or bool(select.select([self.exit_fd], [], [], 0)[0])
+
+    def _look(self) -> None:
+        if not self.cgroups:
+            return
+        used, cpu = self._enclosure.memory(), self._enclosure.cpu_seconds()
+        if used.peak_bytes is not None:
+            self._used = used
+        self._cpu_seconds = self._cpu_seconds if cpu is None else cpu
+
+    def _ended(self) -> None:
+        container = self._container
+        lost = f"lost: the Docker daemon at {self._daemon.url} stopped, and with it the task's container"
+        try:
+            status = self._daemon.wait(container.id)
+            state = self._daemon.state(container.id)
+        except GoneError:
+            self._end = Exit(code=None, signal=signal.SIGKILL, reason="its container was removed by somebody else")
+        except NoAnswerError:
+            self._end = Exit(code=None, reason=lost)
+        except IsolationError as error:
+            self._end = Exit(code=None, reason=f"how it ended is not known: {error}")
+        else:
+            number = status - 128
+            status = -number if number in _SIGNALS else status
+            self._end = told_exit(status, None, self._memory(state), container.where)
+            if status < 0 and self._watch.cut and self._end.reason is None:
+                self._end = replace(self._end, reason=lost)  # a daemon that was killed ends it when it is back
+        self._end = replace(self._end, cpu_seconds=self._cpu_seconds)
+
+    def _memory(self, state: Mapping[str, object]) -> MemoryRecord:
+        """What was counted; where its cgroups went before they could be read, what Docker says of its end."""
+        limit = self._share.memory_bytes
+        if self._used.kills or not state.get("OOMKilled"):
+            return self._used
+        if isinstance(limit, int):
+            return MemoryRecord(peak_bytes=limit, kills=1, limit_bytes=limit, at_limit=True)
+        return replace(self._used, kills=1)

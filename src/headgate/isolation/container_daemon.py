@@ -1,0 +1,232 @@
+"""Talking to Docker Engine on this machine: what is asked of it, and what it means when that fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from headgate.errors import IsolationError, MissingExtraError
+
+SOCKET = Path("/var/run/docker.sock")
+ANSWER_SECONDS = 60.0
+"""How long the daemon may take for an answer: a machine that is out of memory is slow."""
+
+TOKEN = "headgate.token"
+"""Label that the containers of one task share, and no others."""
+
+Config = dict[str, Any]
+"""A request as the Docker Engine API has it (`POST /containers/create`)."""
+
+
+class NoAnswerError(IsolationError):
+    """The daemon is not there, or does not answer."""
+
+
+class GoneError(IsolationError):
+    """There is no such container, or no such image."""
+
+
+def default_url() -> str:
+    """Where the daemon listens: `DOCKER_HOST`, or else where it does by itself."""
+    return os.environ.get("DOCKER_HOST") or f"unix://{SOCKET}"
+
+
+class Daemon:
+    """A Docker Engine; may be used by several threads.
+
+    Args:
+        url: Where it listens, `unix://PATH`.
+    """
+
+    def __init__(self, url: str) -> None:
+        """
+        Raises:
+            MissingExtraError: The SDK is not installed.
+            NoAnswerError: Nobody answers there, or this user may not ask.
+            IsolationError: It is another machine's, or one that cannot be used.
+        """
+        try:
+            import docker
+            import requests
+        except ImportError as error:
+            raise MissingExtraError("docker", "isolation 'container'") from error
+        self.url = url
+        self._answers = docker.errors
+        self._failures = (docker.errors.DockerException, requests.RequestException, OSError)
+        _check(url)
+        with self._asking("say its version"):
+            self._api = docker.APIClient(base_url=url, timeout=ANSWER_SECONDS)
+            # A connection for each request: one that was kept would fail after the daemon was restarted.
+            self._api.headers["Connection"] = "close"
+            self._api.close()  # that on which it asked for the version
+            info = self._api.info()
+        self._left: set[str] = set()
+        self.version = str(info.get("ServerVersion"))
+        self.driver = str(info.get("CgroupDriver"))
+        """What makes its cgroups: `cgroupfs` or `systemd`."""
+        if any("rootless" in option for option in info.get("SecurityOptions") or ()):
+            raise IsolationError(
+                f"the Docker daemon at {url} is a rootless one, whose files and limits are not this user's; "
+                "name another with DOCKER_HOST"
+            )
+
+    def create(self, config: Config, name: str) -> str:
+        """Make a container that does not run yet; its id.
+
+        Raises:
+            GoneError: Its image is not on this machine.
+        """
+        with self._asking("make a container"):
+            return str(self._api.create_container_from_config(config, name)["Id"])
+
+    def start(self, id: str) -> None:
+        with self._asking("start a container"):
+            self._api.start(id)
+
+    def attach(self, id: str) -> int:
+        """A descriptor that what the container prints comes from, framed (`unframe`); for one that does not run yet."""
+        with self._asking("hand out a container's output"):
+            stream = self._api.attach_socket(id, params={"stdout": 1, "stderr": 1, "stream": 1})
+            fd = os.dup(stream.fileno())
+            os.set_blocking(fd, True)
+            with contextlib.suppress(AttributeError):  # the SDK keeps what holds the connection on the stream
+                stream._response.close()
+            stream.close()
+            return fd
+
+    def state(self, id: str) -> Mapping[str, Any]:
+        """Its state as the API has it: `Pid`, `Running`, `OOMKilled`, `ExitCode`."""
+        with self._asking("look at a container"):
+            state: Mapping[str, Any] = self._api.inspect_container(id)["State"]
+            return state
+
+    def wait(self, id: str) -> int:
+        """Its exit status once it has ended; 128 more than the signal that ended it."""
+        with self._asking("wait for a container"):
+            return int(self._api.wait(id)["StatusCode"])
+
+    def update(self, id: str, changes: Mapping[str, object]) -> None:
+        """Change limits of a container that runs; the names are those of the SDK's `update_container`."""
+        with self._asking("change the limits of a container"):
+            self._api.update_container(id, **changes)
+
+    def kill(self, id: str) -> None:
+        with self._asking("kill a container"):
+            self._api.kill(id)
+
+    def remove(self, id: str) -> None:
+        """Kill and remove it; does nothing when it is gone."""
+        try:
+            with self._asking("remove a container"):
+                self._api.remove_container(id, force=True, v=True)
+        except GoneError:
+            return
+        except IsolationError as error:
+            # Somebody else is at it, as the one who does so at the end of the process.
+            if "already in progress" not in str(error):
+                raise
+
+    def clear(self, token: str) -> None:
+        """Remove the containers of a task; when that cannot be done now, then with the next one that is cleared."""
+        self._left.add(token)
+        for each in list(self._left):
+            with contextlib.suppress(IsolationError):
+                for found in self.find(f"{TOKEN}={each}"):
+                    self.remove(found["id"])
+                self._left.discard(each)
+
+    def find(self, *labels: str) -> Sequence[Mapping[str, str]]:
+        """The labels of all containers that have these (`name=value`, or a name alone), with the id as `id`."""
+        with self._asking("list containers"):
+            found = self._api.containers(all=True, filters={"label": list(labels)})
+        return [{**each["Labels"], "id": each["Id"]} for each in found]
+
+    def has_image(self, name: str) -> bool:
+        try:
+            with self._asking("look for an image"):
+                self._api.inspect_image(name)
+        except GoneError:
+            return False
+        return True
+
+    def import_image(self, tar: bytes, repository: str, tag: str) -> None:
+        with self._asking("import an image"):
+            self._api.import_image_from_data(tar, repository=repository, tag=tag)
+
+    @contextmanager
+    def _asking(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except self._answers.NotFound as error:
+            raise GoneError(_line(error.explanation)) from error
+        except self._answers.APIError as error:
+            raise IsolationError(f"Docker does not {what}: {_line(error.explanation)}") from error
+        except self._failures as error:
+            raise NoAnswerError(
+                f"the Docker daemon at {self.url} does not answer ({_line(_cause(error))}); start it "
+                "(systemctl start docker), or name another with DOCKER_HOST"
+            ) from error
+
+
+class Unframer:
+    """Takes a container's output out of its frames: a stream's number, three zeros, the length in four bytes, the
+    text (Docker Engine API, `POST /containers/{id}/attach`)."""
+
+    def __init__(self) -> None:
+        self._left = 0
+        self._header = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """What was printed, of both streams in their order."""
+        printed = []
+        while data:
+            if self._left == 0:
+                wanted = 8 - len(self._header)
+                self._header, data = self._header + data[:wanted], data[wanted:]
+                if len(self._header) == 8:
+                    self._left, self._header = int.from_bytes(self._header[4:], "big"), b""
+                continue
+            printed.append(data[: self._left])
+            self._left, data = max(self._left - len(data), 0), data[self._left :]
+        return b"".join(printed)
+
+
+def _check(url: str) -> None:
+    """Say what is wrong with a daemon's address, as far as that can be seen from here."""
+    if not url.startswith("unix://"):
+        raise IsolationError(
+            f"the Docker daemon at {url} may be another machine's; expected one of this machine (DOCKER_HOST=unix://...)"
+        )
+    path = url.removeprefix("unix://")
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(ANSWER_SECONDS)
+            probe.connect(path)
+    except PermissionError:
+        raise NoAnswerError(
+            f"uid {os.geteuid()} may not use the Docker daemon at {url}; join the group that may "
+            "(sudo usermod -aG docker USER, then log in again), or run as root"
+        ) from None
+    except OSError as error:
+        raise NoAnswerError(
+            f"no Docker daemon answers at {url} ({error.strerror or error}); start it (systemctl start docker), "
+            "install it (apt-get install docker.io), or name another with DOCKER_HOST"
+        ) from None
+
+
+def _cause(error: BaseException) -> str:
+    """The innermost reason: what the SDK raises holds it three levels deep."""
+    found = str(error)
+    for argument in error.args:
+        if isinstance(argument, BaseException):
+            found = _cause(argument)
+    return found
+
+
+def _line(text: object) -> str:
+    return " ".join(str(text).split())[:400]

@@ -1,0 +1,107 @@
+"""A share as Docker Engine has it: what a container is made with, and what is changed while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from headgate.isolation.cgroups import cap_microseconds
+from headgate.shares import WEIGHT_DEFAULT, Share, Unlimited
+
+SHARES_DEFAULT = 1024
+NO_LIMIT_BYTES = 1 << 62
+"""Docker takes 0 for no change and nothing below: more than any machine has is what lifts a limit."""
+
+_UPDATE_NAMES = {
+    "CpuShares": "cpu_shares",
+    "CpuPeriod": "cpu_period",
+    "CpuQuota": "cpu_quota",
+    "Memory": "mem_limit",
+    "MemorySwap": "memswap_limit",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the numbers depend on.
+
+    Args:
+        version: Version of the cgroups: `v1` or `v2`.
+        most_cores: A cap at or above it is none: v1 refuses more than a folder higher up allows.
+    """
+
+    version: str
+    most_cores: float
+
+
+def settings(share: Share, machine: Machine) -> dict[str, int]:
+    """The fields of a container's `HostConfig` that put a share into force; what Docker cannot do is left out.
+
+    Swap is counted in, or a task over its limit would be pushed out to disk, not ended.
+    """
+    found: dict[str, int] = {}
+    if share.cpu_weight is not None:
+        found["CpuShares"] = _shares(share.cpu_weight, machine.version)
+    match share.cpu_cap_cores:
+        case None:
+            pass
+        case Unlimited():
+            found["CpuQuota"] = -1
+        case cores if cores >= machine.most_cores:
+            found["CpuQuota"] = -1
+        case cores:
+            found["CpuQuota"], found["CpuPeriod"] = cap_microseconds(cores)
+    match share.memory_bytes:
+        case None:
+            pass
+        case Unlimited():
+            found |= {"Memory": NO_LIMIT_BYTES, "MemorySwap": NO_LIMIT_BYTES}
+        case count:
+            found |= {"Memory": int(count), "MemorySwap": int(count)}
+    return found
+
+
+def at_first(share: Share, machine: Machine) -> dict[str, int]:
+    """As `settings`, for a container that is made: a limit that nobody set need not be lifted."""
+    lifted = {name: None for name in ("cpu_cap_cores", "memory_bytes") if isinstance(getattr(share, name), Unlimited)}
+    found = settings(replace(share, **lifted), machine)
+    return {name: value for name, value in found.items() if value > 0}
+
+
+def changes(share: Share, machine: Machine) -> dict[str, int]:
+    """As `settings`, by the names that the SDK's `update_container` has for them."""
+    return {_UPDATE_NAMES[name]: value for name, value in settings(share, machine).items()}
+
+
+def parts(share: Share) -> list[Share]:
+    """A share's fields that Docker can change, each by itself."""
+    fields = ("cpu_weight", "cpu_cap_cores", "memory_bytes")
+    return [Share(**{name: value}) for name in fields if (value := getattr(share, name)) is not None]
+
+
+def disk_rates(rates: Mapping[str, float]) -> dict[str, list[dict[str, object]]]:
+    """The fields of a `HostConfig` that limit what is read and written.
+
+    Args:
+        rates: Bytes a second by device number, `major:minor`.
+    """
+    devices = [{"Path": path, "Rate": max(1, round(rate))} for disk, rate in rates.items() if (path := _device(disk))]
+    return {"BlkioDeviceReadBps": devices, "BlkioDeviceWriteBps": devices} if devices else {}
+
+
+def _device(disk: str) -> str | None:
+    """Path of a disk in /dev, by its number."""
+    try:
+        lines = Path(f"/sys/dev/block/{disk}/uevent").read_text().splitlines()
+    except OSError:
+        return None
+    names = [line.removeprefix("DEVNAME=") for line in lines if line.startswith("DEVNAME=")]
+    return f"/dev/{names[0]}" if names else None
+
+
+def _shares(weight: float, version: str) -> int:
+    """CPU shares of a weight. Under v2, runc makes a weight of 1 + (shares - 2) * 9999 / 262142 out of them."""
+    if version == "v1":
+        return max(2, round(weight / WEIGHT_DEFAULT * SHARES_DEFAULT))
+    return 2 + round((weight - 1) * 262_142 / 9999)

@@ -1,0 +1,100 @@
+"""The network of a container: the machine's, or that of a node of a lab.
+
+Docker joins a container to the network of another container, and to no other namespace. So one that does nothing
+enters that of the node, and holds it for the one that runs the task.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headgate.cluster import Place
+from headgate.errors import IsolationError
+from headgate.isolation import container_files as files
+from headgate.isolation.container_daemon import TOKEN, Daemon
+
+ENTER_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What a container is joined to.
+
+    Args:
+        mode: `NetworkMode` of its `HostConfig`.
+        labels: Those of the container that holds the network; empty where there is none.
+    """
+
+    mode: str
+    labels: Mapping[str, str]
+
+    @staticmethod
+    def of(daemon: Daemon, place: Place | None, image: str, labels: Mapping[str, str], parent: str | None) -> Network:
+        """The network of a place, or the machine's.
+
+        Args:
+            daemon: Where the container is.
+            place: Where its task runs.
+            image: The empty image of this machine.
+            labels: What the containers of the task are found by.
+            parent: The cgroup that they are in.
+
+        Raises:
+            IsolationError: The place is not there, or cannot be entered.
+        """
+        if place is None:
+            return Network("host", {})
+        id = daemon.create(_holder(place, image, labels, parent), f"headgate-network-{labels[TOKEN]}")
+        daemon.start(id)
+        pid = int(daemon.state(id)["Pid"])
+        if not _entered(pid, place.namespace):
+            raise IsolationError(
+                f"node {place.hostname!r} cannot be entered: {place.namespace}; is the lab down? bring it up again: "
+                "headgate lab up"
+            )
+        return Network(f"container:{id}", labels)
+
+
+def _holder(place: Place, image: str, labels: Mapping[str, str], parent: str | None) -> dict[str, object]:
+    enter, rest = shutil.which("nsenter"), shutil.which("sleep")
+    if enter is None or rest is None:
+        raise IsolationError("a container joins a node by nsenter, of the package util-linux; install it")
+    if not os.path.exists(place.namespace):
+        raise IsolationError(
+            f"node {place.hostname!r} cannot be entered: {place.namespace} does not exist; is the lab down? "
+            "bring it up again: headgate lab up"
+        )
+    mounts = files.system_mounts(place.namespace)
+    return {
+        "Image": image,
+        "Hostname": place.hostname,
+        "Entrypoint": [enter, f"--net={place.namespace}", rest, "infinity"],
+        "User": "0:0",
+        "Labels": dict(labels),
+        "HostConfig": {
+            "Mounts": [{"Type": "bind", "Source": path, "Target": path, "ReadOnly": True} for path in sorted(mounts)],
+            "NetworkMode": "none",
+            "PidMode": "host",
+            "UsernsMode": "host",
+            "CapAdd": ["SYS_ADMIN"],
+            "LogConfig": {"Type": "none"},
+            **({"CgroupParent": parent} if parent is not None else {}),
+        },
+    }
+
+
+def _entered(pid: int, namespace: str) -> bool:
+    """Whether a process is in a network namespace before long."""
+    wanted, deadline = os.stat(namespace).st_ino, time.monotonic() + ENTER_SECONDS
+    while pid and time.monotonic() < deadline:
+        try:
+            if os.stat(f"/proc/{pid}/ns/net").st_ino == wanted:
+                return True
+        except OSError:  # it ended
+            return False
+        time.sleep(0.002)
+    return False

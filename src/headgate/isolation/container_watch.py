@@ -1,0 +1,110 @@
+"""What goes on with one container: its output brought on, its end seen, and what it used read in time."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+
+from headgate.isolation.container_daemon import Unframer
+
+LOOK_MILLISECONDS = 1000
+"""How often what it used is read while it runs: the runtime removes its cgroups right after its end."""
+DRAIN_SECONDS = 10.0
+"""How long the rest of its output is waited for after its end."""
+_READ_BYTES = 1 << 16
+_WRITE_BYTES = 4096
+"""A pipe that can be written at all takes so many bytes at once."""
+
+
+class Watch:
+    """Watches a container from a thread of its own until it has ended and all that it printed was brought on; then
+    `exit_fd` turns readable.
+
+    Args:
+        stream: Descriptor that its output comes from, framed; closed here.
+        output: Where the output goes; closed here.
+        pidfd: Of its first process, None where that is gone already; closed here.
+        look: Reads what it used up to now; called each second and at its end.
+        ended: Called at its end, before `exit_fd` turns readable; it may wait.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        stream: int,
+        output: int,
+        pidfd: int | None,
+        look: Callable[[], None],
+        ended: Callable[[], None],
+    ) -> None:
+        self.exit_fd = os.eventfd(0, os.EFD_CLOEXEC)
+        self.over = threading.Event()
+        """Set once its first process has ended."""
+        self.cut = False
+        """Whether its output ended before it did: the daemon is gone, or it closed its streams itself."""
+        self._stream = stream
+        self._output = output
+        self._pidfd = pidfd
+        self._look = look
+        self._ended = ended
+        self._abandoned = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"container {name}", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Wait for the thread, whose container is gone; what it prints now is lost."""
+        self._abandoned.set()
+        self._thread.join()
+        os.close(self.exit_fd)
+
+    def _run(self) -> None:
+        try:
+            self._bring()
+            self.over.set()
+            self._ended()
+        finally:
+            for fd in (self._stream, self._output, self._pidfd):
+                if fd is not None:
+                    os.close(fd)
+            os.eventfd_write(self.exit_fd, 1)
+
+    def _bring(self) -> None:
+        frames, poller = Unframer(), select.poll()
+        poller.register(self._stream, select.POLLIN)
+        lives = self._pidfd is not None
+        if self._pidfd is not None:
+            poller.register(self._pidfd, select.POLLIN)
+        last = time.monotonic() + DRAIN_SECONDS
+        streams = True
+        while lives or (streams and time.monotonic() < last and not self._abandoned.is_set()):
+            ready = {fd for fd, _ in poller.poll(LOOK_MILLISECONDS)}
+            if not ready or self._pidfd in ready:
+                self._look()
+            if lives and self._pidfd in ready:
+                lives, last = False, time.monotonic() + DRAIN_SECONDS
+                self.over.set()
+                poller.unregister(self._pidfd)
+            if self._stream in ready:
+                try:
+                    data = os.read(self._stream, _READ_BYTES)
+                except OSError:
+                    data = b""
+                if data:
+                    self._write(frames.feed(data))
+                else:
+                    streams, self.cut = False, lives
+                    poller.unregister(self._stream)
+
+    def _write(self, data: bytes) -> None:
+        poller = select.poll()
+        poller.register(self._output, select.POLLOUT)
+        while data and not self._abandoned.is_set():
+            if not poller.poll(LOOK_MILLISECONDS):
+                continue
+            try:
+                data = data[os.write(self._output, data[:_WRITE_BYTES]) :]
+            except OSError:  # nobody reads it any more
+                return

@@ -1,0 +1,94 @@
+"""A Docker Engine for tests: the one that runs on this machine, or one that is started for them and leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from headgate.errors import IsolationError
+from headgate.isolation.container_daemon import Daemon, default_url
+from headgate.testing.wait import until
+
+SECONDS = 60.0
+
+
+class Dockerd:
+    """A Docker Engine of its own, which no other test and no other user has."""
+
+    def __init__(self, folder: Path) -> None:
+        self.url = f"unix://{folder}/socket"
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        folder = self._folder
+        with (folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    "dockerd",
+                    *("--host", self.url),
+                    *("--data-root", folder / "data"),
+                    *("--exec-root", folder / "exec"),
+                    *("--pidfile", folder / "pid"),
+                    *("--bridge", "none", "--iptables=false"),  # else a lab's bridge would be filtered
+                ],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        until(self._answers, SECONDS, f"an answer of dockerd (its log: {folder / 'log'})")
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self._folder / "log").read_text()
+        try:
+            Daemon(self.url)
+        except IsolationError:
+            return False
+        return True
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait(SECONDS)
+            self._process = None
+
+
+@contextmanager
+def own_dockerd() -> Iterator[Dockerd]:
+    """A Docker Engine that a test may stop."""
+    if os.geteuid() != 0:
+        pytest.skip("a Docker daemon of its own needs root")
+    if shutil.which("dockerd") is None:
+        pytest.skip("Docker Engine is not installed (apt-get install docker.io)")
+    # Not below pytest's own folder: the names of sockets have to be short.
+    folder = Path(tempfile.mkdtemp(prefix="hg-docker-", dir="/tmp"))
+    dockerd = Dockerd(folder)
+    try:
+        dockerd.start()
+        yield dockerd
+    finally:
+        dockerd.stop()
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def any_daemon() -> Iterator[str]:
+    """Where a Docker Engine listens: one that runs here already, or one of its own."""
+    pytest.importorskip("docker")
+    try:
+        Daemon(default_url())
+    except IsolationError:
+        with own_dockerd() as dockerd:
+            yield dockerd.url
+    else:
+        yield default_url()
