@@ -67,6 +67,7 @@ def test_every_field_is_read(load: Loader, folder: Path) -> None:
             workdir: work
             at: 5s
             priority: 2
+            share: 1/3
             limits: {cores: 1.5, memory: 2GiB, gpus: 0, workers: 1..8}
             allow: [async, weak]
             progress: {metric: accuracy, pattern: 'acc (?P<accuracy>[0-9.]+)', goal: 0.97}
@@ -86,6 +87,7 @@ def test_every_field_is_read(load: Loader, folder: Path) -> None:
         workdir=str(folder / "work"),
         at=5.0,
         priority=2.0,
+        share="1/3",
         limits=Limits(1.5, 2 << 30, 0, (1, 8)),
         allow=frozenset(("async", "weak")),
         progress=ProgressRule("accuracy", "acc (?P<accuracy>[0-9.]+)", 0.97),
@@ -188,6 +190,9 @@ BAD: Mapping[str, tuple[str, str, str, str]] = {
     "timeout zero": ("timeout: 0", "jobs[0].timeout", "found 0", "greater than 0"),
     "priority zero": ("priority: 0", "jobs[0].priority", "found 0", "greater than 0"),
     "priority too high": ("priority: 101", "jobs[0].priority", "found 101", "less than or equal to 100"),
+    "share as a number": ("share: 0.5", "jobs[0].share", "found 0.5", "expected a fraction of the machine, above 0"),
+    "share of more than all": ("share: 3/2", "jobs[0].share", "found '3/2'", "and at most 1, such as 1/3"),
+    "share of nothing": ("share: 0/2", "jobs[0].share", "found '0/2'", "expected a fraction of the machine"),
     "retries negative": ("retries: -1", "jobs[0].retries", "found -1", "greater than or equal to 0"),
     "allow unknown": ("allow: [speed]", "jobs[0].allow[0]", "found 'speed'", "expected 'async' or 'weak'"),
     "args text": ("args: --epochs 5", "jobs[0].args", "found '--epochs 5'", "expected a list"),

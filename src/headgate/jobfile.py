@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from headgate import planfile, units
-from headgate.jobs import NAME_PATTERN, Allowed, Job, Limits, ProgressRule, against_plan
+from headgate.jobs import NAME_PATTERN, SHARES, Allowed, Job, Limits, ProgressRule, against_isolation, against_plan, is_share
 from headgate.planfile import PlanEntry
 from headgate.telemetry.patterns import check_pattern
 from headgate.userfile import Entry, Number, Place, UserFile, Whole, suggestion
@@ -41,6 +41,13 @@ def _name(value: str) -> str:
     if not NAME_PATTERN.fullmatch(value):
         raise ValueError("expected letters, digits, '.', '_' and '-', at most 64, the first a letter or digit")
     return value
+
+
+def _share(value: object) -> str:
+    text = value.replace(" ", "") if isinstance(value, str) else ""
+    if not is_share(text):
+        raise ValueError(f"expected {SHARES}")
+    return text
 
 
 def _pattern(value: str | None, info: ValidationInfo) -> str | None:
@@ -73,6 +80,7 @@ Command = Annotated[
 ]
 Seconds = Annotated[float, BeforeValidator(units.seconds), Field(ge=0), _schema(["number", "string"], "5s")]
 Bytes = Annotated[int, BeforeValidator(units.size), Field(gt=0), _schema(["integer", "string"], "2GiB")]
+Share = Annotated[str, BeforeValidator(_share), _schema("string", "1/3")]
 Workers = Annotated[tuple[int, int | None], BeforeValidator(_workers), _schema(["integer", "string"], "1..8")]
 
 
@@ -106,13 +114,18 @@ class JobEntry(Entry):
     at: Seconds = 0.0
     after: Text | None = None
     priority: Annotated[Number, Field(gt=0, le=100)] = 1.0
+    share: Share | None = None
     limits: LimitsEntry = LimitsEntry()
     allow: list[Allowed] = []
     progress: ProgressEntry = ProgressEntry()
     retries: Annotated[Whole, Field(ge=0, le=1000)] = 0
     timeout: Annotated[Seconds, Field(gt=0)] | None = None
+    moves: Annotated[Whole, Field(ge=0, le=1000)] = 2
     plan: PlanEntry | None = None
     encrypt: bool = True
+    isolation: Text | None = None
+    image: Text | None = None
+    mounts: list[Text] = []
 
 
 class JobFile(Entry):
@@ -128,7 +141,7 @@ _MODELS: Mapping[str, type[Entry]] = {
     "progress": ProgressEntry,
     "plan": PlanEntry,
 }
-_TEXTS = {"name", "script", "run", "args", "python", "env", "workdir", "after", "metric", "pattern", *planfile.TEXTS}
+_TEXTS = {"name", "isolation", "image", "mounts", "script", "run", "args", "python", "env", "workdir", "after", "metric", "pattern", *planfile.TEXTS}
 
 
 def _is_text(place: Place) -> bool:
@@ -156,6 +169,7 @@ def load(path: str) -> list[Job]:
     for draft in drafts:
         draft.check_paths()
         draft.check_plan()
+        draft.check_isolation()
     _check_names(drafts)
     _check_order(drafts)
     file.check()
@@ -211,6 +225,16 @@ class _Draft:
             for key, found, cure in against_plan(self.entry.plan.plan(), self._limits(), self.entry.allow):
                 self._file.problem((*place, key), found, cure)
 
+    def check_isolation(self) -> None:
+        entry = self.entry
+        if self.well("isolation", "image", "mounts"):
+            for key, found, cure in against_isolation(entry.isolation, entry.image, self._mounts()):
+                self.problem(key, found, cure)
+
+    def _mounts(self) -> tuple[str, ...]:
+        """Its mounts; a path resolved against its folder, or below the user's home."""
+        return tuple(str(self.workdir / os.path.expanduser(mount)) for mount in self.entry.mounts)
+
     def _limits(self) -> Limits:
         limits = self.entry.limits
         return Limits(limits.cores, limits.memory, limits.gpus, limits.workers)
@@ -237,13 +261,18 @@ class _Draft:
             at=entry.at,
             after=entry.after,
             priority=entry.priority,
+            share=entry.share,
             limits=self._limits(),
             allow=frozenset(entry.allow),
             progress=ProgressRule(entry.progress.metric, entry.progress.pattern, entry.progress.goal),
             retries=entry.retries,
             timeout=entry.timeout,
+            moves=entry.moves,
             plan=entry.plan.plan() if entry.plan is not None else None,
             encrypt=entry.encrypt,
+            isolation=entry.isolation,
+            image=entry.image,
+            mounts=self._mounts(),
         )
 
 

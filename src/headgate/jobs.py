@@ -14,6 +14,11 @@ from headgate.plans import Plan
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """What a job may be called: it names a folder and a cgroup."""
 
+_SHARE_PATTERN = re.compile(r"([1-9]\d{0,5})/([1-9]\d{0,5})")
+
+WRITABLE = ":rw"
+"""What a mount ends with that may be written."""
+
 _LOWER_IS_BETTER = ("loss", "err", "ppl", "perplexity", "mae", "mse", "nll")
 
 Allowed = Literal["async", "weak"]
@@ -91,13 +96,21 @@ class Job:
         at: Seconds after submission at which to start.
         after: Name of a job that has to have finished well first; `at` then counts from that moment.
         priority: Relative claim on what is contended, 1 by default; 2 is twice as much.
+        share: The slice of its nodes that it has, whatever else runs and whatever the policy: `1/3`; None: the policy
+            decides.
         limits: The most it may take.
         allow: What may change the mathematics: `async`, `weak`.
         progress: How progress is read.
         retries: How often a failed attempt is started again, from its last checkpoint.
         timeout: Most seconds that an attempt may run.
+        moves: How often it may be moved to a better plan while it runs, where Headgate chose the one it has.
         plan: How it is laid out, where its user says so; None: Headgate decides.
         encrypt: Whether what its tasks send each other is encrypted, which costs about 2 CPU seconds a GB.
+        isolation: What its tasks are boxed in: `process`, `container`, or a plug-in's; None: `process`.
+        image: What its containers are made of: an image that is on the machine; None, `host`: what the machine has
+            installed.
+        mounts: Folders that its containers see under the same paths, besides its own: `PATH`, or `PATH:rw` to be
+            written.
 
     Raises:
         TypeError: A field is of another kind.
@@ -114,13 +127,18 @@ class Job:
     at: float = 0.0
     after: str | None = None
     priority: float = 1.0
+    share: str | None = None
     limits: Limits = Limits()
     allow: frozenset[Allowed] = frozenset()
     progress: ProgressRule = ProgressRule()
     retries: int = 0
     timeout: float | None = None
+    moves: int = 2
     plan: Plan | None = None
     encrypt: bool = True
+    isolation: str | None = None
+    image: str | None = None
+    mounts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for path in ("script", "python", "workdir"):
@@ -129,6 +147,7 @@ class Job:
         _check_types(self)
         object.__setattr__(self, "args", tuple(self.args))
         object.__setattr__(self, "allow", frozenset(self.allow))
+        object.__setattr__(self, "mounts", tuple(self.mounts))
         if isinstance(self.run, Sequence) and not isinstance(self.run, str):
             object.__setattr__(self, "run", tuple(self.run))
         if not NAME_PATTERN.fullmatch(self.name):
@@ -141,13 +160,35 @@ class Job:
         for what, value, fits, expected in (
             ("at", self.at, 0 <= self.at < math.inf, "0 or more seconds"),
             ("priority", self.priority, 0 < self.priority < math.inf, "a positive number"),
+            ("share", self.share, self.share is None or is_share(self.share), SHARES),
             ("retries", self.retries, self.retries >= 0, "0 or more"),
+            ("moves", self.moves, self.moves >= 0, "0 or more"),
             ("timeout", self.timeout, self.timeout is None or 0 < self.timeout < math.inf, "positive seconds, or None"),
         ):
             if not fits:
                 raise ValueError(f"job {self.name!r}: `{what}` is {value!r}; expected {expected}")
+        for what, found, cure in against_isolation(self.isolation, self.image, self.mounts):
+            raise ValueError(f"job {self.name!r}: `{what}`: {found}; {cure}")
         for what, found, cure in against_plan(self.plan, self.limits, self.allow) if self.plan is not None else ():
             raise ValueError(f"job {self.name!r}: `{what}`: {found}; {cure}")
+
+    @property
+    def slice(self) -> float | None:
+        """The fraction of its nodes that it is pinned to; None: the policy decides."""
+        if self.share is None:
+            return None
+        part, _, whole = self.share.partition("/")
+        return int(part) / int(whole)
+
+
+SHARES = "a fraction of the machine, above 0 and at most 1, such as 1/3"
+"""What a job's `share` may be."""
+
+
+def is_share(text: str) -> bool:
+    """Whether a text is a fraction that a job can be pinned to."""
+    match = _SHARE_PATTERN.fullmatch(text)
+    return match is not None and int(match[1]) <= int(match[2])
 
 
 def against_plan(plan: Plan, limits: Limits, allow: Collection[str]) -> Iterator[tuple[str, str, str]]:
@@ -159,6 +200,20 @@ def against_plan(plan: Plan, limits: Limits, allow: Collection[str]) -> Iterator
     if not plan.synchronous and "async" not in allow:
         cure = "add `allow: [async]` to the job, which says that its mathematics may change"
         yield "synchronous", "found an asynchronous plan", cure
+
+
+def against_isolation(
+    isolation: str | None, image: str | None, mounts: Collection[str]
+) -> Iterator[tuple[str, str, str]]:
+    """What of a container's fields cannot be had: the field, what was found, and the cure."""
+    for what, given in (("image", image is not None), ("mounts", bool(mounts))):
+        if given and isolation in (None, "process"):
+            yield what, "only containers have it", "add `isolation: container`, or leave it out"
+    if image is not None and not re.fullmatch(r"[a-z0-9][\w./:@-]*", image):
+        yield "image", f"found {image!r}", "give the name of an image, such as pytorch/pytorch:2.4.0, or host"
+    for mount in mounts:
+        if not os.path.isabs(mount.removesuffix(WRITABLE)):
+            yield "mounts", f"found {mount!r}", "give an absolute path, such as /data, or /data:rw to be written"
 
 
 def _is_number(value: object) -> bool:
@@ -178,16 +233,23 @@ def _check_types(job: Any) -> None:
     allowed = get_args(Allowed)
     for what, fits, expected in (
         *((name, isinstance(getattr(job, name), str), "text") for name in ("name", "workdir")),
-        *((name, isinstance(getattr(job, name), str | None), "text or None") for name in ("script", "python", "after")),
+        *(
+            (name, isinstance(getattr(job, name), str | None), "text or None")
+            for name in ("script", "python", "after", "share", "isolation", "image")
+        ),
         (
             "run",
             isinstance(job.run, str | None) or (_are_texts(job.run) and len(job.run) > 0),
             "a text for the shell, or a list of the command's words",
         ),
         ("args", _are_texts(job.args), "a list of texts, such as ['--epochs', '5']"),
+        ("mounts", _are_texts(job.mounts), "a list of texts, such as ['/data']"),
         ("env", _is_mapping_of_texts(job.env), "a mapping from text to text, such as {'SEED': '1'}"),
         *((name, _is_number(getattr(job, name)), "a number") for name in ("at", "priority")),
-        ("retries", isinstance(job.retries, int) and _is_number(job.retries), "a whole number"),
+        *(
+            (name, isinstance(getattr(job, name), int) and _is_number(getattr(job, name)), "a whole number")
+            for name in ("retries", "moves")
+        ),
         ("timeout", job.timeout is None or _is_number(job.timeout), "a number of seconds, or None"),
         ("limits", isinstance(job.limits, Limits), "limits, such as headgate.Limits(cores=1)"),
         (

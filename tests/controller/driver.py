@@ -7,6 +7,7 @@ from typing import Any
 
 from headgate.cluster import Node
 from headgate.controller import Controller
+from headgate.controller.records import TaskRecord
 from headgate.events import (
     Action,
     Checkpoint,
@@ -58,6 +59,10 @@ class Driver:
         """Submit and plan; the actions that follow the plan."""
         self.step(now, JobSubmitted(f"r/{spec.name}", spec, resume))
         return self.step(now, JobPlanned(f"r/{spec.name}", 1, PLAN))
+
+    def task(self, name: str) -> TaskRecord:
+        """What is known of the task of a job that has one."""
+        return self.controller._jobs.all[f"r/{name}"].tasks[f"r/{name}/worker-0"]
 
 
 def job(name: str = "a", **fields: object) -> Job:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.controller.driver import PLAN, Driver, Recording, job, running, start
+from tests.controller.driver import PLAN, Driver, Recording, Team, allreduce, job, running, start
 
 from headgate.cluster import Gpu, Node
 from headgate.controller import CONNECTED_GRACE_SECONDS, GRACE_SECONDS
@@ -34,7 +34,7 @@ from headgate.events import (
     Warn,
 )
 from headgate.jobs import Limits, ProgressRule
-from headgate.policies import EqualPolicy, Policy
+from headgate.policies import BUILT_IN, EqualPolicy, Policy, make
 from headgate.policies.base import Arrived, Change, Decision, Left, Reported, Used
 from headgate.shares import UNLIMITED, Share, fill
 
@@ -286,6 +286,42 @@ def test_jobs_that_compute_on_one_gpu_divide_its_time_by_their_weights() -> None
         SetShare("r/b/worker-0", Share(gpu_fraction=UNLIMITED), 2, 2.0, left),
         SetShare("r/c/worker-0", Share(), 2, 2.0, left),
     ]
+
+
+@pytest.mark.parametrize("policy", BUILT_IN)
+def test_a_pinned_job_has_its_slice_under_every_policy_and_the_others_share_the_rest(policy: str) -> None:
+    driver = Driver(make(policy), cores=6.0)
+    pinned = job("pinned", share="1/3")
+    assert driver.submit(0.0, pinned) == [
+        start(pinned, Share(cpu_weight=10_000.0, cpu_cap_cores=2.0), 2, 2.0, "pinned to 1/3 of its nodes"),
+        MarkJob("r/pinned", "running", "started"),
+    ]
+    for each in (1.0, 2.0):
+        driver.step(each, Progress("r/pinned/worker-0", step=1, loss=0.5))
+        driver.step(each, Usage("r/pinned/worker-0", 2.0, 1e6))
+    running(driver, 3.0, job("a"), job("b"))
+    tasks = {name: driver.task(name) for name in ("pinned", "a", "b")}
+    assert tasks["pinned"].entitled == 2.0
+    if policy != "none":
+        assert tasks["a"].entitled + tasks["b"].entitled == pytest.approx(4.0)
+    driver.step(4.0, GpusUsed("r/a/worker-0", (0,)))
+    driver.step(5.0, GpusUsed("r/pinned/worker-0", (0,)))
+    assert (tasks["pinned"].share.gpu_fraction, tasks["a"].share.gpu_fraction) == pytest.approx((1 / 3, 2 / 3))
+    ended = driver.step(6.0, TaskExited("r/pinned/worker-0", Exit(code=0)))
+    assert tasks["a"].share.gpu_fraction is UNLIMITED
+    assert all(isinstance(each, MarkJob | SetShare) for each in ended)
+
+
+def test_a_pinned_job_is_no_business_of_the_policy_and_its_tasks_divide_its_slice() -> None:
+    policy = Recording()
+    team = Team(allreduce(4), policy, share="1/2", limits=Limits(cores=1.8))
+    [begun] = {(each.share, each.entitled_cores) for each in team.begun if isinstance(each, StartTask)}
+    # Two of its tasks are on each node of one core; the limit would leave each 0.45.
+    assert begun == (Share(cpu_weight=5_000.0, cpu_cap_cores=0.25), 0.25)
+    team.step(1.0, Usage("r/a/worker-0", 0.5, 1e6))
+    assert policy.calls == []
+    running(team, 2.0, job("b"))
+    assert [(cores, changes) for _, cores, changes in policy.calls] == [(5.0, (Arrived("r/b", 1.0, None),))]
 
 
 def test_no_policy_divides_no_gpu() -> None:

@@ -22,6 +22,7 @@ from headgate.events import (
     JobPlanned,
     JobState,
     JobSubmitted,
+    MoveRequested,
     NodeJoined,
     NodeLeft,
     PlanJob,
@@ -106,6 +107,9 @@ class Controller:
             case ResizeRequested(job, workers):
                 if (owner := self._jobs.all.get(job)) is not None:
                     actions += resizing.resize(owner, workers, self._sharing, turn)
+            case MoveRequested(job, plan, reason):
+                if (owner := self._jobs.all.get(job)) is not None:
+                    actions += resizing.move(owner, plan, reason)
             case TaskStarted() | Wake():
                 pass
         if self._jobs.limited:

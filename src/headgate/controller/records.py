@@ -229,6 +229,7 @@ class Jobs:
         all: Jobs of the runs that have not been forgotten.
         waiting: Those that wait for their plan, their time or another job.
         limited: Those of them whose attempt has a deadline.
+        pinned: Those that have a slice of their own.
         on: Tasks, and the jobs that they are of, by node.
     """
 
@@ -236,6 +237,7 @@ class Jobs:
         self.all: dict[JobId, JobRecord] = {}
         self.waiting: dict[JobId, JobRecord] = {}
         self.limited: dict[JobId, JobRecord] = {}
+        self.pinned: dict[JobId, JobRecord] = {}
         self.on: dict[str, dict[TaskId, tuple[JobRecord, TaskRecord]]] = {}
         self._of_run: dict[str, list[JobRecord]] = {}
         self._count = 0
@@ -253,6 +255,8 @@ class Jobs:
         self._count += 1
         job = self.all[id] = JobRecord(self, number, id, spec, submitted, resume, nodes)
         self._of_run.setdefault(job.run, []).append(job)
+        if spec.share is not None:
+            self.pinned[id] = job
         self.file(job)
         return job
 
@@ -260,7 +264,7 @@ class Jobs:
         """Drop the jobs of a run; those that were."""
         gone = self._of_run.pop(run, [])
         for job in gone:
-            for kept in (self.all, self.waiting, self.limited):
+            for kept in (self.all, self.waiting, self.limited, self.pinned):
                 kept.pop(job.id, None)
             for task in list(job.tasks):
                 job.drop(task)

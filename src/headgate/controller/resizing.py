@@ -1,5 +1,5 @@
-"""More or fewer workers for a job that runs: those of `ps` join and leave, `allreduce` starts again from a
-checkpoint."""
+"""Another plan for a job that runs: more or fewer workers, which join and leave under `ps`, or an altogether different
+one, for which it starts again from a checkpoint as `allreduce` does for any."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from headgate.controller.records import JobRecord, TaskRecord
 from headgate.controller.sharing import Sharing, Turn
 from headgate.events import Action, Resize
 from headgate.planning.placement import with_more
+from headgate.plans import Plan
 
 
 def resize(job: JobRecord, workers: int, sharing: Sharing, turn: Turn) -> list[Action]:
@@ -42,6 +43,15 @@ def resize(job: JobRecord, workers: int, sharing: Sharing, turn: Turn) -> list[A
     verb = ("leave" if gone else "join") + ("s" if len(gone + new) == 1 else "")
     ends = [task.stop(text) for task in gone]
     return [Resize(job.id, job.plan), job.mark("running", f"{text}: {who} {verb}"), *ends]
+
+
+def move(job: JobRecord, plan: Plan, reason: str) -> list[Action]:
+    """Have a running job go on by another plan, from its last checkpoint; one that has none is left as it is."""
+    if job.state != "running" or not job.undisturbed or job.finished or job.resume is None or plan == job.plan:
+        return []
+    job.plan, job.restart = plan, reason
+    ends = [task.stop(reason) for task in job.workers()]  # servers when their workers have ended
+    return [Resize(job.id, plan, restarts=True), job.mark("stopping", reason), *ends]
 
 
 def _join(job: JobRecord, nodes: Collection[str], sharing: Sharing) -> list[TaskRecord]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from headgate.cluster import Node
+from headgate.controller.dividing import on_gpu, part
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order, threads
 from headgate.events import Action, JobId, SetShare, TaskId, Warn
 from headgate.policies.base import Change, Policy
@@ -95,6 +96,7 @@ class Sharing:
     def share(self, turn: Turn) -> list[Action]:
         """Settle a turn: ask the policy if there is something to tell or its time has come, bring the tasks that this
         concerns to what follows, and start those that are to be started with it."""
+        turn.changes = [change for change in turn.changes if not self._is_pinned(change.job)]
         due = self.wake_at is not None and turn.now >= self.wake_at
         if not (turn.changes or turn.starting or turn.moved or due):
             return []
@@ -107,13 +109,14 @@ class Sharing:
         for job in in_order(concerned.values()):
             share = decided[job.id][0] if job.id in decided else NOTHING
             job.granted = job.granted.merged(share)
-            beside = Counter(task.node for task in job.tasks.values()) if job.granted is not NOTHING else Counter()
+            granted = job.granted is not NOTHING or job.spec.share is not None
+            beside = Counter(task.node for task in job.tasks.values()) if granted else Counter()
             for task in job.tasks.values():
                 # Its part may also change because another task of its job came or went.
-                whole = job.allowed(task).merged(_part(job.granted, job, task, beside[task.node]))
+                whole = job.allowed(task).merged(self._part(job.granted, job, task, beside))
                 change = _different(task.share, whole)
                 if job.id in decided:
-                    change = change.merged(_part(share, job, task, beside[task.node]))
+                    change = change.merged(self._part(share, job, task, beside))
                 if job.id in decided or change is not NOTHING:
                     changed[task.id] = change
                 if change is not NOTHING or task.id in turn.starting:
@@ -131,8 +134,7 @@ class Sharing:
                 if cores.get(id, task.entitled) != task.entitled:
                     concerned[job.id] = job
         for job in in_order(concerned.values()):
-            left = "what others leave" if job.granted.cpu_weight is not None else "no policy"
-            reason = decided[job.id][1] if job.id in decided else left
+            reason = decided[job.id][1] if job.id in decided else _undecided(job)
             for task in job.tasks.values():
                 before = (task.entitled, task.threads)
                 task.entitled = cores.get(task.id, task.entitled)  # what it was, on a node that is gone
@@ -148,12 +150,12 @@ class Sharing:
     def _decide(self, turn: Turn, actions: list[Action]) -> dict[JobId, tuple[Share, str]]:
         """The policy's answer for the jobs that run; none where it fails, which is told once."""
         try:
-            decision = self.policy.decide(turn.now, self._cores, turn.changes)
+            decision = self.policy.decide(turn.now, self._free_cores(), turn.changes)
             jobs = self.jobs.all
             decided = {
                 id: (NOTHING.merged(share), why)
                 for id, (share, why) in decision.shares.items()
-                if id in jobs and jobs[id].tasks
+                if id in jobs and jobs[id].tasks and not self._is_pinned(id)
             }
             wake_at = decision.wake_at
             self.wake_at = max(wake_at, turn.now + _SOONEST_SECONDS) if wake_at is not None else None
@@ -166,6 +168,25 @@ class Sharing:
             return {}
         return decided
 
+    def _part(self, share: Share, job: JobRecord, task: TaskRecord, beside: Counter[str]) -> Share:
+        if not beside:
+            return NOTHING
+        node = self.nodes.get(task.node)
+        return part(share, job, task, beside[task.node], node.cores if node is not None else task.entitled)
+
+    def _is_pinned(self, job: JobId) -> bool:
+        """Whether a job has a slice of its own, which is no business of the policy."""
+        known = self.jobs.all.get(job)
+        return known is not None and known.spec.share is not None
+
+    def _free_cores(self) -> float:
+        """Cores that the policy divides: all but those that jobs are pinned to."""
+        pinned = 0.0
+        for job in self.jobs.pinned.values():
+            nodes = {task.node for task in job.tasks.values()} & self.nodes.keys()
+            pinned += sum((job.spec.slice or 0.0) * self.nodes[name].cores for name in nodes)
+        return max(self._cores - pinned, 0.0) if pinned else self._cores
+
     def _entitled(self, nodes: Iterable[str]) -> dict[TaskId, float]:
         """Cores that each task on these nodes is entitled to, but for nodes that are gone."""
         result: dict[TaskId, float] = {}
@@ -176,47 +197,30 @@ class Sharing:
         return result
 
     def _fractions(self, nodes: Iterable[str]) -> dict[TaskId, float | Unlimited]:
-        """What changes of the time that tasks on these nodes have of their GPUs: where several jobs compute on one, it
-        is divided by their weights. Where no weight is granted, and where the policy grants GPUs itself, that stays."""
+        """What changes of the time that tasks on these nodes have of their GPUs, where several jobs compute on one."""
         result: dict[TaskId, float | Unlimited] = {}
         for name in nodes:
-            there = [
-                (job, task, weight)
-                for job, task in self.jobs.on.get(name, {}).values()
-                if task.computes_on
-                and (weight := job.granted.cpu_weight) is not None
-                and job.granted.gpu_fraction is None
-            ]
-            users: dict[int, dict[JobId, float]] = {}
-            for job, task, weight in there:
+            there = [(job, task) for job, task in self.jobs.on.get(name, {}).values() if task.computes_on]
+            users: dict[int, dict[JobId, JobRecord]] = {}
+            for job, task in there:
                 for gpu in task.computes_on:
-                    users.setdefault(gpu, {})[job.id] = weight
-            for _, task, weight in there:
-                fraction = min(weight / sum(users[gpu].values()) for gpu in task.computes_on)
+                    users.setdefault(gpu, {})[job.id] = job
+            parts = {gpu: on_gpu(jobs.values()) for gpu, jobs in users.items()}
+            for job, task in there:
+                if job.granted.gpu_fraction is not None:
+                    continue  # the policy's word
+                fraction = min(parts[gpu].get(job.id, 1.0) for gpu in task.computes_on)
                 wanted = fraction if fraction < 1.0 else UNLIMITED
                 if wanted != (task.share.gpu_fraction or UNLIMITED):
                     result[task.id] = wanted
         return result
 
 
-def _part(share: Share, job: JobRecord, task: TaskRecord, beside: int) -> Share:
-    """What a share of the whole job is for one of its tasks, never above what the user allows: caps are divided among
-    all tasks, the weight among the `beside` that are on one node."""
-    if share is NOTHING:
-        return NOTHING
-    cap, weight, most = share.cpu_cap_cores, share.cpu_weight, job.allowed(task).cpu_cap_cores
-    if isinstance(cap, int | float):
-        cap = cap / len(job.tasks)
-        cap = min(cap, most) if isinstance(most, int | float) else cap
-    elif cap is not None and most is not None:
-        cap = most
-    return Share(
-        cpu_weight=max(weight / beside, 1.0) if weight is not None else None,
-        cpu_cap_cores=cap,
-        memory_bytes=share.memory_bytes if job.spec.limits.memory_bytes is None else None,
-        disk_bytes_per_second=share.disk_bytes_per_second,
-        gpu_fraction=share.gpu_fraction,
-    )
+def _undecided(job: JobRecord) -> str:
+    """Why a job has what it has where the policy has just said nothing of it."""
+    if job.spec.share is not None:
+        return f"pinned to {job.spec.share} of its nodes"
+    return "what others leave" if job.granted.cpu_weight is not None else "no policy"
 
 
 def _different(now: Share, wanted: Share) -> Share:
