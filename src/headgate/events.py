@@ -225,6 +225,15 @@ class ResizeRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class MoveRequested:
+    """A running job is to go on by another plan, from a checkpoint that it has just saved."""
+
+    job: JobId
+    plan: Plan
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Wake:
     """The time that the controller asked to be woken at has come."""
 
@@ -246,6 +255,7 @@ Event = (
     | CheckpointDone
     | StopRequested
     | ResizeRequested
+    | MoveRequested
     | Wake
 )
 
@@ -305,10 +315,11 @@ class StopTask:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """The job has this plan from now on."""
+    """The job has this plan from now on; where it `restarts`, from its next attempt on."""
 
     job: JobId
     plan: Plan
+    restarts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

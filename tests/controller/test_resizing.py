@@ -11,6 +11,7 @@ from headgate.events import (
     CheckpointDone,
     Exit,
     MarkJob,
+    MoveRequested,
     NodeJoined,
     Resize,
     ResizeRequested,
@@ -95,3 +96,26 @@ def test_workers_beside_each_other_have_gpus_of_their_own() -> None:
     team.step(1.0, NodeJoined(Node("c", cores=64.0, memory_bytes=2**37, gpus=gpus)))
     actions = team.step(5.0, ResizeRequested("r/a", 4))
     assert [(a.node, a.gpus) for a in actions if isinstance(a, StartTask)] == [("c", (0, 1)), ("c", (2, 3))]
+
+
+def test_a_job_is_moved_to_another_plan_from_the_checkpoint_that_it_has() -> None:
+    team, why = Team(ps(workers=2)), "moved to a better plan"
+    saved, other = Checkpoint("/c/step-9.pt", 9, 1, 9), allreduce(workers=1, worker_nodes=("c",))
+    assert team.step(4.0, MoveRequested("r/a", other, why)) == []  # it would begin again
+    team.step(5.0, CheckpointDone("r/a/worker-0", saved))
+    assert team.step(5.0, MoveRequested("r/a", other, why)) == [
+        Resize("r/a", other, restarts=True),
+        MarkJob("r/a", "stopping", why),
+        StopTask("r/a/worker-0", CONNECTED_GRACE_SECONDS, why),
+        StopTask("r/a/worker-1", CONNECTED_GRACE_SECONDS, why),
+    ]
+    assert team.step(5.5, MoveRequested("r/a", ps(workers=1), why)) == []
+    later = Checkpoint("/c/step-11.pt", 11, 1, 11)
+    team.step(6.0, CheckpointDone("r/a/worker-0", later))
+    team.step(6.0, TaskExited("r/a/worker-0", WELL))
+    [stop] = team.step(6.0, TaskExited("r/a/worker-1", WELL))
+    assert stop == StopTask("r/a/server-0", CONNECTED_GRACE_SECONDS, "its workers have ended")
+    actions = team.step(7.0, TaskExited("r/a/server-0", WELL))
+    [start] = [action for action in actions if isinstance(action, StartTask)]
+    assert (start.task, start.node, start.plan, start.resume) == ("r/a/worker-0", "c", other, later)
+    assert actions[-1] == MarkJob("r/a", "running", "going on from step 11 (attempt 2)")

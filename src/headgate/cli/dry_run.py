@@ -66,7 +66,7 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
         raise UsageError(f"--dry-run shows what engine local would start; found engine {submission.engine}")
     home = runs.home()
     node = machine.detect(home / "node.json")
-    boxes = isolation.make(isolation.DEFAULT, "dry-run")
+    boxes: dict[str, isolation.Isolation] = {}
     entries: list[dict[str, Any]] = []
     cluster = Cluster(submission.nodes or (node,))
     made: set[str] = set()
@@ -84,7 +84,9 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
             role="server" if task.split("/")[1].startswith("server-") else "worker",
             place=cluster.node(start.node).place,
         )
-        box = [line for line in boxes.describe(prepared, start.share) if line not in made]
+        if (kind := prepared.isolation or isolation.DEFAULT) not in boxes:
+            boxes[kind] = isolation.make(kind, "dry-run")
+        box = [line for line in boxes[kind].describe(prepared, start.share) if line not in made]
         made.update(line for line in box if line.startswith("mkdir "))
         added = {key: value for key, value in sorted(prepared.env.items()) if os.environ.get(key) != value}
         entries.append(

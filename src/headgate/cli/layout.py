@@ -39,6 +39,7 @@ def options(command: _F) -> _F:
                 "--staleness", type=click.IntRange(min=0), help="ps: asynchronous, none so many steps ahead of another."
             ),
             click.option("--backup-workers", type=_COUNT, help="ps: gradients that a step does without."),
+            click.option("--moves", type=click.IntRange(min=0), help="Most moves to a better plan while it runs; 2."),
             click.option("--no-encrypt", is_flag=True, help="Tasks talk in the clear: for private networks."),
         )
     ):
@@ -62,12 +63,13 @@ class Layout:
     asynchronous: bool = False
     staleness: int | None = None
     backup_workers: int | None = None
+    moves: int | None = None
     no_encrypt: bool = False
 
     @property
     def states_plan(self) -> bool:
         """Whether it says anything of a job's plan."""
-        return self.plan_file is not None or self.no_encrypt or self._flagged
+        return self.plan_file is not None or self.no_encrypt or self.moves is not None or self._flagged
 
     @property
     def _flagged(self) -> bool:
@@ -87,7 +89,9 @@ class Layout:
             # Who asks for it on the command line allows it.
             asynchronous = plan is not None and not plan.synchronous
             extra: frozenset[Allowed] = frozenset({"async"} if asynchronous else ())
-            return replace(job, plan=plan, allow=job.allow | extra, encrypt=job.encrypt and not self.no_encrypt)
+            moves = job.moves if self.moves is None else self.moves
+            encrypt = job.encrypt and not self.no_encrypt
+            return replace(job, plan=plan, allow=job.allow | extra, encrypt=encrypt, moves=moves)
         except ValueError as error:
             raise UsageError(str(error)) from None
 

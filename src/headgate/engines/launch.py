@@ -14,8 +14,8 @@ import headgate
 from headgate.cluster import Place
 from headgate.errors import StorageError, UsageError
 from headgate.events import Checkpoint, TaskId
-from headgate.isolation.base import Launch
-from headgate.jobs import Job
+from headgate.isolation.base import HOST_IMAGE, Launch
+from headgate.jobs import WRITABLE, Job
 
 Role = Literal["worker", "server"]
 
@@ -24,12 +24,20 @@ _JOINS_KERAS = re.compile(rb"^\s*(import|from)\s+headgate\.keras\b", re.MULTILIN
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_MAX_THREADS")
 
 
+def is_foreign(job: Job) -> bool:
+    """Whether its tasks see the files of an image, and not those of the machine."""
+    return job.image not in (None, HOST_IMAGE)
+
+
 def interpreter(job: Job, path: str | None) -> str:
-    """The Python that runs the job's script: the one it names, or the first `python` (then `python3`) on `path`.
+    """The Python that runs the job's script: the one it names, or the first `python` (then `python3`) on `path`; in an
+    image, whose files are not here, the one it names or `python`.
 
     Raises:
         UsageError: There is none.
     """
+    if is_foreign(job):
+        return job.python or "python"
     for name in (job.python,) if job.python else ("python", "python3"):
         if os.sep in name:
             name = os.path.join(job.workdir, name)
@@ -136,7 +144,7 @@ def launch(
     Raises:
         UsageError: There is no such interpreter.
     """
-    env = dict(environment)
+    env = {} if is_foreign(job) else dict(environment)
     for variable in _THREAD_VARIABLES:
         env.setdefault(variable, str(threads))
     if "OMP_WAIT_POLICY" not in env and (role == "server" or not _sees_to_spinning(job)):
@@ -158,6 +166,34 @@ def launch(
     if resume is not None:
         env["HEADGATE_RESUME"] = resume.path
     path = env.get("PATH")
+    reads, writes = _files(job, injected, checkpoints, resume)
     script = Path(job.workdir, job.script) if job.script is not None else None
     argv = server_command(interpreter(job, path), script) if role == "server" else command(job, path)
-    return Launch(task=task, argv=argv, env=env, cwd=job.workdir, threads=threads, place=place)
+    return Launch(
+        task=task,
+        argv=argv,
+        env=env,
+        cwd=job.workdir,
+        threads=threads,
+        place=place,
+        isolation=job.isolation or "",
+        image=job.image or HOST_IMAGE,
+        reads=reads,
+        writes=writes,
+        gpus=gpus,
+    )
+
+
+def _files(
+    job: Job, injected: Path, checkpoints: Path, resume: Checkpoint | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What a task has to see, and what it has to write, besides its folder: its script's folder, the task library with
+    what that leads to, checkpoints, and what the job names."""
+    reads = [str(Path(job.workdir, job.script).parent)] if job.script is not None else []
+    for folder in (injected, transport(injected)):
+        if folder.is_dir():
+            reads += [str(folder), *(str(link.resolve()) for link in folder.iterdir())]
+    reads += [resume.path] if resume is not None else []
+    reads += [mount for mount in job.mounts if not mount.endswith(WRITABLE)]
+    writes = [mount.removesuffix(WRITABLE) for mount in job.mounts if mount.endswith(WRITABLE)]
+    return tuple(reads), (str(checkpoints.parent), *writes)

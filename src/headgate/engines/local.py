@@ -19,7 +19,7 @@ from headgate.engines.base import Engine, Listener
 from headgate.engines.channel import Connection
 from headgate.engines.connections import Connections
 from headgate.engines.log import TaskLog
-from headgate.errors import HeadgateError, IsolationError
+from headgate.errors import HeadgateError, IsolationError, UsageError
 from headgate.events import Exit, TaskId
 from headgate.isolation.base import Box, Isolation, Launch
 from headgate.shares import Share
@@ -62,6 +62,7 @@ class LocalEngine(Engine):
         channel: Path of the task channel's socket, in a folder that only this user can enter.
         keeper: Told of each box, so that it outlives this process no longer than it should.
         logs: What a task's output is written to, made from what `start` was told of as its log.
+        others: Makes the isolation of a name that a launch asks for; None: there is no other.
     """
 
     name = "local"
@@ -73,12 +74,15 @@ class LocalEngine(Engine):
         channel: Path,
         keeper: Keeper | None = None,
         logs: Callable[[str], TaskLog] = TaskLog,
+        others: Callable[[str], Isolation] | None = None,
     ) -> None:
         self._cluster = Cluster((cluster,)) if isinstance(cluster, Node) else cluster
         self._isolation = isolation
         self._channel = channel
         self._keeper = keeper
         self._logs = logs
+        self._others = others
+        self._isolations = {"": isolation, isolation.name: isolation}
         self._commands: deque[Callable[[], None]] = deque()
         self._tasks: dict[TaskId, _Task] = {}
         self._closing_at: float | None = None
@@ -193,22 +197,33 @@ class LocalEngine(Engine):
         try:
             if self._closing_at is not None:
                 raise HeadgateError("this engine is closing")
-            box, read_end = self._box(replace(launch, env={**launch.env, **added}), share)
+            isolation = self._isolation_of(launch)
+            reads = (*launch.reads, str(self._channel))
+            box, read_end = self._box(
+                isolation, replace(launch, env={**launch.env, **added}, reads=reads), share
+            )
         except Exception as error:  # noqa: BLE001  # whatever it is, the job has to hear of it
             self._listener.exited(launch.task, Exit(code=None, reason=f"could not be started: {error}"))
             return
         task = self._tasks[launch.task] = _Task(launch.task, box, key, read_end, self._logs(log))
         if self._keeper is not None:
-            self._keeper.add(task.id, {"isolation": self._isolation.name, **box.record()}, read_end, log)
+            self._keeper.add(task.id, {"isolation": isolation.name, **box.record()}, read_end, log)
         self._selector.register(read_end, selectors.EVENT_READ, lambda: self._readable(task))
         self._selector.register(box.exit_fd, selectors.EVENT_READ, lambda: self._ended(task))
         self._listener.started(task.id, box.pid)
 
-    def _box(self, launch: Launch, share: Share) -> tuple[Box, int]:
+    def _isolation_of(self, launch: Launch) -> Isolation:
+        if (found := self._isolations.get(launch.isolation)) is None:
+            if self._others is None:
+                raise UsageError(f"isolation {launch.isolation!r} is for tasks on this machine; leave it out")
+            found = self._isolations[launch.isolation] = self._others(launch.isolation)
+        return found
+
+    def _box(self, isolation: Isolation, launch: Launch, share: Share) -> tuple[Box, int]:
         """Start a task; its box, and the descriptor that its output is read from."""
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
         try:
-            box = self._isolation.start(launch, share, write_end)
+            box = isolation.start(launch, share, write_end)
         except BaseException:
             os.close(read_end)
             raise

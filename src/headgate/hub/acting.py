@@ -81,11 +81,11 @@ class Acting:
                 if leaves and live.current is not None:
                     live.current.part(task.rsplit("/", 1)[1])  # so that nobody takes it for an order to all
                 self._engines.of(task).stop(task, grace)
-            case events.Resize(job, plan):
+            case events.Resize(job, plan, restarts):
                 run, live = self._ledger.find(job)
                 live.plan = json.dumps(asdict(plan))
                 self._choosing.moved(job, plan)
-                if live.current is not None:
+                if live.current is not None and not restarts:
                     live.current.plan = plan
                 run.record_job(live.spec.name)
             case events.Fault(job, task, text, restarts):

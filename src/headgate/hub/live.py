@@ -27,6 +27,7 @@ from headgate.hub.job import LiveJob
 from headgate.hub.ledger import Ledger
 from headgate.hub.lookout import Lookout
 from headgate.hub.nodes import Nodes
+from headgate.hub.replanning import Replanning
 from headgate.hub.reserving import Reserving
 from headgate.hub.run import LiveRun, Submission
 from headgate.hub.sampling import Sampling
@@ -65,6 +66,7 @@ class LiveHub:
         self._engines = Engines(home, engine, self._hearing, self._sampling.told, self._nodes, self._ledger)
         self._reserving = Reserving(self._ledger, self._engines, self._nodes)
         self._choosing = Choosing(home, self._ledger, self._nodes, node, self._step)
+        self._replanning = Replanning(home, self._ledger, self._nodes, self._engines, self._choosing, node, self._step)
         self._acting = Acting(
             home, self._ledger, self._engines, self._nodes, self._hearing, self._choosing, self._finish
         )
@@ -117,6 +119,7 @@ class LiveHub:
         cluster = self._nodes.cluster(submission)
         recorded = (self._node, *submission.nodes) if submission.engine == LOCAL else cluster.nodes
         keys = {}
+        await asyncio.to_thread(_check_isolations, submission)
         for job in submission.jobs:  # so that what can be known now is one message now, and not a failed job later
             candidates(cluster, job)
             keys[job.name] = profiles.key(job, self._node)
@@ -204,6 +207,7 @@ class LiveHub:
         self._lookout.close()
         self._forecasting.close()
         self._choosing.close()
+        self._replanning.close()
         if self._wake is not None:
             self._wake.cancel()
         for run in list(self.runs.values()):
@@ -220,6 +224,7 @@ class LiveHub:
             self._acting.act(action)
         if isinstance(event, events.TaskExited):
             self._reserving.give_back(event.task.rsplit("/", 1)[0])
+        self._replanning.hear(event)
         if self._controller.policy.predicts:
             self._forecasting.hear(event)
         if isinstance(event, events.TaskExited) or any(
@@ -239,6 +244,7 @@ class LiveHub:
         self._nodes.release()
         self._acting.forget(run.id)
         self._choosing.forget(run.id)
+        self._replanning.forget(run.id)
         self._reserving.forget(run.id)
         self._in_background(self._engines.release())
         last = {**run.snapshot(self.policy), "type": "end"}
@@ -283,3 +289,20 @@ async def _write_report(store: Path, page: Path) -> None:
     finally:
         if writer.returncode is None:
             writer.kill()
+
+
+def _check_isolations(submission: Submission) -> None:
+    """Whether there is what the jobs are to be boxed in.
+
+    Raises:
+        HeadgateError: There is not.
+    """
+    for job in submission.jobs:
+        if job.isolation is None or job.isolation == isolation.DEFAULT:
+            continue
+        if submission.engine != LOCAL:
+            raise UsageError(
+                f"job {job.name!r}: `isolation: {job.isolation}` is for this machine and labs on it; "
+                f"found engine {submission.engine}"
+            )
+        isolation.make(job.isolation, "check").check()

@@ -160,12 +160,14 @@ async def _serve(home: Path, lock: int) -> None:
     folder, sockets = home / "hub", runs.make_sockets()
     leftovers(folder)
     # Named after this hub alone, so that what a dead one left is never taken for this one's.
-    boxes = isolation.make(isolation.DEFAULT, f"{os.geteuid()}-{os.getpid()}")
+    group = f"{os.geteuid()}-{os.getpid()}"
+    boxes = isolation.make(isolation.DEFAULT, group)
     node = await asyncio.to_thread(machine.detect, home / "node.json")
     guard = Guarded(folder, lock)
     loop = asyncio.get_running_loop()
     loop.add_reader(guard.pidfd, _guard_died, loop, guard)
-    engine = LocalEngine(node, boxes, sockets / "channel.sock", guard)
+    channel = sockets / "channel.sock"
+    engine = LocalEngine(node, boxes, channel, guard, others=lambda name: isolation.make(name, group))
     hub = LiveHub(home, node, engine, policies.make(policies.DEFAULT))
     server = Server(hub)
     for number in (signal.SIGTERM, signal.SIGINT):

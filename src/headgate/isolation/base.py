@@ -144,6 +144,13 @@ class Isolation(ABC):
     def describe(self, launch: Launch, share: Share) -> Sequence[str]:
         """What `start` would do, a line each, without doing it."""
 
+    def check(self) -> None:  # noqa: B027  # most can always start a task
+        """Find out whether it can start tasks here at all; may take seconds.
+
+        Raises:
+            HeadgateError: It cannot, and why.
+        """
+
     @abstractmethod
     def lost(self) -> tuple[str, ...]:
         """What cannot be had on this machine, a line each with its cause and its cure; empty when all can."""

@@ -104,6 +104,9 @@ class ContainerIsolation(Isolation):
             f"exec {shlex.join(launch.argv)}",
         ]
 
+    def check(self) -> None:
+        self._connected()
+
     def lost(self) -> tuple[str, ...]:
         try:
             daemon = self._connected()

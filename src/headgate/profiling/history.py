@@ -71,7 +71,7 @@ def of_run(store: Path, profile: Profile, cluster: Cluster) -> Iterator[Measured
             if names & beside or not _as_they_were(names, there, cluster):
                 continue
             seconds = _step_seconds(reader, row["name"])
-            samples = _samples(plan, profile)
+            samples = samples_of(plan, profile)
             if seconds is not None and samples is not None:
                 yield Measured(plan, samples / seconds, seconds, store.parent.name)
 
@@ -103,7 +103,7 @@ def _step_seconds(reader: RunReader, job: str) -> float | None:
     return median(found) if found else None
 
 
-def _samples(plan: Plan, profile: Profile) -> int | None:
+def samples_of(plan: Plan, profile: Profile) -> int | None:
     """Samples of a step of all workers, backups left out."""
     size = plan.batch_per_worker
     if isinstance(size, tuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import re
@@ -58,7 +57,7 @@ def connect(wanted: Open) -> str:
         )
     try:
         if host:
-            _take_token()
+            _take_token(f"{host}:{port}")
             ray.init(address=f"{host}:{port}", namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
         else:
             ray.init(
@@ -98,11 +97,22 @@ def answers(host: str, port: int, seconds: float) -> bool:
     return True
 
 
-def _take_token() -> None:
-    """Show the cluster this user's token where there is one, as `ray start` does and `ray.init` does not."""
-    with contextlib.suppress(ImportError):  # an older Ray, which has none
+def _take_token(address: str) -> None:
+    """Show the cluster this user's token if it wants one, as `ray start` does and `ray.init` does not.
+
+    One that wants none loses each actor of a driver that shows one, hence the question.
+    """
+    try:
+        gcs_client = import_module("ray._raylet").GcsClient
+        refused = import_module("ray.exceptions").AuthenticationError
         setup = import_module("ray._private.authentication.authentication_token_setup")
+    except (ImportError, AttributeError):  # an older Ray, which has none
+        return
+    try:
+        gcs_client(address=address)
+    except refused:
         setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+        gcs_client(address=address)  # at once, where `ray.init` would try for 20 s
 
 
 def explained(error: Exception, host: str, port: int) -> HeadgateError:
