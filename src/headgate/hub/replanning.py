@@ -1,0 +1,234 @@
+"""Watches the step times of jobs whose plans Headgate chose, and has those moved that a better plan is worth it for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headgate.analysis.forecast import Outlook, Question, answer
+from headgate.cluster import Cluster, Node
+from headgate.errors import HeadgateError
+from headgate.events import ENDED, CheckpointDone, Event, JobId, MoveRequested, Progress, TaskExited, TaskStarted
+from headgate.hub.choosing import Choosing
+from headgate.hub.engines import Engines
+from headgate.hub.job import LiveJob
+from headgate.hub.ledger import Ledger
+from headgate.hub.nodes import Nodes
+from headgate.hub.run import LiveRun
+from headgate.jobs import Job
+from headgate.planning.candidates import tells
+from headgate.planning.choosing import has_choice
+from headgate.planning.moving import Move, Standing, better
+from headgate.plans import Plan
+from headgate.profiles import Profile
+from headgate.profiling import store
+from headgate.profiling.calibration import calibrated
+from headgate.profiling.history import samples_of, step_seconds
+
+_REPORTS = 256  # of the latest steps that tell how long one takes
+_EFFORT = 50.0  # seconds between two looks for each second that the last one took
+
+
+@dataclass(slots=True)
+class _Watched:
+    """What is known of a job.
+
+    Args:
+        profile: Of the job as a whole.
+        outlook: What is left of it.
+        began: When its attempt's first task started; None: it has reported since.
+        seen: When it reported last.
+        restart_seconds: What its latest start cost.
+        reports: When it was at which step, of this attempt.
+        measured: Samples a second of the plans that it ran by.
+        moves: How often it was moved.
+        move: What is to be done once it has saved a checkpoint.
+        not_before: When it may be looked at again.
+    """
+
+    profile: Profile
+    outlook: Outlook
+    attempt: int = 0
+    began: float | None = None
+    seen: float | None = None
+    restart_seconds: float | None = None
+    reports: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_REPORTS))
+    measured: dict[Plan, float] = field(default_factory=dict)
+    moves: int = 0
+    move: Move | None = None
+    looking: bool = False
+    not_before: float = 0.0
+
+
+class Replanning:
+    """Hears what jobs report. Where another plan saves more than it costs, it has the job save a checkpoint and, once
+    that is there, go on from it by the other plan.
+
+    Args:
+        home: Headgate's folder.
+        ledger: Where the runs are.
+        nodes: Where tasks can go.
+        engines: What brings an order to a task.
+        choosing: Knows which nodes are taken.
+        machine: The node that stored profiles were measured on.
+        step: Tells the controller.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        ledger: Ledger,
+        nodes: Nodes,
+        engines: Engines,
+        choosing: Choosing,
+        machine: Node,
+        step: Callable[[Event], None],
+    ) -> None:
+        self._home = home
+        self._ledger = ledger
+        self._nodes = nodes
+        self._engines = engines
+        self._choosing = choosing
+        self._machine = machine
+        self._step = step
+        self._watched: dict[JobId, _Watched] = {}
+        self._started: dict[JobId, float] = {}
+        self._work: set[asyncio.Task[None]] = set()
+
+    def hear(self, event: Event) -> None:
+        """Take in an event, after the controller."""
+        match event:
+            case TaskStarted(task):
+                self._begins(task.rsplit("/", 1)[0])
+            case Progress(task):
+                self._reported(task.rsplit("/", 1)[0], event)
+            case CheckpointDone(task):
+                self._saved(task.rsplit("/", 1)[0])
+            case TaskExited(task):
+                job = task.rsplit("/", 1)[0]
+                if (watched := self._watched.get(job)) is not None:
+                    watched.move = None  # the attempt is ending: what it saves now is no answer
+
+    def forget(self, run: str) -> None:
+        """A run has ended."""
+        for kept in (self._watched, self._started):
+            for job in [job for job in kept if job.split("/")[0] == run]:
+                del kept[job]
+
+    def close(self) -> None:
+        """Look no more."""
+        for task in self._work:
+            task.cancel()
+
+    # --- what happens -----------------------------------------------------------------------------------------------
+
+    def _begins(self, job: JobId) -> None:
+        """A task of a job has started: the first of an attempt tells when that began."""
+        _, live = self._ledger.find(job)
+        watched = self._watched.get(job)
+        if watched is None:
+            self._started.setdefault(job, time.monotonic())
+        elif watched.attempt != live.attempt:
+            watched.attempt, watched.began = live.attempt, watched.seen or time.monotonic()
+            watched.reports.clear()
+
+    def _reported(self, job: JobId, told: Progress) -> None:
+        run, live = self._ledger.find(job)
+        watched = self._watched.get(job) or self._watch(job, run, live)
+        value = live.spec.progress.of(told.loss, told.metrics)
+        if watched is None or told.step is None or value is None or live.state != "running":
+            return
+        now = time.monotonic()
+        if watched.began is not None:
+            watched.restart_seconds, watched.began = now - watched.began, None
+        watched.seen = now
+        watched.reports.append((now, told.step))
+        watched.outlook.used(now, 1.0)  # what is left is counted in seconds, not in core-seconds
+        question = watched.outlook.reported(
+            now, value, step=told.step, epoch=told.epoch, epochs=told.epochs, count=told.count
+        )
+        may = watched.moves < live.spec.moves and watched.move is None and not watched.looking
+        if question is not None and may and now >= watched.not_before:
+            watched.looking = True
+            task = asyncio.get_running_loop().create_task(self._look(job, watched, question))
+            self._work.add(task)
+            task.add_done_callback(self._work.discard)
+
+    def _watch(self, job: JobId, run: LiveRun, live: LiveJob) -> _Watched | None:
+        """Begin to watch a job, where it may ever be moved."""
+        spec = live.spec
+        if spec.plan is not None or spec.moves == 0 or run.submission.mode != "run" or live.profile is None:
+            return None
+        try:
+            cluster = self._nodes.cluster(run.submission)
+        except HeadgateError:  # a node has just gone
+            return None
+        profile = store.parse(json.loads(live.profile))
+        if not tells(profile) or not has_choice(cluster, spec) or live.current is None:
+            return None
+        outlook = Outlook(time.monotonic(), goal=spec.progress.goal, rising=spec.progress.rising)
+        watched = self._watched[job] = _Watched(profile, outlook, live.attempt, began=self._started.pop(job, None))
+        return watched
+
+    async def _look(self, job: JobId, watched: _Watched, question: Question) -> None:
+        """See whether another plan is worth it."""
+        run, live = self._ledger.find(job)
+        attempt, began = live.attempt, time.monotonic()
+        try:
+            if live.current is None or (lowest := live.current.lowest) is None:
+                return
+            if not live.current.is_connected(lowest):
+                return
+            cluster = self._nodes.cluster(run.submission)
+            if run.submission.cluster:
+                cluster = calibrated(run.submission.cluster, cluster, self._machine, self._home)
+            used = self._choosing.used(job) & {node.name for node in cluster.nodes}
+            plan = live.current.plan
+            move = await asyncio.to_thread(self._better, live.spec, watched, question, plan, cluster, used)
+            if move is None or live.attempt != attempt or live.state != "running":
+                return
+            watched.move = move
+            self._engines.of(job).send(f"{job}/{lowest}", {"type": "checkpoint"})
+        except (HeadgateError, ValueError, ArithmeticError, KeyError):
+            return  # a node has gone, the run has ended, or nothing can be said: the job goes on as it is
+        finally:
+            watched.looking = False
+            watched.not_before = time.monotonic() + _EFFORT * (time.monotonic() - began)
+
+    def _better(
+        self, spec: Job, watched: _Watched, question: Question, plan: Plan, cluster: Cluster, used: frozenset[str]
+    ) -> Move | None:
+        """In a thread of its own."""
+        left, seconds = answer(question), step_seconds(list(watched.reports))
+        samples = samples_of(plan, watched.profile)
+        if left is None or seconds is None or samples is None or watched.restart_seconds is None:
+            return None
+        rate = watched.measured[plan] = samples / seconds
+        moves_left = spec.moves - watched.moves
+        standing = Standing(plan, rate, left.work, watched.restart_seconds, moves_left)
+        if not standing.could_pay:
+            return None
+        from headgate.planning.correcting import Corrected  # its numerics take half a second to import
+
+        corrected = Corrected(
+            spec, cluster, watched.profile, list(watched.measured.items()), used=used, measured_on=self._machine
+        )
+        [best] = corrected.ranked(1)
+        return better(standing, best) if best.plan != corrected.like(plan) else None
+
+    def _saved(self, job: JobId) -> None:
+        watched = self._watched.get(job)
+        if watched is None or watched.move is None:
+            return
+        move, watched.move = watched.move, None
+        run, live = self._ledger.find(job)
+        if live.state in ENDED:
+            return
+        watched.moves += 1
+        self._ledger.event(run, "plan", move.why, live.spec.name)
+        self._step(MoveRequested(job, move.plan, "moved to a better plan"))

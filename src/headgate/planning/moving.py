@@ -1,0 +1,71 @@
+"""Whether a job that runs should go on under another plan."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from headgate.planning.choosing import in_words, samples
+from headgate.plans import Plan, Prediction
+from headgate.units import say_seconds
+
+_WORTH = 1.5
+"""Times its cost that a move has to save: forecasts of what is left are wrong as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a job stands.
+
+    Args:
+        plan: What it runs by.
+        throughput: Samples a second, measured.
+        seconds_left: What is left of it at that pace.
+        restart_seconds: From the last step before a restart to the first one after, measured.
+        moves_left: How often it may still be moved.
+    """
+
+    plan: Plan
+    throughput: float
+    seconds_left: float
+    restart_seconds: float
+    moves_left: int
+
+    @property
+    def could_pay(self) -> bool:
+        """Whether a move could be worth it, however fast the other plan."""
+        return self.moves_left > 0 and self.seconds_left > _WORTH * self.restart_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Go on by another plan: what that saves, and why in words."""
+
+    plan: Plan
+    saved_seconds: float
+    why: str
+
+
+def better(standing: Standing, best: Prediction) -> Move | None:
+    """The move to the plan that is expected to be best, None where it is not worth its cost.
+
+    The rate that counts lies halfway, in ratio, between what is expected and the low end of its band: of many uncertain
+    plans the best is best in part by luck.
+
+    Args:
+        standing: How the job stands.
+        best: What the model says, corrected by what was measured of the plan that it runs by.
+    """
+    if best.plan == standing.plan or not standing.could_pay:
+        return None
+    rate = math.sqrt(best.throughput * best.low)
+    saved = standing.seconds_left * (1 - standing.throughput / rate)
+    if saved <= _WORTH * standing.restart_seconds:
+        return None
+    saved -= standing.restart_seconds
+    why = (
+        f"moved to {in_words(best.plan)}: {samples(best.throughput)} expected, {samples(standing.throughput)} measured "
+        f"of {in_words(standing.plan)}; saves {say_seconds(saved)} of {say_seconds(standing.seconds_left)}, "
+        f"for a restart of {say_seconds(standing.restart_seconds)}"
+    )
+    return Move(best.plan, saved, why)
