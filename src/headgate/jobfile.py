@@ -18,7 +18,17 @@ from pydantic import (
 )
 
 from headgate import planfile, units
-from headgate.jobs import NAME_PATTERN, SHARES, Allowed, Job, Limits, ProgressRule, against_isolation, against_plan, is_share
+from headgate.jobs import (
+    NAME_PATTERN,
+    SHARES,
+    Allowed,
+    Job,
+    Limits,
+    ProgressRule,
+    against_isolation,
+    against_plan,
+    is_share,
+)
 from headgate.planfile import PlanEntry
 from headgate.telemetry.patterns import check_pattern
 from headgate.userfile import Entry, Number, Place, UserFile, Whole, suggestion
@@ -141,7 +151,22 @@ _MODELS: Mapping[str, type[Entry]] = {
     "progress": ProgressEntry,
     "plan": PlanEntry,
 }
-_TEXTS = {"name", "isolation", "image", "mounts", "script", "run", "args", "python", "env", "workdir", "after", "metric", "pattern", *planfile.TEXTS}
+_TEXTS = {
+    "name",
+    "isolation",
+    "image",
+    "mounts",
+    "script",
+    "run",
+    "args",
+    "python",
+    "env",
+    "workdir",
+    "after",
+    "metric",
+    "pattern",
+    *planfile.TEXTS,
+}
 
 
 def _is_text(place: Place) -> bool:

@@ -12,7 +12,7 @@ import click
 
 from headgate import isolation, registry, runs
 from headgate.engines.base import LOCAL
-from headgate.errors import HubError
+from headgate.errors import HeadgateError, HubError
 from headgate.hub.client import clean, connect
 from headgate.telemetry import machine
 from headgate.telemetry.machine import Survey
@@ -31,10 +31,10 @@ def command(as_json: bool) -> None:
     survey = machine.survey(runs.home() / "node.json")
     lost = isolation.make(isolation.DEFAULT, "doctor").lost()
     plugins = [warning for group in registry.GROUPS for warning in registry.load(group).warnings]
-    hub = _hub()
+    hub, containers = _hub(), _containers()
     if as_json:
         found = {"survey": asdict(survey), "lost": lost, "plugins": plugins, "hub": hub, "home": str(runs.home())}
-        found["engines"] = _engines()
+        found |= {"engines": _engines(), "containers": containers}
         click.echo(json.dumps(found, indent=2, default=str))
         return
     for name, text in _machine(survey):
@@ -42,6 +42,7 @@ def command(as_json: bool) -> None:
     click.echo(f"{'runs':12}  {len(runs.listing())} in {runs.home()}")
     click.echo(f"{'hub':12}  {hub}")
     click.echo(f"{'engines':12}  {', '.join(_engines())}")
+    click.echo(f"{'containers':12}  {containers}")
     for line in lost or ("nothing: weight, cap, memory, CPU set and disk rate of each task can be controlled",):
         click.echo(f"{'lost':12}  {line}")
     for line in plugins:
@@ -55,6 +56,17 @@ def _engines() -> list[str]:
     except metadata.PackageNotFoundError:
         ray = "ray (not installed: pip install 'headgate[ray]')"
     return [LOCAL.name, ray, *registry.load("headgate.engines").found]
+
+
+def _containers() -> str:
+    """The Docker Engine that `isolation: container` would use, or why there is none."""
+    from headgate.isolation.container_daemon import Daemon, default_url
+
+    try:
+        daemon = Daemon(default_url())
+    except HeadgateError as error:
+        return f"none: {error}"
+    return f"Docker Engine {daemon.version} at {daemon.url}"
 
 
 def _hub() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,10 @@ class WithRest(click.Command):
 )
 @click.option("--cores", type=click.FloatRange(min=0, min_open=True), help="Most cores for each script.")
 @click.option("--memory", help="Most memory for each script, such as 2GiB.")
+@click.option(
+    "--isolation", metavar="NAME", help="What tasks are boxed in: process (default), container, or a plug-in's."
+)
+@click.option("--image", help="container: an image, or host (default): what this machine has installed.")
 @layout.options
 @click.option("-d", "--detach", is_flag=True, help="Return at once; watch with `headgate attach`.")
 @click.option("--dry-run", is_flag=True, help="Print exactly what would be started, and start nothing.")
@@ -52,6 +57,8 @@ def command(
     policy: str | None,
     cores: float | None,
     memory: str | None,
+    isolation: str | None,
+    image: str | None,
     detach: bool,
     dry_run: bool,
     as_json: bool,
@@ -68,11 +75,12 @@ def command(
              headgate run jobs.yaml --detach
              headgate run train.py --cluster lab.yaml --strategy ps --workers 4 --servers 2
              headgate run train.py --engine ray --address 10.0.0.1:6379
+             headgate run train.py --isolation container --image pytorch/pytorch
 
     Exit codes: 0 every job is done, 1 one is not, 2 bad input, 4 no place to write, 6 no hub, 130 interrupted.
     """
     said = Layout(**where)
-    jobs = read(targets, ctx.meta.get("rest", ()), name, cores, memory)
+    jobs = _boxed(read(targets, ctx.meta.get("rest", ()), name, cores, memory), isolation, image)
     if said.states_plan and Path(targets[0]).suffix in (".yaml", ".yml"):
         raise UsageError(f"plans of the jobs of {targets[0]} go into that file, below `plan:`")
     submission = api.submission([said.applied(job) for job in jobs], **said.place().fields())
@@ -82,6 +90,15 @@ def command(
         show(submission, policy, as_json)
         return 0
     return submit(submission, policy, detach, as_json)
+
+
+def _boxed(jobs: list[Job], isolation: str | None, image: str | None) -> list[Job]:
+    """The jobs, boxed in as the command line says; where it says nothing, as they were."""
+    given = {name: value for name, value in (("isolation", isolation), ("image", image)) if value is not None}
+    try:
+        return [replace(job, **given) for job in jobs]
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def submit(submission: Submission, policy: str | None, detach: bool, as_json: bool) -> int:

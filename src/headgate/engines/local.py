@@ -199,9 +199,7 @@ class LocalEngine(Engine):
                 raise HeadgateError("this engine is closing")
             isolation = self._isolation_of(launch)
             reads = (*launch.reads, str(self._channel))
-            box, read_end = self._box(
-                isolation, replace(launch, env={**launch.env, **added}, reads=reads), share
-            )
+            box, read_end = self._box(isolation, replace(launch, env={**launch.env, **added}, reads=reads), share)
         except Exception as error:  # noqa: BLE001  # whatever it is, the job has to hear of it
             self._listener.exited(launch.task, Exit(code=None, reason=f"could not be started: {error}"))
             return

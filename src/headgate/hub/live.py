@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headgate import events, runs
+from headgate import events, isolation, runs
 from headgate.cluster import Node
 from headgate.controller import Controller
 from headgate.engines.base import LOCAL, Engine
