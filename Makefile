@@ -9,13 +9,14 @@ BIN := $(VENV)/bin
 # Without compiling all modules of all frameworks, of which few are ever imported: that would take minutes.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
-.PHONY: help demo test test-v2 lint docs bench clean
+.PHONY: help demo test test-long test-v2 lint docs bench clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo      three real models train side by side, about two minutes after installation"
 	@echo "make test      the test suite"
+	@echo "make test-long what make test leaves out because it takes too long for every change"
 	@echo "make test-v2   isolation on a real cgroup v2 kernel (a small guest in QEMU)"
 	@echo "make lint      ruff and mypy"
 	@echo "make docs      run every code block of the README and of docs/"
@@ -28,7 +29,10 @@ demo: $(VENV)/demo.stamp
 
 # All tests run in two processes side by side, see tests/conftest.py; those that are named run one after another.
 test: $(VENV)/dev.stamp
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest $(or $(TESTS),--numprocesses 2)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest $(or $(TESTS),--numprocesses 2 -m "not long")
+
+test-long: $(VENV)/dev.stamp
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest --numprocesses 2 -m long
 
 test-v2: $(VENV)/pytest.stamp
 	@tests/v2/run $(CURDIR)/$(BIN)/python

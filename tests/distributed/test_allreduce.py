@@ -6,7 +6,7 @@ import pytest
 from tests.distributed.training import Training, uneven
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.long
 def test_it_starts_again_from_its_checkpoint_and_goes_on_under_another_strategy(training: Training) -> None:
     training.starts("--strategy", "allreduce", "--workers", "2", waits=("worker-1@50",))
     training.is_at("worker-1", 50)

@@ -6,7 +6,7 @@ import pytest
 from tests.distributed.training import Training
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.long
 def test_the_rest_goes_on_at_its_own_pace_when_a_node_is_slow_or_a_worker_is_killed(training: Training) -> None:
     plan = ("--strategy", "ps", "--workers", "3", "--backup-workers", "1")
     training.starts(*plan, script=("--work", "0.01"))

@@ -47,6 +47,7 @@ def test_the_example_is_told_measured_and_profiled(user: User) -> None:
     assert "compute" in user.types("metrics", "jax_digits", "--spans").stdout
 
 
+@pytest.mark.long
 def test_two_workers_go_on_from_the_last_checkpoint_when_one_is_killed(user: User) -> None:
     plan = ("--strategy", "allreduce", "--workers", "2")
     user.types("run", "--detach", *plan, EXAMPLE, "--", "--epochs", "1000000")

@@ -50,7 +50,7 @@ def far(file: Path, alone: Path, since: int = 0) -> dict[str, float]:
     return {name: value for name, value in apart.items() if not value <= 1}
 
 
-@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_comes_to_what_one_process_comes_to(workers: int, alone: Path, tmp_path: Path) -> None:
     with gang(tmp_path, workers) as running:
         running.start()

@@ -40,11 +40,11 @@ def test_what_plain_python_comes_to_is_trained_told_and_measured(backend: str, s
 @pytest.mark.parametrize(
     ("backend", "step", "data"),
     [
-        ("tensorflow", 12, ()),
+        pytest.param("tensorflow", 12, (), marks=pytest.mark.long),
         ("tensorflow", 12, ("pipeline",)),
-        ("jax", 12, ()),
+        pytest.param("jax", 12, (), marks=pytest.mark.long),
         ("jax", 10, ()),
-        ("torch", 12, ()),
+        pytest.param("torch", 12, (), marks=pytest.mark.long),
     ],
 )
 def test_a_stop_and_a_resume_change_nothing(

@@ -40,7 +40,14 @@ def distance(found: list[list[float]], expected: list[list[float]]) -> float:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("backend", "workers"), [("tensorflow", 2), ("tf_keras", 2), ("jax", 2), ("tensorflow", 4)])
+@pytest.mark.parametrize(
+    ("backend", "workers"),
+    [
+        ("tensorflow", 2),
+        ("jax", 2),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in [("tf_keras", 2), ("tensorflow", 4)]),
+    ],
+)
 def test_workers_come_to_what_one_process_comes_to(backend: str, workers: int, tmp_path: Path) -> None:
     with gang(tmp_path, allreduce(workers), backend, LOOPS[backend]) as tasks:
         tasks.start()

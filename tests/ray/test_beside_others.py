@@ -30,6 +30,7 @@ input()
 """
 
 
+@pytest.mark.long
 def test_two_hubs_and_a_ray_job_of_somebody_else(user: Somebody, hill: Hill, speed: Path, tmp_path: Path) -> None:
     neighbour = Somebody(tmp_path / "next door", hill, speed, tmp_path / "home next door")
     user.write("train.py", "print('epoch 1/1 loss 0.5')")

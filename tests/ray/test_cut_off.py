@@ -19,6 +19,7 @@ COUNTS = """
 """
 
 
+@pytest.mark.long
 def test_a_node_may_be_cut_off_for_five_seconds_and_is_gone_when_it_stays_away(user: Somebody, hill: Hill) -> None:
     user.variables["HEADGATE_RAY_PATIENCE_SECONDS"] = "20"
     user.write("counts.py", COUNTS)

@@ -43,6 +43,7 @@ JOBS = """
 """
 
 
+@pytest.mark.long
 def test_a_script_runs_on_a_node_that_has_none_of_its_files(user: Somebody) -> None:
     user.write("part.py", "WORD = 'shipped'\n")
     user.write(
@@ -65,6 +66,7 @@ def test_a_script_runs_on_a_node_that_has_none_of_its_files(user: Somebody) -> N
     assert [row["loss"] for row in user.rows(run, "progress")][-1] == 0.3333
 
 
+@pytest.mark.long
 def test_the_same_job_file_gives_the_same_losses_as_on_this_machine(user: Somebody) -> None:
     user.write("learns.py", LEARNS)
     user.write("jobs.yaml", JOBS)
@@ -111,6 +113,7 @@ def test_ctrl_c_brings_a_checkpoint_back_and_a_resume_goes_on_from_it_on_another
     user.sees_state("learns", "killed", run=again)
 
 
+@pytest.mark.long
 def test_a_hub_that_is_killed_leaves_nothing_on_any_node_and_its_job_can_be_resumed(user: Somebody, hill: Hill) -> None:
     user.write("learns.py", LEARNS)
     plan = ("--strategy", "ps", "--workers", "2", "--servers", "1", "--nodes", "b,c")

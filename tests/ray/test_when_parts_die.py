@@ -27,6 +27,7 @@ def ends(user: Somebody, run: str) -> None:
     user.sees_state("learns", "stopped", run=run)
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_joins_the_others_again_and_a_killed_agent_takes_its_tasks_along(
     user: Somebody, hill: Hill
 ) -> None:
@@ -56,6 +57,7 @@ def test_a_raylet_that_is_killed_is_a_node_that_is_gone_and_another_one_is_used_
     ends(user, again)
 
 
+@pytest.mark.long
 def test_a_head_that_is_killed_ends_its_jobs_with_one_line_and_the_hub_goes_on(user: Somebody, hill: Hill) -> None:
     run, _ = begins(user)
     hub = user.traces.hub()

@@ -10,9 +10,10 @@ from tests.torch import right_answers
 from headgate.plans import Plan
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("workers", "batches"), [(1, None), (2, (9, 3)), (4, None)], ids=["one", "two unlike ones", "four"]
+    ("workers", "batches"),
+    [(1, None), (2, (9, 3)), pytest.param(4, None, marks=pytest.mark.long)],
+    ids=["one", "two unlike ones", "four"],
 )
 def test_comes_to_what_one_process_comes_to(
     workers: int, batches: tuple[int, ...] | None, wrong_answers: Callable[..., dict[str, float]]

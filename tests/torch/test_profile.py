@@ -137,6 +137,13 @@ def test_sparse_shared_and_frozen_parameters_are_told_apart() -> None:
     assert found == {"parameters_dense": 28, "parameters_sparse": 440, "dense_bytes": 112, "sparse_bytes": 1760}
 
 
+def test_rows_of_sparse_layers_that_a_step_touches_count_once_each() -> None:
+    rows, bag = nn.Embedding(100, 4, sparse=True), nn.EmbeddingBag(10, 8, sparse=True, mode="sum")
+    assert costs.rows_touched([rows, bag]) is None
+    (rows(torch.tensor([3, 7, 3, 99])).sum() + bag(torch.tensor([[1, 2], [2, 1]])).sum()).backward()
+    assert costs.rows_touched([rows, bag]) == (3 + 2, 3 * 16 + 2 * 32)
+
+
 def test_spans_of_sampled_steps_sum_to_the_step(attempt: Attempting) -> None:
     done = attempt(lambda at_step: train(mlp()[0], torch.randn(240, 20), epochs=4))
     spans = done.of("spans")

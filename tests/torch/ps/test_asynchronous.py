@@ -85,7 +85,7 @@ def waiting_for_each_other(tmp_path_factory: pytest.TempPathFactory) -> float:
         return accuracy(running)
 
 
-@pytest.mark.parametrize("staleness", [None, 2])
+@pytest.mark.parametrize("staleness", [None, pytest.param(2, marks=pytest.mark.long)])
 def test_they_are_as_right_and_use_every_sample_once_in_an_epoch(
     staleness: int | None, waiting_for_each_other: float, tmp_path: Path
 ) -> None:
@@ -104,7 +104,7 @@ def test_they_are_as_right_and_use_every_sample_once_in_an_epoch(
     assert all(set(epoch.values()) == {1} for epoch in used(tmp_path).values())
 
 
-@pytest.mark.parametrize("staleness", [None, 1])
+@pytest.mark.parametrize("staleness", [None, pytest.param(1, marks=pytest.mark.long)])
 def test_what_a_killed_worker_had_is_done_by_another_and_nobody_waits_for_it(
     staleness: int | None, tmp_path: Path
 ) -> None:

@@ -10,10 +10,13 @@ from tests.torch import right_answers
 from headgate.plans import Plan
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("workers", "servers", "batches", "apart", "encrypt"),
-    [(1, 1, None, False, False), (2, 2, (9, 3), True, True), (4, 1, None, False, False)],
+    [
+        (1, 1, None, False, False),
+        (2, 2, (9, 3), True, True),
+        pytest.param(4, 1, None, False, False, marks=pytest.mark.long),
+    ],
     ids=["one beside its server", "two unlike ones with two servers", "four beside their server"],
 )
 def test_comes_to_what_one_process_comes_to(

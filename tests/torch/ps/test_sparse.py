@@ -200,7 +200,7 @@ def compare(folder: Path, case: str) -> dict[str, float]:
     return far(read[0], read[1], 1e-10 if "double" in case else 1e-5, case)
 
 
-@pytest.mark.parametrize(("workers", "servers"), [(2, 2), (3, 1)])
+@pytest.mark.parametrize(("workers", "servers"), [(2, 2), pytest.param(3, 1, marks=pytest.mark.long)])
 def test_workers_that_step_together_come_to_what_one_process_comes_to(
     workers: int, servers: int, tmp_path: Path
 ) -> None:
