@@ -97,12 +97,13 @@ class NodeLeft:
 class JobSubmitted:
     """A job was handed in; all of a run come before anything else happens to one of them. One that comes after a job
     which was not handed in does not wait: that one was done in the run that this one goes on with. `nodes` names those
-    that it may use; empty: those of its plan."""
+    that it may use; empty: those of its plan. `memory_bytes` is what a worker of it is known to need; None: unknown."""
 
     job: JobId
     spec: Job
     resume: Checkpoint | None = None
     nodes: tuple[str, ...] = ()
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,42 @@ def test_memory_that_is_asked_for_is_waited_for_on_the_node_of_the_plan() -> Non
     assert started(queue.end(1.0, "a/worker-0")) == [("r/c/worker-0", "b", ())]
 
 
+def test_where_gpus_are_shared_nobody_waits_for_one_and_memory_is_that_of_a_node_at_the_most() -> None:
+    queue = Queueing(None, with_gpus("here", 1))
+    queue.controller = Controller(NoPolicy(), Queue(FifoOrder(), gpus_are_shared=True))
+    queue.step(0.0, NodeJoined(with_gpus("here", 1)))
+    assert started(queue.submit(0.0, asks("a"))) == [("r/a/worker-0", "here", (0,))]
+    assert started(queue.submit(0.0, asks("b"))) == [("r/b/worker-0", "here", (0,))]
+    large = job("large", limits=Limits(memory_bytes=100 * GIB))
+    assert started(queue.submit(1.0, large)) == [("r/large/worker-0", "here", None)]
+    assert states(queue.submit(2.0, job("next", limits=Limits(memory_bytes=GIB)))) == [
+        ("r/next", "waiting", "for 1 GiB of memory")
+    ]
+    queue.step(3.0, JobSubmitted("r/known", job("known"), memory_bytes=3 * GIB))
+    assert states(queue.step(3.0, JobPlanned("r/known", 1, PLAN))) == [("r/known", "waiting", "for 3 GiB of memory")]
+    assert [task for task, *_ in started(queue.end(4.0, "large/worker-0"))] == ["r/next/worker-0", "r/known/worker-0"]
+
+
+def test_who_waits_is_told_who_has_what_it_waits_for_and_when_that_is_expected_to_be_free() -> None:
+    queue = Queueing()
+    plan = replace(PLAN, worker_nodes=("b",))
+    for name, memory, priority in (("a", 5, 1.0), ("b", 3, 1.0), ("c", 4, 1.0), ("d", 2, 1.0), ("e", 1, 2.0)):
+        queue.submit(0.0, job(name, priority=priority, limits=Limits(memory_bytes=memory * GIB, gpus=0)), plan)
+    have = ("r/a", "r/b")
+
+    def ahead(**ends: float) -> list[tuple[str, float | None]]:
+        found = queue.controller.ahead({f"r/{job}": at for job, at in ends.items()})
+        assert {each.holders for each in found} == {have}
+        return [(each.job, each.at) for each in found]
+
+    assert queue.controller.waits
+    assert ahead() == [("r/e", None), ("r/c", None), ("r/d", None)]
+    assert ahead(b=50.0) == [("r/e", 50.0), ("r/c", None), ("r/d", None)]
+    assert ahead(a=90.0, b=50.0) == [("r/e", 50.0), ("r/c", 90.0), ("r/d", 90.0)]
+    assert ahead(a=10.0) == [("r/e", 10.0), ("r/c", 10.0), ("r/d", None)]
+    assert started(queue.end(60.0, "b/worker-0")) == [("r/e/worker-0", "b", ())]  # it was only asked
+
+
 def test_what_no_node_has_waits_for_one_that_does_and_holds_up_nobody() -> None:
     queue = Queueing()
     waits = queue.submit(0.0, asks("large", 4))

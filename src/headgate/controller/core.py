@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from headgate.controller import faults, resizing, starting
-from headgate.controller.queueing import Queue
+from headgate.controller.queueing import Ahead, Queue
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order, instead
 from headgate.controller.sharing import Sharing, Turn
 from headgate.events import (
@@ -86,8 +86,9 @@ class Controller:
                 self._sharing.leave(name)
                 if self._queue is not None:
                     self._queue.leave(name)
-            case JobSubmitted(job, spec, resume, nodes):
+            case JobSubmitted(job, spec, resume, nodes, memory_bytes):
                 entry = self._jobs.add(job, spec, now, resume, nodes)
+                entry.needs_bytes = memory_bytes
                 entry.revision = 1
                 actions += [entry.mark("waiting", "being planned"), PlanJob(job, spec, entry.revision)]
             case JobPlanned(job, revision, plan):
@@ -100,7 +101,7 @@ class Controller:
             case TaskConnected() | GpusUsed() | TaskJoined() | TaskLeaves() | CheckpointDone() | Usage() | Progress():
                 actions += self._told(turn, event)
             case Fitted(job, work, low, high, asymptote, drops):
-                if (owner := self._jobs.all.get(job)) is not None and owner.tasks:
+                if self.policy.predicts and (owner := self._jobs.all.get(job)) is not None and owner.tasks:
                     turn.changes.append(Predicted(job, work, low, high, asymptote, drops))
             case StopRequested(job, kill):
                 actions += self._stop(job, kill)
@@ -117,6 +118,15 @@ class Controller:
         actions += self._start_due(turn)
         actions += self._sharing.share(turn)
         return actions, self._wake_at()
+
+    @property
+    def waits(self) -> bool:
+        """Whether a job waits for room."""
+        return self._queue is not None and self._queue.waits
+
+    def ahead(self, ends: Mapping[JobId, float]) -> list[Ahead]:
+        """What the jobs that wait for room are waiting for: `Queue.ahead`."""
+        return self._queue.ahead(ends) if self._queue is not None else []
 
     def forget(self, run: str) -> None:
         """Drop the jobs of a run that has ended."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import replace
 from functools import lru_cache
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 from headgate.cluster import Node
 from headgate.controller.orders import Claim, Order
@@ -14,6 +16,22 @@ from headgate.controller.records import JobRecord
 from headgate.controller.room import Ask, Room, Trial, asked
 from headgate.events import ENDED, Action, JobId, Resize
 from headgate.plans import Plan
+
+
+class Ahead(NamedTuple):
+    """What is ahead of a job that waits.
+
+    Args:
+        what: What it waits for, in words.
+        holders: The jobs that have it now.
+        at: When it is expected to start; None: cannot be told. No job that waits is taken to end before that.
+    """
+
+    job: JobId
+    what: str
+    holders: tuple[JobId, ...]
+    at: float | None
+
 
 Key = tuple[float, ...]
 """Priority, negated; the order's rank; how many jobs were handed in before it."""
@@ -24,10 +42,13 @@ class Queue:
 
     Args:
         order: Who goes first.
+        gpus_are_shared: Jobs take turns on GPUs, so that none waits for one; and memory is what a job may take at the
+            most, so that one which may take more than a node has gets the node's.
     """
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Order, gpus_are_shared: bool = False) -> None:
         self.order = order
+        self._gpus_are_shared = gpus_are_shared
         self._room = Room()
         self._claims: dict[JobId, Claim] = {}
         self._waiting: dict[Ask, list[tuple[Key, Claim]]] = {}
@@ -45,6 +66,11 @@ class Queue:
         """When a running job's rank gets worse next."""
         return self._reviews[0][0] if self._reviews and self._waiting else None
 
+    @property
+    def waits(self) -> bool:
+        """Whether there is a job that waits."""
+        return bool(self._waiting)
+
     # --- what happens -----------------------------------------------------------------------------------------------
 
     def join(self, node: Node) -> None:
@@ -58,7 +84,7 @@ class Queue:
 
     def wait(self, now: float, job: JobRecord) -> list[Action]:
         """Take in a job whose time has come; one that asks for nothing of its own is not for a queue."""
-        ask = asked(job)
+        ask = self._asked(job)
         if ask is None:
             return []
         job.queued, self._changed = True, True
@@ -87,6 +113,28 @@ class Queue:
         for id in jobs:
             self._claims.pop(id, None)
             self._too_large.pop(id, None)
+
+    def ahead(self, ends: Mapping[JobId, float]) -> list[Ahead]:
+        """What the jobs that wait are waiting for, in their turn.
+
+        Args:
+            ends: When jobs that run are expected to end, as far as that is known.
+        """
+        running = [claim for _, claim in self._running]
+        leaving = sorted((claim for claim in running if claim.job.id in ends), key=lambda claim: ends[claim.job.id])
+        room, at, known, found = deepcopy(self._room), 0.0, True, list[Ahead]()
+        for _, claim in sorted(entry for waiting in self._waiting.values() for entry in waiting):
+            if not _waits(claim.job):
+                continue
+            while known and room.seize(claim.ask) is None:
+                known = bool(leaving)
+                if known:
+                    room.give(leaving[0].ask, leaving[0].nodes)
+                    at = ends[leaving.pop(0).job.id]
+            beside = set(claim.ask.fixed)
+            holders = [other.job.id for other in running if not beside or beside.intersection(other.nodes)]
+            found.append(Ahead(claim.job.id, claim.ask.in_words(), tuple(holders), at if known else None))
+        return found
 
     # --- what follows -----------------------------------------------------------------------------------------------
 
@@ -132,8 +180,12 @@ class Queue:
         return admitted, actions
 
     def _could(self, job: JobRecord) -> bool:
-        ask = asked(job)
+        ask = self._asked(job)
         return ask is None or self._room.could(ask)
+
+    def _asked(self, job: JobRecord) -> Ask | None:
+        ask = asked(job, self._gpus_are_shared)
+        return self._room.trimmed(ask) if ask is not None and self._gpus_are_shared else ask
 
     def _settle(self) -> None:
         """What is being made room for no longer waits, or all that made room for it has ended."""

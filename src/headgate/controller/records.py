@@ -76,6 +76,7 @@ class JobRecord:
     Args:
         jobs: Where it is kept, which is told what becomes of it.
         number: How many were handed in before it.
+        needs_bytes: Memory that a worker of it is known to need; None: unknown.
         queued: It waits in a queue for room, and not for a time or for another job.
         nodes: Names of those that it may use.
         retried: Attempts that failed by the script and were followed by another.
@@ -96,6 +97,7 @@ class JobRecord:
     submitted: float
     resume: Checkpoint | None
     nodes: tuple[str, ...]
+    needs_bytes: int | None = None
     queued: bool = False
     state: JobState = "waiting"
     reason: str = ""

@@ -36,10 +36,11 @@ class Ask(NamedTuple):
         return f"{self.workers * self.memory_bytes / 2**30:.3g} GiB of memory"
 
 
-def asked(job: JobRecord) -> Ask | None:
+def asked(job: JobRecord, gpus_are_shared: bool = False) -> Ask | None:
     """What a planned job has to itself; None where it shares all it uses."""
     limits, plan = job.spec.limits, job.planned()
-    gpus, memory = limits.gpus or 0, limits.memory_bytes or 0
+    gpus = 0 if gpus_are_shared else limits.gpus or 0
+    memory = limits.memory_bytes or job.needs_bytes or 0
     if not (gpus or memory):
         return None
     own = job.spec.plan
@@ -88,6 +89,12 @@ class Room:
             whole = (self.held(ask, name, len(node.gpus), node.memory_bytes) for name, node in self._nodes.items())
             self._possible[ask] = sum(whole) >= ask.workers
         return self._possible[ask]
+
+    def trimmed(self, ask: Ask) -> Ask:
+        """An ask for settled nodes, with no more memory than they have as a whole."""
+        there = [name for name in set(ask.fixed) if name in self._nodes]
+        most = min((self._nodes[name].memory_bytes // ask.fixed.count(name) for name in there), default=None)
+        return ask if most is None else ask._replace(memory_bytes=min(ask.memory_bytes, most))
 
     def held(self, ask: Ask, name: str, gpus: int, memory_bytes: int) -> int:
         """How many of the workers find room on a node with so much left of it."""

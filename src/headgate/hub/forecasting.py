@@ -1,10 +1,10 @@
-"""What is left of the jobs that run, worked out beside the hub's loop for policies that ask for it."""
+"""What is left of the jobs that run, worked out beside the hub's loop where somebody asks for it."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from headgate.analysis.forecast import Outlook, Question, answer
@@ -14,10 +14,11 @@ from headgate.hub.ledger import Ledger
 
 @dataclass
 class _Watched:
-    """A job's outlook, and the cores that each of its tasks uses."""
+    """A job's outlook, the cores that each of its tasks uses, and when it is expected to end."""
 
     outlook: Outlook
     cores: dict[TaskId, float] = field(default_factory=dict)
+    ends: float | None = None
 
 
 class Forecasting:
@@ -26,13 +27,21 @@ class Forecasting:
     Args:
         ledger: Where the runs are.
         tell: Takes a `Fitted`.
+        wanted: Whether anybody goes by what is left: only then are curves fitted.
     """
 
-    def __init__(self, ledger: Ledger, tell: Callable[[Event], None]) -> None:
+    def __init__(self, ledger: Ledger, tell: Callable[[Event], None], wanted: Callable[[], bool]) -> None:
         self._ledger = ledger
         self._tell = tell
+        self._wanted = wanted
         self._watched: dict[JobId, _Watched] = {}
         self._answering: set[asyncio.Task[None]] = set()
+
+    @property
+    def ends(self) -> Mapping[JobId, float]:
+        """When jobs are expected to end at the rate at which they go, seconds as of `time.monotonic`, where that is
+        known."""
+        return {job: watched.ends for job, watched in self._watched.items() if watched.ends is not None}
 
     def hear(self, event: Event) -> None:
         """Take in an event, after the controller."""
@@ -72,7 +81,7 @@ class Forecasting:
         question = outlook.reported(
             time.monotonic(), value, step=told.step, epoch=told.epoch, epochs=told.epochs, count=told.count
         )
-        if question is not None:
+        if question is not None and self._wanted():
             task = asyncio.get_running_loop().create_task(self._answer(job, outlook, question))
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
@@ -81,6 +90,8 @@ class Forecasting:
         left = await asyncio.to_thread(answer, question)
         watched = self._watched.get(job)
         if left is not None and watched is not None and watched.outlook is outlook:  # the same attempt still runs
+            cores = sum(watched.cores.values())
+            watched.ends = time.monotonic() + left.work / cores if cores > 0.0 else None
             self._tell(Fitted(job, *left))
 
     def close(self) -> None:

@@ -12,12 +12,13 @@ from typing import Any
 
 from headgate import events, isolation, runs
 from headgate.cluster import Node
-from headgate.controller import Controller
+from headgate.controller import Controller, Queue
+from headgate.controller.orders import FifoOrder
 from headgate.engines.base import LOCAL, Engine
 from headgate.engines.launch import command, inject
 from headgate.errors import HeadgateError, UsageError
 from headgate.events import ENDED, Event
-from headgate.hub import company
+from headgate.hub import admission, company
 from headgate.hub.acting import Acting
 from headgate.hub.choosing import Choosing
 from headgate.hub.engines import Engines
@@ -56,13 +57,21 @@ class LiveHub:
         self._loop = asyncio.get_running_loop()
         self._home = home
         self._node = node
-        self._controller = Controller(policy)
+        self._controller = _controller(policy)
         self._ledger = Ledger(lambda: self.policy)
         self._nodes = Nodes(node, self._ledger, self._step)
-        self._hearing = Hearing(self._ledger, home / "profiles", self._step, lambda _: self._nodes.look())
+        self._hearing = Hearing(
+            self._ledger,
+            home / "profiles",
+            self._step,
+            lost=lambda _: self._nodes.look(),
+            hardware=lambda task, node: self._nodes.hardware(self._engines.spec_of(task), node),
+        )
         self._sampling = Sampling(self._ledger, engine, self._step)
         self._lookout = Lookout(self._ledger, self._nodes.look)
-        self._forecasting = Forecasting(self._ledger, self._step)
+        self._forecasting = Forecasting(
+            self._ledger, self._step, lambda: self._controller.policy.predicts or self._controller.waits
+        )
         self._engines = Engines(home, engine, self._hearing, self._sampling.told, self._nodes, self._ledger)
         self._reserving = Reserving(self._ledger, self._engines, self._nodes)
         self._choosing = Choosing(home, self._ledger, self._nodes, node, self._step)
@@ -103,7 +112,7 @@ class LiveHub:
         if self.runs:
             join = f"wait for them, or leave out `--policy {policy.name}` to join them"
             raise UsageError(f"jobs run under policy {self.policy!r}; {join}")
-        self._controller = Controller(policy)
+        self._controller = _controller(policy)
         self._nodes.tell()
 
     async def submit(self, submission: Submission) -> LiveRun:
@@ -135,7 +144,8 @@ class LiveHub:
             known = profiles.load(self._home / "profiles", live.profile_key)
             if known is not None:
                 live.profile = profiles.dump(known)
-            self._step(events.JobSubmitted(f"{run.id}/{name}", live.spec, live.checkpoint, names))
+            needs = known.memory_peak_bytes if known is not None else None
+            self._step(events.JobSubmitted(f"{run.id}/{name}", live.spec, live.checkpoint, names, needs))
         if lost := [line.split(":")[0] for line in engine.lost() if not line.startswith(_NOT_USED)]:
             text = f"only approximate or missing here: {', '.join(lost)}; `headgate doctor` says why and what to do"
             # Not at once: whoever submitted it watches it from here on.
@@ -225,8 +235,9 @@ class LiveHub:
         if isinstance(event, events.TaskExited):
             self._reserving.give_back(event.task.rsplit("/", 1)[0])
         self._replanning.hear(event)
-        if self._controller.policy.predicts:
-            self._forecasting.hear(event)
+        self._forecasting.hear(event)
+        if self._controller.waits and (actions or isinstance(event, events.Fitted)):
+            admission.tell(self._ledger, self._controller.ahead(self._forecasting.ends))
         if isinstance(event, events.TaskExited) or any(
             isinstance(action, events.StartTask | events.SetShare) for action in actions
         ):
@@ -278,6 +289,10 @@ class LiveHub:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task
+
+
+def _controller(policy: Policy) -> Controller:
+    return Controller(policy, Queue(FifoOrder(), gpus_are_shared=True))
 
 
 async def _write_report(store: Path, page: Path) -> None:

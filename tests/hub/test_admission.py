@@ -1,0 +1,50 @@
+"""Jobs that do not fit in memory wait on a real hub, by priority, and are told for what and until when."""
+
+from __future__ import annotations
+
+import re
+
+import psutil
+from tests.hub.user import User
+
+SCRIPT = """
+    import os, sys, time
+    epoch = 0
+    while not os.path.exists(sys.argv[1]):
+        epoch += 1
+        until = time.process_time() + 0.01
+        while time.process_time() < until:
+            pass
+        print(f"epoch {epoch}/2000 loss {1 + 5 / epoch:.4f}", flush=True)
+        time.sleep(0.1)
+"""
+
+
+def test_jobs_that_do_not_fit_wait_by_priority_and_are_told_for_what(user: User) -> None:
+    user.write("train.py", SCRIPT)
+    most = psutil.virtual_memory().total * 6 // 10
+    jobs = (("first", 3), ("low", 1), ("high", 2))
+    lines = [
+        f"  - {{name: {name}, script: train.py, args: [{name}], priority: {priority}, limits: {{memory: {most}}}}}"
+        for name, priority in jobs
+    ]
+    user.write("jobs.yaml", "\n".join(["jobs:", *lines, "  - {name: free, script: train.py, args: [free]}"]))
+    run = user.detaches("jobs.yaml")
+    user.sees_state("first", "running")
+    user.sees_state("free", "running")  # what says nothing of its memory does not wait
+    memory = re.escape(f"for {most / 2**30:.3g} GiB of memory, which first has")
+    expected = r"; expected to start at about \d\d:\d\d"
+    told = {"high": f"{memory}{expected}", "low": f"{memory}; 1 before it"}
+    for name, words in told.items():
+        waits = user.sees_job(name, lambda job, words=words: re.fullmatch(words, job["reason"]) is not None, run, words)
+        assert waits["state"] == "waiting"
+    assert "which first has" in user.types("status").stdout
+    user.touch("first")
+    user.sees_state("high", "running")
+    low = user.sees_job("low", lambda job: "which high has" in job["reason"], run, "waits for the other")
+    assert low["state"] == "waiting"
+    user.types("stop", "low")
+    for name in ("high", "free"):
+        user.touch(name)
+        user.sees_state(name, "done")
+    assert user.jobs(run)["low"]["state"] == "stopped"
