@@ -66,6 +66,11 @@ class Profile:
         batch: Samples of a step as the script asks for them.
         step_times: What was timed.
         fits: α + β·b for each device and thread count timed.
+        core_gflops: Speed of a core of the node that it was measured on, as `Node` has it.
+        core_convolution_gflops: The same.
+        sparse_rows_per_sample: Rows of sparse layers that a step of the whole batch touches, each counted once, over
+            its samples.
+        sparse_bytes_per_sample: Bytes of these rows.
         source: `run` from a job's own first steps, `profile` from a separate short run.
     """
 
@@ -88,3 +93,7 @@ class Profile:
     step_times: tuple[StepTime, ...] = ()
     fits: tuple[TimeFit, ...] = ()
     notes: tuple[str, ...] = ()
+    core_gflops: float | None = None
+    core_convolution_gflops: float | None = None
+    sparse_rows_per_sample: float | None = None
+    sparse_bytes_per_sample: float | None = None

@@ -12,6 +12,7 @@ import pytest
 from tests.hub.user import User
 from tests.planning.jobs import profile
 
+from headgate.telemetry import machine
 from headgate.telemetry.store import RunReader
 from headgate.testing import wait
 
@@ -79,6 +80,8 @@ def test_a_job_without_a_profile_is_moved_by_its_first_steps_at_most_as_often_as
     log = lab.home / "runs" / run / "jobs" / "learn" / "worker-1.log"
     wait.until(lambda: log.exists() and "begins " in log.read_text(), 60, what="the second worker begins")
     assert int(log.read_text().split()[1]) > 30  # from the checkpoint, and not from the beginning
+    [stored] = (lab.home / "profiles").iterdir()
+    assert json.loads(stored.read_text())["core_gflops"] == machine.detect(lab.home / "node.json").core_gflops
     lab.touch("go")
     lab.sees_state("learn", "done", run=run)
     assert len([text for text in events("plan") if "moved" in text]) == 1

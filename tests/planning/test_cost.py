@@ -11,6 +11,7 @@ from tests.planning.jobs import GIB, GIGABIT, cluster, gpus, job, nodes, profile
 from headgate.cluster import Cluster, Node
 from headgate.errors import UsageError
 from headgate.planning.cost import Costs
+from headgate.planning.devices import core_ratio
 from headgate.plans import Plan
 from headgate.profiles import Dataset, Profile, StepTime, TimeFit
 
@@ -143,6 +144,22 @@ def test_sparse_layers_move_the_rows_that_a_batch_touches() -> None:
     sparse = profile(sparse_bytes=10**9, dataset=Dataset(10_000, 80.0, None))
     moved = parts(ps(("a0",), ("a1",), batch=64), of=sparse)["to_servers"]
     assert moved == pytest.approx(1.08 * (25e6 + 64 * 10 * 256) / GIGABIT)
+
+
+def test_rows_that_were_measured_count_and_nothing_is_said_to_be_estimated() -> None:
+    sparse = profile(sparse_bytes=10**9, sparse_rows_per_sample=5.0, sparse_bytes_per_sample=320.0)
+    moved = parts(ps(("a0",), ("a1",), batch=64), of=sparse)["to_servers"]
+    assert moved == pytest.approx(1.08 * (25e6 + 64 * (320 + 5 * 8)) / GIGABIT)
+    assert not [note for note in Costs(job(), FOUR, sparse).notes if "estimated" in note]
+
+
+def test_a_core_is_compared_with_what_the_profile_says_of_the_one_that_was_measured() -> None:
+    node = Node("a", 1, GIB, core_gflops=80.0, core_convolution_gflops=10.0)
+    plain = profile(core_gflops=40.0, core_convolution_gflops=20.0)
+    assert core_ratio(plain, node, None) == 2.0
+    assert core_ratio(profile(core_gflops=40.0, core_convolution_gflops=20.0, layers={"Conv2d": 3}), node, None) == 0.5
+    assert core_ratio(profile(), node, None) is None
+    assert core_ratio(profile(), node, Node("b", 1, GIB, core_gflops=160.0)) == 0.5
 
 
 def test_encryption_costs_cores() -> None:

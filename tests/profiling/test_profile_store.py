@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -139,3 +140,11 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "profiles").touch()
     with pytest.raises(OSError):
         store.save(tmp_path / "profiles", "key", PROFILE)
+
+
+def test_one_of_before_speeds_and_rows_were_kept_is_still_read(tmp_path: Path) -> None:
+    older = json.loads(store.dump(replace(PROFILE, core_gflops=50.0)))
+    for name in ("core_gflops", "core_convolution_gflops", "sparse_rows_per_sample", "sparse_bytes_per_sample"):
+        del older[name]
+    (tmp_path / "key.json").write_text(json.dumps(older))
+    assert store.load(tmp_path, "key") == PROFILE

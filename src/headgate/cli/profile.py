@@ -59,6 +59,9 @@ def describe(profile: Profile) -> str:
         sparse = profile.parameters_sparse or 0
         size = say_bytes((profile.dense_bytes or 0) + (profile.sparse_bytes or 0))
         lines.append(f"parameters    {count:,} dense, {sparse:,} sparse, {size}")
+    if profile.sparse_rows_per_sample is not None:
+        each = say_bytes(profile.sparse_bytes_per_sample or 0.0)
+        lines.append(f"sparse rows   {profile.sparse_rows_per_sample:,.1f} a sample, {each} of them")
     lines.append(f"layers        {', '.join(f'{n} {kind}' for kind, n in profile.layers.items())}")
     if profile.flops_per_sample is not None and profile.flops_per_sample_forward is not None:
         each = f"{profile.flops_per_sample:,.0f} a sample, {profile.flops_per_sample_forward:,.0f} of them forward"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate import events
+from headgate.cluster import Node
 from headgate.engines.base import Listener
 from headgate.events import Event, Exit, TaskId
 from headgate.hub import messages
@@ -30,16 +31,23 @@ class Hearing(Listener):
         profiles: Folder of the stored profiles.
         step: Tells the controller.
         lost: Called before a task's end is told that did not end well: its node may be gone.
+        hardware: The machine that a task runs on, None where it is gone.
     """
 
     def __init__(
-        self, ledger: Ledger, profiles: Path, step: Callable[[Event], None], lost: Callable[[TaskId], None]
+        self,
+        ledger: Ledger,
+        profiles: Path,
+        step: Callable[[Event], None],
+        lost: Callable[[TaskId], None],
+        hardware: Callable[[TaskId, str], Node | None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._ledger = ledger
         self._profiles = profiles
         self._step = step
         self._lost = lost
+        self._hardware = hardware
 
     # --- from the engine's threads ----------------------------------------------------------------------------------
 
@@ -110,7 +118,7 @@ class Hearing(Listener):
                     if name.startswith("worker-"):
                         self._paced(run, live, attempt, name, message)
                 case "profile":
-                    self._profiled(run, live, message["profile"])
+                    self._profiled(task, message["profile"])
                 case "checkpoint":
                     self._saved(task, message)
                 case "checkpoint_failed":
@@ -202,11 +210,15 @@ class Hearing(Listener):
         if message.get("leaves"):
             self._step(events.TaskLeaves(task))
 
-    def _profiled(self, run: LiveRun, live: LiveJob, data: dict[str, Any]) -> None:
-        profile = profiles.parse(data)
+    def _profiled(self, task: TaskId, data: dict[str, Any]) -> None:
+        run, live, attempt, name = self._find(task)
+        profile, node = profiles.parse(data), self._hardware(task, attempt.tasks[name].node)
+        if node is not None:
+            convolution = node.core_convolution_gflops
+            profile = replace(profile, core_gflops=node.core_gflops, core_convolution_gflops=convolution)
         live.profile = profiles.dump(profile)
         run.record_job(live.spec.name)
-        if live.current is not None and live.current.plan.workers > 1:
+        if attempt.plan.workers > 1:
             return  # what one of several workers saw: its part of the batch
         try:
             profiles.save(self._profiles, live.profile_key, profile)

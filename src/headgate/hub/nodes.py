@@ -36,6 +36,11 @@ class Nodes:
         """The node of that name; None once it is gone."""
         return self._nodes.get(engine, {}).get(name)
 
+    def hardware(self, engine: EngineSpec, name: str) -> Node | None:
+        """The machine that a node is, or is a part of; None where it is gone."""
+        node = self.get(engine, name)
+        return self._machine if node is not None and node.place is not None else node
+
     def tell(self) -> None:
         """Tell a controller that knows of none."""
         self._step(events.NodeJoined(self._machine))

@@ -31,7 +31,7 @@ from headgate.profiling.calibration import calibrated
 from headgate.profiling.history import samples_of, step_seconds
 
 _REPORTS = 256  # of the latest steps that tell how long one takes
-_EFFORT = 50.0  # seconds between two looks for each second that the last one took
+_EFFORT = 30.0  # seconds between two looks for each CPU second that the last one took
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class _Watched:
     Args:
         profile: Of the job as a whole.
         outlook: What is left of it.
-        began: When its attempt's first task started; None: it has reported since.
+        began: When its attempt began, with the last report of the former one; None: it has reported since.
         seen: When it reported last.
         restart_seconds: What its latest start cost.
         reports: When it was at which step, of this attempt.
@@ -97,7 +97,8 @@ class Replanning:
         self._machine = machine
         self._step = step
         self._watched: dict[JobId, _Watched] = {}
-        self._started: dict[JobId, float] = {}
+        self._started: dict[JobId, float] = {}  # of jobs that have not reported yet
+        self._start_cost: dict[JobId, float] = {}  # of those that have
         self._work: set[asyncio.Task[None]] = set()
 
     def hear(self, event: Event) -> None:
@@ -116,7 +117,7 @@ class Replanning:
 
     def forget(self, run: str) -> None:
         """A run has ended."""
-        for kept in (self._watched, self._started):
+        for kept in (self._watched, self._started, self._start_cost):
             for job in [job for job in kept if job.split("/")[0] == run]:
                 del kept[job]
 
@@ -132,13 +133,16 @@ class Replanning:
         _, live = self._ledger.find(job)
         watched = self._watched.get(job)
         if watched is None:
-            self._started.setdefault(job, time.monotonic())
+            if job not in self._start_cost:
+                self._started.setdefault(job, time.monotonic())
         elif watched.attempt != live.attempt:
             watched.attempt, watched.began = live.attempt, watched.seen or time.monotonic()
             watched.reports.clear()
 
     def _reported(self, job: JobId, told: Progress) -> None:
         run, live = self._ledger.find(job)
+        if (started := self._started.pop(job, None)) is not None:
+            self._start_cost[job] = time.monotonic() - started
         watched = self._watched.get(job) or self._watch(job, run, live)
         value = live.spec.progress.of(told.loss, told.metrics)
         if watched is None or told.step is None or value is None or live.state != "running":
@@ -172,13 +176,14 @@ class Replanning:
         if not tells(profile) or not has_choice(cluster, spec) or live.current is None:
             return None
         outlook = Outlook(time.monotonic(), goal=spec.progress.goal, rising=spec.progress.rising)
-        watched = self._watched[job] = _Watched(profile, outlook, live.attempt, began=self._started.pop(job, None))
+        watched = _Watched(profile, outlook, live.attempt, restart_seconds=self._start_cost.get(job))
+        self._watched[job] = watched
         return watched
 
     async def _look(self, job: JobId, watched: _Watched, question: Question) -> None:
         """See whether another plan is worth it."""
         run, live = self._ledger.find(job)
-        attempt, began = live.attempt, time.monotonic()
+        attempt, effort = live.attempt, 0.0
         try:
             if live.current is None or (lowest := live.current.lowest) is None:
                 return
@@ -189,7 +194,7 @@ class Replanning:
                 cluster = calibrated(run.submission.cluster, cluster, self._machine, self._home)
             used = self._choosing.used(job) & {node.name for node in cluster.nodes}
             plan = live.current.plan
-            move = await asyncio.to_thread(self._better, live.spec, watched, question, plan, cluster, used)
+            move, effort = await asyncio.to_thread(self._better, live.spec, watched, question, plan, cluster, used)
             if move is None or live.attempt != attempt or live.state != "running":
                 return
             watched.move = move
@@ -198,28 +203,30 @@ class Replanning:
             return  # a node has gone, the run has ended, or nothing can be said: the job goes on as it is
         finally:
             watched.looking = False
-            watched.not_before = time.monotonic() + _EFFORT * (time.monotonic() - began)
+            watched.not_before = time.monotonic() + _EFFORT * effort
 
     def _better(
         self, spec: Job, watched: _Watched, question: Question, plan: Plan, cluster: Cluster, used: frozenset[str]
-    ) -> Move | None:
-        """In a thread of its own."""
+    ) -> tuple[Move | None, float]:
+        """The move that is worth it, and the CPU seconds that it took to know; in a thread of its own."""
+        from headgate.planning.correcting import Corrected  # its numerics take half a second to import
+
+        began = time.thread_time()
         left, seconds = answer(question), step_seconds(list(watched.reports))
         samples = samples_of(plan, watched.profile)
         if left is None or seconds is None or samples is None or watched.restart_seconds is None:
-            return None
+            return None, 0.0
         rate = watched.measured[plan] = samples / seconds
         moves_left = spec.moves - watched.moves
         standing = Standing(plan, rate, left.work, watched.restart_seconds, moves_left)
         if not standing.could_pay:
-            return None
-        from headgate.planning.correcting import Corrected  # its numerics take half a second to import
-
+            return None, 0.0
         corrected = Corrected(
             spec, cluster, watched.profile, list(watched.measured.items()), used=used, measured_on=self._machine
         )
         [best] = corrected.ranked(1)
-        return better(standing, best) if best.plan != corrected.like(plan) else None
+        move = better(standing, best) if best.plan != corrected.like(plan) else None
+        return move, time.thread_time() - began
 
     def _saved(self, job: JobId) -> None:
         watched = self._watched.get(job)

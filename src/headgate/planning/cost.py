@@ -118,6 +118,8 @@ class Costs:
             by_name |= dict.fromkeys(kind.names, device)
         data = self.profile.dataset
         row = (data.bytes_per_sample or 0.0) / _INDEX * _ROW if data is not None else 0.0
+        if self.profile.sparse_bytes_per_sample is not None:
+            row = self.profile.sparse_bytes_per_sample + _INDEX * (self.profile.sparse_rows_per_sample or 0.0)
         return Known(
             devices=by_name,
             usual_rate=USUAL_RATE,
@@ -192,7 +194,7 @@ class Costs:
         for kind, each in zip(self.kinds, self.compute):
             if each.deviation > 0.25:
                 notes.append(f"compute on {kind.in_words}: {each.how}")
-        if self._sparse > 0:
+        if self._sparse > 0 and self.profile.sparse_bytes_per_sample is None:
             notes.append("rows of sparse layers that a sample touches are estimated from the bytes of a sample")
         if self.profile.dense_bytes is None:
             notes.append("the profile has no size of the model: what is sent counts as nothing")

@@ -116,16 +116,16 @@ def compute(profile: Profile, node: Node, measured_on: Node | None, gpus: bool =
 
 
 def core_ratio(profile: Profile, node: Node, measured_on: Node | None) -> float | None:
-    """Speed of a core of a node over that of the node that was measured; None where one of them is not known. By
-    convolutions for a model that has some, where both nodes were calibrated, else by matrix products."""
-    if measured_on is None:
-        return None
-    if any(kind.startswith("Conv") for kind in profile.layers):
-        here, there = node.core_convolution_gflops, measured_on.core_convolution_gflops
-        if here and there:
-            return here / there
-    here, there = node.core_gflops, measured_on.core_gflops
-    return here / there if here and there else None
+    """Speed of a core of a node over that of the node that was measured, as the profile says it or else that node; None
+    where one of them is not known. By convolutions for a model that has some, where both nodes were calibrated, else by
+    matrix products."""
+    convolution, product = profile.core_convolution_gflops, profile.core_gflops
+    if measured_on is not None:
+        convolution = convolution or measured_on.core_convolution_gflops
+        product = product or measured_on.core_gflops
+    if convolution and node.core_convolution_gflops and any(kind.startswith("Conv") for kind in profile.layers):
+        return node.core_convolution_gflops / convolution
+    return node.core_gflops / product if node.core_gflops and product else None
 
 
 def _on_gpu(

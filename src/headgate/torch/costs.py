@@ -73,6 +73,19 @@ def device_name(models: Iterable[nn.Module]) -> str:
     return "cpu"
 
 
+def rows_touched(models: Iterable[nn.Module]) -> tuple[int, int] | None:
+    """Rows of sparse layers that the latest gradients hold, each counted once, and their bytes; None where no gradient
+    is sparse."""
+    known = {id(p): p for model in models for p in model.parameters()}
+    sparse = [(p, p.grad) for p in known.values() if p.grad is not None and p.grad.is_sparse]
+    rows = size = 0
+    for parameter, gradient in sparse:
+        touched = torch.unique(gradient._indices()[0]).numel()
+        rows += touched
+        size += touched * parameter[0].numel() * parameter.element_size()
+    return (rows, size) if sparse else None
+
+
 class Costs:
     """Collects what a profile needs, and writes it.
 
@@ -97,6 +110,7 @@ class Costs:
         self._reads: list[float] = []
         self._steps: list[Step] = []
         self._flops: Step | None = None
+        self._touched: tuple[float, float] | None = None
         self.reads_here = True
         self.batch: int | None = None
         self.timings: list[measured.Timing] = []
@@ -123,6 +137,9 @@ class Costs:
         """A step was measured, in whichever way."""
         if step.flops is not None:
             self._flops = step
+        if self._touched is None and self.batch is not None and step.samples == self.batch:
+            found = rows_touched(self._models)
+            self._touched = (found[0] / step.samples, found[1] / step.samples) if found else None
 
     def profile(self) -> dict[str, Any]:
         """The fields of `headgate.Profile`."""
@@ -141,6 +158,8 @@ class Costs:
             "memory_peak_bytes": measured.memory_peak_bytes(),
             "gpu_memory_peak_bytes": torch.cuda.max_memory_allocated() if cuda_in_use() else None,
             "batch": self.batch,
+            "sparse_rows_per_sample": self._touched[0] if self._touched else None,
+            "sparse_bytes_per_sample": self._touched[1] if self._touched else None,
             "step_times": step_times,
             "fits": measured.fits(step_times),
             "notes": self._all_notes(),
