@@ -78,7 +78,15 @@ def own_dockerd() -> Iterator[Dockerd]:
         yield dockerd
     finally:
         dockerd.stop()
+        for path in _mounted_in(folder):  # the namespace of its network, which it leaves
+            subprocess.run(["umount", path], check=True)
         shutil.rmtree(folder)
+
+
+def _mounted_in(folder: Path) -> list[str]:
+    """Where something is mounted below a folder, the innermost first."""
+    points = [line.split(" ")[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return sorted((point for point in points if point.startswith(f"{folder}/")), reverse=True)
 
 
 @contextmanager

@@ -4,6 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 from tests.dockerd import any_daemon
+from tests.hub.user import speed, user
+
+__all__ = ["daemon", "speed", "user"]
 
 
 @pytest.fixture(scope="session")

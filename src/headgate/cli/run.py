@@ -94,7 +94,9 @@ def command(
 
 def _boxed(jobs: list[Job], isolation: str | None, image: str | None) -> list[Job]:
     """The jobs, boxed in as the command line says; where it says nothing, as they were."""
-    given = {name: value for name, value in (("isolation", isolation), ("image", image)) if value is not None}
+    given: dict[str, Any] = {
+        name: value for name, value in (("isolation", isolation), ("image", image)) if value is not None
+    }
     try:
         return [replace(job, **given) for job in jobs]
     except ValueError as error:

@@ -25,6 +25,9 @@ from headgate.isolation.container_watch import Watch
 from headgate.isolation.enclosure import MemoryRecord
 from headgate.shares import Share, Unlimited
 
+REMOVED = "its container was removed by somebody else"
+REMOVAL_SECONDS = 1.0
+"""How long after a kill from outside a container goes that is being removed."""
 _SIGNALS = frozenset(int(number) for number in signal.valid_signals())
 
 
@@ -74,6 +77,7 @@ class ContainerBox(Box):
         self._share = share
         self._lock = threading.Lock()
         self._closed = False
+        self._killed = False
         self._used = MemoryRecord()
         self._cpu_seconds: float | None = None
         self._end = Exit(code=None, reason="how it ended is not known")
@@ -175,6 +179,7 @@ class ContainerBox(Box):
     def kill(self) -> None:
         if self._closed or not self.cgroups:
             return
+        self._killed = True
         self._look()  # soon there is nothing left to read
         try:
             self._enclosure.kill()
@@ -228,7 +233,7 @@ class ContainerBox(Box):
             status = self._daemon.wait(container.id)
             state = self._daemon.state(container.id)
         except GoneError:
-            self._end = Exit(code=None, signal=signal.SIGKILL, reason="its container was removed by somebody else")
+            self._end = Exit(code=None, signal=signal.SIGKILL, reason=REMOVED)
         except NoAnswerError:
             self._end = Exit(code=None, reason=lost)
         except IsolationError as error:
@@ -239,6 +244,9 @@ class ContainerBox(Box):
             self._end = told_exit(status, None, self._memory(state), container.where)
             if status < 0 and self._watch.cut and self._end.reason is None:
                 self._end = replace(self._end, reason=lost)  # a daemon that was killed ends it when it is back
+            elif status == -signal.SIGKILL and not self._killed and self._end.reason is None:
+                if self._daemon.is_removed(container.id, REMOVAL_SECONDS):
+                    self._end = replace(self._end, reason=REMOVED)
         self._end = replace(self._end, cpu_seconds=self._cpu_seconds)
 
     def _memory(self, state: Mapping[str, object]) -> MemoryRecord:

@@ -58,7 +58,6 @@ class Daemon:
         self.url = url
         self._answers = docker.errors
         self._failures = (docker.errors.DockerException, requests.RequestException, OSError)
-        _check(url)
         with self._asking("say its version"):
             self._api = docker.APIClient(base_url=url, timeout=ANSWER_SECONDS)
             # A connection for each request: one that was kept would fail after the daemon was restarted.
@@ -110,6 +109,17 @@ class Daemon:
         with self._asking("wait for a container"):
             return int(self._api.wait(id)["StatusCode"])
 
+    def is_removed(self, id: str, seconds: float) -> bool:
+        """Whether a container that has ended is being removed by somebody, seen for so many seconds."""
+        try:
+            with self._asking("wait for a container's removal"):
+                self._api.wait(id, timeout=seconds, condition="removed")
+        except GoneError:
+            return True
+        except IsolationError:
+            return False
+        return True
+
     def update(self, id: str, changes: Mapping[str, object]) -> None:
         """Change limits of a container that runs; the names are those of the SDK's `update_container`."""
         with self._asking("change the limits of a container"):
@@ -160,6 +170,7 @@ class Daemon:
 
     @contextmanager
     def _asking(self, what: str) -> Iterator[None]:
+        _check(self.url)  # first, since the SDK lets a socket lie that cannot be connected
         try:
             yield
         except self._answers.NotFound as error:

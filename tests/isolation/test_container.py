@@ -1,0 +1,314 @@
+"""What is special about containers: files, images, the daemon's end, lab nodes, and whole runs in them."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.dockerd import own_dockerd
+from tests.hub.user import SECONDS, User
+from tests.places import ADDRESS, placed
+
+from headgate.cluster import Place
+from headgate.errors import IsolationError
+from headgate.isolation import container_limits, disks, layout
+from headgate.isolation.base import Launch
+from headgate.isolation.container import GROUP as LABEL
+from headgate.isolation.container import OWNER, TASK, ContainerIsolation
+from headgate.isolation.container_daemon import Daemon, Unframer
+from headgate.shares import UNLIMITED, Share
+from headgate.testing import wait
+from headgate.testing.isolation import RUN, Running
+
+GROUP = f"test-{os.getpid()}"
+MIB = 1 << 20
+NOTHING = Share()
+Run = Callable[..., Running]
+
+
+def launch(command: str, folder: Path, **fields: object) -> Launch:
+    env = {"PATH": os.environ["PATH"]}
+    return replace(Launch(f"{RUN}/job/worker-0", ("/bin/sh", "-c", command), env, str(folder), 1), **fields)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def run() -> Iterator[Run]:
+    """Starts tasks, which are gone when the test ends."""
+    running: list[Running] = []
+
+    def start(isolation: ContainerIsolation, launch: Launch, share: Share = NOTHING) -> Running:
+        reading, writing = os.pipe()
+        try:
+            box = isolation.start(launch, share, writing)
+        except BaseException:
+            os.close(reading)
+            raise
+        finally:
+            os.close(writing)
+        running.append(Running(box, reading))
+        return running[-1]
+
+    yield start
+    for each in running:
+        each.close()
+
+
+@pytest.fixture
+def isolation(daemon: str) -> ContainerIsolation:
+    return ContainerIsolation(GROUP, daemon=daemon)
+
+
+# --- files and images -------------------------------------------------------------------------------------------------
+
+
+def test_of_the_machine_it_sees_what_is_installed_and_its_own_folders(
+    isolation: ContainerIsolation, run: Run, tmp_path: Path
+) -> None:
+    for name in ("work", "data", "strange"):
+        (tmp_path / name).mkdir()
+    looks = (
+        "touch made && echo wrote; touch ../data/made || echo refused; ls -d ../strange /etc/shadow || echo unseen; "
+        "python -c 'print(\"python\")'; echo ready"
+    )
+    task = run(isolation, launch(looks, tmp_path / "work", reads=(str(tmp_path / "data"),)))
+    task.said("ready")
+    assert {"wrote", "refused", "unseen", "python"} <= set(task.text.splitlines())
+    assert (tmp_path / "work" / "made").stat().st_uid == os.geteuid()
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_any_image_will_do(isolation: ContainerIsolation, daemon: str, run: Run, tmp_path: Path) -> None:
+    """One that holds a shell and the libraries of that, and nothing else."""
+    content = io.BytesIO()
+    listed = subprocess.run(["ldd", "/bin/sh"], check=True, capture_output=True, text=True).stdout
+    with tarfile.open(fileobj=content, mode="w", dereference=True) as tar:
+        for path in ("/bin/sh", *re.findall(r"(/\S+) \(0x", listed)):
+            tar.add(path)
+    Daemon(daemon).import_image(content.getvalue(), "headgate-test", "shell")
+    (tmp_path / "file").write_text("told")
+    foreign = launch(
+        'read text < file; echo "$text $HEADGATE_TASK" /usr/*', tmp_path, image="headgate-test:shell", env={}
+    )
+    task = run(isolation, foreign)
+    assert task.said("told") == f"{RUN}/job/worker-0 /usr/*"
+    task.ended()
+    missing = replace(foreign, argv=("no-such-program",))
+    with pytest.raises(IsolationError, match="'no-such-program' cannot be started in image 'headgate-test:shell'"):
+        run(isolation, missing)
+    absent = replace(foreign, image="headgate-test:absent")
+    with pytest.raises(IsolationError, match="'headgate-test:absent' is not on this machine; get it with: docker pull"):
+        run(isolation, absent)
+
+
+def test_frames_are_taken_out_wherever_they_are_cut() -> None:
+    framed = b"\1\0\0\0\0\0\0\5hello" + b"\2\0\0\0\0\0\0\0" + b"\2\0\0\0\0\0\0\6 world"
+    for size in range(1, len(framed) + 1):
+        frames = Unframer()
+        assert b"".join(frames.feed(framed[i : i + size]) for i in range(0, len(framed), size)) == b"hello world"
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+def test_under_v2_a_weight_survives_what_docker_makes_of_it() -> None:
+    machine = container_limits.Machine("v2", 4.0)
+    for weight in (1, 50, 100, 10_000):
+        shares = container_limits.settings(Share(cpu_weight=weight), machine)["CpuShares"]
+        assert 1 + (shares - 2) * 9999 // 262_142 == pytest.approx(weight, abs=1)
+
+
+def test_a_disk_rate_stays_while_other_limits_change(isolation: ContainerIsolation, run: Run, tmp_path: Path) -> None:
+    if disks.number_of(tmp_path) is None or layout.find_layout(Path("/sys/fs/cgroup")).mode != "v1":
+        pytest.skip("the folder for temporary files is on no disk of its own, or there is no cgroup v1")
+    task = run(isolation, launch("echo ready; exec sleep 1000", tmp_path), Share(disk_bytes_per_second=8 * MIB))
+    task.said("ready")
+    file = task.box.cgroups["blkio"] / "blkio.throttle.write_bps_device"
+    assert file.read_text().split()[1] == str(8 * MIB)
+    assert task.box.apply(Share(disk_bytes_per_second=2 * MIB)) == ()
+    assert task.box.apply(Share(cpu_weight=50)) == ()
+    assert file.read_text().split()[1] == str(2 * MIB)
+    task.box.apply(Share(disk_bytes_per_second=UNLIMITED))
+    task.box.apply(Share(cpu_weight=60))
+    assert file.read_text() == ""
+
+
+def test_tasks_in_containers_weigh_as_those_in_none(isolation: ContainerIsolation, run: Run, tmp_path: Path) -> None:
+    task = run(isolation, launch("echo ready; exec sleep 1000", tmp_path), Share(cpu_weight=300))
+    task.said("ready")
+    folder = task.box.cgroups["cpu"]
+    assert folder.parent.name == f"headgate-{GROUP}"
+    name = "cpu.shares" if (folder / "cpu.shares").exists() else "cpu.weight"
+    assert (folder.parent / name).read_text() == (folder / name).read_text()
+
+
+# --- when the daemon, or somebody else, ends it -----------------------------------------------------------------------
+
+
+def test_a_container_that_somebody_else_removes_is_told(
+    isolation: ContainerIsolation, daemon: str, run: Run, tmp_path: Path
+) -> None:
+    task = run(isolation, launch("echo ready; exec sleep 1000", tmp_path))
+    task.said("ready")
+    docker = Daemon(daemon)
+    (found,) = docker.find(f"{LABEL}={GROUP}")
+    docker.remove(found["id"])
+    assert task.ended().reason == "its container was removed by somebody else"
+    assert task.box.apply(Share(cpu_weight=50)) == ()
+
+
+def test_a_task_is_lost_with_the_daemon_and_its_container_goes_once_that_is_back(run: Run, tmp_path: Path) -> None:
+    with own_dockerd() as dockerd:
+        isolation = ContainerIsolation(GROUP, daemon=dockerd.url)
+        sleeps = launch("echo ready; exec sleep 1000", tmp_path)
+        task = run(isolation, sleeps)
+        task.said("ready")
+        dockerd.stop()
+        end = task.ended()
+        assert end.reason == f"lost: the Docker daemon at {dockerd.url} stopped, and with it the task's container"
+        task.close()
+        with pytest.raises(IsolationError, match=f"{RUN}/job/worker-0: no Docker daemon answers at .*; start"):
+            run(isolation, sleeps)
+        dockerd.start()
+        again = run(isolation, sleeps)
+        again.said("ready")
+        again.close()
+        assert Daemon(dockerd.url).find(OWNER) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("unix:///nowhere/docker.sock", "no Docker daemon answers at unix:///nowhere/docker.sock .*start it"),
+        ("tcp://10.0.0.1:2375", "may be another machine's"),
+    ],
+)
+def test_without_a_daemon_it_is_said_what_to_do(url: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(IsolationError, match=said):
+        ContainerIsolation(GROUP, daemon=url).start(launch("true", tmp_path), NOTHING, 1)
+    assert re.search(said, ContainerIsolation(GROUP, daemon=url).lost()[0])
+
+
+# --- nodes of a lab ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A node whose cgroups are those that have the same path as that of its CPU: others Docker would refuse."""
+    with placed(tmp_path_factory.mktemp("place"), "box") as place:
+        roots = layout.roots(Path("/sys/fs/cgroup"))
+        paths = {name: os.path.relpath(folder, roots[name]) for name, folder in place.cgroups.items() if name in roots}
+        wanted = paths["cpu" if "cpu" in paths else "unified"]
+        yield replace(place, cgroups={name: place.cgroups[name] for name, path in paths.items() if path == wanted})
+
+
+def test_on_a_node_it_has_the_node_s_network_name_and_limits(
+    isolation: ContainerIsolation, run: Run, place: Place, tmp_path: Path
+) -> None:
+    sights = (
+        'echo "name $(cat /proc/sys/kernel/hostname)"; echo "hosts $(tail -n 1 /etc/hosts)"; '
+        'echo "sysfs $(echo $(ls /sys/class/net))"; echo "address $(ip -brief -4 addr show eth0)"; exec sleep 1000'
+    )
+    task = run(isolation, launch(sights, tmp_path, place=place), Share(cpu_cap_cores=0.5))
+    assert ADDRESS in task.said("address")
+    assert task.said("name") == place.hostname
+    assert task.said("hosts") == f"{ADDRESS} {place.hostname}"
+    assert task.said("sysfs") == "eth0 lo"
+    folders = task.box.cgroups
+    assert all(folders[name].is_relative_to(folder) for name, folder in place.cgroups.items() if name in folders)
+    task.close()
+    walk = [name for _, names, _ in os.walk("/sys/fs/cgroup") for name in names]
+    assert not any(name.startswith(f"headgate-{GROUP}") for name in walk)
+
+
+def test_a_node_that_is_not_there_or_cannot_be_had_is_refused(
+    isolation: ContainerIsolation, run: Run, place: Place, tmp_path: Path
+) -> None:
+    gone = launch("true", tmp_path, place=replace(place, namespace="/run/netns/no-such-node"))
+    with pytest.raises(IsolationError, match="node 'box' cannot be entered: /run/netns/no-such-node does not exist"):
+        run(isolation, gone)
+    if len(place.cgroups) > 1 and "memory" in layout.roots(Path("/sys/fs/cgroup")):
+        apart = {**place.cgroups, "memory": "/sys/fs/cgroup/memory/elsewhere"}
+        with pytest.raises(IsolationError, match=r"different paths.*memory: elsewhere"):
+            run(isolation, launch("true", tmp_path, place=replace(place, cgroups=apart)))
+
+
+# --- whole runs -------------------------------------------------------------------------------------------------------
+
+LEARNS = """
+    import sys
+    from headgate.task import Channel, Progress, TaskEnvironment
+
+    channel = Channel.open(TaskEnvironment.claim(), "none", "", None)
+    progress = Progress(channel.send, list)
+    progress.step = 7
+    progress.report(0.25, {})
+    progress.flush()
+    channel.flush(30)
+    print("in", open("/proc/self/cgroup").readline().strip())
+"""
+
+
+@pytest.fixture
+def docker_user(user: User, daemon: str) -> User:
+    user.variables["DOCKER_HOST"] = daemon
+    return user
+
+
+def test_jobs_run_in_containers_and_say_what_they_learned_or_why_they_ended(docker_user: User) -> None:
+    user = docker_user
+    user.write("a.py", LEARNS)
+    user.write("b.py", "held = b'x' * (256 << 20)")
+    user.write(
+        "jobs.yaml",
+        """
+        jobs:
+          - {name: a, script: a.py, isolation: container}
+          - {name: b, script: b.py, isolation: container, limits: {memory: 64MiB}}
+          - {name: c, run: "true", isolation: container, image: "headgate-test:absent"}
+        """,
+    )
+    user.types("run", "jobs.yaml", code=1)
+    jobs = user.jobs()
+    assert (jobs["a"]["state"], jobs["a"]["loss"], jobs["a"]["step"]) == ("done", 0.25, 7)
+    assert "headgate-" in user.log("a")
+    assert jobs["b"]["reason"].startswith("killed: over its memory limit of 64 MiB (peak ")
+    assert "image 'headgate-test:absent' is not on this machine; get it with: docker pull" in jobs["c"]["reason"]
+
+
+def test_what_a_dead_hub_and_guard_left_is_removed_by_the_next_command(docker_user: User, daemon: str) -> None:
+    user = docker_user
+    user.write("a.py", "import time\nprint('ready', flush=True)\ntime.sleep(1000)")
+    run = user.detaches("--isolation", "container", "a.py")
+    user.sees_job("a", lambda job: job["state"] == "running")
+    mine = f"{TASK}={run}/a/worker-0"
+    wait.until(lambda: list((user.home / "hub" / "boxes").glob("*.json")), SECONDS, "the record of its box")
+    assert len(Daemon(daemon).find(mine)) == 1
+    user.kills(user.traces.guard())
+    user.kills(user.traces.hub())
+    user.types("ps")
+    assert Daemon(daemon).find(mine) == []
+
+
+def test_no_daemon_is_one_message(user: User) -> None:
+    user.variables["DOCKER_HOST"] = "unix:///nowhere/docker.sock"
+    user.write("a.py", "pass")
+    done = user.types("run", "--isolation", "container", "a.py", code=7)
+    assert done.message.startswith("no Docker daemon answers at unix:///nowhere/docker.sock")
+    done = user.types("run", "--image", "x", "a.py", code=2)
+    assert done.message == "job 'a': `image`: only containers have it; add `isolation: container`, or leave it out"
+
+
+def test_a_dry_run_shows_what_a_container_sees(user: User) -> None:
+    user.write("a.py", "pass")
+    (entry,) = json.loads(user.types("run", "--isolation", "container", "--dry-run", "--json", "a.py").stdout)
+    assert entry["box"][0].startswith("docker create, image host")
+    assert f"mount {user.folder}, writable" in entry["box"]
+    assert "mount /usr, read-only" in entry["box"]
