@@ -142,7 +142,7 @@ def launch(
         place: Where on this machine it runs; None: on the machine as it is.
 
     Raises:
-        UsageError: There is no such interpreter.
+        UsageError: There is no such interpreter, or no such folder to mount.
     """
     env = {} if is_foreign(job) else dict(environment)
     for variable in _THREAD_VARIABLES:
@@ -188,7 +188,14 @@ def _files(
     job: Job, injected: Path, checkpoints: Path, resume: Checkpoint | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What a task has to see, and what it has to write, besides its folder: its script's folder, the task library with
-    what that leads to, checkpoints, and what the job names."""
+    what that leads to, checkpoints, and what the job names.
+
+    Raises:
+        UsageError: Something that the job names does not exist.
+    """
+    for mount in job.mounts:
+        if not os.path.exists(path := mount.removesuffix(WRITABLE)):
+            raise UsageError(f"job {job.name!r}: `mounts`: {path} does not exist; create it, or leave it out")
     reads = [str(Path(job.workdir, job.script).parent)] if job.script is not None else []
     for folder in (injected, transport(injected)):
         if folder.is_dir():
