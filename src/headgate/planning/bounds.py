@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from headgate.planning import physics
-from headgate.planning.spaces import Flags, Mode, Space
+from headgate.planning.patterns import Mode
+from headgate.planning.spaces import Flags, Space
 from headgate.planning.traits import Floats
 
 

@@ -18,36 +18,13 @@ from headgate.planning import physics
 from headgate.planning.cost import Costs
 from headgate.planning.kinds import name_of
 from headgate.planning.memory import most_gpu_bytes
+from headgate.planning.patterns import JOINS, SERVES, Mode, modes, patterns
 from headgate.planning.traits import Device, Floats, Indices, Traits, server_cores
 from headgate.plans import Plan, Strategy
 
 Flags = NDArray[np.bool_]
 
 _BISECTIONS = 26
-_ON_ONE = (2, 3)  # servers that a node may have besides one: it then carries a greater part of the model
-_SERVES = {"torch"}
-"""Frameworks that train under parameter servers, synchronously as well."""
-_JOINS = {"torch", "keras", "jax"}
-"""Frameworks that train with several workers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    """Tasks of a node: index of its kind, workers, servers."""
-
-    kind: int
-    workers: int
-    servers: int
-
-
-@dataclass(frozen=True, slots=True)
-class Mode:
-    """How workers go together: fields of `Plan`, and the multiple of the script's own batch."""
-
-    synchronous: bool = True
-    staleness: int | None = None
-    backups: int = 0
-    scale: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +59,9 @@ class Space:
         self.names = tuple(tuple(name for name in kind.names if name not in used) for kind in costs.kinds)
         self.free = np.array([len(names) for names in self.names], np.intp)
         framework = costs.profile.framework
-        self.serves, self.joins = framework in _SERVES, framework in _JOINS
-        self.patterns = tuple(self._patterns())
-        self.modes = tuple(self._modes())
+        self.serves, self.joins = framework in SERVES, framework in JOINS
+        self.patterns = patterns(costs, self.free, serves=self.serves, joins=self.joins)
+        self.modes = modes(self.job, serves=self.serves, joins=self.joins)
         kinds = [costs.kinds[pattern.kind] for pattern in self.patterns]
         self.kind = np.array([pattern.kind for pattern in self.patterns], np.intp)
         self.workers = np.array([pattern.workers for pattern in self.patterns], np.intp)
@@ -106,39 +83,6 @@ class Space:
         speeds = np.exp(np.concatenate([[0.0], costs.prior.mean[len(physics.NAMES) :]]))
         self.speeds = speeds[self._speed_of]
         self._p = physics.by_name(costs.prior.mean)
-
-    def _patterns(self) -> list[Pattern]:
-        limits = self.job.limits
-        most = 1 if not self.joins else min(limits.workers[1] or self.costs.batch, self.costs.batch)
-        found = []
-        for i, kind in enumerate(self.costs.kinds):
-            if not self.free[i] or (limits.memory_bytes or 0) > kind.node.memory_bytes:
-                continue
-            gpus, cores = len(kind.node.gpus), kind.node.cores
-            if (limits.gpus or 0) > gpus:  # no task of such a job is started there, a server neither
-                continue
-            if limits.gpus == 0 or not gpus:
-                counts = {1, *(2,) * (cores >= 4), *(4,) * (cores >= 16)}
-            else:
-                slots = gpus // (limits.gpus or 1)
-                counts = {count for count in (1, slots // 2, slots) if count >= 1}
-            here = sorted(count for count in counts if count <= most)
-            found += [Pattern(i, count, 0) for count in here]
-            if self.serves:
-                found += [Pattern(i, count, 1) for count in here]
-                found += [Pattern(i, 0, count) for count in (1, *_ON_ONE)]
-        return found
-
-    def _modes(self) -> list[Mode]:
-        """The user's mathematics first, then what they allow besides."""
-        allow, found = self.job.allow, [Mode()]
-        if "weak" in allow and self.joins:
-            found += [Mode(scale=scale) for scale in (2, 4, 8, 16)]
-        if allow and self.serves:
-            found += [Mode(backups=backups) for backups in (1, 2)]
-        if "async" in allow and self.serves:
-            found += [Mode(synchronous=False), Mode(synchronous=False, staleness=4)]
-        return found
 
     # --- costing -----------------------------------------------------------------------------------------------------
 

@@ -106,7 +106,10 @@ def gpus() -> dict[str, dict[str, float]]:
     Raises:
         HeadgateError: It cannot be measured: torch is missing, or sees no GPU.
     """
-    return {str(name): dict(rates) for name, rates in _measured(_GPU, {}).items()}
+    found = {str(name): dict(rates) for name, rates in _measured(_GPU, {}).items()}
+    if not found:
+        raise HeadgateError("torch sees no GPU; install a build of it for CUDA")
+    return found
 
 
 def _measured(program: str, variables: dict[str, str]) -> dict[str, Any]:

@@ -1,0 +1,77 @@
+"""What tasks a node of each kind may have, and how workers may go together: what layouts are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headgate.jobs import Job
+from headgate.planning.cost import Costs
+from headgate.planning.traits import Indices
+
+SERVES = {"torch"}
+"""Frameworks that train under parameter servers, synchronously as well."""
+JOINS = {"torch", "keras", "jax"}
+"""Frameworks that train with several workers."""
+_ON_ONE = (2, 3)  # servers that a node may have besides one: it then carries a greater part of the model
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """Tasks of a node: index of its kind, workers, servers."""
+
+    kind: int
+    workers: int
+    servers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """How workers go together: fields of `Plan`, and the multiple of the script's own batch."""
+
+    synchronous: bool = True
+    staleness: int | None = None
+    backups: int = 0
+    scale: int = 1
+
+
+def patterns(costs: Costs, free: Indices, *, serves: bool, joins: bool) -> tuple[Pattern, ...]:
+    """What a node may have, by kind.
+
+    Args:
+        costs: Job, cluster and profile.
+        free: Nodes of each kind that no other job has.
+        serves: Whether there may be parameter servers.
+        joins: Whether there may be several workers.
+    """
+    limits = costs.job.limits
+    most = 1 if not joins else min(limits.workers[1] or costs.batch, costs.batch)
+    found = []
+    for i, kind in enumerate(costs.kinds):
+        if not free[i] or (limits.memory_bytes or 0) > kind.node.memory_bytes:
+            continue
+        gpus, cores = len(kind.node.gpus), kind.node.cores
+        if (limits.gpus or 0) > gpus:  # no task of such a job is started there, a server neither
+            continue
+        if limits.gpus == 0 or not gpus:
+            counts = {1, *(2,) * (cores >= 4), *(4,) * (cores >= 16)}
+        else:
+            slots = gpus // (limits.gpus or 1)
+            counts = {count for count in (1, slots // 2, slots) if count >= 1}
+        here = sorted(count for count in counts if count <= most)
+        found += [Pattern(i, count, 0) for count in here]
+        if serves:
+            found += [Pattern(i, count, 1) for count in here]
+            found += [Pattern(i, 0, count) for count in (1, *_ON_ONE)]
+    return tuple(found)
+
+
+def modes(job: Job, *, serves: bool, joins: bool) -> tuple[Mode, ...]:
+    """How workers may go together: the user's mathematics first, then what they allow besides."""
+    allow, found = job.allow, [Mode()]
+    if "weak" in allow and joins:
+        found += [Mode(scale=scale) for scale in (2, 4, 8, 16)]
+    if allow and serves:
+        found += [Mode(backups=backups) for backups in (1, 2)]
+    if "async" in allow and serves:
+        found += [Mode(synchronous=False), Mode(synchronous=False, staleness=4)]
+    return tuple(found)
