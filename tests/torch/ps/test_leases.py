@@ -90,6 +90,19 @@ def test_a_server_that_was_started_again_leases_nothing_twice() -> None:
     assert [lease(again, "a"), lease(again, "a"), lease(again, "a"), lease(again, "a")] == [1, 3, 5, 6]
 
 
+def test_what_a_worker_left_behind_is_over_for_a_server_that_was_started_again_too() -> None:
+    leases = Leases()
+    for worker in "ab":
+        leases.done(worker, 0, [lease(leases, worker)])
+    before = leases.state()
+    leases.ends(0, 2)
+    assert lease(leases, "a") == OVER
+    again = Leases.restored(before)
+    again.retell("b", 0, done=[1], held=[])
+    again.over(0)  # as a says, which no longer knows what it did there
+    assert lease(again, "b") == OVER
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_happens_every_batch_is_done_exactly_once(seed: int) -> None:
     luck = random.Random(seed)

@@ -67,7 +67,7 @@ class OnServers(Asynchronous):
         if optimizer is None:
             return
         if self._clock is None:
-            self._clock = self.caller.ask(0, "pace.enter", {"clock": None, "told": []})["clock"]
+            self._clock = self.caller.ask(0, "pace.enter", {"clock": None, "told": [], "over": []})["clock"]
         adopted = RemoteOptimizer(len(self._adopted), optimizer, self.caller)
         self._adopted.append(adopted)
         if self.caller.lowest:
@@ -180,7 +180,8 @@ class OnServers(Asynchronous):
         if again and server == 0:
             calls.append(("broadcast.had", {"count": self._broadcasts}))
         if again and server == 0 and self._clock is not None:
-            calls.append(("pace.enter", {"clock": self._clock, "told": self._leased.told()}))
+            told, over = self._leased.told(), self._leased.over()
+            calls.append(("pace.enter", {"clock": self._clock, "told": told, "over": over}))
         for adopted in self._adopted if again else []:
             # Of what no snapshot has, the values here are the best that is left.
             calls += adopted.creation(server, states=False)

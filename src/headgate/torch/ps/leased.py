@@ -47,6 +47,7 @@ class Leased(Dealer):
         self._given: dict[Key, list[int]] = {}
         self._done: dict[Key, list[int]] = {}
         self._passes: dict[int, Key] = {}
+        self._over: dict[int, int] = {}
         self.schedules: list[Schedule] = []
         self._pace: Pace | None = None
 
@@ -93,6 +94,10 @@ class Leased(Dealer):
         keys = dict.fromkeys((*self._done, *self.held))
         return [(*key, list(self._done.get(key, ())), list(self.held.get(key, ()))) for key in keys]
 
+    def over(self) -> list[tuple[int, int]]:
+        """The last pass over each loader that a server said is over: its worker forgets what it did in it."""
+        return list(self._over.items())
+
     def ask(self, key: Key, below: int) -> int | str:
         """The number of the next batch of a pass; `OVER` or `LATER` where there is none."""
         self.positions = {}
@@ -103,10 +108,12 @@ class Leased(Dealer):
             self.refresh()
         if isinstance(found, int):
             self.held.setdefault(key, []).append(found)
-        elif found == OVER and key == self._passes.get(0) and self._pace is not None:
-            self._pace.over = True
-            for schedule in self.schedules:
-                schedule.finish()
+        elif found == OVER:
+            self._over[key[0]] = key[1]
+            if key == self._passes.get(0) and self._pace is not None:
+                self._pace.over = True
+                for schedule in self.schedules:
+                    schedule.finish()
         return found
 
 

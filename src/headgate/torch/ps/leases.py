@@ -147,6 +147,10 @@ class Leases:
         found.returned = [n for n in found.returned if not found.is_done(n) and n not in found.held]
         heapq.heapify(found.returned)
 
+    def over(self, epoch: int) -> None:
+        """A worker was told that an epoch is over, as a server that was started again may not know."""
+        self._oldest = max(self._oldest, epoch + 1)
+
     def state(self) -> dict[str, Any]:
         """As plain values, for a snapshot; what is held counts as not done."""
         return {

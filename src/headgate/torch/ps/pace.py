@@ -93,6 +93,8 @@ class Pace(Clerk):
         self._clocks.enter(worker, content["clock"])
         for loader, epoch, done, held in content["told"]:
             self._of(loader).retell(worker, epoch, done, held)
+        for loader, epoch in content["over"]:
+            self._of(loader).over(epoch)
         question.answer(clock=self._clocks.read()[worker])
 
     def _gone(self, worker: int) -> None:
