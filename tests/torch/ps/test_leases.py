@@ -92,8 +92,9 @@ def test_a_server_that_was_started_again_leases_nothing_twice() -> None:
 
 def test_what_a_worker_left_behind_is_over_for_a_server_that_was_started_again_too() -> None:
     leases = Leases()
-    for worker in "ab":
-        leases.done(worker, 0, [lease(leases, worker)])
+    for number, worker in enumerate("ab"):
+        assert lease(leases, worker) == number
+        leases.done(worker, 0, [number])
     before = leases.state()
     leases.ends(0, 2)
     assert lease(leases, "a") == OVER
