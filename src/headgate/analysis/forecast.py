@@ -17,7 +17,7 @@ _GROWTH = 1.1
 _APART_SECONDS = 2.0
 _AHEAD = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """How far ahead drops are told, in parts of the steps done so far."""
-_PATIENCE = 0.2
+PATIENCE = 0.2
 """A job that says neither its epochs nor a goal is taken to end where its loss has come to rest for so long: a part of
 the steps done so far."""
 
@@ -127,7 +127,7 @@ def answer(question: Question) -> Left | None:
     if steps is None:
         if fitted is None:
             return None
-        steps = fitted.to_plateau(_PATIENCE * question.step)
+        steps = fitted.to_plateau(PATIENCE * question.step)
     asymptote, drops = None, []
     if fitted is not None:
         asymptote = fitted.asymptote

@@ -18,6 +18,7 @@ VERBS = {
     "status": "Show how the jobs of a run stand.",
     "logs": "Print what a job printed.",
     "metrics": "Show what was measured of a run's jobs.",
+    "predict": "Draw how a job's loss goes on, and say when it would end.",
     "checkpoint": "Have running jobs save a checkpoint.",
     "resize": "Have a running job go on with more or fewer workers.",
     "stop": "Stop jobs, with a checkpoint.",

@@ -1,0 +1,186 @@
+"""`headgate predict`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headgate import runs
+from headgate.errors import HeadgateError
+from headgate.events import ENDED
+from headgate.jobs import ProgressRule
+from headgate.telemetry.store import RunReader
+from headgate.units import say_seconds
+
+if TYPE_CHECKING:
+    from headgate.analysis.expected import Expected, Report
+    from headgate.analysis.losses import Estimate
+
+_WIDEST = 100
+_RECENT_SECONDS = 60.0
+_UNTIL = {"epochs": "the end of its {epochs} epochs", "goal": "{metric} {goal:g}", "rest": "{metric} comes to rest"}
+
+
+@click.command()
+@click.argument("job")
+@click.option("--run", metavar="RUN", help="A run's id or part of it; without it the latest run that has the job.")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def command(job: str, run: str | None, as_json: bool) -> None:
+    """Show how a job's loss is expected to go on, what is left of it, and when it would end.
+
+    From what it has reported so far: families of curves are fitted to it, each with how likely it is. The band holds
+    nine of ten. A job that has ended is taken as if it went on.
+
+    \b
+    Example: headgate predict train
+             headgate predict 20261121-0930/train --json
+    """
+    from headgate.analysis.expected import expect
+
+    folder, name = runs.find_job(job, run)
+    [summary] = [each for each in runs.summary(folder).jobs if each.name == name]
+    with RunReader(folder / runs.STORE) as reader:
+        [row] = reader.rows("jobs", "name = ?", [name])
+        rule = ProgressRule(**(json.loads(row["spec"] or "{}").get("progress") or {}))
+        reports = _reports(reader, name, rule)
+        cores = _cores(reader, name)
+    expected = expect(reports, rule.goal, rule.rising)
+    if expected is None:
+        cure = "see `headgate logs` for what it prints, and docs/progress.md for how it can say more"
+        raise HeadgateError(f"job {name!r} has reported no {rule.metric} yet, so nothing can be predicted; {cure}")
+    epochs = next((report.epochs for report in reversed(reports) if report.epochs is not None), None)
+    until = _UNTIL[expected.until].format(epochs=epochs, metric=rule.metric, goal=rule.goal or 0.0)
+    runs_on = summary.state not in ENDED
+    if as_json:
+        click.echo(json.dumps(_plain(folder, name, summary.state, rule, expected, cores, runs_on), indent=2))
+        return
+    for line in _said(folder, name, summary.state, rule, expected, until, cores, runs_on):
+        click.echo(line)
+
+
+def _reports(reader: RunReader, job: str, rule: ProgressRule) -> list[Report]:
+    """What the first of a job's workers that reported has told, in the order of time."""
+    from headgate.analysis.expected import Report
+
+    tasks = [row["id"] for row in reader.rows("tasks", "job = ?", [job])]
+    workers = sorted(
+        (task for task in tasks if task.split("/")[1].startswith("worker-")), key=lambda task: int(task.split("-")[-1])
+    )
+    for task in workers:
+        rows = reader.rows("progress", "task = ?", [task], "t")
+        found = [
+            Report(
+                row["t"],
+                row["step"],
+                row["epoch"],
+                row["epochs"],
+                float("nan") if row["nan"] else rule.of(row["loss"], json.loads(row["metrics"] or "{}")),
+                row["count"] or 1,
+            )
+            for row in rows
+        ]
+        if found:
+            return found
+    return []
+
+
+def _cores(reader: RunReader, job: str) -> float | None:
+    """Cores that a job's tasks used on the mean in the last minute that is recorded of each."""
+    last = "(SELECT max(t) FROM usage WHERE target = ?)"
+    sql = f"SELECT avg(cpu_cores) AS cores FROM usage WHERE target = ? AND t > {last} - ?"
+    tasks = [row["id"] for row in reader.rows("tasks", "job = ?", [job])]
+    used = [reader.query(sql, [task, task, _RECENT_SECONDS])[0]["cores"] for task in tasks]
+    known = [cores for cores in used if cores is not None]
+    return sum(known) if known else None
+
+
+def _said(
+    folder: Path,
+    name: str,
+    state: str,
+    rule: ProgressRule,
+    expected: Expected,
+    until: str,
+    cores: float | None,
+    runs_on: bool,
+) -> Sequence[str]:
+    """The drawing, and what it says."""
+    from headgate.reports.plot import plot
+
+    level = expected.points[-1][1]
+    lines = [f"{name} of run {folder.name}: {state}, step {expected.step:,.0f}, {rule.metric} {level:.4g}", ""]
+    lines += plot(expected.points, expected.curve, min(shutil.get_terminal_size().columns, _WIDEST), rule.goal)
+    lines.append("")
+    if expected.family is None:
+        lines.append(f"too few reports for a curve: {len(expected.points)}, of which 6 are needed")
+    else:
+        at = expected.curve[-1]
+        lines.append(
+            f"o reported, - expected, . nine of ten: at step {at.step:,.0f} {rule.metric} {at.middle:.4g} "
+            f"({at.low:.4g} to {at.high:.4g}), in the end {expected.asymptote:.4g}; by {expected.family} curves"
+        )
+    if expected.diverging:
+        lines.append(f"its {rule.metric} diverges: what is told from its course may be far off")
+    left, seconds = expected.left, expected.seconds()
+    if left is None:
+        return [*lines, "what is left of it cannot be told: it says neither its epochs nor enough losses"]
+    lines.append(f"left until {until}: {left.steps:,.0f} steps ({left.low:,.0f} to {left.high:,.0f})")
+    if left.likely < 0.5:
+        lines.append(f"that it gets there at all is hardly likely: {left.likely:.0%}")
+    if seconds is not None:
+        work = f", {seconds.steps * cores:,.0f} core-seconds at {cores:.2g} cores" if cores else ""
+        band = f"({say_seconds(seconds.low)} to {say_seconds(seconds.high)})"
+        pace = f"{say_seconds(expected.seconds_per_step or 0.0)} a step"
+        lines.append(f"that takes {say_seconds(seconds.steps)} {band} at {pace}{work}")
+        if runs_on:
+            lines.append(
+                f"would end at about {_clock(seconds.steps)} ({_clock(seconds.low)} to {_clock(seconds.high)})"
+            )
+    return lines
+
+
+def _clock(seconds: float) -> str:
+    """The time so many seconds from now, with its day where that is another one."""
+    if seconds > 366 * 86_400:
+        return "in more than a year"
+    at = time.localtime(time.time() + seconds)
+    return time.strftime("%H:%M:%S" if at.tm_yday == time.localtime().tm_yday else "%Y-%m-%d %H:%M", at)
+
+
+def _plain(
+    folder: Path, name: str, state: str, rule: ProgressRule, expected: Expected, cores: float | None, runs_on: bool
+) -> dict[str, Any]:
+    seconds, now = expected.seconds(), time.time()
+    return {
+        "run": folder.name,
+        "job": name,
+        "state": state,
+        "metric": rule.metric,
+        "goal": rule.goal,
+        "step": expected.step,
+        "points": expected.points,
+        "family": expected.family,
+        "progress": expected.progress,
+        "asymptote": expected.asymptote,
+        "diverging": expected.diverging,
+        "curve": [each._asdict() for each in expected.curve],
+        "until": expected.until if expected.left is not None else None,
+        "steps_left": _band(expected.left),
+        "seconds_per_step": expected.seconds_per_step,
+        "seconds_left": _band(seconds),
+        "core_seconds_left": _band(seconds, cores) if cores else None,
+        "ends": _band(seconds, shift=now) if runs_on else None,
+    }
+
+
+def _band(estimate: Estimate | None, scale: float = 1.0, shift: float = 0.0) -> dict[str, float] | None:
+    if estimate is None:
+        return None
+    middle, low, high = (each * scale + shift for each in estimate[:3])
+    return {"median": middle, "low": low, "high": high, "likely": estimate.likely}
