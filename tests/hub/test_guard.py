@@ -27,7 +27,7 @@ def test_a_box_that_cannot_be_removed_keeps_its_record_and_stops_nothing(
     leftovers(tmp_path)
     assert [path.name for path in boxes.iterdir()] == ["r:a:worker-0.json"]
     said = capfd.readouterr().err
-    assert said.startswith("a box of r/a/worker-0 is left: no isolation 'submarine'; expected one of process")
+    assert said.startswith("a box of r/a/worker-0 is left: no isolation 'submarine'; expected one of container")
 
 
 def test_a_guard_that_was_stopped_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,6 +125,7 @@ def test_under_v2_a_weight_survives_what_docker_makes_of_it() -> None:
         assert 1 + (shares - 2) * 9999 // 262_142 == pytest.approx(weight, abs=1)
 
 
+@pytest.mark.hardware
 def test_a_disk_rate_stays_while_other_limits_change(isolation: ContainerIsolation, run: Run, tmp_path: Path) -> None:
     if disks.number_of(tmp_path) is None or layout.find_layout(Path("/sys/fs/cgroup")).mode != "v1":
         pytest.skip("the folder for temporary files is on no disk of its own, or there is no cgroup v1")
@@ -209,6 +210,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield replace(place, cgroups={name: place.cgroups[name] for name, path in paths.items() if path == wanted})
 
 
+@pytest.mark.hardware
 def test_on_a_node_it_has_the_node_s_network_name_and_limits(
     isolation: ContainerIsolation, run: Run, place: Place, tmp_path: Path
 ) -> None:
@@ -228,6 +230,7 @@ def test_on_a_node_it_has_the_node_s_network_name_and_limits(
     assert not any(name.startswith(f"headgate-{GROUP}") for name in walk)
 
 
+@pytest.mark.hardware
 def test_a_node_that_is_not_there_or_cannot_be_had_is_refused(
     isolation: ContainerIsolation, run: Run, place: Place, tmp_path: Path
 ) -> None:

@@ -22,22 +22,22 @@ from headgate.isolation import container_limits as limits
 from headgate.isolation import disks, processes
 from headgate.isolation.base import HOST_IMAGE, Box, Isolation, Launch
 from headgate.isolation.census import TAG
-from headgate.isolation.cgroup_v1 import THROTTLES, CgroupsV1, cores_above, rates
+from headgate.isolation.cgroup_v1 import CgroupsV1, cores_above
 from headgate.isolation.cgroup_v2 import CgroupsV2
 from headgate.isolation.cgroups import Cgroups
 from headgate.isolation.container_box import Container, ContainerBox
-from headgate.isolation.container_daemon import TOKEN, Config, Daemon, GoneError, default_url
+from headgate.isolation.container_daemon import TOKEN, Daemon, GoneError, default_url
 from headgate.isolation.container_network import Network
-from headgate.isolation.container_parents import Parent, find_parent
+from headgate.isolation.container_parents import CGROUPS, Parent, find_parent
+from headgate.isolation.container_request import Request
 from headgate.isolation.layout import Mode, folders_of
 from headgate.isolation.process import GROUP_PATTERN, PREFIX
 from headgate.isolation.spawning import find_program
 from headgate.isolation.standins import Cores, StandIns
-from headgate.shares import Share, Unlimited
+from headgate.shares import Share
 
 GROUP, TASK, OWNER = "headgate.group", "headgate.task", "headgate.owner"
 """Labels of a container, besides `TOKEN`: the group of its hub, its task, and the process that started it."""
-CGROUPS = Path("/sys/fs/cgroup")
 _NO_PROGRAM = re.compile(r"executable file not found|no such file or directory|permission denied")
 
 
@@ -75,11 +75,14 @@ class ContainerIsolation(Isolation):
         try:
             daemon = self._connected()
             parent = find_parent(PREFIX + self._group, launch.place, daemon.driver)
-            image = _host_image(daemon) if launch.image == HOST_IMAGE or launch.place is not None else launch.image
-            labels = self._labels(launch, token)
+            labels = {GROUP: self._group, TASK: launch.task, TOKEN: token, OWNER: _owner(os.getpid())}
             try:
-                network = Network.of(daemon, launch.place, image, labels, parent.path)
-                return self._begin(daemon, launch, program, share, output_fd, network, labels, parent)
+                host = _host_image(daemon) if launch.image == HOST_IMAGE or launch.place is not None else ""
+                image = host if launch.image == HOST_IMAGE else launch.image
+                network = Network.of(daemon, launch.place, host, labels, parent.path)
+                machine = self._machine(parent)
+                request = Request(launch, image, program, share, machine, network, parent, labels)
+                return self._begin(daemon, request, output_fd)
             except BaseException:
                 daemon.clear(token)
                 parent.remove()
@@ -89,20 +92,10 @@ class ContainerIsolation(Isolation):
 
     def describe(self, launch: Launch, share: Share) -> Sequence[str]:
         program = None
-        with contextlib.suppress(IsolationError):
+        with contextlib.suppress(IsolationError):  # which `start` will say
             program = find_program(launch) if launch.image == HOST_IMAGE else None
-        config = self._config(launch, program, share, Network("host", {}), {}, self._machine(None), None)
-        host = config["HostConfig"]
-        network = (
-            f"the network of node {launch.place.hostname}" if launch.place is not None else "this machine's network"
-        )
-        return [
-            f"docker create, image {launch.image}, as {config['User']}, in {network}",
-            *(f"mount {m['Target']}, {'read-only' if m['ReadOnly'] else 'writable'}" for m in host["Mounts"]),
-            *(f"with {name} {value}" for name, value in host.items() if name in _SHOWN and value),
-            f"cd {launch.cwd}",
-            f"exec {shlex.join(launch.argv)}",
-        ]
+        request = Request(launch, launch.image, program, share, self._machine(Parent()))
+        return [*request.lines(), f"exec {shlex.join(launch.argv)}"]
 
     def check(self) -> None:
         self._connected()
@@ -138,47 +131,17 @@ class ContainerIsolation(Isolation):
         with self._connecting:
             if self._daemon is None:
                 self._daemon = Daemon(self._url)
-                self._clear(self._daemon)
+                _clear(self._daemon)
             return self._daemon
 
-    def _clear(self, daemon: Daemon) -> None:
-        """Remove the containers of this user's processes that are gone, and left no record of them."""
-        mine = f"{os.geteuid()}:"
-        for found in daemon.find(OWNER):
-            uid_boot, _, process = found[OWNER].partition("/")
-            pid, _, started = process.partition("-")
-            if not uid_boot.startswith(mine):
-                continue
-            leader = processes.look(int(pid)) if uid_boot == mine + processes.boot_id() else None
-            if leader is None or str(leader.started) != started:
-                with contextlib.suppress(IsolationError):
-                    daemon.remove(found["id"])
-
-    def _labels(self, launch: Launch, token: str) -> dict[str, str]:
-        me = processes.look(os.getpid())
-        owner = f"{os.geteuid()}:{processes.boot_id()}/{os.getpid()}-{me.started if me is not None else 0}"
-        return {GROUP: self._group, TASK: launch.task, TOKEN: token, OWNER: owner}
-
-    def _machine(self, parent: Parent | None) -> limits.Machine:
-        cpu = parent.folders.get("cpu") if parent is not None and self._version == "v1" else None
+    def _machine(self, parent: Parent) -> limits.Machine:
+        cpu = parent.folders.get("cpu") if self._version == "v1" else None
         return limits.Machine(self._version, cores_above(cpu / "task") if cpu is not None else float("inf"))
 
-    def _begin(
-        self,
-        daemon: Daemon,
-        launch: Launch,
-        program: str | None,
-        share: Share,
-        output_fd: int,
-        network: Network,
-        labels: Mapping[str, str],
-        parent: Parent,
-    ) -> Box:
-        machine = self._machine(parent)
-        config = self._config(launch, program, share, network, labels, machine, parent)
-        config["Image"] = _host_image(daemon) if launch.image == HOST_IMAGE else launch.image
+    def _begin(self, daemon: Daemon, request: Request, output_fd: int) -> Box:
+        launch, token = request.launch, request.labels[TOKEN]
         try:
-            id = daemon.create(config, f"headgate-{re.sub('[^A-Za-z0-9_.-]', '.', launch.task)}-{labels[TOKEN]}")
+            id = daemon.create(request.config(), f"headgate-{re.sub('[^A-Za-z0-9_.-]', '.', launch.task)}-{token}")
         except GoneError as error:
             cure = f"get it with: docker pull {launch.image}"
             raise IsolationError(f"image {launch.image!r} is not on this machine; {cure}") from error
@@ -188,80 +151,39 @@ class ContainerIsolation(Isolation):
                 daemon.start(id)
             except IsolationError as error:
                 raise IsolationError(_why_not(launch, str(error))) from error
-            pid = int(daemon.state(id)["Pid"])
-            folders = {name: path for name, path in folders_of(pid, CGROUPS, self._version).items() if id in path.name}
-            cgroups = self._cgroups(folders, launch.cwd)
-            if parent.path is not None and cgroups.folders:
+            pid, cgroups = self._look(daemon, id, launch.cwd)
+            if request.parent.path is not None and cgroups.folders:
                 cgroups.weigh_group()
             where = "this machine" if launch.place is None else f"node {launch.place.hostname}"
-            container = Container(daemon, id, labels[TOKEN], pid, cgroups, machine, parent, where)
+            container = Container(daemon, id, token, pid, cgroups, request.machine, request.parent, where)
             output = os.dup(output_fd)
         except BaseException:
             os.close(stream)
             raise
-        return ContainerBox(launch.task, container, share, stream, output)
+        return ContainerBox(launch.task, container, request.share, stream, output)
 
-    def _cgroups(self, folders: Mapping[str, Path], cwd: str) -> Cgroups:
+    def _look(self, daemon: Daemon, id: str, cwd: str) -> tuple[int, Cgroups]:
+        """Number of a container's first process, 0 when it has ended already, and its cgroups."""
+        pid = int(daemon.state(id)["Pid"])
+        found = folders_of(pid, CGROUPS, self._version) if pid else {}
+        folders = {name: path for name, path in found.items() if id in path.name}
         kind: Callable[..., Cgroups] = CgroupsV1 if self._version == "v1" else CgroupsV2
-        return kind(folders, StandIns(self._cores), disks.number_of(cwd))
-
-    def _config(
-        self,
-        launch: Launch,
-        program: str | None,
-        share: Share,
-        network: Network,
-        labels: Mapping[str, str],
-        machine: limits.Machine,
-        parent: Parent | None,
-    ) -> Config:
-        """What is asked of Docker. Docker's own limits come on top of those of the parent."""
-        mounts = files.mounts(launch, program)
-        targets = {path: path for path in mounts}
-        if launch.place is not None:
-            targets["/etc/hosts"] = launch.place.hosts
-        env, gpus = _gpus(launch)
-        host = {
-            "Mounts": [_mount(source, target, mounts.get(target, False)) for target, source in sorted(targets.items())],
-            "NetworkMode": network.mode,
-            "PidMode": "host",
-            "IpcMode": "host",
-            "UsernsMode": "host",
-            "LogConfig": {"Type": "none"},
-            **({"CgroupParent": parent.path} if parent is not None and parent.path is not None else {}),
-            **limits.at_first(share, machine),
-            **limits.disk_rates(_disk_rates(launch, share)),
-            **gpus,
-        }
-        return {
-            "Image": launch.image,
-            "Entrypoint": [program or launch.argv[0]],
-            "Cmd": list(launch.argv[1:]),
-            "Env": [f"{name}={value}" for name, value in env.items()],
-            "WorkingDir": launch.cwd,
-            "User": f"{os.geteuid()}:{os.getegid()}",
-            "Labels": dict(labels),
-            "AttachStdout": True,
-            "AttachStderr": True,
-            "HostConfig": {**host, "GroupAdd": [str(group) for group in os.getgroups()]},
-        }
+        return pid if folders else 0, kind(folders, StandIns(self._cores), disks.number_of(cwd))
 
 
-_SHOWN = (
-    "CpuShares",
-    "CpuQuota",
-    "CpuPeriod",
-    "Memory",
-    "MemorySwap",
-    "BlkioDeviceReadBps",
-    "DeviceRequests",
-    "Devices",
-)
+def _owner(pid: int) -> str:
+    """A process of this user, as a label: told from every other there was or will be."""
+    found = processes.look(pid)
+    return f"{os.geteuid()}:{processes.boot_id()}:{pid}:{found.started if found is not None else 0}"
 
 
-def _mount(source: str, target: str, writable: bool) -> dict[str, object]:
-    # What is mounted below it later is not to be seen half.
-    return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": not writable}
+def _clear(daemon: Daemon) -> None:
+    """Remove the containers of this user's processes that are gone, and left no record of them."""
+    for found in daemon.find(OWNER):
+        uid, _, pid, _ = found[OWNER].split(":")
+        if uid == str(os.geteuid()) and found[OWNER] != _owner(int(pid)):
+            with contextlib.suppress(IsolationError):
+                daemon.remove(found["id"])
 
 
 def _host_image(daemon: Daemon) -> str:
@@ -271,39 +193,6 @@ def _host_image(daemon: Daemon) -> str:
     if not daemon.has_image(name):
         daemon.import_image(content, files.REPOSITORY, tag)
     return name
-
-
-def _disk_rates(launch: Launch, share: Share) -> dict[str, float]:
-    """Bytes a second by disk: of the share for that of its folder, and under v1, where a rate holds for a cgroup
-    alone, those of its place."""
-    found: dict[str, float] = {}
-    place = launch.place.cgroups.get("blkio") if launch.place is not None else None
-    if place is not None:
-        found |= rates(Path(place, THROTTLES[0]))
-    disk, rate = disks.number_of(launch.cwd), share.disk_bytes_per_second
-    if disk is not None and rate is not None and not isinstance(rate, Unlimited):
-        found[disk] = min(rate, found.get(disk, rate))
-    return found
-
-
-def _gpus(launch: Launch) -> tuple[dict[str, str], dict[str, object]]:
-    """Environment and fields of the `HostConfig` for the GPUs: with the machine's own files its devices are enough, an
-    image needs the NVIDIA container toolkit. A container counts those that it has from 0."""
-    devices = sorted(int(path.name[6:]) for path in Path("/dev").glob("nvidia[0-9]*"))
-    chosen = devices if launch.gpus is None else list(launch.gpus)
-    env = dict(launch.env)
-    if launch.gpus is not None:
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(len(chosen))))
-    if not chosen:
-        return env, {}
-    if launch.image != HOST_IMAGE:
-        request = {"DeviceIDs": [str(number) for number in chosen], "Capabilities": [["gpu"]]}
-        return env, {"DeviceRequests": [request]}
-    shared = [str(path) for path in sorted(Path("/dev").glob("nvidia[-a-z]*")) if path.is_char_device()]
-    paths = [*(f"/dev/nvidia{number}" for number in chosen), *shared]
-    return env, {
-        "Devices": [{"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rwm"} for path in paths]
-    }
 
 
 def _why_not(launch: Launch, text: str) -> str:

@@ -244,10 +244,12 @@ class ContainerBox(Box):
             self._end = told_exit(status, None, self._memory(state), container.where)
             if status < 0 and self._watch.cut and self._end.reason is None:
                 self._end = replace(self._end, reason=lost)  # a daemon that was killed ends it when it is back
-            elif status == -signal.SIGKILL and not self._killed and self._end.reason is None:
-                if self._daemon.is_removed(container.id, REMOVAL_SECONDS):
-                    self._end = replace(self._end, reason=REMOVED)
+            elif status == -signal.SIGKILL and not self._killed and self._end.reason is None and self._is_removed():
+                self._end = replace(self._end, reason=REMOVED)
         self._end = replace(self._end, cpu_seconds=self._cpu_seconds)
+
+    def _is_removed(self) -> bool:
+        return self._daemon.is_removed(self._container.id, REMOVAL_SECONDS)
 
     def _memory(self, state: Mapping[str, object]) -> MemoryRecord:
         """What was counted; where its cgroups went before they could be read, what Docker says of its end."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -218,6 +219,7 @@ def _check(url: str) -> None:
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(ANSWER_SECONDS)
             probe.connect(path)
+            listener, _, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     except PermissionError:
         raise NoAnswerError(
             f"uid {os.geteuid()} may not use the Docker daemon at {url}; join the group that may "
@@ -228,6 +230,11 @@ def _check(url: str) -> None:
             f"no Docker daemon answers at {url} ({error.strerror or error}); start it (systemctl start docker), "
             "install it (apt-get install docker.io), or name another with DOCKER_HOST"
         ) from None
+    if listener == 0:  # the kernel's word for a process that has no number here
+        raise IsolationError(
+            f"the Docker daemon at {url} counts processes otherwise than this one, which is in a container itself; "
+            "run headgate outside of it, or share the machine's process ids with it (docker run --pid host)"
+        )
 
 
 def _cause(error: BaseException) -> str:

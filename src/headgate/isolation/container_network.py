@@ -26,11 +26,9 @@ class Network:
 
     Args:
         mode: `NetworkMode` of its `HostConfig`.
-        labels: Those of the container that holds the network; empty where there is none.
     """
 
     mode: str
-    labels: Mapping[str, str]
 
     @staticmethod
     def of(daemon: Daemon, place: Place | None, image: str, labels: Mapping[str, str], parent: str | None) -> Network:
@@ -47,7 +45,7 @@ class Network:
             IsolationError: The place is not there, or cannot be entered.
         """
         if place is None:
-            return Network("host", {})
+            return MACHINE
         id = daemon.create(_holder(place, image, labels, parent), f"headgate-network-{labels[TOKEN]}")
         daemon.start(id)
         pid = int(daemon.state(id)["Pid"])
@@ -56,7 +54,11 @@ class Network:
                 f"node {place.hostname!r} cannot be entered: {place.namespace}; is the lab down? bring it up again: "
                 "headgate lab up"
             )
-        return Network(f"container:{id}", labels)
+        return Network(f"container:{id}")
+
+
+MACHINE = Network("host")
+"""That of the machine."""
 
 
 def _holder(place: Place, image: str, labels: Mapping[str, str], parent: str | None) -> dict[str, object]:

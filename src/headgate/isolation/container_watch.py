@@ -78,11 +78,12 @@ class Watch:
         if self._pidfd is not None:
             poller.register(self._pidfd, select.POLLIN)
         last = time.monotonic() + DRAIN_SECONDS
-        streams = True
+        streams, looked = True, time.monotonic()
         while lives or (streams and time.monotonic() < last and not self._abandoned.is_set()):
             ready = {fd for fd, _ in poller.poll(LOOK_MILLISECONDS)}
-            if not ready or self._pidfd in ready:
+            if self._pidfd in ready or time.monotonic() - looked >= LOOK_MILLISECONDS / 1000:
                 self._look()
+                looked = time.monotonic()
             if lives and self._pidfd in ready:
                 lives, last = False, time.monotonic() + DRAIN_SECONDS
                 self.over.set()

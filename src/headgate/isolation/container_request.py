@@ -1,0 +1,141 @@
+"""What is asked of Docker for a task: the body of `POST /containers/create`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headgate.isolation import container_files as files
+from headgate.isolation import container_limits as limits
+from headgate.isolation import disks
+from headgate.isolation.base import HOST_IMAGE, Launch
+from headgate.isolation.cgroup_v1 import THROTTLES, rates
+from headgate.isolation.container_daemon import Config
+from headgate.isolation.container_network import MACHINE, Network
+from headgate.isolation.container_parents import Parent
+from headgate.shares import Share, Unlimited
+
+_SHOWN = (
+    "CpuShares",
+    "CpuQuota",
+    "CpuPeriod",
+    "Memory",
+    "MemorySwap",
+    "BlkioDeviceReadBps",
+    "BlkioDeviceWriteBps",
+    "Devices",
+    "DeviceRequests",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """All that a container is made from.
+
+    Args:
+        launch: What is started.
+        image: Its image as Docker has it.
+        program: Path of its program on this machine; None: it is one of the image.
+        share: What it is granted at first.
+        machine: What its limits are reckoned for.
+        network: What it is joined to.
+        parent: What its cgroups are in.
+        labels: What it is found by.
+    """
+
+    launch: Launch
+    image: str
+    program: str | None
+    share: Share
+    machine: limits.Machine
+    network: Network = MACHINE
+    parent: Parent = Parent()  # noqa: RUF009  # it is frozen
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def config(self) -> Config:
+        """The body of the request."""
+        launch = self.launch
+        env, gpus = _gpus(launch)
+        return {
+            "Image": self.image,
+            "Entrypoint": [self.program or launch.argv[0]],
+            "Cmd": list(launch.argv[1:]),
+            "Env": [f"{name}={value}" for name, value in env.items()],
+            "WorkingDir": launch.cwd,
+            "User": f"{os.geteuid()}:{os.getegid()}",
+            "Labels": dict(self.labels),
+            "AttachStdout": True,
+            "AttachStderr": True,
+            "HostConfig": {
+                "Mounts": self._mounts(),
+                "GroupAdd": [str(group) for group in os.getgroups()],
+                "NetworkMode": self.network.mode,
+                # A first process that is number 1 of its own ignores what would end any other (pid_namespaces(7)).
+                "PidMode": "host",
+                "IpcMode": "host",
+                "UsernsMode": "host",
+                "LogConfig": {"Type": "none"},
+                **({"CgroupParent": self.parent.path} if self.parent.path is not None else {}),
+                **limits.at_first(self.share, self.machine),
+                **limits.disk_rates(_disk_rates(launch, self.share)),
+                **gpus,
+            },
+        }
+
+    def lines(self) -> Sequence[str]:
+        """What will be done, a line each."""
+        config, launch = self.config(), self.launch
+        host = config["HostConfig"]
+        network = "this machine" if launch.place is None else f"node {launch.place.hostname}"
+        return [
+            f"docker create, image {launch.image}, as {config['User']}, in the network of {network}",
+            *(f"mount {each['Target']}, {'read-only' if each['ReadOnly'] else 'writable'}" for each in host["Mounts"]),
+            *(f"with {name} {host[name]}" for name in _SHOWN if name in host),
+            f"cd {launch.cwd}",
+        ]
+
+    def _mounts(self) -> list[dict[str, object]]:
+        writable = files.mounts(self.launch, self.program)
+        sources = {path: path for path in writable}
+        if self.launch.place is not None:
+            sources["/etc/hosts"] = self.launch.place.hosts
+        return [
+            {"Type": "bind", "Source": source, "Target": target, "ReadOnly": not writable.get(target, False)}
+            for target, source in sorted(sources.items())
+        ]
+
+
+def _disk_rates(launch: Launch, share: Share) -> dict[str, float]:
+    """Bytes a second by disk: of the share for that of its folder, and under v1, where a rate holds for a cgroup
+    alone, those of its place."""
+    found: dict[str, float] = {}
+    place = launch.place.cgroups.get("blkio") if launch.place is not None else None
+    if place is not None:
+        found |= rates(Path(place, THROTTLES[0]))
+    disk, rate = disks.number_of(launch.cwd), share.disk_bytes_per_second
+    if disk is not None and rate is not None and not isinstance(rate, Unlimited):
+        found[disk] = min(rate, found.get(disk, rate))
+    return found
+
+
+def _gpus(launch: Launch) -> tuple[dict[str, str], dict[str, object]]:
+    """Environment and fields of the `HostConfig` for the GPUs: with the machine's own files its devices are enough, an
+    image needs the NVIDIA container toolkit. A container counts those that it has from 0."""
+    dev = Path("/dev")
+    numbers = sorted(int(number) for path in dev.glob("nvidia*") if (number := path.name[6:]).isdigit())
+    chosen = numbers if launch.gpus is None else list(launch.gpus)
+    env = dict(launch.env)
+    if launch.gpus is not None:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(len(chosen))))
+    if not chosen:
+        return env, {}
+    if launch.image != HOST_IMAGE:
+        request = {"DeviceIDs": [str(number) for number in chosen], "Capabilities": [["gpu"]]}
+        return env, {"DeviceRequests": [request]}
+    control = [str(path) for path in sorted(dev.glob("nvidia[-a-z]*")) if path.is_char_device()]
+    paths = [*(f"/dev/nvidia{number}" for number in chosen), *control]
+    return env, {
+        "Devices": [{"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rwm"} for path in paths]
+    }
