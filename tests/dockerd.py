@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -56,9 +55,9 @@ class Dockerd:
             return False
         return True
 
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+    def stop(self) -> None:
         if self._process is not None:
-            self._process.send_signal(number)
+            self._process.terminate()
             self._process.wait(SECONDS)
             self._process = None
 
