@@ -137,7 +137,7 @@ def _measured(
 
     if job.plan is not None:
         raise UsageError(f"job {job.name!r} states its plan: there is nothing to choose; leave out --history, --probe")
-    past = history.past(profile, cluster, runs.home() / "runs") if with_history else []
+    past = history.past(profile, cluster, [path / runs.STORE for path in runs.listing()]) if with_history else []
     corrected = Corrected(job, cluster, profile, [(each.plan, each.throughput) for each in past], measured_on=here)
     if probes:
         from headgate.cli.probing import probe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,7 +14,6 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from headgate import runs
 from headgate.cluster import Cluster, Node
 from headgate.errors import HeadgateError
 from headgate.plans import Plan
@@ -37,16 +36,16 @@ class Measured:
     run: str
 
 
-def past(profile: Profile, cluster: Cluster, folder: Path) -> list[Measured]:
+def past(profile: Profile, cluster: Cluster, stores: Iterable[Path]) -> list[Measured]:
     """What plans of the same model brought on nodes of this cluster, as far as these are as they were then.
 
     Args:
         profile: Of the model; one with the same framework, layers and parameters is the same.
         cluster: The nodes.
-        folder: Of the runs.
+        stores: Of the runs.
     """
     found = []
-    for path in sorted(folder.glob(f"*/{runs.STORE}")):
+    for path in stores:
         with suppress(HeadgateError, sqlite3.Error):  # of another version, or being written for the first time
             found += list(of_run(path, profile, cluster))
     return found
