@@ -184,11 +184,13 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Mean use of a task since its last usage."""
+    """Mean use of a task since its last usage; 0 for what is not measured where it runs."""
 
     task: TaskId
     cpu_cores: float
     memory_bytes: float
+    disk_bytes_per_second: float = 0.0
+    network_bytes_per_second: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -353,13 +353,13 @@ def test_the_policy_is_told_what_changed_and_nothing_else() -> None:
     driver = Driver(policy)
     running(driver, 1.0, job("a", priority=2.0, limits=Limits(cores=1.5)))
     driver.step(2.0, Progress("r/a/worker-0", step=10, epoch=1, epochs=5, loss=0.5, count=4))
-    driver.step(3.0, Usage("r/a/worker-0", 1.25, 1e6))
+    driver.step(3.0, Usage("r/a/worker-0", 1.25, 1e6, 3e6, 2e5))
     driver.step(4.0, Usage("r/gone/worker-0", 1.0, 1.0))
     driver.step(5.0, TaskExited("r/a/worker-0", Exit(code=0)))
     assert policy.calls == [
         (1.0, 2.0, (Arrived("r/a", 2.0, 1.5),)),
         (2.0, 2.0, (Reported("r/a", 0.5, 10, 1, 5, 4),)),
-        (3.0, 2.0, (Used("r/a", 1.25, 1e6),)),
+        (3.0, 2.0, (Used("r/a", 1.25, 1e6, 3e6, 2e5),)),
         (5.0, 2.0, (Left("r/a"),)),
     ]
 
@@ -374,6 +374,17 @@ def test_the_policy_is_woken_when_it_asked_to_be() -> None:
     assert driver.step(30.0, Wake()) == [SetShare("r/a/worker-0", Share(cpu_weight=50.0), 2, 2.0, "it learns no more")]
     assert policy.calls[-1] == (30.0, 2.0, ())
     assert driver.wake_at is None
+
+
+def test_a_share_that_stays_may_have_another_reason() -> None:
+    policy = Recording()
+    driver = Driver(policy)
+    policy.answer = Decision({"r/a": (Share(cpu_weight=50.0), "first")})
+    running(driver, 0.0, job())
+    policy.answer = Decision(reasons={"r/a": "last", "r/gone": "nobody"})
+    assert driver.step(1.0, Usage("r/a/worker-0", 1.0, 1e6)) == [
+        SetShare("r/a/worker-0", Share(), 2, 2.0, "last"),
+    ]
 
 
 def test_a_policy_never_grants_more_than_the_user_allows() -> None:

@@ -48,6 +48,16 @@ def test_srpt_turns_when_another_is_clearly_shorter_and_priority_counts() -> Non
     assert urgent.over("a", "b") == pytest.approx(10.0, rel=1e-3)
 
 
+def test_the_reason_of_a_weight_that_stays_is_told_when_it_is_another_and_new_figures_once_a_minute() -> None:
+    policy = policies.make("srpt")
+    first = policy.decide(0.0, 2.0, [Arrived("a", 1.0)])
+    assert [why for _, why in first.shares.values()] == ["shortest: nothing predicted yet, 0 core-seconds had"]
+    changed = policy.decide(5.0, 2.0, [predicted("a", 100)])
+    assert (changed.shares, changed.reasons) == ({}, {"a": "shortest: 100 core-seconds left (50 to 200)"})
+    assert policy.decide(6.0, 2.0, [predicted("a", 40)]).reasons == {}
+    assert policy.decide(65.0, 2.0, [predicted("a", 20)]).reasons == {"a": "shortest: 20 core-seconds left (10 to 40)"}
+
+
 def test_las_serves_who_has_had_least_and_within_a_queue_who_came_first() -> None:
     play = Play("las:first=60")
     play.at(0, *arrivals("a", "b"))

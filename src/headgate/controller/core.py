@@ -38,7 +38,7 @@ from headgate.events import (
     Usage,
     Wake,
 )
-from headgate.policies.base import Arrived, Left, Policy, Predicted, Reported, Used
+from headgate.policies.base import Arrived, Left, Policy, Predicted, Reported
 from headgate.units import say_seconds
 
 _Told = TaskConnected | GpusUsed | TaskJoined | TaskLeaves | CheckpointDone | Usage | Progress
@@ -156,8 +156,8 @@ class Controller:
             case CheckpointDone():
                 job.resume, job.faults = event.checkpoint, 0
             case Usage():
-                task.used = (event.cpu_cores, event.memory_bytes)
-                turn.changes.append(Used(job.id, *job.used()))
+                task.used = event
+                turn.changes.append(job.used())
             case Progress():
                 return self._progressed(turn, job, event)
         return []

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from headgate.cluster import Node
-from headgate.events import ENDED, Checkpoint, Exit, JobId, JobState, MarkJob, StartTask, StopTask, TaskId
+from headgate.events import ENDED, Checkpoint, Exit, JobId, JobState, MarkJob, StartTask, StopTask, TaskId, Usage
 from headgate.jobs import Job
 from headgate.planning.placement import for_server
 from headgate.plans import Plan
+from headgate.policies.base import Used
 from headgate.shares import NOTHING, Share
 
 GRACE_SECONDS = 10.0
@@ -47,7 +48,7 @@ class TaskRecord:
     share: Share = NOTHING
     threads: int = 0
     entitled: float = 0.0
-    used: tuple[float, float] = (0.0, 0.0)  # cores, bytes of memory
+    used: Usage | None = None
     computes_on: tuple[int, ...] = ()
 
     @property
@@ -200,10 +201,16 @@ class JobRecord:
             return NOTHING
         return Share(cpu_cap_cores=cap, memory_bytes=limits.memory_bytes)
 
-    def used(self) -> tuple[float, float]:
-        """Cores and bytes of memory that its tasks use."""
-        each = [task.used for task in self.tasks.values()]
-        return sum(cores for cores, _ in each), sum(memory for _, memory in each)
+    def used(self) -> Used:
+        """What its tasks use together."""
+        each = [task.used for task in self.tasks.values() if task.used is not None]
+        return Used(
+            self.id,
+            sum(used.cpu_cores for used in each),
+            sum(used.memory_bytes for used in each),
+            sum(used.disk_bytes_per_second for used in each),
+            sum(used.network_bytes_per_second for used in each),
+        )
 
     def starting(self, task: TaskRecord, reason: str) -> StartTask:
         """Have a task of it started, with the share that it has now."""

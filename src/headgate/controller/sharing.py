@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from headgate.cluster import Node
@@ -101,11 +101,12 @@ class Sharing:
         if not (turn.changes or turn.starting or turn.moved or due):
             return []
         actions: list[Action] = []
-        decided = self._decide(turn, actions) if turn.changes or due else {}
+        decided, reasons = self._decide(turn, actions) if turn.changes or due else ({}, {})
         nodes, self._changed = self._changed | turn.nodes, set()
         changed: dict[TaskId, Share] = {}
         jobs = self.jobs.all
-        concerned = {id: job for id, job in turn.moved.items() if job.tasks} | {id: jobs[id] for id in decided}
+        concerned = {id: job for id, job in turn.moved.items() if job.tasks}
+        concerned |= {id: jobs[id] for id in (*decided, *reasons)}
         for job in in_order(concerned.values()):
             share = decided[job.id][0] if job.id in decided else NOTHING
             job.granted = job.granted.merged(share)
@@ -134,21 +135,22 @@ class Sharing:
                 if cores.get(id, task.entitled) != task.entitled:
                     concerned[job.id] = job
         for job in in_order(concerned.values()):
-            reason = decided[job.id][1] if job.id in decided else _undecided(job)
+            reason = decided[job.id][1] if job.id in decided else reasons.get(job.id) or _undecided(job)
             for task in job.tasks.values():
                 before = (task.entitled, task.threads)
                 task.entitled = cores.get(task.id, task.entitled)  # what it was, on a node that is gone
                 task.threads = threads(task.entitled)
                 if task.id in turn.starting:
                     actions.append(job.starting(task, reason))
-                elif task.id in changed or before != (task.entitled, task.threads):
+                elif task.id in changed or job.id in reasons or before != (task.entitled, task.threads):
                     change = changed.get(task.id, NOTHING)
                     actions.append(SetShare(task.id, change, task.threads, task.entitled, reason))
         turn.changes, turn.starting, turn.moved, turn.nodes = [], {}, {}, set()
         return actions
 
-    def _decide(self, turn: Turn, actions: list[Action]) -> dict[JobId, tuple[Share, str]]:
-        """The policy's answer for the jobs that run; none where it fails, which is told once."""
+    def _decide(self, turn: Turn, actions: list[Action]) -> tuple[dict[JobId, tuple[Share, str]], Mapping[JobId, str]]:
+        """The policy's answer for the jobs that run, and the reasons of those whose share stays; none where it fails,
+        which is told once."""
         try:
             decision = self.policy.decide(turn.now, self._free_cores(), turn.changes)
             jobs = self.jobs.all
@@ -156,6 +158,11 @@ class Sharing:
                 id: (NOTHING.merged(share), why)
                 for id, (share, why) in decision.shares.items()
                 if id in jobs and jobs[id].tasks and not self._is_pinned(id)
+            }
+            reasons = {
+                id: why
+                for id, why in decision.reasons.items()
+                if id in jobs and jobs[id].tasks and id not in decided and not self._is_pinned(id)
             }
             wake_at = decision.wake_at
             self.wake_at = max(wake_at, turn.now + _SOONEST_SECONDS) if wake_at is not None else None
@@ -165,8 +172,8 @@ class Sharing:
             if self._fault != repr(error):  # not with each report of each job
                 self._fault = repr(error)
                 actions.append(Warn(f"policy {self.policy.name!r} failed, shares stay as they are: {error!r}"))
-            return {}
-        return decided
+            return {}, {}
+        return decided, reasons
 
     def _part(self, share: Share, job: JobRecord, task: TaskRecord, beside: Counter[str]) -> Share:
         if not beside:

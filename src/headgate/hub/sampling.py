@@ -80,4 +80,6 @@ class Sampling:
         if live.current is not None and name in live.current.tasks:
             live.current.tasks[name].usage = reading
         if "cpu_cores" in reading and "memory_bytes" in reading:
-            self._step(events.Usage(id, reading["cpu_cores"], reading["memory_bytes"]))
+            disk = reading.get("disk_read", 0.0) + reading.get("disk_write", 0.0)
+            network = reading.get("net_in", 0.0) + reading.get("net_out", 0.0)
+            self._step(events.Usage(id, reading["cpu_cores"], reading["memory_bytes"], disk, network))

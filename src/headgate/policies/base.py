@@ -75,10 +75,12 @@ Change = Arrived | Left | Reported | Used | Predicted
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """New shares of whole jobs, each with its reason; and when to be asked again though nothing changed."""
+    """New shares of whole jobs, each with its reason; and when to be asked again though nothing changed. `reasons` are
+    those of jobs whose share stays as it is, for another reason than before."""
 
     shares: Mapping[JobId, tuple[Share, str]] = field(default_factory=dict)
     wake_at: float | None = None
+    reasons: Mapping[JobId, str] = field(default_factory=dict)
 
 
 class Policy(ABC):

@@ -122,7 +122,7 @@ class _PaperFlowCon(WeighingPolicy):
                 )
                 shares[id] = share.merged(wanted), reason
                 watched.limits = wanted
-        return Decision(shares, decision.wake_at)
+        return Decision(shares, decision.wake_at, {id: why for id, why in decision.reasons.items() if id not in shares})
 
     def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
         before = self._watched

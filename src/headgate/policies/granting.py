@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,13 +21,17 @@ _KEPT = 2
 _SLIGHT = 0.05
 """A weight that would change by no more than this part stays."""
 _LEAST, _MOST = 1.0, 10_000.0
+_FIGURES = re.compile(r"(?<=.)\b\d[\d.e+-]*")
 
 
 @dataclass(slots=True)
 class _Held:
-    """A job's weight, and when it was changed last; None until it is granted one."""
+    """A job's weight, and when it was changed last; None until it is granted one. `why` is the reason that was told
+    last, at `told`."""
 
     weight: float | None = None
+    why: str = ""
+    told: float = 0.0
     changed: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_CHANGES))
 
     def free_at(self, most: int) -> float:
@@ -95,9 +100,22 @@ class Grants:
             self._held[job].weight = weight
             self._held[job].changed.append(now)
         reasons = {job: "lifted to its floor" if job in lifted else wanted[job][1] for job in changes}
+        for job, reason in reasons.items():
+            self._held[job].why, self._held[job].told = reason, now
         return {job: (Share(cpu_weight=weight), reasons[job]) for job, weight in changes.items()}, min(
             waits, default=None
         )
+
+    def reasons(self, now: float, wanted: Mapping[JobId, tuple[float, str]]) -> dict[JobId, str]:
+        """Why jobs whose share stays have it, where that is another reason than was told last; other figures alone are
+        news once a minute."""
+        news = {}
+        for job, (_, why) in wanted.items():
+            held = self._held[job]
+            if why != held.why and (now - held.told >= _MINUTE or _kind(why) != _kind(held.why)):
+                held.why, held.told = why, now
+                news[job] = why
+        return news
 
     def _floored(self, parts: Mapping[JobId, float]) -> dict[JobId, float]:
         """Parts that add up to 1, none below its floor: a little more, so that what stays slightly off stays above."""
@@ -137,3 +155,8 @@ class Grants:
                 weights[job] = changes[job] = round(min(max(4.0 * least * total, _LEAST), _MOST), 3)
             lifted.update(low)
         return lifted
+
+
+def _kind(reason: str) -> str:
+    """A reason but for its figures; a number that it begins with is a rank, and counts."""
+    return _FIGURES.sub("#", reason)

@@ -164,14 +164,17 @@ class WeighingPolicy(Policy):
         if acts or due:
             self._wanted = dict(self.divide(now, cores, list(self._jobs.values())))
         shares: dict[JobId, tuple[Share, str]] = {}
+        reasons: dict[JobId, str] = {}
         if acts or due or (self._settle_at is not None and now >= self._settle_at):
             shares, self._settle_at = self._grants.settle(now, self._wanted)
+            reasons = self._grants.reasons(now, {job: why for job, why in self._wanted.items() if job not in shares})
         if acts or due:
             quiet = not (acts or shares) and self.settled()
             self._period = min(2.0 * self._period, _BACK_OFF * self.itval) if quiet else self.itval
             self._round_at = now + self._period
         times = (self._round_at, self._settle_at, self._stall_at)
-        return Decision(shares, min((time for time in times if time is not None and time > now), default=None))
+        wake_at = min((time for time in times if time is not None and time > now), default=None)
+        return Decision(shares, wake_at, reasons)
 
     def _stall(self, now: float) -> bool:
         """Note who has stalled; whether anybody has."""
