@@ -204,6 +204,12 @@ def test_jobs_that_run_side_by_side_divide_the_nodes(place: Path) -> None:
 # --- measurements
 
 
+def test_without_a_past_the_model_has_the_word() -> None:
+    done = CliRunner().invoke(headgate, ["plan", "train.py", "--cluster", "cluster.yaml", "--history"])
+    assert "nothing was corrected" in done.stderr
+    assert done.stdout == says("train.py", "--cluster", "cluster.yaml")
+
+
 def test_measuring_makes_no_sense_of_nodes_that_are_not_there_or_of_a_stated_plan(place: Path) -> None:
     message = refuses(UsageError, "train.py", "--cluster", "cluster.yaml", "--history", "--what-if", "nic=10Gbit")
     assert "found --history with --what-if" in message

@@ -10,7 +10,6 @@ import click
 
 from headgate import runs
 from headgate.cluster import Cluster
-from headgate.errors import HeadgateError
 from headgate.hub import clusters
 from headgate.profiling import calibration
 from headgate.profiling.calibration import Machine
@@ -35,10 +34,6 @@ def command(cluster: str | None, again: bool, as_json: bool) -> None:
              headgate calibrate --cluster lab.yaml --again
     """
     home = runs.home()
-    try:
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise HeadgateError(f"cannot write {home}: {error.strerror}; set HEADGATE_HOME") from error
     name, nodes = clusters.reach(cluster) if cluster is not None else ("", ())
     here = calibration.machine(machine.detect(home / "node.json"), home, again=again)
     links = calibration.network(name, Cluster(nodes), home, again=again, told=_told)

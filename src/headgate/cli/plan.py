@@ -145,13 +145,16 @@ def _measured(
         if job.script is None:
             raise UsageError("found --probe without a script: there is nothing to run")
         probe(corrected, job, cluster, profile, profiled.place(name), probes)
+    if not corrected.measured and not corrected.planner.failed:
+        click.echo("no run of this model on these nodes is stored: nothing was corrected", err=True)
+        return _answer(job, cluster, profile, here, top)
     try:
         best, *others = corrected.ranked(top)
     except ValueError as error:
         raise UsageError(f"job {job.name!r}: {error}") from None
     costs = Costs(job, cluster, profile, measured_on=here)
     bound = max(each.throughput for each in (best, *others))
-    return Answer(job, costs, Found(best, tuple(others), bound, False, 0), corrected.measured)
+    return Answer(job, costs, Found(best, tuple(others), bound, False, 0), corrected.measured, corrected.planner.failed)
 
 
 def _together(

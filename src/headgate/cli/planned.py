@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from headgate.jobs import Job
+from headgate.planning.choosing import in_words
 from headgate.planning.cost import Costs
 from headgate.planning.jointly import Division
 from headgate.planning.search import Found
@@ -27,12 +28,14 @@ class Answer:
 
     Args:
         measured: Samples a second of candidates that were measured, in past runs or by probes.
+        failed: Candidates that did not run when they were to be measured, and why.
     """
 
     job: Job
     costs: Costs
     found: Found
     measured: Mapping[Plan, Sequence[float]] = field(default_factory=dict)
+    failed: Mapping[Plan, str] = field(default_factory=dict)
 
     @property
     def shown(self) -> tuple[Prediction, ...]:
@@ -61,6 +64,8 @@ def show(answer: Answer, before: Answer | None, changes: Sequence[str], explain:
     click.echo(_certainty(answer))
     for note in answer.costs.notes:
         click.echo(f"note: {note}")
+    for plan, reason in answer.failed.items():
+        click.echo(f"note: left out, for it did not run: {in_words(plan)}: {reason}")
     if explain is not None:
         click.echo(f"\ncandidate {explain}, seconds of a step before any of them hides behind another:")
         for term in answer.costs.explain(answer.shown[explain - 1].plan):
@@ -188,6 +193,8 @@ def _certainty(answer: Answer) -> str:
     if answer.measured:
         count = sum(map(len, answer.measured.values()))
         return f"* the choice: the best by the model, which {count} measurement{'s' * (count > 1)} corrected"
+    if answer.failed:
+        return "* the choice: the best by the model of those that may run"
     if answer.job.plan is not None:
         return "* the plan that the job states: no other was looked for"
     if found.exact:
@@ -215,6 +222,7 @@ def as_data(answer: Answer, before: Answer | None, changes: Sequence[str], expla
             {"plan": asdict(plan), "throughput": sum(rates) / len(rates), "times": len(rates)}
             for plan, rates in answer.measured.items()
         ],
+        "failed": [{"plan": asdict(plan), "reason": reason} for plan, reason in answer.failed.items()],
     }
     if before is not None:
         data |= {"what_if": list(changes), "before": _prediction(before.found.best)}
