@@ -26,7 +26,7 @@ def options(command: _F) -> _F:
     for option in reversed(
         (
             click.option("--engine", metavar="NAME", help="What starts tasks: local (default), ray, or a plug-in's."),
-            click.option("--address", metavar="HOST:PORT", help="ray: a cluster's address; else one is started here."),
+            click.option("--address", metavar="HOST:PORT", help="ray: a cluster's head, or http:// its dashboard."),
             click.option("--shared-files", is_flag=True, help="ray: the nodes see this machine's files; send none."),
             click.option("--cluster", metavar="LAB|FILE", help="Run on the nodes of a lab that is up, or of its file."),
             click.option("--nodes", metavar="A,B,...", help="Only on these nodes of the cluster."),

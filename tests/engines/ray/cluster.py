@@ -19,20 +19,23 @@ START_SECONDS = 300.0
 
 
 @contextmanager
-def head(cores: int = 2) -> Iterator[str]:
-    """Address of a Ray that has this machine as its only node, so many cores to hand out, and no dashboard."""
+def head(cores: int = 2, dashboard: int | None = None) -> Iterator[str]:
+    """Address of a Ray that has this machine as its only node, and so many cores to hand out.
+
+    Args:
+        dashboard: Port of its dashboard; None: it has none.
+    """
     folder = tempfile.mkdtemp(prefix="hg-ray-", dir="/tmp")  # sockets go below it, whose paths must be short
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
+    shown = ("true", "--dashboard-port", str(dashboard)) if dashboard else ("false",)
     started = subprocess.Popen(
         [
             str(Path(sys.executable).with_name("ray")),
             *("start", "--head", "--block", "--node-ip-address", "127.0.0.1", "--port", address.split(":")[1]),
-            *("--num-cpus", str(cores), "--temp-dir", folder, "--include-dashboard", "false"),
+            *("--num-cpus", str(cores), "--temp-dir", folder, "--include-dashboard", *shown),
             *("--disable-usage-stats", "--object-store-memory", "80000000"),
         ],
-        env={**os.environ, "RAY_worker_niceness": "0"},
+        env={**os.environ, "RAY_worker_niceness": "0", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -45,6 +48,14 @@ def head(cores: int = 2) -> Iterator[str]:
         started.terminate()
         started.wait(60)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def free_port() -> int:
+    """One that nobody listens at."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
 
 
 def _answers(address: str) -> bool:

@@ -54,7 +54,7 @@ This process on node 10.0.0.2 was started with:
     assert isinstance(error, UsageError)
     assert str(error) == (
         "the Ray cluster at 10.0.0.1:6379 has Ray 2.41.0 and Python 3.10.4, this headgate Ray 2.60.0 and Python "
-        "3.11.7; run headgate with the cluster's Python and Ray"
+        "3.11.7; run headgate with the cluster's Python and Ray, or through its Jobs API: --address http://10.0.0.1:8265"
     )
 
 

@@ -1,4 +1,4 @@
-"""The bridge: the process that is connected to Ray, started by `RayEngine` and gone with it."""
+"""The bridge: the process that is connected to Ray, started by `RayEngine` and or by Ray as a job, and gone with it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import sys
 import threading
 
 from headgate.engines.ray import connect
-from headgate.engines.ray.wire import Open, Pipe, Refused
+from headgate.engines.ray.pipe import Pipe
+from headgate.engines.ray.wire import Open, Refused
 from headgate.errors import HeadgateError, UsageError
 
 
@@ -17,7 +18,8 @@ def main() -> None:
     """Be the bridge of the hub at the other end of the socket that is named."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # unlike SIG_IGN, not inherited by the Ray that is started here
-    pipe = Pipe(socket.socket(fileno=int(sys.argv[1])))
+    key = bytes.fromhex(os.environ.pop("HEADGATE_BRIDGE_KEY", ""))
+    pipe = Pipe(socket.socket(fileno=int(sys.argv[1])), key, "bridge" if key else "")
     wanted = pipe.receive()
     if not isinstance(wanted, Open):
         return

@@ -7,8 +7,9 @@ import os
 import re
 import socket
 from importlib import import_module
+from typing import Any
 
-from headgate.engines.ray.wire import Open
+from headgate.engines.ray.wire import HERE, Open
 from headgate.errors import HeadgateError, MissingExtraError, UsageError
 
 PROBE_SECONDS = 5.0
@@ -49,24 +50,18 @@ def connect(wanted: Open) -> str:
         os.environ.setdefault("RAY_worker_niceness", "0")
     import ray
 
-    host, port = split(wanted.address) if wanted.address else ("", 0)
+    host, port = split(wanted.address) if wanted.address not in ("", HERE) else ("", 0)
     if host and not answers(host, port, PROBE_SECONDS):
         raise HeadgateError(
             f"no Ray cluster answers at {host}:{port}; give the address of its head (ray start --head prints it), "
             "and see that this machine reaches it"
         )
+    own: dict[str, Any] = {} if wanted.address else {"include_dashboard": False}
+    at = f"{host}:{port}" if host else wanted.address or "local"
     try:
         if host:
-            _take_token(f"{host}:{port}")
-            ray.init(address=f"{host}:{port}", namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
-        else:
-            ray.init(
-                address="local",
-                namespace=NAMESPACE,
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
+            _take_token(at)
+        ray.init(at, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **own)
     except Exception as error:
         raise explained(error, host, port) from error
     address: str = ray.get_runtime_context().gcs_address
@@ -123,7 +118,8 @@ def explained(error: Exception, host: str, port: int) -> HeadgateError:
         (ray_there, python_there), (ray_here, python_here) = versions
         return UsageError(
             f"the Ray cluster at {host}:{port} has Ray {ray_there} and Python {python_there}, this headgate Ray "
-            f"{ray_here} and Python {python_here}; run headgate with the cluster's Python and Ray"
+            f"{ray_here} and Python {python_here}; run headgate with the cluster's Python and Ray, or through its Jobs "
+            f"API: --address http://{host}:8265"
         )
     if "nauthenticated" in text or "AuthToken" in text or "uthentication" in text:
         return HeadgateError(
@@ -133,7 +129,8 @@ def explained(error: Exception, host: str, port: int) -> HeadgateError:
     if "node_ip_address" in text or "No node info" in text or "matching" in text or "raylet" in text.lower():
         return HeadgateError(
             f"this machine is no node of the Ray cluster at {host}:{port}; run headgate on one of its nodes, or make "
-            f"it one that takes no tasks: ray start --address {host}:{port} --num-cpus 0"
+            f"it one that takes no tasks: ray start --address {host}:{port} --num-cpus 0; or go through its Jobs API: "
+            f"--address http://{host}:8265"
         )
     first = text.strip().splitlines()[0] if text.strip() else type(error).__name__
     return HeadgateError(f"Ray did not let us in{f' at {host}:{port}' if host else ''}: {first}")

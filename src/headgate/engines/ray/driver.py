@@ -8,7 +8,6 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -17,10 +16,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from headgate.cluster import Node
 from headgate.engines.ray import connect, files
 from headgate.engines.ray.bootstrap import actor_class, package
+from headgate.engines.ray.far_files import FarFiles
 from headgate.engines.ray.link import Link
+from headgate.engines.ray.pipe import Pipe
 from headgate.engines.ray.reservation import Reservations
 from headgate.engines.ray.settings import Settings
-from headgate.engines.ray.wire import Close, Joined, Open, Opened, Pipe, Release, Reserve, Stop, To, Warned
+from headgate.engines.ray.wire import HERE, Answered, Close, Joined, Open, Opened, Release, Reserve, Stop, To, Warned
 from headgate.errors import HeadgateError, UsageError
 
 LOOK_SECONDS = 1.0
@@ -64,6 +65,8 @@ class Driver:
         self._deaths: dict[str, int] = {}
         self._headless = False
         self._archives: dict[str, Any] = {}
+        self._far = FarFiles(pipe) if wanted.address == HERE else None
+        self._files: files.Files = self._far or files.Files()
         self._lock = threading.Lock()
         self._ending = threading.Event()
 
@@ -96,10 +99,16 @@ class Driver:
                     self._reservations.reserve(key, slots, facts)
                 case Release(key):
                     self._reservations.release(key)
+                case Answered() if self._far is not None:
+                    self._far.answered(request)
                 case Close():
                     break
         if request is None:
+            if self._far is not None:
+                self._far.gone()
             self._orphaned()
+        elif self._far is not None:
+            threading.Thread(target=self._take_answers, args=(self._far,), daemon=True).start()
         self.close()
 
     def close(self) -> None:
@@ -112,6 +121,13 @@ class Driver:
             thread.join()
         self._reservations.close()
         ray.shutdown()
+
+    def _take_answers(self, far: FarFiles) -> None:
+        """Take in what the hub still answers while everything is ended."""
+        while (answer := self._pipe.receive()) is not None:
+            if isinstance(answer, Answered):
+                far.answered(answer)
+        far.gone()
 
     def _orphaned(self) -> None:
         """The hub is gone: have the tasks save what they have, as those on its own machine do."""
@@ -170,7 +186,8 @@ class Driver:
             self._package, pickle.dumps(settings), str(os.getppid())
         )
         archive = None if self._wanted.shared else self._archive
-        return Link(settings.name, facts["NodeID"], actor, self._pipe.send, archive, self._lost, self._patience)
+        tell, lost = self._pipe.send, self._lost
+        return Link(settings.name, facts["NodeID"], actor, tell, archive, self._files, lost, self._patience)
 
     def _name(self, facts: Mapping[str, Any]) -> str:
         """Its host name, or its address where another node has that."""
@@ -184,7 +201,7 @@ class Driver:
     def _archive(self, folder: str) -> Any:
         with self._lock:
             if folder not in self._archives:
-                self._archives[folder] = ray.put(files.pack(Path(folder)))
+                self._archives[folder] = ray.put(self._files.pack(folder))
             return self._archives[folder]
 
     def _lose(self, name: str, reason: str) -> None:

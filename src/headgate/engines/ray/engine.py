@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -16,8 +13,9 @@ from pathlib import Path
 from headgate.cluster import Cluster, Node
 from headgate.engines.base import Engine, Listener, Slot
 from headgate.engines.log import TaskLog
-from headgate.engines.ray import wire
-from headgate.engines.ray.wire import Command, Pipe, SetShare, Start
+from headgate.engines.ray import bridges, far_files, wire
+from headgate.engines.ray.files import Files
+from headgate.engines.ray.wire import Command, SetShare, Start
 from headgate.errors import HeadgateError, UsageError
 from headgate.events import Exit, JobId, TaskId
 from headgate.isolation.base import Box, Launch
@@ -51,7 +49,8 @@ class RayEngine(Engine):
     """Starts tasks on the nodes of a Ray cluster.
 
     Args:
-        address: HOST:PORT of the cluster's head; empty: a Ray of its own is started on this machine, and ended.
+        address: HOST:PORT of the cluster's head, or `http://HOST:PORT` of its dashboard, whose Jobs API is used then;
+            empty: a Ray of its own is started on this machine, and ended.
         shared_files: The nodes see this machine's files under the same paths: nothing is sent.
         speeds: JSON file that keeps the measured speeds of kinds of nodes; None: they are measured each time.
     """
@@ -82,27 +81,21 @@ class RayEngine(Engine):
             HeadgateError: Nobody answers there, or no agent can run there.
         """
         self._listener = listener
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "headgate.engines.ray.bridge", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        self._pipe = Pipe(ours)
-        self._pipe.send(wire.Open(self.address, self._shared, self._known_speeds()))
+        self._bridge = bridges.start(self.address)
+        self._pipe = self._bridge.pipe
+        at = self.address if isinstance(self._bridge, bridges.Child) else wire.HERE
+        self._pipe.send(wire.Open(at, self._shared, self._known_speeds()))
         while not isinstance(answer := self._pipe.receive(), wire.Opened):
             if isinstance(answer, wire.Warned):
                 listener.warned(None, answer.text)
                 continue
             self._pipe.close()
-            self._process.wait()
+            how = self._bridge.wait()
             if isinstance(answer, wire.Refused):
                 raise UsageError(answer.text) if answer.usage else HeadgateError(answer.text)
-            raise HeadgateError(f"what connects to Ray ended with code {self._process.returncode} before it did")
-        self.address = answer.address
+            raise HeadgateError(f"what connects to Ray ended before it did: {how}")
+        if at != wire.HERE:
+            self.address = answer.address
         self._nodes = {node.name: node for node in answer.nodes}
         self._lost = answer.lost
         self._keep_speeds()
@@ -189,9 +182,9 @@ class RayEngine(Engine):
         self._pipe.send(wire.Close())
         self._reader.join(CLOSE_SECONDS)
         if self._reader.is_alive():
-            self._process.kill()
+            self._bridge.kill()
             self._reader.join()
-        self._process.wait()
+        self._bridge.wait()
         self._pipe.close()
         self._open = False
 
@@ -250,12 +243,17 @@ class RayEngine(Engine):
                         self._reservations[key].refused = text
                 for found in self._of(key, take=True):
                     self._end(found, Exit(code=None, reason=f"could not be started: {text}"))
+            case wire.FileAsked():
+                threading.Thread(target=self._give, args=(report,), daemon=True).start()
             case wire.Joined(node):
                 with self._lock:
                     self._nodes[node.name] = node
                 self._listener.joined(node)
             case wire.Left(name, reason):
                 self._leave(name, reason)
+
+    def _give(self, asked: wire.FileAsked) -> None:
+        self._pipe.send(far_files.answer(Files(), asked))
 
     def _write(self, id: TaskId, data: bytes) -> None:
         """Append output to its log, and tell the lines in it."""

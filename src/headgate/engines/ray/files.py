@@ -84,6 +84,30 @@ def write(path: Path, offset: int, data: bytes) -> None:
         file.write(data)
 
 
+class Files:
+    """Files of the hub's machine, for a bridge on it."""
+
+    def pack(self, folder: str) -> bytes:
+        """As `pack`."""
+        return pack(Path(folder))
+
+    def sizes(self, path: str) -> dict[str, int] | None:
+        """As `sizes`."""
+        return sizes(Path(path))
+
+    def read(self, path: str, offset: int, count: int) -> bytes:
+        """As `read`."""
+        return read(Path(path), offset, count)
+
+    def write(self, path: str, offset: int, data: bytes) -> None:
+        """As `write`."""
+        write(Path(path), offset, data)
+
+    def rename(self, path: str, to: str) -> None:
+        """Move a file or folder."""
+        Path(path).replace(to)
+
+
 def _gather(folder: Path) -> list[tuple[Path, int]]:
     """Files and links to be sent, with their bytes; an unreadable folder is an error."""
 

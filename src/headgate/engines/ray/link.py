@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -41,7 +40,8 @@ class Link:
         id: Ray's own name of the node.
         actor: The agent.
         tell: Told of everything that happens there.
-        archive: Packs folders for the node; None where it sees this machine's files.
+        archive: Packs folders for the node; None where it sees the hub's files.
+        here: The hub's files.
         lost: Called once the agent is gone.
         patience: Seconds of silence after which it takes itself for cut off.
     """
@@ -53,6 +53,7 @@ class Link:
         actor: Any,
         tell: Callable[[Report], None],
         archive: Archive | None,
+        here: files.Files,
         lost: Callable[[Link], None],
         patience: float,
     ) -> None:
@@ -62,6 +63,7 @@ class Link:
         self._actor = actor
         self._tell = tell
         self._archive = archive
+        self._here = here
         self._lost = lost
         self._poll_seconds = min(_POLL_SECONDS, patience / 3)
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
@@ -165,9 +167,8 @@ class Link:
         match command:
             case Start(launch, share):
                 return Start(self._moved(launch), share)
-            case Send(task, {"path": str(path)} as message) if os.path.exists(path):
-                job = task.rsplit("/", 1)[0]
-                return Send(task, {**message, "path": self._brought(job, path)})
+            case Send(task, {"path": str(path)} as message) if (there := self._brought(task, path)) is not None:
+                return Send(task, {**message, "path": there})
             case _:
                 return command
 
@@ -181,18 +182,21 @@ class Link:
             self._sent.add(key)
         folder = str(self._ask(self._actor.file, "folder", key))
         env, argv = dict(launch.env), tuple(_below(part, launch.cwd, folder) for part in launch.argv)
-        if (path := env.get("HEADGATE_RESUME")) and os.path.exists(path):
-            env["HEADGATE_RESUME"] = self._brought(launch.task.rsplit("/", 1)[0], path)
+        if (path := env.get("HEADGATE_RESUME")) and (there := self._brought(launch.task, path)) is not None:
+            env["HEADGATE_RESUME"] = there
         return replace(launch, cwd=folder, env=env, argv=argv)
 
-    def _brought(self, job: str, path: str) -> str:
-        """Where on the node a checkpoint of this machine is, sent there where it is not yet."""
-        here = files.sizes(Path(path)) or {}
-        there = os.path.join(str(self._ask(self._actor.file, "checkpoints", job)), os.path.basename(path))
+    def _brought(self, task: TaskId, path: str) -> str | None:
+        """Where on the node a checkpoint of the hub's is, sent there where it is not yet; None: the hub has none."""
+        here = self._here.sizes(path)
+        if here is None:
+            return None
+        folder = str(self._ask(self._actor.file, "checkpoints", task.rsplit("/", 1)[0]))
+        there = os.path.join(folder, os.path.basename(path))
         if self._ask(self._actor.file, "sizes", there) != here:
             for name, size in here.items():
                 for offset in range(0, max(size, 1), files.CHUNK_BYTES):
-                    data = files.read(Path(path, name), offset, files.CHUNK_BYTES)
+                    data = self._here.read(os.path.join(path, name) if name else path, offset, files.CHUNK_BYTES)
                     self._ask(self._actor.file, "write", os.path.join(there, name) if name else there, offset, data)
         return there
 
@@ -220,7 +224,7 @@ class Link:
         if isinstance(event, Saved):
             try:
                 self._fetch(str(event.message["path"]), event.path)
-            except (OSError, RayError) as error:
+            except (HeadgateError, OSError, RayError) as error:
                 failed = {"type": "checkpoint_failed", "error": f"it could not be brought here: {_first_line(error)}"}
                 self._tell(Message(event.task, failed))
                 return
@@ -230,18 +234,18 @@ class Link:
         self._tell(event)
 
     def _fetch(self, there: str, path: str) -> None:
-        """Bring a checkpoint here, whole or not at all."""
+        """Bring a checkpoint to the hub, whole or not at all."""
         found: dict[str, int] | None = self._ask(self._actor.file, "sizes", there)
         if found is None:
             raise FileNotFoundError(f"{there} is gone from node {self.name}")
-        partial = Path(f"{path}.partial")
+        partial = f"{path}.partial"
         for name, size in found.items():
             for offset in range(0, max(size, 1), files.CHUNK_BYTES):
                 data = self._ask(
                     self._actor.file, "read", os.path.join(there, name) if name else there, offset, files.CHUNK_BYTES
                 )
-                files.write(partial / name if name else partial, offset, data)
-        partial.replace(path)
+                self._here.write(os.path.join(partial, name) if name else partial, offset, data)
+        self._here.rename(partial, path)
 
 
 def _below(part: str, old: str, new: str) -> str:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-import socket
-import struct
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -15,8 +11,6 @@ from headgate.events import Exit, TaskId
 from headgate.isolation.base import Launch
 from headgate.shares import Share
 from headgate.telemetry.columns import Column
-
-_HEADER = struct.Struct("!Q")
 
 # --- commands: hub to bridge, these four on to the agent of a node
 
@@ -56,12 +50,17 @@ class To:
     command: Command
 
 
+HERE = "auto"
+"""What Ray calls the cluster that a process is part of."""
+
+
 @dataclass(frozen=True, slots=True)
 class Open:
     """The first that the bridge is told.
 
     Args:
-        address: Of the cluster's head, HOST:PORT; empty: start one on this machine.
+        address: Of the cluster's head, HOST:PORT; empty: start one on this machine; `HERE`: the cluster that the bridge
+            is a job of.
         shared: The nodes see the files of this machine under the same paths.
         speeds: Measured GFLOP/s of a core, by `speed_key`; nodes of other kinds are measured.
     """
@@ -89,7 +88,16 @@ class Close:
     """End every task, give everything back, then end."""
 
 
-Request = Open | To | Reserve | Release | Close
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What came of a `FileAsked`; `error` in words where nothing did."""
+
+    number: int
+    value: object
+    error: str = ""
+
+
+Request = Open | To | Reserve | Release | Answered | Close
 
 
 # --- events: agent to bridge and on to the hub
@@ -205,51 +213,16 @@ class Impossible:
     text: str
 
 
-Report = Event | Opened | Refused | Joined | Left | Granted | Waits | Impossible
+@dataclass(frozen=True, slots=True)
+class FileAsked:
+    """A bridge on another machine needs a file of the hub's: an operation of `files.Files`."""
+
+    number: int
+    operation: str
+    arguments: tuple[object, ...]
 
 
-class Pipe:
-    """Objects over a stream socket, both ways; sending may be done from any thread, receiving from one."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._socket = connection
-        self._lock = threading.Lock()
-
-    def send(self, what: Request | Report) -> None:
-        """Send an object; what is sent to an end that is gone is lost."""
-        data = pickle.dumps(what)
-        with self._lock:
-            try:
-                self._socket.sendall(_HEADER.pack(len(data)))
-                self._socket.sendall(data)
-            except OSError:
-                return
-
-    def receive(self) -> Request | Report | None:
-        """The next object; None when the other end is gone."""
-        head = self._exactly(_HEADER.size)
-        data = self._exactly(_HEADER.unpack(head)[0]) if head is not None else None
-        if data is None:
-            return None
-        received: Request | Report = pickle.loads(data)
-        return received
-
-    def close(self) -> None:
-        """Hang up."""
-        self._socket.close()
-
-    def _exactly(self, count: int) -> bytes | None:
-        data = bytearray(count)
-        view = memoryview(data)
-        while view:
-            try:
-                got = self._socket.recv_into(view)
-            except OSError:
-                return None
-            if not got:
-                return None
-            view = view[got:]
-        return bytes(data)
+Report = Event | Opened | Refused | Joined | Left | Granted | Waits | Impossible | FileAsked
 
 
 def speed_key(cpu_model: str, cores: float) -> str:

@@ -1,0 +1,183 @@
+"""The two ways to a bridge: a process beside the hub, and a job on the cluster that calls the hub."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import secrets
+import shlex
+import socket
+import struct
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+import headgate
+from headgate.engines.ray import files
+from headgate.engines.ray.jobs_api import JobsApi
+from headgate.engines.ray.pipe import Pipe
+from headgate.errors import HeadgateError
+
+CALL_SECONDS = 120.0
+"""How long a submitted bridge may take to call: Ray starts two processes for it."""
+_LOOK_SECONDS = 1.0
+_GREETING_SECONDS = 10.0
+
+_CALL = """
+import hashlib, hmac, os, shutil, signal, socket, struct, subprocess, sys, tarfile, tempfile
+for number in (signal.SIGINT, signal.SIGTERM): signal.signal(number, lambda *_: None)
+key = bytes.fromhex(os.environ["HEADGATE_BRIDGE_KEY"])
+host, port = os.environ["HEADGATE_HUB"].rsplit(":", 1)
+hub = socket.create_connection((host, int(port)), 60)
+hub.settimeout(None)
+hub.sendall(hmac.new(key, b"bridge calls", hashlib.sha256).digest())
+stream = hub.makefile("rb", buffering=0)
+def take(count):
+    data = b""
+    while len(data) < count:
+        more = stream.read(count - len(data))
+        if not more: sys.exit("the hub hung up")
+        data += more
+    return data
+seal = take(32)
+packed = take(struct.unpack("!Q", take(8))[0])
+if not hmac.compare_digest(seal, hmac.new(key, packed, hashlib.sha256).digest()): sys.exit("somebody meddles")
+folder = tempfile.mkdtemp(prefix="headgate-ray-bridge-", dir="/tmp")
+try:
+    import io
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive: archive.extractall(folder + "/headgate", filter="tar")
+    bridge = [sys.executable, "-m", "headgate.engines.ray.bridge", str(hub.fileno())]
+    code = subprocess.run(bridge, pass_fds=[hub.fileno()], env={**os.environ, "PYTHONPATH": folder}).returncode
+finally:
+    shutil.rmtree(folder, ignore_errors=True)
+sys.exit(code)
+"""
+"""What the submitted job does: call the hub, take Headgate itself from it, be its bridge. Each end shows the other
+that it has the key before anything that it sends is used."""
+
+
+class Bridge(ABC):
+    """A bridge that has been started."""
+
+    pipe: Pipe
+    """To it."""
+
+    @abstractmethod
+    def wait(self) -> str:
+        """Wait for the end of one that has hung up or is about to; how it ended."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End one that does not end by itself."""
+
+
+def start(address: str) -> Bridge:
+    """Start the bridge to a cluster.
+
+    Args:
+        address: `http://HOST:PORT` of its dashboard: as a job there. Anything else: as a process here.
+
+    Raises:
+        UsageError: The address makes no sense.
+        HeadgateError: The cluster does not run the job, or it cannot reach this machine.
+    """
+    return Submitted(address) if address.startswith(("http://", "https://")) else Child()
+
+
+class Child(Bridge):
+    """A process beside the hub."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "headgate.engines.ray.bridge", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self.pipe = Pipe(ours)
+
+    def wait(self) -> str:
+        return f"code {self._process.wait()}"
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+class Submitted(Bridge):
+    """A job of Ray's own on the cluster, submitted through its Jobs API; needs no Ray here, and no Python like the
+    cluster's."""
+
+    def __init__(self, url: str) -> None:
+        self._api = JobsApi(url)
+        self._id = f"headgate-{secrets.token_hex(6)}"
+        key = secrets.token_bytes(32)
+        with socket.create_server((_address_towards(self._api.host, self._api.port), 0)) as server:
+            host, port = server.getsockname()[:2]
+            env = {"HEADGATE_HUB": f"{host}:{port}", "HEADGATE_BRIDGE_KEY": key.hex()}
+            self._api.submit(self._id, f"python -c {shlex.quote(_CALL)}", env)
+            try:
+                connection = self._called(server, key)
+            except HeadgateError:
+                self.kill()
+                raise
+        packed = files.pack(Path(headgate.__file__).parent)
+        connection.sendall(hmac.new(key, packed, hashlib.sha256).digest() + struct.pack("!Q", len(packed)))
+        connection.sendall(packed)
+        self.pipe = Pipe(connection, key, "hub")
+
+    def wait(self) -> str:
+        with contextlib.suppress(HeadgateError):
+            deadline = time.monotonic() + _GREETING_SECONDS
+            while (how := self._api.ended(self._id)) is None and time.monotonic() < deadline:
+                time.sleep(_LOOK_SECONDS)
+            return how or "nothing said"
+        return "nothing said"
+
+    def kill(self) -> None:
+        with contextlib.suppress(HeadgateError):
+            self._api.stop(self._id)
+
+    def _called(self, server: socket.socket, key: bytes) -> socket.socket:
+        """The connection of whoever calls and has the key.
+
+        Raises:
+            HeadgateError: Nobody did.
+        """
+        greeting = hmac.new(key, b"bridge calls", hashlib.sha256).digest()
+        server.settimeout(_LOOK_SECONDS)
+        deadline = time.monotonic() + CALL_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                connection, _ = server.accept()
+            except TimeoutError:
+                if (how := self._api.ended(self._id)) is not None:
+                    raise HeadgateError(f"Ray ended the job that was to connect to it: {how}") from None
+                continue
+            connection.settimeout(_GREETING_SECONDS)
+            with contextlib.suppress(OSError):
+                if hmac.compare_digest(connection.recv(len(greeting), socket.MSG_WAITALL), greeting):
+                    connection.settimeout(None)
+                    return connection
+            connection.close()
+        host, port = server.getsockname()[:2]
+        raise HeadgateError(
+            f"the job on the cluster at {self._api.url} did not call {host}:{port} within {CALL_SECONDS:g} s; see that "
+            "its head reaches this machine, and has room for a job"
+        )
+
+
+def _address_towards(host: str, port: int) -> str:
+    """This machine's address on the way to a host."""
+    try:
+        kind, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(kind, socket.SOCK_DGRAM) as towards:
+            towards.connect(where)  # sends nothing
+            return str(towards.getsockname()[0])
+    except OSError as error:
+        raise HeadgateError(f"{host} cannot be reached: {error.strerror or error}") from error

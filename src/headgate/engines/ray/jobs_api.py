@@ -1,0 +1,100 @@
+"""Ray's Jobs API: the HTTP interface of a cluster's dashboard, which asks nothing of the caller's Python or Ray.
+
+Source: https://docs.ray.io/en/latest/cluster/running-applications/job-submission/rest.html
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headgate.errors import HeadgateError, UsageError
+
+REQUEST_SECONDS = 30.0
+ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
+_LOG_LINES = 3
+
+
+class JobsApi:
+    """Submits a job and asks how it stands.
+
+    Args:
+        url: Of the dashboard, `http://HOST:8265`.
+
+    Raises:
+        UsageError: The address makes no sense.
+    """
+
+    def __init__(self, url: str) -> None:
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UsageError(f"found --address {url}; expected http://HOST:PORT of the cluster's dashboard")
+        self.url = url.rstrip("/")
+        self.host = parts.hostname
+        self.port = parts.port or (443 if parts.scheme == "https" else 80)
+
+    def submit(self, id: str, entrypoint: str, env: Mapping[str, str]) -> None:
+        """Submit a job.
+
+        Raises:
+            HeadgateError: Nobody answers there, or it is refused.
+        """
+        job = {"entrypoint": entrypoint, "submission_id": id, "runtime_env": {"env_vars": dict(env)}}
+        self._ask("POST", "", job)
+
+    def ended(self, id: str) -> str | None:
+        """How a job ended, in words; None: it has not."""
+        job = self._ask("GET", id)
+        if job["status"] not in ENDED:
+            return None
+        logs = str(self._ask("GET", f"{id}/logs").get("logs") or "").strip().splitlines()
+        said = "; ".join(line.strip() for line in logs[-_LOG_LINES:])
+        return said or str(job.get("message") or job["status"])
+
+    def stop(self, id: str) -> None:
+        """Have a job ended."""
+        self._ask("POST", f"{id}/stop", {})
+
+    def _ask(self, method: str, path: str, content: object = None) -> dict[str, Any]:
+        headers = {"Content-Type": "application/json"}
+        if token := _token():
+            headers["Authorization"] = f"Bearer {token}"
+        data = None if content is None else json.dumps(content).encode()
+        request = urllib.request.Request(f"{self.url}/api/jobs/{path}", data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=REQUEST_SECONDS) as response:
+                answer: dict[str, Any] = json.load(response)
+        except urllib.error.HTTPError as error:
+            said = error.read().decode(errors="replace").strip().splitlines()
+            if error.code in (401, 403):
+                raise HeadgateError(
+                    f"the Ray cluster at {self.url} wants a token that this user does not have; put that of its head "
+                    "(ray get-auth-token prints it there) into ~/.ray/auth_token or RAY_AUTH_TOKEN"
+                ) from error
+            raise HeadgateError(
+                f"{self.url} refused: {said[-1] if said else error.reason} ({error.code}); it has to be the dashboard "
+                "of a Ray cluster, with its Jobs API (pip install 'ray[default]' there)"
+            ) from error
+        except (OSError, ValueError) as error:
+            raise HeadgateError(
+                f"no Jobs API of a Ray cluster answers at {self.url}: {getattr(error, 'reason', error)}; give the "
+                "address of its dashboard (ray start --head prints it; for other machines: --dashboard-host 0.0.0.0)"
+            ) from error
+        return answer
+
+
+def _token() -> str:
+    """This user's token for Ray; empty: none."""
+    if given := os.environ.get("RAY_AUTH_TOKEN", "").strip():
+        return given
+    path = os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token"
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,86 @@
+"""Objects over a stream socket, between the hub and its bridge."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import pickle
+import socket
+import struct
+import threading
+
+from headgate.engines.ray.wire import Report, Request
+
+_HEADER = struct.Struct("!Q")
+_MAC_BYTES = hashlib.sha256().digest_size
+
+
+class Pipe:
+    """Objects both ways; sending may be done from any thread, receiving from one.
+
+    Args:
+        connection: To the other end.
+        key: Where strangers reach the connection: a secret of both ends, known to nobody else. Every object is sealed
+            with it (HMAC-SHA256 of its place in the order and its content), and taken only if its seal is right.
+        side: With a key: which end this is, "hub" or "bridge".
+    """
+
+    def __init__(self, connection: socket.socket, key: bytes = b"", side: str = "") -> None:
+        self._socket = connection
+        self._lock = threading.Lock()
+        other = "bridge" if side == "hub" else "hub"
+        self._seal = _Seal(key, side) if key else None
+        self._check = _Seal(key, other) if key else None
+
+    def send(self, what: Request | Report) -> None:
+        """Send an object; what is sent to an end that is gone is lost."""
+        data = pickle.dumps(what)
+        with self._lock:
+            seal = self._seal.next(data) if self._seal is not None else b""
+            try:
+                self._socket.sendall(_HEADER.pack(len(data)) + seal)
+                self._socket.sendall(data)
+            except OSError:
+                return
+
+    def receive(self) -> Request | Report | None:
+        """The next object; None when the other end is gone, or somebody meddles."""
+        head = self._exactly(_HEADER.size)
+        seal = self._exactly(_MAC_BYTES) if head is not None and self._check is not None else b""
+        data = self._exactly(_HEADER.unpack(head)[0]) if head is not None and seal is not None else None
+        if data is None or (self._check is not None and not hmac.compare_digest(self._check.next(data), seal or b"")):
+            return None
+        received: Request | Report = pickle.loads(data)
+        return received
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    def _exactly(self, count: int) -> bytes | None:
+        data = bytearray(count)
+        view = memoryview(data)
+        while view:
+            try:
+                got = self._socket.recv_into(view)
+            except OSError:
+                return None
+            if not got:
+                return None
+            view = view[got:]
+        return bytes(data)
+
+
+class _Seal:
+    """Seals what one end sends, one after the other."""
+
+    def __init__(self, key: bytes, side: str) -> None:
+        self._key = key
+        self._side = side.encode()
+        self._count = 0
+
+    def next(self, data: bytes) -> bytes:
+        sealed = hmac.new(self._key, self._side + _HEADER.pack(self._count), hashlib.sha256)
+        sealed.update(data)
+        self._count += 1
+        return sealed.digest()
