@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headgate.task import Channel, Gate, TaskEnvironment
-from headgate.task.grants import MOST_HELD_SECONDS, Grant, Turns
+from headgate.task.grants import MOST_HELD_SECONDS, MOST_WAITED_SECONDS, Grant, Turns
 from headgate.testing import wait
 from headgate.testing.listener import ChannelListener
 
@@ -145,6 +145,25 @@ def test_turns_divide_a_device_by_fractions_whatever_the_length_of_steps(tmp_pat
         assert had[name] / engine.now == pytest.approx(rate, abs=0.05)
 
 
+def test_who_has_its_turn_and_does_not_step_is_waited_for_once(tmp_path: Path) -> None:
+    grant = Grant(0.5, turn=str(tmp_path / "turn"))
+    evaluates, steps_on = Turns.open(grant), Turns.open(grant)
+    assert evaluates is not None and steps_on is not None
+    assert evaluates.wait(0.0, 0.0) == 0.0
+    now, begun = 0.0, list[float]()
+    while len(begun) < 5:
+        seconds = steps_on.wait(now, 0.0)
+        if seconds == 0.0:
+            begun.append(now)
+            seconds = 0.5
+            steps_on.over(now + seconds, 0.0)
+        now += seconds
+    assert begun == pytest.approx([MOST_WAITED_SECONDS + 0.5 * i for i in range(5)], abs=0.01)
+    evaluates.release()
+    assert steps_on.wait(now, 0.0) == 0.0
+    assert evaluates.wait(now, 0.0) > 0.0
+
+
 def test_the_engine_is_told_once_of_the_gpus_that_a_task_uses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     engine, seen = Engine(), list[int]()
@@ -201,6 +220,39 @@ def test_two_processes_that_take_turns_get_what_they_are_granted(tmp_path: Path)
             process.wait()
         for listener in listeners:
             listener.close()
+
+
+BURNS = """
+import sys, time
+from headgate.task import Channel, Gate, TaskEnvironment
+
+channel = Channel.open(TaskEnvironment.claim(), "none", "", None)
+gate = Gate(channel)
+channel.wait_for(lambda: channel.gate is not None, 60.0)
+gate.boundary()
+began, used = time.monotonic(), time.process_time()
+while time.process_time() - used < 0.5:
+    step = time.process_time()
+    while time.process_time() - step < 0.02:
+        pass
+    gate.boundary()
+channel.send({"type": "note", "used": time.process_time() - used, "took": time.monotonic() - began})
+channel.flush(10.0)
+"""
+
+
+def test_a_process_without_a_cgroup_uses_no_more_cores_than_it_is_granted(tmp_path: Path) -> None:
+    with ChannelListener(tmp_path, welcome={}) as listener:
+        environment = {"PYTHONPATH": ":".join(sys.path), **listener.environment()}
+        process = subprocess.Popen([sys.executable, "-c", BURNS], env=environment)
+        try:
+            listener.wait_for("hello")
+            listener.send({"type": "gate", "cores": 0.25})
+            [told] = listener.wait_for("note", seconds=60)
+        finally:
+            process.kill()
+            process.wait()
+    assert told["used"] / told["took"] <= 0.25 + 0.05  # less, where the machine has no more to give
 
 
 def test_a_gate_comes_down_the_channel_and_goes_with_the_engine(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ MOST_HELD_SECONDS = 30.0
 ROUND_SECONDS = 1.0
 """How long a round of turns takes: of it each task has its fraction."""
 MOST_WAITED_SECONDS = 10.0
-"""Longest that a turn is waited for: who has it may do something else than steps."""
+"""Longest that a turn is waited for: who has it may do something else than steps. Then it is not waited for again until
+it was free once."""
 _ASIDE_SECONDS = 0.01
 """How long whoever had its turn leaves the device to others: longer than they take to notice."""
 _NOTICE_SECONDS = 0.002
@@ -111,6 +112,7 @@ class Turns:
         self._began = 0.0
         self._again_at = float("-inf")
         self._waits_since: float | None = None
+        self._waits = True
 
     @classmethod
     def open(cls, grant: Grant) -> Turns | None:
@@ -140,13 +142,16 @@ class Turns:
             if now < self._again_at:
                 return self._again_at - now
             if self._locked():
+                self._waits = True
                 self._left = min(self._left, 0.0) + self._grant.rate * ROUND_SECONDS
                 if self._left <= 0.0:
                     self.release()
                     self._again_at = now + _ASIDE_SECONDS
                     return _ASIDE_SECONDS
-            elif now - self._waits_since < MOST_WAITED_SECONDS:
+            elif self._waits and now - self._waits_since < MOST_WAITED_SECONDS:
                 return _NOTICE_SECONDS
+            else:
+                self._waits = False
         self._waits_since, self._began = None, now
         return 0.0
 
