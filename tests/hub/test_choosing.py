@@ -41,6 +41,8 @@ def test_a_job_with_a_profile_runs_by_the_best_plan_on_the_nodes_that_are_free(t
     store.save(user.home / "profiles", store.key(of, here), known)
     user.write("rest.py", "import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)\n")
 
+    dry = user.json("run", "worker.py", "--cluster", "chosen", "--dry-run")
+    assert [each["node"] for each in dry] == ["a", "b", "c"]
     first = user.detaches("rest.py", "--cluster", "chosen")
     user.sees_state("rest", "running", run=first)
     team.starts("--cluster", "chosen", wait_for=("worker-0", "worker-1"))

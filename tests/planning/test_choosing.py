@@ -51,6 +51,11 @@ def test_jobs_that_start_together_divide_the_nodes_and_leave_out_those_of_one_wi
     assert "of what it would have alone, beside 1 more" in one.why
 
 
+def test_a_job_that_starts_later_divides_no_nodes_with_those_that_start_now() -> None:
+    now, later = chosen(Asked(named("now"), SMALL), Asked(named("later", after="now"), SMALL))
+    assert (now.plan.workers, later.plan.workers) == (4, 4)
+
+
 def test_without_a_profile_it_is_one_task_and_it_is_said_how_to_get_more() -> None:
     [choice] = chosen(Asked(named("train"), None))
     assert choice.plan.strategy == "single"

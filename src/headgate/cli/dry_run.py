@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,38 @@ from typing import Any
 import click
 
 from headgate import events, isolation, policies, runs
-from headgate.cluster import Cluster
+from headgate.cluster import Cluster, Node
 from headgate.controller import Controller
 from headgate.engines.base import LOCAL
 from headgate.engines.launch import inject, launch
 from headgate.errors import UsageError
 from headgate.hub.run import Submission
-from headgate.planning import candidates
+from headgate.planning.choosing import Asked, choose
+from headgate.plans import Plan
+from headgate.profiling import store
+from headgate.profiling.calibration import calibrated
 from headgate.telemetry import machine
 
 
-def starts(submission: Submission, policy: str, cluster: Cluster) -> list[events.StartTask]:
-    """What would be started, in its order, as the controller says: no job fails, and each ends only when
+def plans(submission: Submission, cluster: Cluster, here: Node, home: Path) -> dict[str, Plan]:
+    """The plans that the jobs would run by if no other job ran, by name.
+
+    Raises:
+        UsageError: One can run nowhere.
+    """
+    asked = [Asked(job, store.load(home / "profiles", store.key(job, here))) for job in submission.jobs]
+    if submission.cluster:
+        cluster = calibrated(submission.cluster, cluster, here, home)
+    found = {}
+    for each, choice in zip(asked, choose(asked, cluster, measured_on=here)):
+        if isinstance(choice, UsageError):
+            raise choice
+        found[each.job.name] = choice.plan
+    return found
+
+
+def starts(submission: Submission, policy: str, cluster: Cluster, plans: Mapping[str, Plan]) -> list[events.StartTask]:
+    """What would be started by these plans, in its order, as the controller says: no job fails, and each ends only when
     another waits for an end."""
     controller = Controller(policies.make(policy))
     # Without timeouts the controller asks to be woken for starts alone.
@@ -38,8 +59,7 @@ def starts(submission: Submission, policy: str, cluster: Cluster) -> list[events
         actions, wake_at = controller.step(now, pending.pop(0))
         for action in actions:
             if isinstance(action, events.PlanJob):
-                plan = candidates(cluster, action.spec)[0]
-                pending.append(events.JobPlanned(action.job, action.revision, plan))
+                pending.append(events.JobPlanned(action.job, action.revision, plans[action.spec.name]))
             elif isinstance(action, events.StartTask):
                 found.append(action)
                 running.append(action.task)
@@ -70,7 +90,8 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
     entries: list[dict[str, Any]] = []
     cluster = Cluster(submission.nodes or (node,))
     made: set[str] = set()
-    for start in starts(submission, policy or policies.DEFAULT, cluster):
+    chosen = plans(submission, cluster, node, home)
+    for start in starts(submission, policy or policies.DEFAULT, cluster, chosen):
         task = start.task.split("/", 1)[1]
         prepared = launch(
             start.task,

@@ -14,15 +14,14 @@ from headgate.errors import UsageError
 from headgate.events import ENDED, Event, JobId, JobPlanned, PlanJob, StopRequested
 from headgate.hub.ledger import Ledger
 from headgate.hub.nodes import Nodes
-from headgate.jobs import Job
-from headgate.planning.choosing import Asked, Choice, choose, has_choice
+from headgate.planning.choosing import Asked, Choice, choose, has_choice, starts_at_once
 from headgate.plans import Plan
 from headgate.profiling import store
 from headgate.profiling.calibration import calibrated
 
 
 class Choosing:
-    """Answers `PlanJob`. Jobs of a run that start together are planned together.
+    """Answers `PlanJob`. The jobs of a run are planned together.
 
     Args:
         home: Headgate's folder.
@@ -68,7 +67,7 @@ class Choosing:
         found: set[str] = set()
         for job, plan in self._plans.items():
             _, live = self._ledger.find(job)
-            runs = live.state in ("running", "stopping") or (live.state == "waiting" and _starts_at_once(live.spec))
+            runs = live.state in ("running", "stopping") or (live.state == "waiting" and starts_at_once(live.spec))
             if job != besides and runs:
                 found |= {*plan.worker_nodes, *plan.server_nodes}
         return frozenset(found)
@@ -76,13 +75,11 @@ class Choosing:
     # --- answering --------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        groups: dict[tuple[str, str], list[PlanJob]] = {}
+        by_run: dict[str, list[PlanJob]] = {}
         for action in self._asked:
-            run = action.job.split("/")[0]
-            group = "" if _starts_at_once(action.spec) and action.spec.plan is None else action.job
-            groups.setdefault((run, group), []).append(action)
+            by_run.setdefault(action.job.split("/")[0], []).append(action)
         self._asked = []
-        for (run, _), actions in groups.items():
+        for run, actions in by_run.items():
             if run not in self._ledger.runs:
                 continue
             try:
@@ -142,7 +139,3 @@ class Choosing:
             run, live = self._ledger.find(action.job)
             self._ledger.event(run, "warning", str(error), live.spec.name)
             self._step(StopRequested(action.job))
-
-
-def _starts_at_once(spec: Job) -> bool:
-    return spec.after is None and spec.at == 0

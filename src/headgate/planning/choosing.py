@@ -46,12 +46,17 @@ def has_choice(cluster: Cluster, job: Job) -> bool:
     return job.plan is None and (len(cluster.nodes) > 1 or gpus > 1)
 
 
+def starts_at_once(job: Job) -> bool:
+    """Whether a job waits for no time and for no other job."""
+    return job.after is None and job.at == 0
+
+
 def choose(
     asked: Sequence[Asked], cluster: Cluster, *, used: Collection[str] = (), measured_on: Node | None = None
 ) -> list[Choice | UsageError]:
-    """The plans of jobs that start together, in their order: by their profiles the best on the nodes that are free,
-    divided among them where they are several (`planning.jointly`). Where no node is free that they fit on they share
-    all of them. A job without a profile, or which fits nowhere by it, runs as one task.
+    """The plans of the jobs of a run, in their order: by their profiles the best on the nodes that are free, divided
+    among those that start at once (`planning.jointly`). Where no node is free that they fit on they share all of them.
+    A job without a profile, or which fits nowhere by it, runs as one task.
 
     Args:
         asked: The jobs, their names unlike.
@@ -74,9 +79,13 @@ def choose(
         except UsageError as error:
             found[i] = error
         else:
-            taken |= {*choice.plan.worker_nodes, *choice.plan.server_nodes}
-    chosen = _together(list(planned.values()), cluster, taken, measured_on) if planned else []
-    found |= dict(zip(planned, chosen))
+            if starts_at_once(each.job):
+                taken |= {*choice.plan.worker_nodes, *choice.plan.server_nodes}
+    now = [i for i, each in planned.items() if starts_at_once(each.job)]
+    for group in (now, *([i] for i in planned if i not in now)):
+        if group:
+            chosen = _together([planned[i] for i in group], cluster, taken, measured_on)
+            found |= dict(zip(group, chosen))
     return [found[i] for i in range(len(asked))]
 
 
