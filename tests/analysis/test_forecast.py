@@ -9,14 +9,17 @@ import pytest
 from headgate.analysis.forecast import Left, Outlook, Question, answer
 
 
-def run(outlook: Outlook, seconds: int, *, epochs: int | None = None, start: int = 1) -> list[tuple[int, Question]]:
+def run(
+    outlook: Outlook, seconds: int, *, epochs: int | None = None, start: int = 1, asks_from: int = 0
+) -> list[tuple[int, Question]]:
     """Ten steps a second on two cores, 100 steps an epoch, a loss that halves in 250 steps; told each second."""
     asked = []
     for now in range(start, seconds + 1):
         step = 10 * now
         outlook.used(now, 2.0)
         epoch = 1 + (step - 1) // 100
-        question = outlook.reported(now, 0.1 + 2 * 0.5 ** (step / 250), step=step, epoch=epoch, epochs=epochs, count=10)
+        loss, asks = 0.1 + 2 * 0.5 ** (step / 250), now >= asks_from
+        question = outlook.reported(now, loss, step=step, epoch=epoch, epochs=epochs, count=10, asks=asks)
         if question is not None:
             asked.append((now, question))
     return asked
@@ -59,6 +62,12 @@ def test_questions_come_further_and_further_apart() -> None:
 def test_the_first_epoch_that_ends_is_asked_about_at_once() -> None:
     asked = run(Outlook(0.0), 30, epochs=10)
     assert next(now for now, question in asked if question.epochs is not None) in (11, 12)
+
+
+def test_nobody_is_asked_for_whom_there_is_no_use_and_whoever_comes_later_is_told_at_once() -> None:
+    asked = run(Outlook(0.0), 60, epochs=10, asks_from=45)
+    assert asked[0][0] == 45
+    assert last(asked[:1]).work == pytest.approx((1000 - 10 * 45) * 0.2, rel=0.05)
 
 
 def test_nothing_is_asked_before_anything_is_known_and_nothing_said_of_too_little() -> None:

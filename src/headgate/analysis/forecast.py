@@ -79,9 +79,17 @@ class Outlook:
         self._used_at, self._cores = now, cpu_cores
 
     def reported(
-        self, now: float, loss: float, *, step: int | None, epoch: int | None, epochs: int | None, count: int
+        self,
+        now: float,
+        loss: float,
+        *,
+        step: int | None,
+        epoch: int | None,
+        epochs: int | None,
+        count: int,
+        asks: bool = True,
     ) -> Question | None:
-        """Take in a report.
+        """Take in a report; `asks` is whether anybody would go by an answer.
 
         Returns:
             A question, where an answer is worth its time: after the first epoch and then with each tenth more steps.
@@ -93,7 +101,7 @@ class Outlook:
             self._asked_step, self._asked_left = 0.0, None
         self._step = at
         self._epochs.add(step, epoch, epochs)
-        return self._question(now, at)
+        return self._question(now, at) if asks else None
 
     def _question(self, now: float, step: float) -> Question | None:
         done = step - (self._begin or 0.0)

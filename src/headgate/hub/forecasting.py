@@ -79,9 +79,15 @@ class Forecasting:
             return
         outlook = self._of(told.task).outlook
         question = outlook.reported(
-            time.monotonic(), value, step=told.step, epoch=told.epoch, epochs=told.epochs, count=told.count
+            time.monotonic(),
+            value,
+            step=told.step,
+            epoch=told.epoch,
+            epochs=told.epochs,
+            count=told.count,
+            asks=self._wanted(),
         )
-        if question is not None and self._wanted():
+        if question is not None:
             task = asyncio.get_running_loop().create_task(self._answer(job, outlook, question))
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
