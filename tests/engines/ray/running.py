@@ -39,10 +39,10 @@ class Running:
     def log(self, name: str = "job") -> Path:
         return self.folder / f"{name}.log"
 
-    def reserve(self, name: str, cores: float) -> None:
+    def reserve(self, name: str, cores: float, gpus: int = 0) -> None:
         job = f"ray-{os.getpid()}/{name}"
         node = self.engine.cluster().nodes[0].name
-        self.engine.reserve(job, 1, {f"{job}/worker-0": Slot(node, cores)})
+        self.engine.reserve(job, 1, {f"{job}/worker-0": Slot(node, cores, gpus=gpus)})
 
     def release(self, name: str) -> None:
         self.engine.release(f"ray-{os.getpid()}/{name}", 1)

@@ -19,7 +19,7 @@ from headgate.cluster import Node
 from headgate.engines.base import Listener
 from headgate.engines.launch import inject, transport
 from headgate.engines.local import LocalEngine
-from headgate.engines.ray import files
+from headgate.engines.ray import files, speeds
 from headgate.engines.ray.outbox import Outbox, RelayedLog
 from headgate.engines.ray.settings import Settings
 from headgate.engines.ray.warden import Warden
@@ -35,7 +35,6 @@ from headgate.engines.ray.wire import (
     Stop,
     Usage,
     Warned,
-    speed_key,
 )
 from headgate.events import Exit, TaskId
 from headgate.isolation.base import Launch
@@ -193,7 +192,7 @@ class Agent:
         given = self._settings
         found = machine.describe()
         cache = self._folder / "node.json"
-        known = given.speeds.get(speed_key(found.cpu_model, found.cores))
+        known = given.speeds.get(speeds.key(found.cpu_model, found.cores))
         if known is not None:
             cache.write_text(json.dumps({"cpu_model": found.cpu_model, "cores": found.cores, "core_gflops": known}))
         found = machine.detect(cache)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from headgate.cluster import Cluster, Node
@@ -15,6 +13,7 @@ from headgate.engines.base import Engine, Listener, Slot
 from headgate.engines.log import TaskLog
 from headgate.engines.ray import bridges, far_files, wire
 from headgate.engines.ray.files import Files
+from headgate.engines.ray.speeds import Speeds
 from headgate.engines.ray.wire import Command, SetShare, Start
 from headgate.errors import HeadgateError, UsageError
 from headgate.events import Exit, JobId, TaskId
@@ -38,7 +37,7 @@ class _Task:
 @dataclass(slots=True)
 class _Reservation:
     key: str
-    granted: bool = False
+    granted: wire.Granted | None = None
     told: str = ""
     """What it waits for."""
     refused: str = ""
@@ -60,7 +59,7 @@ class RayEngine(Engine):
     def __init__(self, address: str = "", *, shared_files: bool = False, speeds: Path | None = None) -> None:
         self.address = address
         self._shared = shared_files or not address
-        self._speeds = speeds
+        self._speeds = None if speeds is None else Speeds(speeds)
         self._nodes: dict[str, Node] = {}
         self._lost: tuple[str, ...] = ()
         self._tasks: dict[TaskId, _Task] = {}
@@ -84,7 +83,7 @@ class RayEngine(Engine):
         self._bridge = bridges.start(self.address)
         self._pipe = self._bridge.pipe
         at = self.address if isinstance(self._bridge, bridges.Child) else wire.HERE
-        self._pipe.send(wire.Open(at, self._shared, self._known_speeds()))
+        self._pipe.send(wire.Open(at, self._shared, {} if self._speeds is None else self._speeds.known()))
         while not isinstance(answer := self._pipe.receive(), wire.Opened):
             if isinstance(answer, wire.Warned):
                 listener.warned(None, answer.text)
@@ -98,7 +97,8 @@ class RayEngine(Engine):
             self.address = answer.address
         self._nodes = {node.name: node for node in answer.nodes}
         self._lost = answer.lost
-        self._keep_speeds()
+        if self._speeds is not None:
+            self._speeds.keep(answer.nodes)
         self._open = True
         self._reader = threading.Thread(target=self._read, name="ray", daemon=True)
         self._reader.start()
@@ -145,10 +145,11 @@ class RayEngine(Engine):
             elif node not in self._nodes:
                 refusal = f"node {node} is gone" if node else "the Ray cluster is gone"
             else:
-                held = reservation is not None and not reservation.granted
+                held = reservation is not None and reservation.granted is None
                 made = self._tasks[task] = _Task(task, node, TaskLog(log), [] if held else None)
                 waits = reservation.told if reservation is not None and held else ""
-                self._do(made, Start(launch, share))
+                granted = None if reservation is None else reservation.granted
+                self._do(made, Start(launch if granted is None else _with_gpus(launch, granted), share))
         if refusal:
             self._listener.exited(task, Exit(code=None, reason=f"could not be started: {refusal}"))
         elif waits:
@@ -233,8 +234,8 @@ class RayEngine(Engine):
                 self._listener.warned(about, text)
             case wire.Usage(target, reading):
                 self._listener.usage(target, reading)
-            case wire.Granted(key):
-                self._granted(key)
+            case wire.Granted():
+                self._granted(report)
             case wire.Waits(key, text):
                 self._waits(key, f"it waits for Ray: {text}")
             case wire.Impossible(key, text):
@@ -271,14 +272,16 @@ class RayEngine(Engine):
         task.log.close()
         self._listener.exited(task.id, exit)
 
-    def _granted(self, key: str) -> None:
+    def _granted(self, granted: wire.Granted) -> None:
         with self._lock:
-            if (reservation := self._reservations.get(key)) is None:
+            if (reservation := self._reservations.get(granted.key)) is None:
                 return
-            reservation.granted = True
-            for task in self._of(key):
+            reservation.granted = granted
+            for task in self._of(granted.key):
                 commands, task.held = task.held or (), None
                 for command in commands:
+                    if isinstance(command, Start):
+                        command = Start(_with_gpus(command.launch, granted), command.share)
                     self._do(task, command)
 
     def _waits(self, key: str, text: str) -> None:
@@ -310,21 +313,11 @@ class RayEngine(Engine):
         for task in gone:
             self._end(task, Exit(code=None, reason=f"node {name} is gone: {reason}"))
 
-    # --- speeds of nodes --------------------------------------------------------------------------------------------
 
-    def _known_speeds(self) -> dict[str, float]:
-        if self._speeds is None:
-            return {}
-        try:
-            found = json.loads(self._speeds.read_text())
-        except (OSError, ValueError):
-            return {}
-        return {str(key): float(value) for key, value in found.items()} if isinstance(found, dict) else {}
-
-    def _keep_speeds(self) -> None:
-        if self._speeds is None:
-            return
-        found = {wire.speed_key(node.cpu_model, node.cores): node.core_gflops for node in self._nodes.values()}
-        measured = {key: speed for key, speed in found.items() if speed is not None}
-        with contextlib.suppress(OSError):  # they are measured again
-            self._speeds.write_text(json.dumps(self._known_speeds() | measured, indent=2) + "\n")
+def _with_gpus(launch: Launch, granted: wire.Granted) -> Launch:
+    """A launch with the GPUs that Ray gave its task."""
+    ids = granted.gpus.get(launch.task)
+    if ids is None:
+        return launch
+    numbers = tuple(int(id) for id in ids) if all(id.isdecimal() for id in ids) else launch.gpus
+    return replace(launch, gpus=numbers, env={**launch.env, "CUDA_VISIBLE_DEVICES": ",".join(ids)})

@@ -8,6 +8,7 @@ from typing import Any
 
 import ray
 from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from headgate.engines.base import Slot
 from headgate.engines.ray.wire import Granted, Impossible, Report, Waits
@@ -31,6 +32,7 @@ class Reservations:
     def __init__(self, tell: Callable[[Report], None]) -> None:
         self._tell = tell
         self._groups: dict[str, Any] = {}
+        self._holders: dict[str, list[Any]] = {}
         self._lock = threading.Lock()
 
     def reserve(self, key: str, slots: Mapping[TaskId, Slot], nodes: Mapping[str, Mapping[str, Any]]) -> None:
@@ -54,6 +56,7 @@ class Reservations:
         """Give back what was set aside, or is still waited for."""
         with self._lock:
             group = self._groups.pop(key, None)
+            self._holders.pop(key, None)
         if group is not None:
             remove_placement_group(group)
 
@@ -67,7 +70,9 @@ class Reservations:
         while key in self._groups:
             try:
                 if group.wait(_LOOK_SECONDS):
-                    self._tell(Granted(key))
+                    gpus = self._hold_gpus(key, group, slots)
+                    if key in self._groups:
+                        self._tell(Granted(key, gpus))
                     return
                 waited += _LOOK_SECONDS
                 if waited >= PATIENCE_SECONDS and not told:
@@ -77,6 +82,30 @@ class Reservations:
                 if key in self._groups:
                     self._tell(Impossible(key, f"Ray could not set aside what it takes: {error}"))
                 return
+
+
+    def _hold_gpus(self, key: str, group: Any, slots: Mapping[TaskId, Slot]) -> dict[TaskId, tuple[str, ...]]:
+        """Find out which GPUs of its node each task has: Ray says so to none but an actor that holds them."""
+        found = {}
+        for index, (task, slot) in enumerate(slots.items()):
+            if slot.gpus:
+                where = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
+                holder = _holder().options(num_gpus=slot.gpus, scheduling_strategy=where).remote()
+                with self._lock:
+                    self._holders.setdefault(key, []).append(holder)
+                found[task] = tuple(ray.get(holder.gpus.remote()))
+        return found
+
+
+def _holder() -> Any:
+    """The class of an actor that holds GPUs; it travels by value, as classes do that are made in a function."""
+
+    class HeadgateGpus:
+        def gpus(self) -> list[str]:
+            return [str(id) for id in ray.get_runtime_context().get_accelerator_ids()["GPU"]]
+
+    remote: Any = ray.remote
+    return remote(num_cpus=0)(HeadgateGpus)
 
 
 def _taken(slots: Mapping[TaskId, Slot]) -> dict[str, dict[str, float]]:

@@ -18,7 +18,7 @@ class Settings:
         gpus: Likewise.
         kind: Names of the node's custom resources.
         shared: The node sees the files of the hub's machine under the same paths.
-        speeds: Measured GFLOP/s of a core, by `speed_key`.
+        speeds: Measured GFLOP/s of a core, by `speeds.key`.
         patience_seconds: An agent that hears nothing from the bridge for longer is cut off, and ends.
     """
 

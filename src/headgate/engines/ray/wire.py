@@ -62,7 +62,7 @@ class Open:
         address: Of the cluster's head, HOST:PORT; empty: start one on this machine; `HERE`: the cluster that the bridge
             is a job of.
         shared: The nodes see the files of this machine under the same paths.
-        speeds: Measured GFLOP/s of a core, by `speed_key`; nodes of other kinds are measured.
+        speeds: Measured GFLOP/s of a core, by `speeds.key`; nodes of other kinds are measured.
     """
 
     address: str
@@ -194,7 +194,14 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
+    """A reservation can be used.
+
+    Args:
+        gpus: What Ray calls the GPUs of each task that has some (numbers, or names of parts of one).
+    """
+
     key: str
+    gpus: Mapping[TaskId, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,8 +230,3 @@ class FileAsked:
 
 
 Report = Event | Opened | Refused | Joined | Left | Granted | Waits | Impossible | FileAsked
-
-
-def speed_key(cpu_model: str, cores: float) -> str:
-    """What the measured speed of a core is kept under."""
-    return f"{cpu_model} x {cores:g}"

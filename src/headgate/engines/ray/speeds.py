@@ -1,0 +1,36 @@
+"""What is known of the speed of the cores of a cluster's nodes, kept from one connection to the next."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from headgate.cluster import Node
+
+
+def key(cpu_model: str, cores: float) -> str:
+    """What the measured speed of a core is kept under."""
+    return f"{cpu_model} x {cores:g}"
+
+
+class Speeds:
+    """GFLOP/s of a core by `key`, in a JSON file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def known(self) -> dict[str, float]:
+        """What was measured before; nothing where the file cannot be read."""
+        try:
+            found = json.loads(self._path.read_text())
+        except (OSError, ValueError):
+            return {}
+        return {str(key): float(value) for key, value in found.items()} if isinstance(found, dict) else {}
+
+    def keep(self, nodes: Iterable[Node]) -> None:
+        """Add what nodes measured."""
+        found = {key(node.cpu_model, node.cores): node.core_gflops for node in nodes if node.core_gflops is not None}
+        with contextlib.suppress(OSError):  # they are measured again
+            self._path.write_text(json.dumps(self.known() | found, indent=2) + "\n")
