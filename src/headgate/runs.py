@@ -177,7 +177,8 @@ def find_job(job: str, run: str | None = None) -> tuple[Path, str]:
 
 @dataclass(frozen=True, slots=True)
 class JobSummary:
-    """A job as its run's store has it; times are seconds since the run began."""
+    """A job as its run's store has it; times are seconds since the run began. `expected` is when one that waits for
+    room is expected to start, where that can be predicted."""
 
     run: str
     name: str
@@ -188,6 +189,7 @@ class JobSummary:
     started: float | None
     ended: float | None
     attempt: int
+    expected: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +234,7 @@ def summary(run: Path) -> RunSummary:
                     started=row["started"],
                     ended=row["ended"],
                     attempt=row["attempt"] or 0,
+                    expected=row.get("expected"),  # not in stores of before there was a queue
                 )
             )
         if state == "done":

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 import psutil
 from tests.hub.user import User
@@ -18,6 +21,10 @@ SCRIPT = """
         print(f"epoch {epoch}/2000 loss {1 + 5 / epoch:.4f}", flush=True)
         time.sleep(0.1)
 """
+
+
+def is_told(words: str, job: Mapping[str, Any]) -> bool:
+    return re.fullmatch(words, job["reason"]) is not None
 
 
 def test_jobs_that_do_not_fit_wait_by_priority_and_are_told_for_what(user: User) -> None:
@@ -36,8 +43,9 @@ def test_jobs_that_do_not_fit_wait_by_priority_and_are_told_for_what(user: User)
     expected = r"; expected to start at about \d\d:\d\d"
     told = {"high": f"{memory}{expected}", "low": f"{memory}; 1 before it"}
     for name, words in told.items():
-        waits = user.sees_job(name, lambda job, words=words: re.fullmatch(words, job["reason"]) is not None, run, words)
-        assert waits["state"] == "waiting"
+        assert user.sees_job(name, partial(is_told, words), run, words)["state"] == "waiting"
+    high, low = (user.jobs(run)[name] for name in ("high", "low"))
+    assert high["expected"] > 0 and low["expected"] is None
     assert "which first has" in user.types("status").stdout
     user.touch("first")
     user.sees_state("high", "running")

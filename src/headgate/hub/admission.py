@@ -25,6 +25,7 @@ def tell(ledger: Ledger, ahead: Sequence[Ahead]) -> None:
         reason = _in_words(each, place)
         if live.state == "waiting" and live.reason != reason:
             live.reason = reason
+            live.expected = run.clock() + each.at - time.monotonic() if each.at is not None else None
             run.record_job(live.spec.name)
 
 

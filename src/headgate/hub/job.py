@@ -35,6 +35,7 @@ class LiveJob:
     exit_code: int | None = None
     started: float | None = None
     ended: float | None = None
+    expected: float | None = None  # while it waits for room: when it is expected to start
     plan: str | None = None
     profile: str | None = None
     profile_key: str = ""  # of the script as it was when the job was handed in
@@ -52,7 +53,7 @@ class LiveJob:
 
     def mark(self, state: JobState, reason: str, exit_code: int | None, now: float) -> None:
         """Take note of a new state, at `now` on the run's clock."""
-        self.state, self.reason = state, reason
+        self.state, self.reason, self.expected = state, reason, None
         if exit_code is not None:
             self.exit_code = exit_code
         if state == "running" and self.started is None:

@@ -195,6 +195,7 @@ class LiveRun:
             attempt=job.attempt,
             plan=job.plan,
             profile=job.profile,
+            expected=job.expected,
         )
 
     def record_task(self, task: TaskId, **row: object) -> None:

@@ -39,6 +39,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "attempt INTEGER",
         "plan TEXT",  # JSON of the Plan
         "profile TEXT",  # JSON of the Profile
+        "expected REAL",  # while it waits for room: when it is expected to start
     ),
     "tasks": (
         "id TEXT PRIMARY KEY",  # JOB/ROLE-INDEX
