@@ -99,6 +99,7 @@ class Replanning:
         self._watched: dict[JobId, _Watched] = {}
         self._started: dict[JobId, float] = {}  # of jobs that have not reported yet
         self._start_cost: dict[JobId, float] = {}  # of those that have
+        self._settled: set[JobId] = set()  # of which is known whether they are watched
         self._work: set[asyncio.Task[None]] = set()
 
     def hear(self, event: Event) -> None:
@@ -120,6 +121,7 @@ class Replanning:
         for kept in (self._watched, self._started, self._start_cost):
             for job in [job for job in kept if job.split("/")[0] == run]:
                 del kept[job]
+        self._settled = {job for job in self._settled if job.split("/")[0] != run}
 
     def close(self) -> None:
         """Look no more."""
@@ -165,15 +167,16 @@ class Replanning:
 
     def _watch(self, job: JobId, run: LiveRun, live: LiveJob) -> _Watched | None:
         """Begin to watch a job, where it may ever be moved."""
-        spec = live.spec
-        if spec.plan is not None or spec.moves == 0 or run.submission.mode != "run" or live.profile is None:
+        if live.profile is None or live.current is None or job in self._settled:
+            return None
+        spec, profile = live.spec, store.parse(json.loads(live.profile))
+        self._settled.add(job)
+        if spec.plan is not None or spec.moves == 0 or run.submission.mode != "run" or not tells(profile):
             return None
         try:
-            cluster = self._nodes.cluster(run.submission)
+            if not has_choice(self._nodes.cluster(run.submission), spec):
+                return None
         except HeadgateError:  # a node has just gone
-            return None
-        profile = store.parse(json.loads(live.profile))
-        if not tells(profile) or not has_choice(cluster, spec) or live.current is None:
             return None
         outlook = Outlook(time.monotonic(), goal=spec.progress.goal, rising=spec.progress.rising)
         watched = _Watched(profile, outlook, live.attempt, restart_seconds=self._start_cost.get(job))
