@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import subprocess
@@ -19,11 +18,13 @@ from tests.places import ADDRESS, placed
 
 from headgate.cluster import Place
 from headgate.errors import IsolationError
-from headgate.isolation import container_limits, disks, layout
+from headgate.isolation import container_kills, container_limits, disks, layout
 from headgate.isolation.base import Launch
 from headgate.isolation.container import GROUP as LABEL
 from headgate.isolation.container import OWNER, TASK, ContainerIsolation
+from headgate.isolation.container_box import ContainerBox
 from headgate.isolation.container_daemon import Daemon, Unframer
+from headgate.jobs import Job
 from headgate.shares import UNLIMITED, Share
 from headgate.testing import wait
 from headgate.testing.isolation import RUN, Running
@@ -108,11 +109,14 @@ def test_any_image_will_do(isolation: ContainerIsolation, daemon: str, run: Run,
         run(isolation, absent)
 
 
-def test_frames_are_taken_out_wherever_they_are_cut() -> None:
-    framed = b"\1\0\0\0\0\0\0\5hello" + b"\2\0\0\0\0\0\0\0" + b"\2\0\0\0\0\0\0\6 world"
+def test_lines_of_both_streams_stay_whole_wherever_their_frames_are_cut() -> None:
+    parts = ((1, b"loss "), (2, b"50 %"), (1, b"0.5\nlo"), (2, b"\r60"), (2, b""))
+    framed = b"".join(bytes([stream, 0, 0, 0]) + len(text).to_bytes(4, "big") + text for stream, text in parts)
     for size in range(1, len(framed) + 1):
         frames = Unframer()
-        assert b"".join(frames.feed(framed[i : i + size]) for i in range(0, len(framed), size)) == b"hello world"
+        whole = b"".join(frames.feed(framed[i : i + size]) for i in range(0, len(framed), size))
+        assert (whole, frames.holds) == (b"loss 0.5\n50 %\r", True)
+        assert (frames.rest(), frames.holds) == (b"lo60", False)
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------
@@ -145,9 +149,25 @@ def test_tasks_in_containers_weigh_as_those_in_none(isolation: ContainerIsolatio
     task = run(isolation, launch("echo ready; exec sleep 1000", tmp_path), Share(cpu_weight=300))
     task.said("ready")
     folder = task.box.cgroups["cpu"]
-    assert folder.parent.name == f"headgate-{GROUP}"
+    assert folder.parent.parent.name == f"headgate-{GROUP}"
     name = "cpu.shares" if (folder / "cpu.shares").exists() else "cpu.weight"
-    assert (folder.parent / name).read_text() == (folder / name).read_text()
+    for weight in (300, 50):
+        task.box.apply(Share(cpu_weight=weight))
+        first, *around = ((each / name).read_text() for each in (folder, folder.parent, folder.parent.parent))
+        assert around == [first, first]
+
+
+@pytest.mark.hardware
+def test_over_its_limit_is_told_even_if_its_cgroup_went_unread(
+    isolation: ContainerIsolation, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not os.access(container_kills.LOG, os.R_OK):
+        pytest.skip(f"{container_kills.LOG} cannot be read")
+    monkeypatch.setattr(ContainerBox, "_look", lambda self: None)
+    nurse = "python -I -S -c 'held = b\"x\" * (256 << 20)'; exit 1"
+    end = run(isolation, launch(nurse, tmp_path), Share(memory_bytes=64 * MIB)).ended()
+    assert (end.code, end.over_memory) == (1, True)
+    assert end.reason == "killed: over its memory limit of 64 MiB (peak 64 MiB)"
 
 
 # --- when the daemon, or somebody else, ends it -----------------------------------------------------------------------
@@ -259,6 +279,20 @@ LEARNS = """
 """
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"image": "x"}, "`image`: only containers have it; add `isolation: container`"),
+        ({"isolation": "container", "image": "No Such"}, "`image`: found 'No Such'; give the name of an image"),
+        ({"isolation": "container", "mounts": ("data",)}, "`mounts`: found 'data'; give an absolute path"),
+        ({"isolation": "container", "mounts": "/data"}, "`mounts` is '/data'; expected a list of texts"),
+    ],
+)
+def test_what_makes_no_sense_of_a_container_is_said_of_its_job(fields: dict[str, object], said: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=said):
+        Job(name="a", run="true", **fields)  # type: ignore[arg-type]
+
+
 @pytest.fixture
 def docker_user(user: User, daemon: str) -> User:
     user.variables["DOCKER_HOST"] = daemon
@@ -279,11 +313,11 @@ def test_jobs_run_in_containers_and_say_what_they_learned_or_why_they_ended(dock
         """,
     )
     user.types("run", "jobs.yaml", code=1)
-    jobs = user.jobs()
-    assert (jobs["a"]["state"], jobs["a"]["loss"], jobs["a"]["step"]) == ("done", 0.25, 7)
-    assert "headgate-" in user.log("a")
-    assert jobs["b"]["reason"].startswith("killed: over its memory limit of 64 MiB (peak ")
-    assert "image 'headgate-test:absent' is not on this machine; get it with: docker pull" in jobs["c"]["reason"]
+    a, b, c = (user.sees_job(name, lambda job: job["state"] in ("done", "failed")) for name in "abc")
+    assert (a["state"], a["loss"], a["step"]) == ("done", 0.25, 7)
+    assert any("headgate-" in log.read_text() for log in user.home.glob("runs/*/jobs/a/*.log"))
+    assert b["reason"].startswith("killed: over its memory limit of 64 MiB (peak ")
+    assert "image 'headgate-test:absent' is not on this machine; get it with: docker pull" in c["reason"]
 
 
 def test_what_a_dead_hub_and_guard_left_is_removed_by_the_next_command(docker_user: User, daemon: str) -> None:
@@ -305,13 +339,3 @@ def test_no_daemon_is_one_message(user: User) -> None:
     user.write("a.py", "pass")
     done = user.types("run", "--isolation", "container", "a.py", code=7)
     assert done.message.startswith("no Docker daemon answers at unix:///nowhere/docker.sock")
-    done = user.types("run", "--image", "x", "a.py", code=2)
-    assert done.message == "job 'a': `image`: only containers have it; add `isolation: container`, or leave it out"
-
-
-def test_a_dry_run_shows_what_a_container_sees(user: User) -> None:
-    user.write("a.py", "pass")
-    (entry,) = json.loads(user.types("run", "--isolation", "container", "--dry-run", "--json", "a.py").stdout)
-    assert entry["box"][0].startswith("docker create, image host")
-    assert f"mount {user.folder}, writable" in entry["box"]
-    assert "mount /usr, read-only" in entry["box"]

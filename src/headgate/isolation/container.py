@@ -74,7 +74,7 @@ class ContainerIsolation(Isolation):
         token = secrets.token_hex(8)
         try:
             daemon = self._connected()
-            parent = find_parent(PREFIX + self._group, launch.place, daemon.driver)
+            parent = find_parent(PREFIX + self._group, launch.task.replace("/", ":"), launch.place, daemon.driver)
             labels = {GROUP: self._group, TASK: launch.task, TOKEN: token, OWNER: _owner(os.getpid())}
             try:
                 host = _host_image(daemon) if launch.image == HOST_IMAGE or launch.place is not None else ""
@@ -136,7 +136,7 @@ class ContainerIsolation(Isolation):
 
     def _machine(self, parent: Parent) -> limits.Machine:
         cpu = parent.folders.get("cpu") if self._version == "v1" else None
-        return limits.Machine(self._version, cores_above(cpu / "task") if cpu is not None else float("inf"))
+        return limits.Machine(self._version, cores_above(cpu) if cpu is not None else float("inf"))
 
     def _begin(self, daemon: Daemon, request: Request, output_fd: int) -> Box:
         launch, token = request.launch, request.labels[TOKEN]
@@ -152,10 +152,9 @@ class ContainerIsolation(Isolation):
             except IsolationError as error:
                 raise IsolationError(_why_not(launch, str(error))) from error
             pid, cgroups = self._look(daemon, id, launch.cwd)
-            if request.parent.path is not None and cgroups.folders:
-                cgroups.weigh_group()
+            outer = self._cgroups(request.parent.folders, launch.cwd) if request.parent.path is not None else None
             where = "this machine" if launch.place is None else f"node {launch.place.hostname}"
-            container = Container(daemon, id, token, pid, cgroups, request.machine, request.parent, where)
+            container = Container(daemon, id, token, pid, cgroups, outer, request.machine, request.parent, where)
             output = os.dup(output_fd)
         except BaseException:
             os.close(stream)
@@ -167,8 +166,11 @@ class ContainerIsolation(Isolation):
         pid = int(daemon.state(id)["Pid"])
         found = folders_of(pid, CGROUPS, self._version) if pid else {}
         folders = {name: path for name, path in found.items() if id in path.name}
+        return pid if folders else 0, self._cgroups(folders, cwd)
+
+    def _cgroups(self, folders: Mapping[str, Path], cwd: str) -> Cgroups:
         kind: Callable[..., Cgroups] = CgroupsV1 if self._version == "v1" else CgroupsV2
-        return pid if folders else 0, kind(folders, StandIns(self._cores), disks.number_of(cwd))
+        return kind(folders, StandIns(self._cores), disks.number_of(cwd))
 
 
 def _owner(pid: int) -> str:

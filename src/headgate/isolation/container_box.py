@@ -18,8 +18,10 @@ from headgate.isolation import container_limits as limits
 from headgate.isolation import processes
 from headgate.isolation.base import Box
 from headgate.isolation.box import told_exit
+from headgate.isolation.cgroup_v1 import LIMIT_SLACK_BYTES
 from headgate.isolation.cgroups import KILL_SECONDS, Cgroups, memory_refusal
 from headgate.isolation.container_daemon import Daemon, GoneError, NoAnswerError
+from headgate.isolation.container_kills import killed_in
 from headgate.isolation.container_parents import Parent
 from headgate.isolation.container_watch import Watch
 from headgate.isolation.enclosure import MemoryRecord
@@ -41,8 +43,9 @@ class Container:
         token: Value of the label that it shares with the container that holds its network, where there is one.
         pid: Of its first process, as this machine counts; 0 where it has ended before that could be seen.
         cgroups: Its cgroups, as far as this process can see them.
+        outer: The cgroup that these are in and that outlives them; None: one of Docker's.
         machine: What its limits are reckoned for.
-        parent: What its cgroups are in.
+        parent: What `outer` was found by.
         where: What has run out of memory when it is killed for want of some, below its own limit.
     """
 
@@ -51,6 +54,7 @@ class Container:
     token: str
     pid: int
     cgroups: Cgroups
+    outer: Cgroups | None
     machine: limits.Machine
     parent: Parent
     where: str
@@ -85,6 +89,7 @@ class ContainerBox(Box):
             pidfd = os.pidfd_open(container.pid) if container.pid else None
         except OSError:
             pidfd = None
+        self._weigh()
         self._watch = Watch(task, stream, output, pidfd, self._look, self._ended)
 
     @property
@@ -111,8 +116,8 @@ class ContainerBox(Box):
             lines = [self._limit_disk(share, refused)] if share.disk_bytes_per_second is not None else []
             if isinstance(share.gpu_fraction, float | int):
                 lines.append(f"GPU fraction {share.gpu_fraction:g}: not limited")
-            if share.cpu_weight is not None and self._container.parent.path is not None:
-                self._enclosure.weigh_group()
+            if share.cpu_weight is not None:
+                self._weigh()
             if refused and not self._over:
                 raise IsolationError(f"{self.task}: {'; '.join(refused)}")
             return tuple(filter(None, lines))
@@ -142,13 +147,16 @@ class ContainerBox(Box):
 
     def _limit_disk(self, share: Share, refused: list[str]) -> str:
         """Docker takes no disk rate for a container that runs; its cgroup does, of root."""
-        rate = share.disk_bytes_per_second
-        writes = self._enclosure.writes("disk_bytes_per_second", rate) if rate is not None else ()
+        rate, around = share.disk_bytes_per_second, self._container.outer or self._enclosure
+        folder = next((self.cgroups[name] for name in ("blkio", "io") if name in self.cgroups), None)
+        if folder is None:
+            return "disk rate: it is not limited, since there is no controller for it"
+        writes = around.writes("disk_bytes_per_second", rate) if rate is not None else ()
         if writes is None:
             return "disk rate: it is not limited, since its folder is on no disk of its own"
         try:
             for write in writes:
-                write.path.write_text(write.text)
+                (folder / write.path.name).write_text(write.text)
         except PermissionError:
             return "disk rate: Docker cannot change it while a task runs; only root can"
         except OSError as error:
@@ -202,6 +210,8 @@ class ContainerBox(Box):
             self._watch.close()
             self._closed = True
             self._container.parent.remove()
+            if self._container.outer is not None:
+                self._container.outer.weigh_group()
 
     def record(self) -> dict[str, object]:
         return {
@@ -217,6 +227,12 @@ class ContainerBox(Box):
     @property
     def _over(self) -> bool:
         return self._closed or self._watch.over.is_set() or bool(select.select([self.exit_fd], [], [], 0)[0])
+
+    def _weigh(self) -> None:
+        """Let the cgroups around that of the container weigh as much as those that are in them."""
+        if self._container.outer is not None and self.cgroups:
+            self._enclosure.weigh_group()
+            self._container.outer.weigh_group()
 
     def _look(self) -> None:
         if not self.cgroups:
@@ -241,21 +257,28 @@ class ContainerBox(Box):
         else:
             number = status - 128
             status = -number if number in _SIGNALS else status
-            self._end = told_exit(status, None, self._memory(state), container.where)
+            self._end = told_exit(status, None, self._memory(state, status), container.where)
             if status < 0 and self._watch.cut and self._end.reason is None:
                 self._end = replace(self._end, reason=lost)  # a daemon that was killed ends it when it is back
             elif status == -signal.SIGKILL and not self._killed and self._end.reason is None and self._is_removed():
                 self._end = replace(self._end, reason=REMOVED)
-        self._end = replace(self._end, cpu_seconds=self._cpu_seconds)
+        whole = container.outer.cpu_seconds() if container.outer is not None else None
+        self._end = replace(self._end, cpu_seconds=self._cpu_seconds if whole is None else whole)
 
     def _is_removed(self) -> bool:
         return self._daemon.is_removed(self._container.id, REMOVAL_SECONDS)
 
-    def _memory(self, state: Mapping[str, object]) -> MemoryRecord:
-        """What was counted; where its cgroups went before they could be read, what Docker says of its end."""
-        limit = self._share.memory_bytes
-        if self._used.kills or not state.get("OOMKilled"):
-            return self._used
-        if isinstance(limit, int):
-            return MemoryRecord(peak_bytes=limit, kills=1, limit_bytes=limit, at_limit=True)
-        return replace(self._used, kills=1)
+    def _memory(self, state: Mapping[str, object], status: int) -> MemoryRecord:
+        """What was counted; where its cgroup went before it could be read, what the one around it (under v1 without
+        kills), the kernel's log and Docker say."""
+        limit = self._share.memory_bytes if isinstance(self._share.memory_bytes, int) else None
+        outer, used = self._container.outer, self._used
+        if used.kills or status == 0:
+            return used
+        late = outer.memory() if outer is not None else MemoryRecord()
+        logged, own = killed_in(self._container.id)
+        kills = late.kills or int(logged or bool(state.get("OOMKilled")))
+        known = [record.peak_bytes for record in (used, late) if record.peak_bytes is not None]
+        full = limit is not None and (own or (max(known) >= limit - LIMIT_SLACK_BYTES if known else kills > 0))
+        # Around it, page cache is counted in: of the two the lower is nearer.
+        return MemoryRecord(limit if full and kills else min(known, default=None), kills, limit, full)

@@ -14,11 +14,14 @@ from typing import Any
 from headgate.errors import IsolationError, MissingExtraError
 
 SOCKET = Path("/var/run/docker.sock")
-ANSWER_SECONDS = 60.0
+ANSWER_SECONDS = 30.0
 """How long the daemon may take for an answer: a machine that is out of memory is slow."""
 
 TOKEN = "headgate.token"
 """Label that the containers of one task share, and no others."""
+
+_LINE_BYTES = 1 << 16
+"""A longer line is brought on in parts."""
 
 Config = dict[str, Any]
 """A request as the Docker Engine API has it (`POST /containers/create`)."""
@@ -187,23 +190,43 @@ class Daemon:
 
 class Unframer:
     """Takes a container's output out of its frames: a stream's number, three zeros, the length in four bytes, the
-    text (Docker Engine API, `POST /containers/{id}/attach`)."""
+    text (Docker Engine API, `POST /containers/{id}/attach`).
+
+    The two streams come by two pipes: a line that one of them has begun is kept back, so that the other does not end up
+    in it.
+    """
 
     def __init__(self) -> None:
         self._left = 0
         self._header = b""
+        self._stream = 1
+        self._begun: dict[int, bytes] = {}
+
+    @property
+    def holds(self) -> bool:
+        """Whether a line is kept back that was begun."""
+        return any(self._begun.values())
+
+    def rest(self) -> bytes:
+        """What is kept back: lines that were begun, and are not ended for now."""
+        begun, self._begun = self._begun, {}
+        return b"".join(begun.values())
 
     def feed(self, data: bytes) -> bytes:
-        """What was printed, of both streams in their order."""
+        """The lines that have become whole, of both streams."""
         printed = []
         while data:
             if self._left == 0:
                 wanted = 8 - len(self._header)
                 self._header, data = self._header + data[:wanted], data[wanted:]
                 if len(self._header) == 8:
+                    self._stream = self._header[0]
                     self._left, self._header = int.from_bytes(self._header[4:], "big"), b""
                 continue
-            printed.append(data[: self._left])
+            text = self._begun.get(self._stream, b"") + data[: self._left]
+            whole = len(text) if len(text) > _LINE_BYTES else max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+            printed.append(text[:whole])
+            self._begun[self._stream] = text[whole:]
             self._left, data = max(self._left - len(data), 0), data[self._left :]
         return b"".join(printed)
 

@@ -84,6 +84,7 @@ def _holder(place: Place, image: str, labels: Mapping[str, str], parent: str | N
             "UsernsMode": "host",
             "CapAdd": ["SYS_ADMIN"],
             "LogConfig": {"Type": "none"},
+            "CpuShares": 2,  # the least: it has nothing to do
             **({"CgroupParent": parent} if parent is not None else {}),
         },
     }

@@ -1,5 +1,6 @@
-"""The cgroup that containers are put in, beside the tasks of the same hub that are in none.
+"""The cgroup that a task's containers are put in, beside those of the hub's tasks that are in none.
 
+It outlives them: what was counted of a container is gone with its own cgroup, which the runtime removes at once.
 Docker takes one path for all hierarchies of cgroup v1, whatever this process is called in each.
 """
 
@@ -24,7 +25,7 @@ class Parent:
 
     Args:
         path: As Docker has it, below the root of each hierarchy; None: where Docker puts them by itself.
-        folders: The folder by controller.
+        folders: The folder by controller of this isolation.
         made: Folders that are made on the way and are to be removed again, each before the one that it is in.
     """
 
@@ -39,8 +40,8 @@ class Parent:
                 folder.rmdir()
 
 
-def find_parent(group: str, place: Place | None, driver: str) -> Parent:
-    """The cgroup of a group of boxes, in a place or on the machine as it is.
+def find_parent(group: str, name: str, place: Place | None, driver: str) -> Parent:
+    """The cgroup of a task's containers, in the folder of its group, in a place or on the machine as it is.
 
     Only root can remove it afterwards, and only the driver `cgroupfs` takes any path; otherwise Docker's own is used.
 
@@ -58,24 +59,25 @@ def find_parent(group: str, place: Place | None, driver: str) -> Parent:
         return Parent()
     roots = layout.roots(CGROUPS)
     if place is None:
-        name = "cpu" if "cpu" in roots else "unified"
-        within = {name: found.bases.get(name, roots[name])}
+        first = "cpu" if "cpu" in roots else "unified"
+        within = {first: found.bases.get(first, roots[first])}
     else:
-        within = {name: Path(folder) for name, folder in place.cgroups.items() if name in roots}
+        within = {each: Path(folder) for each, folder in place.cgroups.items() if each in roots}
     # By the hierarchy of the CPU: a hub's weights are to count, and so is a cap of its own.
-    paths = {name: os.path.relpath(folder, roots[name]) for name, folder in within.items()}
+    paths = {each: os.path.relpath(folder, roots[each]) for each, folder in within.items()}
     if len(set(paths.values())) > 1:
         raise IsolationError(
             f"node {place.hostname if place is not None else ''!r}: its cgroups have different paths "
-            f"({', '.join(f'{name}: {path}' for name, path in paths.items())}), and Docker takes one for all; bring "
+            f"({', '.join(f'{each}: {path}' for each, path in paths.items())}), and Docker takes one for all; bring "
             "the lab up from a process that is in the same cgroup of every hierarchy"
         )
-    path = os.path.normpath(f"/{next(iter(paths.values()))}/{group}")
-    folders = {name: Path(f"{root}{path}") for name, root in roots.items()}
-    made = [above for folder in dict.fromkeys(folders.values()) for above in _missing(folder)]
-    return Parent(path, folders, made)
+    path = os.path.normpath(f"/{next(iter(paths.values()))}/{group}/{name}")
+    everywhere = {controller: Path(f"{root}{path}") for controller, root in roots.items()}
+    made = [above for folder in dict.fromkeys(everywhere.values()) for above in _made(folder)]
+    folders = {controller: everywhere[controller] for controller in found.bases if controller in everywhere}
+    return Parent(path, folders or {"unified": everywhere["unified"]}, made)
 
 
-def _missing(folder: Path) -> Sequence[Path]:
-    """The folder, and those above it that are not there yet."""
-    return [folder, *(above for above in folder.parents if not above.exists())]
+def _made(folder: Path) -> Sequence[Path]:
+    """The folder of a task, that of its group, and those above them that are not there yet."""
+    return [folder, folder.parent, *(above for above in folder.parent.parents if not above.exists())]

@@ -12,6 +12,8 @@ from headgate.isolation.container_daemon import Unframer
 
 LOOK_MILLISECONDS = 1000
 """How often what it used is read while it runs: the runtime removes its cgroups right after its end."""
+HOLD_MILLISECONDS = 100
+"""How long a line is waited for that was begun."""
 DRAIN_SECONDS = 10.0
 """How long the rest of its output is waited for after its end."""
 _READ_BYTES = 1 << 16
@@ -80,7 +82,9 @@ class Watch:
         last = time.monotonic() + DRAIN_SECONDS
         streams, looked = True, time.monotonic()
         while lives or (streams and time.monotonic() < last and not self._abandoned.is_set()):
-            ready = {fd for fd, _ in poller.poll(LOOK_MILLISECONDS)}
+            ready = {fd for fd, _ in poller.poll(HOLD_MILLISECONDS if frames.holds else LOOK_MILLISECONDS)}
+            if not ready and frames.holds:
+                self._write(frames.rest())
             if self._pidfd in ready or time.monotonic() - looked >= LOOK_MILLISECONDS / 1000:
                 self._look()
                 looked = time.monotonic()
@@ -98,6 +102,8 @@ class Watch:
                 else:
                     streams, self.cut = False, lives
                     poller.unregister(self._stream)
+
+        self._write(frames.rest())
 
     def _write(self, data: bytes) -> None:
         poller = select.poll()
