@@ -25,7 +25,6 @@ OF_THE_MACHINE = {
     "cli",
     "distributed",
     "engines",
-    "examples",
     "faults",
     "hub",
     "isolation",
@@ -33,12 +32,16 @@ OF_THE_MACHINE = {
     "ray",
     "test_docs.py",
     "test_readme.py",
+    "v2",
 }
 """Tests of hubs, boxes and labs, which look at the machine as a whole and at how its cores are shared: where tests run
 in several processes, one of these runs after another, and what runs beside them has to stand back."""
 
 LONG = {"torch", "keras", "jax"}
 """Folders to begin with beside them."""
+
+LAST = "engines/ray"
+"""One Ray serves all of these: for whoever is free first."""
 
 NICENESS = 19
 
@@ -85,7 +88,11 @@ def end_hub() -> None:
 
 def _part(nodeid: str) -> str:
     """The folder or file of `tests/` that a test belongs to."""
-    return re.split("[/:]", nodeid)[1]
+    return LAST if f"/{LAST}/" in nodeid else re.split("[/:]", nodeid)[1]
+
+
+def _is_of_the_machine(nodeid: str) -> bool:
+    return _part(nodeid) in OF_THE_MACHINE
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -95,20 +102,27 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 
     class TwoHalves(LoadScopeScheduling):  # type: ignore[misc]  # has no types
         def _split_scope(self, nodeid: str) -> str:
-            return "machine" if _part(nodeid) in OF_THE_MACHINE else nodeid
+            return _part(nodeid) if _part(nodeid) == LAST else "machine" if _is_of_the_machine(nodeid) else nodeid
 
+    config.option.loadscopereorder = False
     return TwoHalves(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: _part(item.nodeid) not in LONG)
+        items.sort(key=lambda item: _order(item.nodeid))
+
+
+def _order(nodeid: str) -> int:
+    """Who has begun with others has none of the machine's to come."""
+    if _is_of_the_machine(nodeid):
+        return 0
+    return 3 if _part(nodeid) == LAST else 1 if _part(nodeid) in LONG else 2
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    # The largest part comes first: who has begun with others has none of the machine's to come.
-    beside = "PYTEST_XDIST_WORKER" in os.environ and _part(item.nodeid) not in OF_THE_MACHINE
+    beside = "PYTEST_XDIST_WORKER" in os.environ and not _is_of_the_machine(item.nodeid)
     if beside and (niceness := os.nice(0)) < NICENESS:
         os.nice(NICENESS - niceness)
 

@@ -8,6 +8,7 @@ import pytest
 from tests.distributed.training import BATCH, Training, uneven
 
 
+@pytest.mark.long
 def test_a_killed_worker_costs_its_part_of_a_step_and_a_killed_server_no_sample(training: Training) -> None:
     training.starts("--strategy", "ps", "--workers", "2", waits=("worker-1@10",))
     training.is_at("worker-1", 10)
@@ -38,6 +39,7 @@ def test_a_killed_worker_costs_its_part_of_a_step_and_a_killed_server_no_sample(
     assert seconds == pytest.approx(worker[0][0] + max(server)[0])
 
 
+@pytest.mark.long
 def test_a_node_may_be_cut_off_or_slow_and_workers_come_and_go(training: Training) -> None:
     training.starts("--strategy", "ps", "--workers", "2", script=("--work", "0.002"))
     training.goes_on("worker-1")

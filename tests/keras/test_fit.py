@@ -14,7 +14,9 @@ def results(output: str) -> list[str]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "backend", [name if name == "tensorflow" else pytest.param(name, marks=pytest.mark.long) for name in BACKENDS]
+)
 def test_what_plain_python_comes_to_is_trained_told_and_measured(backend: str, start: Start, plain: Plain) -> None:
     script = start(backend, "4")
     assert results(script.finish()) == results(plain(backend))

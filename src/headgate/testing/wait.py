@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def until(predicate: Callable[[], T], seconds: float = 10.0, what: str = "the condition") -> T:
+def until(predicate: Callable[[], T], seconds: float = 30.0, what: str = "the condition") -> T:
     """The first true value of `predicate`, polled every 10 ms at first, more seldom the longer it takes.
 
     A predicate that asks a command or reads all of /proc would else keep from the CPU what it waits for.

@@ -13,7 +13,7 @@ from headgate.plans import Plan
 @pytest.mark.parametrize(
     ("workers", "servers", "batches", "apart", "encrypt"),
     [
-        (1, 1, None, False, False),
+        pytest.param(1, 1, None, False, False, marks=pytest.mark.long),
         (2, 2, (9, 3), True, True),
         pytest.param(4, 1, None, False, False, marks=pytest.mark.long),
     ],
