@@ -82,7 +82,7 @@ def command(
     said = Layout(**where)
     jobs = _boxed(read(targets, ctx.meta.get("rest", ()), name, cores, memory), isolation, image)
     if said.states_plan and Path(targets[0]).suffix in (".yaml", ".yml"):
-        raise UsageError(f"plans of the jobs of {targets[0]} go into that file, below `plan:`")
+        raise UsageError(f"plans of the jobs of {targets[0]} go into that file, below `plan:`, `allow:` and `moves:`")
     submission = api.submission([said.applied(job) for job in jobs], **said.place().fields())
     if dry_run:
         from headgate.cli.dry_run import show
