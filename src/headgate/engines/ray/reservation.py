@@ -83,7 +83,6 @@ class Reservations:
                     self._tell(Impossible(key, f"Ray could not set aside what it takes: {error}"))
                 return
 
-
     def _hold_gpus(self, key: str, group: Any, slots: Mapping[TaskId, Slot]) -> dict[TaskId, tuple[str, ...]]:
         """Find out which GPUs of its node each task has: Ray says so to none but an actor that holds them."""
         found = {}
