@@ -35,7 +35,12 @@ def test_the_plain_script_never_mentions_headgate() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param("cnn", marks=pytest.mark.long), pytest.param("vae", marks=pytest.mark.long), "charlm", "plain"],
+    [
+        pytest.param("cnn", marks=pytest.mark.long),
+        pytest.param("vae", marks=pytest.mark.long),
+        pytest.param("charlm", marks=pytest.mark.long),
+        "plain",
+    ],
 )
 def test_each_runs_under_plain_python_and_its_seed_repeats_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

@@ -73,6 +73,7 @@ def test_two_workers_go_on_from_the_last_checkpoint_when_one_is_killed(user: Use
     assert [note for note in events(user, "note") if "gone in the middle" not in note] == []
 
 
+@pytest.mark.long
 def test_a_stopped_run_goes_on_where_it_was(user: User) -> None:
     user.types("run", "--detach", EXAMPLE, "--", "--epochs", "1000000")
     wait.until(lambda: (user.stands("jax_digits", None) or {}).get("step"), SECONDS, "the first steps")

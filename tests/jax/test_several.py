@@ -63,6 +63,7 @@ def test_comes_to_what_one_process_comes_to(workers: int, alone: Path, tmp_path:
     assert far(tmp_path / "result.npz", alone) == {}
 
 
+@pytest.mark.long
 def test_all_stop_at_the_same_step_and_go_on_as_another_number_of_workers(alone: Path, tmp_path: Path) -> None:
     (tmp_path / "first").mkdir()
     (tmp_path / "first" / "hold").touch()

@@ -45,7 +45,7 @@ def test_what_plain_python_comes_to_is_trained_told_and_measured(backend: str, s
         pytest.param("tensorflow", 12, (), marks=pytest.mark.long),
         ("tensorflow", 12, ("pipeline",)),
         pytest.param("jax", 12, (), marks=pytest.mark.long),
-        ("jax", 10, ()),
+        pytest.param("jax", 10, (), marks=pytest.mark.long),
         pytest.param("torch", 12, (), marks=pytest.mark.long),
     ],
 )

@@ -90,6 +90,7 @@ def test_workers_on_two_nodes_learn_together(user: Somebody) -> None:
         assert {"node:b", "node:c"} <= used
 
 
+@pytest.mark.long
 def test_ctrl_c_brings_a_checkpoint_back_and_a_resume_goes_on_from_it_on_another_node(user: Somebody) -> None:
     user.write("learns.py", LEARNS)
     before = user.all_runs()

@@ -43,6 +43,7 @@ def test_a_worker_that_is_killed_joins_the_others_again_and_a_killed_agent_takes
     wait.until(lambda: not hill.left(), 60, "nothing is left on the nodes")
 
 
+@pytest.mark.long
 def test_a_raylet_that_is_killed_is_a_node_that_is_gone_and_another_one_is_used_by_the_next_run(
     user: Somebody, hill: Hill
 ) -> None:

@@ -103,7 +103,7 @@ def test_the_disk_rate_holds(isolation: ProcessIsolation, tmp_path: Path) -> Non
     with open(reading) as output:
         seconds = float(output.readline().split()[1])
     box.close()
-    assert 1.5 <= seconds <= 6
+    assert seconds >= 1.5  # how much more is the host's disk, for which the clock of an emulated machine does not wait
 
 
 @pytest.fixture

@@ -255,6 +255,7 @@ def test_a_checkpoint_of_any_strategy_is_resumed_under_any_other(tmp_path: Path)
     assert compare(tmp_path, case) == {}
 
 
+@pytest.mark.long
 def test_a_worker_that_joins_takes_part_in_the_steps_of_tables(tmp_path: Path) -> None:
     case = "adagrad-double"
     alone(tmp_path, case)
