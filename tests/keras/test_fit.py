@@ -79,6 +79,7 @@ def test_a_profile_times_parts_of_batches_and_ends_the_script(start: Start) -> N
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.long
 def test_what_was_saved_over_one_back_end_resumes_over_another(start: Start) -> None:
     stopped = start("tensorflow", "4@12")
     stopped.listener.wait_for("waiting", seconds=200)
