@@ -76,15 +76,7 @@ def run(place: Place) -> Iterator[Run]:
         place: Place = place,
         cwd: Path = HERE,
     ) -> Running:
-        reading, writing = os.pipe()
-        try:
-            box = isolation.start(replace(_launch(argv, place), cwd=str(cwd)), share, writing)
-        except BaseException:
-            os.close(reading)
-            raise
-        finally:
-            os.close(writing)
-        running.append(Running(box, reading))
+        running.append(Running.start(isolation, replace(_launch(argv, place), cwd=str(cwd)), share))
         return running[-1]
 
     yield start

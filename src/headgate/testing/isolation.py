@@ -62,6 +62,18 @@ class Running:
         self._fd = output_fd
         self._text = ""
 
+    @classmethod
+    def start(cls, isolation: Isolation, launch: Launch, share: Share) -> Running:
+        """Start a task whose output can be read here."""
+        reading, writing = os.pipe()
+        try:
+            return cls(isolation.start(launch, share, writing), reading)
+        except BaseException:
+            os.close(reading)
+            raise
+        finally:
+            os.close(writing)
+
     def said(self, word: str, seconds: float = 20.0) -> str:
         """The rest of the line that begins with `word`, waited for.
 
@@ -189,15 +201,7 @@ class IsolationContract:
         return Launch(task=task, argv=argv, env=env, cwd=os.getcwd(), threads=1, place=self.place)
 
     def run(self, launch: Launch, share: Share = Share()) -> Running:  # noqa: B008 — it is frozen
-        reading, writing = os.pipe()
-        try:
-            box = self.tested.start(launch, share, writing)
-        except BaseException:
-            os.close(reading)
-            raise
-        finally:
-            os.close(writing)
-        running = Running(box, reading)
+        running = Running.start(self.tested, launch, share)
         self._running.append(running)
         return running
 

@@ -47,15 +47,7 @@ def run() -> Iterator[Run]:
     running: list[Running] = []
 
     def start(isolation: ContainerIsolation, launch: Launch, share: Share = NOTHING) -> Running:
-        reading, writing = os.pipe()
-        try:
-            box = isolation.start(launch, share, writing)
-        except BaseException:
-            os.close(reading)
-            raise
-        finally:
-            os.close(writing)
-        running.append(Running(box, reading))
+        running.append(Running.start(isolation, launch, share))
         return running[-1]
 
     yield start

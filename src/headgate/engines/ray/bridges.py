@@ -127,9 +127,10 @@ class Submitted(Bridge):
                 self.kill()
                 raise
         packed = files.pack(Path(headgate.__file__).parent)
-        connection.sendall(hmac.new(key, packed, hashlib.sha256).digest() + struct.pack("!Q", len(packed)))
-        connection.sendall(packed)
         self.pipe = Pipe(connection, key, "hub")
+        with contextlib.suppress(OSError):  # whoever hung up says so when it is asked
+            connection.sendall(hmac.new(key, packed, hashlib.sha256).digest() + struct.pack("!Q", len(packed)))
+            connection.sendall(packed)
 
     def wait(self) -> str:
         with contextlib.suppress(HeadgateError):

@@ -12,6 +12,7 @@ import threading
 from headgate.engines.ray.wire import Report, Request
 
 _HEADER = struct.Struct("!Q")
+_IDLE_SECONDS = 20
 _MAC_BYTES = hashlib.sha256().digest_size
 
 
@@ -31,6 +32,8 @@ class Pipe:
         other = "bridge" if side == "hub" else "hub"
         self._seal = _Seal(key, side) if key else None
         self._check = _Seal(key, other) if key else None
+        if key:
+            _notice_silence(connection)
 
     def send(self, what: Request | Report) -> None:
         """Send an object; what is sent to an end that is gone is lost."""
@@ -69,6 +72,16 @@ class Pipe:
                 return None
             view = view[got:]
         return bytes(data)
+
+
+def _notice_silence(connection: socket.socket) -> None:
+    """Have TCP give up on an end whose machine or network is gone, which says no goodbye, within a minute."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if connection.family in (socket.AF_INET, socket.AF_INET6):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE_SECONDS)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _IDLE_SECONDS // 2)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 3000 * _IDLE_SECONDS)
 
 
 class _Seal:
