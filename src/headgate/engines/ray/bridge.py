@@ -1,4 +1,4 @@
-"""The bridge: the process that is connected to Ray, started by the hub or, as a job of its own, by Ray; gone with the hub."""
+"""The bridge: the process that is connected to Ray, started by the hub, or by Ray as a job; gone with the hub."""
 
 from __future__ import annotations
 
