@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import IsolationError
-from headgate.isolation.container_daemon import Daemon, default_url
+from headgate.isolation.container.daemon import Daemon, default_url
 from headgate.testing.wait import until
 
 SECONDS = 60.0

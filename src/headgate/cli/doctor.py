@@ -60,7 +60,7 @@ def _engines() -> list[str]:
 
 def _containers() -> str:
     """The Docker Engine that `isolation: container` would use, or why there is none."""
-    from headgate.isolation.container_daemon import Daemon, default_url
+    from headgate.isolation.container.daemon import Daemon, default_url
 
     try:
         daemon = Daemon(default_url())

@@ -77,8 +77,8 @@ def command(
              headgate run train.py --engine ray --address 10.0.0.1:6379
              headgate run train.py --isolation container --image pytorch/pytorch
 
-    Exit codes: 0 every job is done, 1 one is not, 2 bad input, 3 a part is not installed, 4 no place to write, 6 no hub,
-    130 interrupted.
+    Exit codes: 0 every job is done, 1 one is not, 2 bad input, 3 a part is missing, 4 no place to write, 6 no hub, 130
+    interrupted.
     """
     said = Layout(**where)
     jobs = _boxed(read(targets, ctx.meta.get("rest", ()), name, cores, memory), isolation, image)

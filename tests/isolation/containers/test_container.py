@@ -19,12 +19,13 @@ from tests.places import ADDRESS, placed
 
 from headgate.cluster import Place
 from headgate.errors import IsolationError
-from headgate.isolation import container_kills, container_limits, disks, layout, make
+from headgate.isolation import disks, layout, make
 from headgate.isolation.base import Launch
-from headgate.isolation.container import GROUP as LABEL
-from headgate.isolation.container import OWNER, TASK, ContainerIsolation
-from headgate.isolation.container_box import ContainerBox
-from headgate.isolation.container_daemon import Daemon, Unframer
+from headgate.isolation.container import kills, limits
+from headgate.isolation.container.box import ContainerBox
+from headgate.isolation.container.daemon import Daemon, Unframer
+from headgate.isolation.container.isolation import GROUP as LABEL
+from headgate.isolation.container.isolation import OWNER, TASK, ContainerIsolation
 from headgate.jobs import Job
 from headgate.shares import UNLIMITED, Share
 from headgate.testing import wait
@@ -116,9 +117,9 @@ def test_lines_of_both_streams_stay_whole_wherever_their_frames_are_cut() -> Non
 
 
 def test_under_v2_a_weight_survives_what_docker_makes_of_it() -> None:
-    machine = container_limits.Machine("v2", 4.0)
+    machine = limits.Machine("v2", 4.0)
     for weight in (1, 50, 100, 10_000):
-        shares = container_limits.settings(Share(cpu_weight=weight), machine)["CpuShares"]
+        shares = limits.settings(Share(cpu_weight=weight), machine)["CpuShares"]
         assert 1 + (shares - 2) * 9999 // 262_142 == pytest.approx(weight, abs=1)
 
 
@@ -154,8 +155,8 @@ def test_tasks_in_containers_weigh_as_those_in_none(isolation: ContainerIsolatio
 def test_over_its_limit_is_told_even_if_its_cgroup_went_unread(
     isolation: ContainerIsolation, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not os.access(container_kills.LOG, os.R_OK):
-        pytest.skip(f"{container_kills.LOG} cannot be read")
+    if not os.access(kills.LOG, os.R_OK):
+        pytest.skip(f"{kills.LOG} cannot be read")
     monkeypatch.setattr(ContainerBox, "_look", lambda self: None)
     nurse = "python -I -S -c 'held = b\"x\" * (256 << 20)'; exit 1"
     end = run(isolation, launch(nurse, tmp_path), Share(memory_bytes=64 * MIB)).ended()

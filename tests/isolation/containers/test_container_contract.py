@@ -7,9 +7,9 @@ import os
 import pytest
 
 from headgate.isolation.base import Isolation
-from headgate.isolation.container import GROUP as LABEL
 from headgate.isolation.container import ContainerIsolation
-from headgate.isolation.container_daemon import Daemon
+from headgate.isolation.container.daemon import Daemon
+from headgate.isolation.container.isolation import GROUP as LABEL
 from headgate.testing.isolation import IsolationContract
 from headgate.testing.wait import until
 

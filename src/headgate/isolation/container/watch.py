@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from headgate.isolation.container_daemon import Unframer
+from headgate.isolation.container.daemon import Unframer
 
 LOOK_MILLISECONDS = 1000
 """How often what it used is read while it runs: the runtime removes its cgroups right after its end."""

@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headgate.isolation import container_files as files
-from headgate.isolation import container_limits as limits
 from headgate.isolation import disks
 from headgate.isolation.base import HOST_IMAGE, Launch
 from headgate.isolation.cgroup_v1 import THROTTLES, rates
-from headgate.isolation.container_daemon import Config
-from headgate.isolation.container_network import MACHINE, Network
-from headgate.isolation.container_parents import Parent
+from headgate.isolation.container import files, limits
+from headgate.isolation.container.daemon import Config
+from headgate.isolation.container.network import MACHINE, Network
+from headgate.isolation.container.parents import Parent
 from headgate.shares import Share, Unlimited
 
 _SHOWN = (

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from headgate.cluster import Place
 from headgate.errors import IsolationError
-from headgate.isolation import container_files as files
-from headgate.isolation.container_daemon import TOKEN, Daemon
+from headgate.isolation.container import files
+from headgate.isolation.container.daemon import TOKEN, Daemon
 
 ENTER_SECONDS = 10.0
 

@@ -17,19 +17,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from headgate.errors import IsolationError
-from headgate.isolation import container_files as files
-from headgate.isolation import container_limits as limits
 from headgate.isolation import disks, processes
 from headgate.isolation.base import HOST_IMAGE, Box, Isolation, Launch
 from headgate.isolation.census import TAG
 from headgate.isolation.cgroup_v1 import CgroupsV1, cores_above
 from headgate.isolation.cgroup_v2 import CgroupsV2
 from headgate.isolation.cgroups import Cgroups
-from headgate.isolation.container_box import Container, ContainerBox
-from headgate.isolation.container_daemon import TOKEN, Daemon, GoneError, default_url
-from headgate.isolation.container_network import Network
-from headgate.isolation.container_parents import CGROUPS, Parent, find_parent
-from headgate.isolation.container_request import Request
+from headgate.isolation.container import files, limits
+from headgate.isolation.container.box import Container, ContainerBox
+from headgate.isolation.container.daemon import TOKEN, Daemon, GoneError, default_url
+from headgate.isolation.container.network import Network
+from headgate.isolation.container.parents import CGROUPS, Parent, find_parent
+from headgate.isolation.container.request import Request
 from headgate.isolation.layout import Mode, folders_of
 from headgate.isolation.process import GROUP_PATTERN, PREFIX
 from headgate.isolation.spawning import find_program

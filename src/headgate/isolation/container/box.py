@@ -14,16 +14,16 @@ from pathlib import Path
 
 from headgate.errors import IsolationError
 from headgate.events import Exit, TaskId
-from headgate.isolation import container_limits as limits
 from headgate.isolation import processes
 from headgate.isolation.base import Box
 from headgate.isolation.box import told_exit
 from headgate.isolation.cgroup_v1 import LIMIT_SLACK_BYTES
 from headgate.isolation.cgroups import KILL_SECONDS, Cgroups, memory_refusal
-from headgate.isolation.container_daemon import Daemon, GoneError, NoAnswerError
-from headgate.isolation.container_kills import killed_in
-from headgate.isolation.container_parents import Parent
-from headgate.isolation.container_watch import Watch
+from headgate.isolation.container import limits
+from headgate.isolation.container.daemon import Daemon, GoneError, NoAnswerError
+from headgate.isolation.container.kills import killed_in
+from headgate.isolation.container.parents import Parent
+from headgate.isolation.container.watch import Watch
 from headgate.isolation.enclosure import MemoryRecord
 from headgate.shares import Share, Unlimited
 
