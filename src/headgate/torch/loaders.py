@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Optional, Protocol
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
@@ -21,6 +21,9 @@ from headgate.torch.dealing import Hand, Pass
 from headgate.torch.iteration import Iteration
 from headgate.torch.shards import ShardingSampler, Sharing
 from headgate.torch.watching import MARK, OpenIterator, SkippingSampler, attributes_of, cannot_rejoin, watched
+
+Position = tuple[Optional[int], Optional[int], list[dict[str, Any]]]
+"""Epoch; batches of it that are done, None where a resume has to start it again; positions of the loaders."""
 
 
 class Watcher(Protocol):
@@ -121,6 +124,27 @@ class Loaders:
                 }
             )
         return positions
+
+    def position(self, epoch: int | None, anchor: Iteration | None, note: Callable[[str], None]) -> Position:
+        """Where the script is in the middle of an epoch; after the last step of `anchor`, where that can be said.
+
+        Args:
+            epoch: Which; None: the script does not count them.
+            anchor: The iteration whose step was the last; None: it is not known.
+            note: Told why it cannot be said.
+        """
+        if epoch is None:
+            note("the script does not use headgate.torch.epochs: a resume starts its epochs again")
+            return None, None, []
+        if anchor is None:
+            note("no step boundary came in time: a resume starts the epoch again")
+            return epoch, None, []
+        loaders = self.snapshot(anchor)
+        if loaders is None:
+            reasons = "; ".join(state.cannot_rejoin for state in self.states if state.cannot_rejoin)
+            note(f"{reasons}: a resume starts the epoch again")
+            return epoch, None, []
+        return epoch, anchor.position(True)["done"], loaders
 
     def arm(
         self, positions: Sequence[dict[str, Any]], resume_rng: rng.RngState | None, inside: bool, start: int = 0

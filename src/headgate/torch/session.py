@@ -11,7 +11,7 @@ import atexit
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ from headgate.torch import batches, checkpoints
 from headgate.torch.backend import Movement
 from headgate.torch.distributed import Worker, plan_of, state_to_join
 from headgate.torch.iteration import Iteration
-from headgate.torch.loaders import Loaders
+from headgate.torch.loaders import Loaders, Position
 from headgate.torch.measuring import Measuring, numbers
 from headgate.torch.orders import AgreedOrders
 from headgate.torch.reduce import Exchange
@@ -33,8 +33,6 @@ from headgate.torch.trained import Trained
 PATIENCE_SECONDS = 3.0
 """How long an order waits for a step boundary before any report or fetch has to do, at the cost of the position."""
 _FLUSH_SECONDS = 2.0
-_Position = tuple[Optional[int], Optional[int], list[dict[str, Any]]]
-"""Epoch; batches of it that are done, None where a resume has to start it again; positions of the loaders."""
 
 
 class Session:
@@ -343,24 +341,9 @@ class Session:
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
     def _save_in_epoch(self, why: str, anchor: Iteration | None) -> None:
-        self._save(why, lambda: self._position(anchor))
+        self._save(why, lambda: self._loaders.position(self._epoch, anchor, self.note))
 
-    def _position(self, anchor: Iteration | None) -> _Position:
-        """Where the script is in the middle of an epoch; after the last step of `anchor`, where that can be said."""
-        if self._epoch is None:
-            self.note("the script does not use headgate.torch.epochs: a resume starts its epochs again")
-            return None, None, []
-        if anchor is None:
-            self.note("no step boundary came in time: a resume starts the epoch again")
-            return self._epoch, None, []
-        loaders = self._loaders.snapshot(anchor)
-        if loaders is None:
-            reasons = "; ".join(state.cannot_rejoin for state in self._loaders.states if state.cannot_rejoin)
-            self.note(f"{reasons}: a resume starts the epoch again")
-            return self._epoch, None, []
-        return self._epoch, anchor.position(True)["done"], loaders
-
-    def _save(self, why: str, position: Callable[[], _Position]) -> None:
+    def _save(self, why: str, position: Callable[[], Position]) -> None:
         self._progress.flush()
         if self._ended or self._profiling or not self._trained.models:
             return
