@@ -173,11 +173,16 @@ def test_a_program_and_limits_on_the_command_line(user: User) -> None:
             ("a.py", "--policy", "fair"),
             "no policy 'fair'; expected one of equal, flowcon, headgate, ",
         ),
+        (
+            ("jaxed.py", "--strategy", "ps", "--workers", "2", "--servers", "1"),
+            "job 'jaxed': its script uses headgate.jax, and JAX has no parameter servers; run with --strategy",
+        ),
     ],
 )
 def test_what_cannot_be_started_is_one_message(words: tuple[str, ...], says: str, user: User) -> None:
     for name in ("a.py", "a.yaml", "notes.txt"):
         user.write(name, "")
+    user.write("jaxed.py", "import headgate.jax as hg\n")
     assert says in user.types("run", *words, "--dry-run", code=2).message
 
 

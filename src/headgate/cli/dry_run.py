@@ -15,6 +15,7 @@ import click
 from headgate import events, isolation, policies, runs
 from headgate.cluster import Cluster, Node
 from headgate.controller import Controller
+from headgate.engines import scripts
 from headgate.engines.base import LOCAL
 from headgate.engines.launch import inject, launch
 from headgate.errors import UsageError
@@ -32,6 +33,8 @@ def plans(submission: Submission, cluster: Cluster, here: Node, home: Path) -> d
     Raises:
         UsageError: One can run nowhere.
     """
+    for job in submission.jobs:
+        scripts.check(job, {**submission.environment, **job.env})
     asked = [Asked(job, store.load(home / "profiles", store.key(job, here))) for job in submission.jobs]
     if submission.cluster:
         cluster = calibrated(submission.cluster, cluster, here, home)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -12,6 +11,7 @@ from typing import Literal
 
 import headgate
 from headgate.cluster import Place
+from headgate.engines.scripts import libraries
 from headgate.errors import StorageError, UsageError
 from headgate.events import Checkpoint, TaskId
 from headgate.isolation.base import HOST_IMAGE, Launch
@@ -19,8 +19,6 @@ from headgate.jobs import WRITABLE, Job
 
 Role = Literal["worker", "server"]
 
-_JOINS = re.compile(rb"^\s*(import|from)\s+headgate\.torch\b", re.MULTILINE)
-_JOINS_KERAS = re.compile(rb"^\s*(import|from)\s+headgate\.keras\b", re.MULTILINE)
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_MAX_THREADS")
 
 
@@ -64,7 +62,7 @@ def server_command(python: str, script: Path | None = None) -> tuple[str, ...]:
         python: The interpreter of the job's script.
         script: The script, where there is one.
     """
-    keras = script is not None and _imports(script, _JOINS_KERAS)
+    keras = script is not None and "keras" in libraries(script)
     return (python, "-m", "headgate.keras.server" if keras else "headgate.torch.ps")
 
 
@@ -93,14 +91,7 @@ def transport(injected: Path) -> Path:
 
 def _sees_to_spinning(job: Job) -> bool:
     """Whether the job's script tells its threads how to wait, as `headgate.torch` does by whether it is alone."""
-    return job.script is not None and _imports(Path(job.workdir, job.script), _JOINS)
-
-
-def _imports(script: Path, pattern: re.Pattern[bytes]) -> bool:
-    try:
-        return pattern.search(script.read_bytes()) is not None
-    except OSError:
-        return False
+    return job.script is not None and "torch" in libraries(Path(job.workdir, job.script))
 
 
 def _link(link: Path, target: Path) -> None:

@@ -109,9 +109,10 @@ class Attempt:
         self._peers.start(name, node, address, joins)
         self._tell()
 
-    def connect(self, name: str) -> None:
-        """A task said hello."""
+    def connect(self, name: str, framework: str = "") -> None:
+        """A task said hello, and what it trains or serves with."""
         self._connected.add(name)
+        self._peers.meet(name, framework)
         self._met = self._met or name.startswith("worker-")
         task = self.tasks[name]
         self._send(f"{self._job}/{name}", {**self._peers.welcome(name, task.threads), "spin": task.spin})

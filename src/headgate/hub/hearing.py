@@ -101,8 +101,9 @@ class Hearing(Listener):
             match message["type"]:
                 case "hello":
                     run.note_seed(job, message.get("seed"))
-                    attempt.connect(name)
-                    self._step(events.TaskConnected(task, str(message.get("framework"))))
+                    framework = str(message.get("framework") or "")
+                    attempt.connect(name, framework)
+                    self._step(events.TaskConnected(task, framework))
                 case "listening":
                     attempt.listen(name, [str(each) for each in message["endpoints"]])
                 case "gpus":

@@ -14,6 +14,7 @@ from headgate import events, isolation, runs
 from headgate.cluster import Node
 from headgate.controller import Controller, Queue
 from headgate.controller.orders import FifoOrder
+from headgate.engines import scripts
 from headgate.engines.base import LOCAL, Engine
 from headgate.engines.launch import command, inject
 from headgate.errors import HeadgateError, UsageError
@@ -132,7 +133,9 @@ class LiveHub:
         for job in submission.jobs:  # so that what can be known now is one message now, and not a failed job later
             candidates(cluster, job)
             keys[job.name] = profiles.key(job, self._node)
-            command(job, {**submission.environment, **job.env}.get("PATH"))
+            environment = {**submission.environment, **job.env}
+            command(job, environment.get("PATH"))
+            scripts.check(job, environment)
         inject(self._home / "inject")
         run = LiveRun(submission, recorded, self.policy, time.monotonic(), self._ledger.trouble)
         await asyncio.to_thread(run.confirm)

@@ -16,6 +16,7 @@ class _Member:
     node: str
     address: str
     life: int = 0
+    framework: str = ""
     endpoints: Sequence[str] | None = None
     active: bool = True
     leaving: bool = False
@@ -55,6 +56,12 @@ class Peers:
         life = self._members[name].life if name in self._members else 0
         self._members[name] = _Member(node, address, life + 1, active=not joins, here=True)
         self._view += 1
+
+    def meet(self, name: str, framework: str) -> None:
+        """A task said hello, and what it trains or serves with: `torch`, `keras` or `jax`."""
+        if self._members[name].framework != framework:
+            self._members[name].framework = framework
+            self._view += 1
 
     def listen(self, name: str, endpoints: Sequence[str]) -> None:
         """A task said where it listens."""
@@ -100,6 +107,7 @@ class Peers:
                 "node": member.node,
                 "address": member.address,
                 "life": member.life,
+                "framework": member.framework,
                 "active": member.active,
                 "leaving": member.leaving,
                 "endpoints": member.endpoints,

@@ -59,6 +59,7 @@ def wait_for_all(channel: Channel, plan: Mapping[str, Any]) -> dict[str, list[st
     Raises:
         Stop: This task was asked to end meanwhile.
         PeerLost: Not all tasks started.
+        PlanError: The servers are another library's.
     """
     workers, servers = range(int(plan["workers"])), range(int(plan["servers"]))
 
@@ -74,7 +75,23 @@ def wait_for_all(channel: Channel, plan: Mapping[str, Any]) -> dict[str, list[st
         if channel.stopping:
             raise Stop
         raise PeerLost("not all tasks of the job started in time")
+    _check_servers(channel.peers.get("members", ()))
     return found()
+
+
+def _check_servers(members: Sequence[Mapping[str, Any]]) -> None:
+    """Whether the job's servers are TensorFlow's.
+
+    Raises:
+        PlanError: They are not: the engine takes the job for one of another library.
+    """
+    others = {m.get("framework") for m in members if m["role"] == "server"} - {"keras", "", None}
+    if others:
+        raise PlanError(
+            f"this script trains with headgate.keras, and its job's servers were started as those of headgate."
+            f"{', '.join(map(str, others))}: its library is read from the file that `script:` names; import "
+            "headgate.keras in that file, or run with --strategy allreduce"
+        )
 
 
 def describe(cluster: Mapping[str, Sequence[str]], job: str, index: int) -> None:

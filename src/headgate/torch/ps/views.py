@@ -44,11 +44,20 @@ class View:
 
     @classmethod
     def read(cls, message: Mapping[str, Any]) -> View:
-        """The view in a `peers` message; the empty one if there is none in it."""
+        """The view in a `peers` message; the empty one if there is none in it.
+
+        Raises:
+            RuntimeError: The servers are another library's.
+        """
         if not message:
             return cls()
         roles: dict[str, dict[int, Member]] = {"worker": {}, "server": {}}
         for entry in message["members"]:
+            if entry["role"] == "server" and entry.get("framework") not in ("torch", "", None):
+                raise RuntimeError(
+                    "this script trains with headgate.torch, and its job's servers were started as those of headgate."
+                    f"{entry['framework']}, which the file that `script:` names imports as well; leave that import out"
+                )
             endpoint = (entry["endpoints"] or [""])[0]
             leaving = bool(entry.get("leaving"))
             member = Member(entry["index"], entry["node"], entry["life"], entry["active"], endpoint, leaving)

@@ -1,0 +1,104 @@
+"""What can be told of a job's script before it is started: which of Headgate's libraries it trains with, and whether
+that one can do what the job's plan says."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from headgate.errors import UsageError
+from headgate.jobs import Job
+from headgate.plans import Plan
+
+LIBRARIES = frozenset({"torch", "keras", "jax"})
+
+
+def libraries(script: Path) -> frozenset[str]:
+    """Those of `headgate.torch`, `.keras` and `.jax` that a script imports, wherever in it; none where it cannot be
+    read."""
+    return frozenset(_imports(script)[0])
+
+
+def library(script: Path) -> str | None:
+    """The library that a script trains with, where that is plain to see: it always imports this one, and no other."""
+    anywhere, always = _imports(script)
+    return anywhere[0] if len(anywhere) == 1 and anywhere == always else None
+
+
+def check(job: Job, environment: Mapping[str, str]) -> None:
+    """Whether the library of a job's script can do what the job's plan says, as far as that is plain to see.
+
+    Args:
+        job: One with absolute paths.
+        environment: That its tasks will have.
+
+    Raises:
+        UsageError: It cannot; the message says why, and what works.
+    """
+    if job.plan is None or job.plan.strategy == "single" or job.script is None:
+        return
+    script = Path(job.workdir, job.script)
+    found = library(script)
+    backend = ""
+    if found == "keras" and job.plan.tasks > 1 and not _settles_backend(script):
+        backend = "tensorflow" if environment.get("TF_USE_LEGACY_KERAS") else environment.get("KERAS_BACKEND", "")
+    for reason, cure in _against(found, backend, job.plan):
+        raise UsageError(f"job {job.name!r}: {reason}; {cure}")
+
+
+def _against(library: str | None, backend: str, plan: Plan) -> Iterator[tuple[str, str]]:
+    """What a library cannot do of a plan, and what works instead."""
+    ps, allreduce = plan.strategy == "ps", f"run with --strategy allreduce --workers {plan.workers}"
+    if library == "jax" and ps:
+        yield "its script uses headgate.jax, and JAX has no parameter servers", allreduce
+    if library == "keras" and backend == "torch":
+        cure = f"set KERAS_BACKEND=jax and {allreduce}, or write the loop in PyTorch with headgate.torch"
+        yield "its script uses headgate.keras, and Keras over torch trains in one task", cure
+    if library == "keras" and ps and backend == "jax":
+        yield "its script uses headgate.keras over JAX, which has no parameter servers", f"{allreduce}, or TensorFlow"
+    if library == "keras" and ps and plan.synchronous:
+        reason = "its script uses headgate.keras, and workers of TensorFlow's parameter servers do not wait for another"
+        yield reason, f"allow that with --async, or {allreduce}"
+    if library == "keras" and ps and plan.staleness is not None:
+        reason = "its script uses headgate.keras, and TensorFlow's parameter servers do not bound how far workers are"
+        yield f"{reason} apart", "leave --staleness out"
+    if library in ("keras", "jax") and isinstance(plan.batch_per_worker, tuple):
+        reason = f"its script uses headgate.{library}, which gives all workers equal parts of a batch"
+        yield reason, "leave `batch_per_worker` out of the plan"
+
+
+def _settles_backend(script: Path) -> bool:
+    """Whether a script may say by itself what Keras computes with."""
+    text = script.read_text(errors="replace")
+    return "KERAS_BACKEND" in text or "TF_USE_LEGACY_KERAS" in text
+
+
+def _imports(script: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The libraries that a script imports anywhere, and those that it imports whatever else happens."""
+    try:
+        return _parsed(script.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return (), ()
+
+
+@lru_cache(maxsize=64)
+def _parsed(text: bytes) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    tree = ast.parse(text)
+    anywhere = {name for node in ast.walk(tree) for name in _named(node)}
+    always = {name for node in tree.body for name in _named(node)}
+    return tuple(sorted(anywhere)), tuple(sorted(always))
+
+
+def _named(node: ast.AST) -> Iterator[str]:
+    """The libraries that a statement imports."""
+    names: list[str] = []
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom) and node.level == 0:
+        names = [f"{node.module}.{alias.name}" for alias in node.names]
+    for name in names:
+        package, _, rest = name.partition(".")
+        if package == "headgate" and (part := rest.partition(".")[0]) in LIBRARIES:
+            yield part

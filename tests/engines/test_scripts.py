@@ -1,0 +1,74 @@
+"""Plans that a script's library cannot run are refused before anything starts; where it is not plain, nothing is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headgate.engines.scripts import check, libraries, library
+from headgate.errors import UsageError
+from headgate.jobs import Job
+from headgate.plans import Plan
+
+JAX, KERAS, TORCH = (f"import headgate.{name} as hg\n" for name in ("jax", "keras", "torch"))
+PS = Plan(strategy="ps", workers=2, servers=1, batch_per_worker=None)
+ASYNC = Plan(strategy="ps", workers=2, servers=1, batch_per_worker=None, synchronous=False)
+STALE = Plan(strategy="ps", workers=2, servers=1, batch_per_worker=None, synchronous=False, staleness=2)
+TOGETHER = Plan(strategy="allreduce", workers=2, batch_per_worker=None)
+UNEVEN = Plan(strategy="allreduce", workers=2, batch_per_worker=(8, 24))
+
+
+def job(folder: Path, text: str, plan: Plan) -> Job:
+    (folder / "train.py").write_text(text)
+    return Job(name="train", script="train.py", workdir=str(folder), plan=plan, allow=frozenset({"async"}))
+
+
+@pytest.mark.parametrize(
+    ("text", "plan", "environment", "says"),
+    [
+        (JAX, PS, {}, "JAX has no parameter servers; run with --strategy allreduce --workers 2"),
+        ("from headgate import jax as hg", ASYNC, {}, "JAX has no parameter servers"),
+        (JAX, UNEVEN, {}, "leave `batch_per_worker` out"),
+        (KERAS, PS, {}, "allow that with --async"),
+        (KERAS, STALE, {}, "leave --staleness out"),
+        (KERAS, ASYNC, {"KERAS_BACKEND": "jax"}, "headgate.keras over JAX"),
+        (KERAS, TOGETHER, {"KERAS_BACKEND": "torch"}, "set KERAS_BACKEND=jax"),
+    ],
+)
+def test_what_the_library_does_not_have_is_refused_with_what_works(
+    text: str, plan: Plan, environment: dict[str, str], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        check(job(tmp_path, text, plan), environment)
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "plan", "environment"),
+    [
+        (TORCH, PS, {}),
+        (TORCH + JAX, PS, {}),
+        ("if True:\n    " + JAX, PS, {}),
+        ("def main():\n    " + JAX, PS, {}),
+        (TORCH + "def export():\n    " + JAX, PS, {}),
+        ("import jax, headgate\n", PS, {}),
+        ("'''\n" + JAX + "'''\nimport headgate.torch\n", PS, {}),
+        (JAX + "print 'of another Python'\n", PS, {}),
+        (JAX, TOGETHER, {}),
+        (KERAS, ASYNC, {}),
+        (KERAS, TOGETHER, {"KERAS_BACKEND": "torch", "TF_USE_LEGACY_KERAS": "1"}),
+        ("import os; os.environ['KERAS_BACKEND'] = 'jax'\n" + KERAS, TOGETHER, {"KERAS_BACKEND": "torch"}),
+    ],
+)
+def test_what_works_or_may_work_is_let_through(
+    text: str, plan: Plan, environment: dict[str, str], tmp_path: Path
+) -> None:
+    check(job(tmp_path, text, plan), environment)
+
+
+def test_a_script_that_imports_several_trains_with_whichever_it_calls(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TORCH + "def export():\n    from headgate.jax import init\n")
+    assert (libraries(script), library(script)) == ({"torch", "jax"}, None)
+    assert (libraries(tmp_path / "missing.py"), library(tmp_path / "missing.py")) == (frozenset(), None)
