@@ -9,13 +9,14 @@ import signal
 import subprocess
 import tarfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.dockerd import own_dockerd
 from tests.hub.user import SECONDS, User
-from tests.places import ADDRESS, placed
+from tests.places import ADDRESS, placed, set_memory
 
 from headgate.cluster import Place
 from headgate.errors import IsolationError
@@ -222,12 +223,16 @@ def test_without_a_daemon_it_is_said_what_to_do(
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """A node whose cgroups are those that have the same path as that of its CPU: others Docker would refuse."""
-    with placed(tmp_path_factory.mktemp("place"), "box") as place:
-        roots = layout.roots(Path("/sys/fs/cgroup"))
-        paths = {name: os.path.relpath(folder, roots[name]) for name, folder in place.cgroups.items() if name in roots}
-        wanted = paths["cpu" if "cpu" in paths else "unified"]
-        yield replace(place, cgroups={name: place.cgroups[name] for name, path in paths.items() if path == wanted})
+    """A node; under v1 its memory is limited by a cgroup of another path than the one of its CPU."""
+    with placed(tmp_path_factory.mktemp("place"), "box") as place, ExitStack() as undo:
+        memory = place.cgroups.get("memory")
+        if memory is not None and layout.find_layout(Path("/sys/fs/cgroup")).mode == "v1":
+            above = Path(f"{memory}-apart")
+            for made in (above, above / "box"):
+                made.mkdir()
+                undo.callback(made.rmdir)
+            place = replace(place, cgroups={**place.cgroups, "memory": str(above / "box")})
+        yield place
 
 
 @pytest.mark.hardware
@@ -257,10 +262,32 @@ def test_a_node_that_is_not_there_or_cannot_be_had_is_refused(
     gone = launch("true", tmp_path, place=replace(place, namespace="/run/netns/no-such-node"))
     with pytest.raises(IsolationError, match="node 'box' cannot be entered: /run/netns/no-such-node does not exist"):
         run(isolation, gone)
-    if len(place.cgroups) > 1 and "memory" in layout.roots(Path("/sys/fs/cgroup")):
-        apart = {**place.cgroups, "memory": "/sys/fs/cgroup/memory/elsewhere"}
-        with pytest.raises(IsolationError, match=r"different paths.*memory: elsewhere"):
-            run(isolation, launch("true", tmp_path, place=replace(place, cgroups=apart)))
+
+
+@pytest.mark.hardware
+def test_what_a_node_limits_holds_for_all_that_runs_in_its_containers(
+    isolation: ContainerIsolation, run: Run, place: Place, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "in")
+    program = "held = b'x' * (64 << 20); print('ready', flush=True); open('in').read(); held += b'x' * (256 << 20)"
+    command = f'sleep 1000 & python -I -S -c "{program}" || exit 1'
+    task = run(isolation, launch(command, tmp_path, place=place), Share(memory_bytes=256 * MIB))
+    task.said("ready")
+    folder = task.box.cgroups["memory"]
+    assert folder.is_relative_to(place.cgroups["memory"])
+    assert {int(pid) for pid in (folder / "cgroup.procs").read_text().split()} == set(task.box.pids())
+    assert len(task.box.pids()) == 3
+    limit = folder / ("memory.max" if (folder / "memory.max").exists() else "memory.limit_in_bytes")
+    assert limit.read_text().strip() == str(256 * MIB)
+    with pytest.raises(IsolationError, match=r"a memory limit of 16 MiB is below the .* that the task holds now"):
+        task.box.apply(Share(memory_bytes=16 * MIB))
+    task.box.apply(Share(cpu_weight=50, memory_bytes=UNLIMITED))
+    set_memory(place, 128 * MIB)  # of the node as a whole
+    (tmp_path / "in").write_text("go on")
+    end = task.ended()
+    assert end.reason is not None
+    assert end.reason.startswith("killed: node box ran out of memory")
+    assert not end.over_memory
 
 
 # --- whole runs -------------------------------------------------------------------------------------------------------

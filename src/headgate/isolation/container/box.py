@@ -111,7 +111,8 @@ class ContainerBox(Box):
                 return ()
             self._share = self._share.merged(share)
             refused: list[str] = []
-            for part in self._allowed(share, refused):
+            docker = self._limit_apart(share, refused)
+            for part in self._allowed(docker, refused):
                 self._update(limits.changes(part, self._container.machine), refused)
             lines = [self._limit_disk(share, refused)] if share.disk_bytes_per_second is not None else []
             if isinstance(share.gpu_fraction, float | int):
@@ -134,6 +135,16 @@ class ContainerBox(Box):
         problems: list[str] = []
         self._update(together, problems)
         return limits.parts(share) if problems else ()
+
+    def _limit_apart(self, share: Share, refused: list[str]) -> Share:
+        """Limit the memory where Docker has no say in it; what Docker is to change then."""
+        if "memory" not in self._container.parent.apart or share.memory_bytes is None or not self.cgroups:
+            return share
+        try:
+            self._enclosure.apply(Share(memory_bytes=share.memory_bytes))
+        except IsolationError as error:
+            refused.append(str(error))
+        return replace(share, memory_bytes=None)
 
     def _update(self, changes: Mapping[str, object], refused: list[str]) -> None:
         try:
@@ -229,10 +240,9 @@ class ContainerBox(Box):
         return self._closed or self._watch.over.is_set() or bool(select.select([self.exit_fd], [], [], 0)[0])
 
     def _weigh(self) -> None:
-        """Let the cgroups around that of the container weigh as much as those that are in them."""
+        """Let the cgroup around that of the container weigh as much as the container."""
         if self._container.outer is not None and self.cgroups:
-            self._enclosure.weigh_group()
-            self._container.outer.weigh_group()
+            self._enclosure.weigh_as_its_box()
 
     def _look(self) -> None:
         if not self.cgroups:

@@ -23,7 +23,7 @@ from headgate.isolation.census import TAG
 from headgate.isolation.cgroup_v1 import CgroupsV1, cores_above
 from headgate.isolation.cgroup_v2 import CgroupsV2
 from headgate.isolation.cgroups import Cgroups
-from headgate.isolation.container import files, limits
+from headgate.isolation.container import apart, files, limits
 from headgate.isolation.container.box import Container, ContainerBox
 from headgate.isolation.container.daemon import TOKEN, Daemon, GoneError, default_url
 from headgate.isolation.container.network import Network
@@ -80,8 +80,9 @@ class ContainerIsolation(Isolation):
                 image = host if launch.image == HOST_IMAGE else launch.image
                 network = Network.of(daemon, launch.place, host, labels, parent.path)
                 machine = self._machine(parent)
-                request = Request(launch, image, program, share, machine, network, parent, labels)
-                return self._begin(daemon, request, output_fd)
+                first = apart.first_share(share, parent)
+                request = Request(launch, image, program, first, machine, network, parent, labels)
+                return self._begin(daemon, request, share, output_fd)
             except BaseException:
                 daemon.clear(token)
                 parent.remove()
@@ -137,8 +138,8 @@ class ContainerIsolation(Isolation):
         cpu = parent.folders.get("cpu") if self._version == "v1" else None
         return limits.Machine(self._version, cores_above(cpu) if cpu is not None else float("inf"))
 
-    def _begin(self, daemon: Daemon, request: Request, output_fd: int) -> Box:
-        launch, token = request.launch, request.labels[TOKEN]
+    def _begin(self, daemon: Daemon, request: Request, share: Share, output_fd: int) -> Box:
+        launch, token, parent = request.launch, request.labels[TOKEN], request.parent
         try:
             id = daemon.create(request.config(), f"headgate-{re.sub('[^A-Za-z0-9_.-]', '.', launch.task)}-{token}")
         except GoneError as error:
@@ -146,19 +147,24 @@ class ContainerIsolation(Isolation):
             raise IsolationError(f"image {launch.image!r} is not on this machine; {cure}") from error
         stream = daemon.attach(id)
         try:
+            if parent.apart:
+                parent = apart.make(parent, id, share, disks.number_of(launch.cwd))
             try:
-                daemon.start(id)
+                with apart.entering(parent, id):
+                    daemon.start(id)
             except IsolationError as error:
                 raise IsolationError(_why_not(launch, str(error))) from error
             pid, cgroups = self._look(daemon, id, launch.cwd)
-            outer = self._cgroups(request.parent.folders, launch.cwd) if request.parent.path is not None else None
+            outer = self._cgroups(parent.folders, launch.cwd) if parent.path is not None else None
             where = "this machine" if launch.place is None else f"node {launch.place.hostname}"
-            container = Container(daemon, id, token, pid, cgroups, outer, request.machine, request.parent, where)
+            container = Container(daemon, id, token, pid, cgroups, outer, request.machine, parent, where)
             output = os.dup(output_fd)
         except BaseException:
             os.close(stream)
+            daemon.clear(token)
+            parent.remove()
             raise
-        return ContainerBox(launch.task, container, request.share, stream, output)
+        return ContainerBox(launch.task, container, share, stream, output)
 
     def _look(self, daemon: Daemon, id: str, cwd: str) -> tuple[int, Cgroups]:
         """Number of a container's first process, 0 when it has ended already, and its cgroups."""

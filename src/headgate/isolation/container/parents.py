@@ -1,13 +1,15 @@
 """The cgroup that a task's containers are put in, beside those of the hub's tasks that are in none.
 
 It outlives them: what was counted of a container is gone with its own cgroup, which the runtime removes at once.
-Docker takes one path for all hierarchies of cgroup v1, whatever this process is called in each.
+Docker takes one path for all hierarchies of cgroup v1, whatever this process is called in each. Where the cgroups of a
+place have another path than that of its CPU, the processes of a container are moved there once it runs.
 """
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +17,10 @@ from pathlib import Path
 from headgate.cluster import Place
 from headgate.errors import IsolationError
 from headgate.isolation import layout
+from headgate.isolation.process import PREFIX
 
 CGROUPS = Path("/sys/fs/cgroup")
+REMOVAL_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +30,19 @@ class Parent:
     Args:
         path: As Docker has it, below the root of each hierarchy; None: where Docker puts them by itself.
         folders: The folder by controller of this isolation.
+        apart: Of these, the controllers in whose hierarchies Docker puts the container elsewhere.
         made: Folders that are made on the way and are to be removed again, each before the one that it is in.
     """
 
     path: str | None = None
     folders: Mapping[str, Path] = field(default_factory=dict)
+    apart: frozenset[str] = frozenset()
     made: Sequence[Path] = ()
 
     def remove(self) -> None:
         """Remove it with its last box."""
         for folder in self.made:
-            with contextlib.suppress(OSError):  # another box is in it, or it is gone
-                folder.rmdir()
+            _remove(folder)
 
 
 def find_parent(group: str, name: str, place: Place | None, driver: str) -> Parent:
@@ -65,19 +70,45 @@ def find_parent(group: str, name: str, place: Place | None, driver: str) -> Pare
         within = {each: Path(folder) for each, folder in place.cgroups.items() if each in roots}
     # By the hierarchy of the CPU: a hub's weights are to count, and so is a cap of its own.
     paths = {each: os.path.relpath(folder, roots[each]) for each, folder in within.items()}
-    if len(set(paths.values())) > 1:
-        raise IsolationError(
-            f"node {place.hostname if place is not None else ''!r}: its cgroups have different paths "
-            f"({', '.join(f'{each}: {path}' for each, path in paths.items())}), and Docker takes one for all; bring "
-            "the lab up from a process that is in the same cgroup of every hierarchy"
-        )
-    path = os.path.normpath(f"/{next(iter(paths.values()))}/{group}/{name}")
+    leading = paths.get("cpu") or next(iter(paths.values()))
+    path = os.path.normpath(f"/{leading}/{group}/{name}")
     everywhere = {controller: Path(f"{root}{path}") for controller, root in roots.items()}
-    made = [above for folder in dict.fromkeys(everywhere.values()) for above in _made(folder)]
-    folders = {controller: everywhere[controller] for controller in found.bases if controller in everywhere}
-    return Parent(path, folders or {"unified": everywhere["unified"]}, made)
+    apart = {each: within[each] / group / name for each in paths if paths[each] != leading}
+    kept = {above for folder in within.values() for above in (folder, *folder.parents)}
+    every = dict.fromkeys([*everywhere.values(), *apart.values()])
+    made = dict.fromkeys(above for folder in every for above in _made(folder) if above not in kept)
+    folders = {each: (everywhere | apart)[each] for each in found.bases if each in everywhere}
+    return Parent(path, folders or {"unified": everywhere["unified"]}, frozenset(apart), tuple(made))
 
 
 def _made(folder: Path) -> Sequence[Path]:
-    """The folder of a task, that of its group, and those above them that are not there yet."""
-    return [folder, folder.parent, *(above for above in folder.parent.parents if not above.exists())]
+    """The folder of a task, that of its group, and those above them that are there for nothing else: not there yet, or
+    of a place in a hierarchy where it has none."""
+    above = folder.parent.parent
+    beyond = [each for each in (above, *above.parents) if not each.exists() or _is_ours(each)]
+    return [folder, folder.parent, *beyond]
+
+
+def _remove(folder: Path) -> None:
+    """Remove a cgroup, unless somebody is in it; the kernel lets go of the last process a moment after its end."""
+    deadline = time.monotonic() + REMOVAL_SECONDS
+    while True:
+        try:
+            folder.rmdir()
+            return
+        except OSError as error:
+            busy = error.errno == errno.EBUSY and time.monotonic() < deadline
+            if not busy or _is_used(folder):
+                return
+        time.sleep(0.002)
+
+
+def _is_used(folder: Path) -> bool:
+    try:
+        return any(each.is_dir() for each in folder.iterdir()) or bool((folder / "cgroup.procs").read_text())
+    except OSError:  # it is gone
+        return True
+
+
+def _is_ours(folder: Path) -> bool:
+    return any(each.name.startswith(PREFIX) for each in (folder, *folder.parents))
