@@ -62,18 +62,18 @@ def test_what_is_written(box: Box) -> None:
     assert int(file(box, "memory", "memory.limit_in_bytes")) > 1 << 60
 
 
-def test_a_group_weighs_as_much_as_its_boxes(isolation: ProcessIsolation) -> None:
+def test_a_group_weighs_as_much_as_so_many_plain_tasks_whatever_its_boxes_do(isolation: ProcessIsolation) -> None:
     boxes = []
     with open(os.devnull, "w") as nowhere:
         for n, weight in enumerate((100, 300)):
             launch = Launch(f"run/job{n}/worker-0", programs.argv("rest"), {}, os.getcwd(), 1)
             boxes.append(isolation.start(launch, Share(cpu_weight=weight), nowhere.fileno()))
     group = boxes[0].cgroups["cpu"].parent / "cpu.shares"
-    assert group.read_text().strip() == "4096"
-    boxes[0].apply(Share(cpu_weight=200))
-    assert group.read_text().strip() == "5120"
-    boxes[1].close()
     assert group.read_text().strip() == "2048"
+    boxes[0].apply(Share(cpu_weight=10_000))
+    assert group.read_text().strip() == "2048"
+    boxes[1].close()
+    assert group.read_text().strip() == "1024"
     boxes[0].close()
     assert not group.exists()
 

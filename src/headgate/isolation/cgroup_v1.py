@@ -131,11 +131,15 @@ class CgroupsV1(Cgroups):
         folder = self.folders.get(controller)
         return None if folder is None else folder.parent
 
+    @staticmethod
+    def in_kernel(weight: float) -> int:
+        return max(2, round(weight / WEIGHT_DEFAULT * SHARES_DEFAULT))
+
     def _weight_writes(self, weight: float) -> Sequence[Write] | None:
         folder = self.folders.get("cpu")
         if folder is None:
             return None
-        return [Write(folder / self.weight_file, str(max(2, round(weight / WEIGHT_DEFAULT * SHARES_DEFAULT))))]
+        return [Write(folder / self.weight_file, str(self.in_kernel(weight)))]
 
     def _cap_writes(self, value: Value) -> Sequence[Write] | None:
         folder = self.folders.get("cpu")

@@ -83,11 +83,15 @@ class CgroupsV2(Cgroups):
         writes = [Write(folder / "memory.oom.group", "1"), Write(folder / "memory.swap.max", "0")]
         return [write for write in writes if write.path.exists() or not folder.exists()]
 
+    @staticmethod
+    def in_kernel(weight: float) -> int:
+        return max(1, round(weight))
+
     def writes(self, field: Field, value: Value) -> Sequence[Write] | None:
         match field:
             case "cpu_weight":
                 weight = WEIGHT_DEFAULT if isinstance(value, Unlimited) else value
-                return self._write("cpu", self.weight_file, str(max(1, round(weight))))
+                return self._write("cpu", self.weight_file, str(self.in_kernel(weight)))
             case "cpu_cap_cores":
                 text = "max" if isinstance(value, Unlimited) else " ".join(map(str, cap_microseconds(value)))
                 return self._write("cpu", "cpu.max", text)

@@ -8,6 +8,7 @@ import signal
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from headgate.errors import IsolationError
 from headgate.isolation import processes
 from headgate.isolation.enclosure import FIELDS, Enclosure, Field
 from headgate.isolation.standins import StandIns
-from headgate.shares import Share, Unlimited
+from headgate.shares import WEIGHT_DEFAULT, Share, Unlimited
 from headgate.units import say_bytes
 
 KILL_SECONDS = 10.0
@@ -40,8 +41,8 @@ class Write:
 class Cgroups(Enclosure):
     """The cgroups of one task, `<base>/<group>/<task>` in each hierarchy.
 
-    A controller that is not there is made up for by `StandIns` as far as that goes. The group weighs as much as its
-    boxes together: what runs outside then contends with each task, and not with all of them as with a single one.
+    A controller that is not there is made up for by `StandIns` as far as that goes. The group weighs as much as so many
+    plain tasks: what runs outside then contends with each task, and not with all of them as with a single one.
     """
 
     weight_file: str
@@ -77,6 +78,11 @@ class Cgroups(Enclosure):
             IsolationError: The value cannot be had, and trying would end the task.
         """
 
+    @staticmethod
+    @abstractmethod
+    def in_kernel(weight: float) -> int:
+        """A CPU weight in the kernel's own measure."""
+
     @abstractmethod
     def pin_writes(self, cpus: frozenset[int] | None) -> Sequence[Write] | None:
         """What pins the task; None where the controller is missing."""
@@ -97,7 +103,7 @@ class Cgroups(Enclosure):
             else:
                 lines += map(str, writes)
         if (cpu := self.folders.get("cpu")) is not None:
-            lines.append(f"write the sum of its boxes' weights to {cpu.parent / self.weight_file}")
+            lines.append(f"write the weight of as many plain tasks as it holds to {cpu.parent / self.weight_file}")
         return [*lines, *(f"write PID to {folder / 'cgroup.procs'}" for folder in self.unique_folders)]
 
     def create(self) -> None:
@@ -113,17 +119,27 @@ class Cgroups(Enclosure):
             raise IsolationError(f"the box cannot be made: {_text(error)}") from error
         self.weigh_group()
 
-    def weigh_group(self) -> None:
-        """Let the group weigh as much as its boxes do together."""
+    def weigh_group(self, each: float = WEIGHT_DEFAULT) -> None:
+        """Let the group weigh as much as its boxes would if each weighed `each`.
+
+        What the boxes really weigh divides only what the group has. If it counted against the rest of the machine, the
+        hub among it, a policy that holds jobs far apart would starve that.
+        """
         cpu = self.folders.get("cpu")
-        if cpu is None:
-            return
-        weights = [read_number(path) or 0 for path in cpu.parent.glob(f"*/{self.weight_file}")]
-        try:
-            if weights:
-                (cpu.parent / self.weight_file).write_text(str(min(sum(weights), self.weight_most)))
-        except OSError:  # the group went with its last box
-            return
+        boxes = len(list(cpu.parent.glob(f"*/{self.weight_file}"))) if cpu is not None else 0
+        if boxes:
+            self._weigh_group(boxes * self.in_kernel(each))
+
+    def weigh_as_its_box(self) -> None:
+        """Let the group weigh what its only box does."""
+        cpu = self.folders.get("cpu")
+        weight = read_number(cpu / self.weight_file) if cpu is not None else None
+        if weight is not None:
+            self._weigh_group(weight)
+
+    def _weigh_group(self, weight: int) -> None:
+        with suppress(OSError):  # the group went with its last box
+            (self.folders["cpu"].parent / self.weight_file).write_text(str(min(weight, self.weight_most)))
 
     def _make(self, folder: Path) -> None:
         for attempt in range(3):
@@ -164,8 +180,6 @@ class Cgroups(Enclosure):
                 refused.append(self._refusal(field, value, error))
             except IsolationError as error:
                 refused.append(str(error))
-        if share.cpu_weight is not None:
-            self.weigh_group()
         if refused:
             raise IsolationError("; ".join(refused))
         return tuple(filter(None, lines))

@@ -72,6 +72,7 @@ def put(record: Record, node: Node) -> tuple[str, ...]:
         disk_bytes_per_second=disk,
     )
     notes = cgroups.apply(share)
+    cgroups.weigh_group(WEIGHT_PER_CORE)
     if isinstance(cgroups, CgroupsV1) and cgroups.disk is not None and "blkio" in cgroups.folders:
         # Under v1 a disk rate holds for a cgroup alone, not for those below it.
         for folder in _below(cgroups.folders["blkio"]):

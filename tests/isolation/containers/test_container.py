@@ -146,10 +146,12 @@ def test_tasks_in_containers_weigh_as_those_in_none(isolation: ContainerIsolatio
     folder = task.box.cgroups["cpu"]
     assert folder.parent.parent.name == f"headgate-{GROUP}"
     name = "cpu.shares" if (folder / "cpu.shares").exists() else "cpu.weight"
+    group = (folder.parent.parent / name).read_text()
+    assert group.strip() == ("1024" if name == "cpu.shares" else "100")
     for weight in (300, 50):
         task.box.apply(Share(cpu_weight=weight))
-        first, *around = ((each / name).read_text() for each in (folder, folder.parent, folder.parent.parent))
-        assert around == [first, first]
+        assert (folder.parent / name).read_text() == (folder / name).read_text()
+        assert (folder.parent.parent / name).read_text() == group
 
 
 @pytest.mark.hardware
