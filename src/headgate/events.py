@@ -81,9 +81,11 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class NodeJoined:
-    """A node is there, or has changed."""
+    """A node is there, or has changed. `runs` names those whose jobs may use it from now on, which they could not
+    when they were handed in."""
 
     node: Node
+    runs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,11 +231,13 @@ class ResizeRequested:
 
 @dataclass(frozen=True, slots=True)
 class MoveRequested:
-    """A running job is to go on by another plan, from a checkpoint that it has just saved."""
+    """A running job is to go on by another plan, from a checkpoint that it has just saved; or, where it `waits`, from
+    the beginning: its engine has started none of its tasks yet."""
 
     job: JobId
     plan: Plan
     reason: str
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)

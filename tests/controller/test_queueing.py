@@ -118,6 +118,20 @@ def test_memory_that_is_asked_for_is_waited_for_on_the_node_of_the_plan() -> Non
     assert started(queue.end(1.0, "a/worker-0")) == [("r/c/worker-0", "b", ())]
 
 
+def test_jobs_that_wait_go_to_a_node_that_comes_as_far_as_it_has_room_for_them() -> None:
+    queue = Queueing()
+    plan = replace(PLAN, worker_nodes=("b",))
+    limits = Limits(memory_bytes=5 * GIB, gpus=0)
+    for name in ("runs", "first", "second"):
+        queue.submit(0.0, job(name, limits=limits), plan)
+    queue.submit(0.0, job("stays", limits=limits, plan=plan), plan)
+    came = Node("c", cores=4.0, memory_bytes=8 * GIB)
+    assert started(queue.step(1.0, NodeJoined(came))) == []  # another engine's
+    assert started(queue.step(2.0, NodeJoined(came, ("r",)))) == [("r/first/worker-0", "c", ())]
+    assert started(queue.end(3.0, "first/worker-0")) == []
+    assert started(queue.end(4.0, "runs/worker-0")) == [("r/second/worker-0", "b", ())]
+
+
 def test_where_gpus_are_shared_nobody_waits_for_one_and_memory_is_that_of_a_node_at_the_most() -> None:
     queue = Queueing(None, with_gpus("here", 1))
     queue.controller = Controller(NoPolicy(), Queue(FifoOrder(), gpus_are_shared=True))

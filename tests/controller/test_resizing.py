@@ -98,10 +98,17 @@ def test_workers_beside_each_other_have_gpus_of_their_own() -> None:
     assert [(a.node, a.gpus) for a in actions if isinstance(a, StartTask)] == [("c", (0, 1)), ("c", (2, 3))]
 
 
+def test_a_job_of_which_nothing_has_begun_is_moved_without_a_checkpoint() -> None:
+    team, other = Team(ps(workers=2), connected=False), ps(workers=2, worker_nodes=("c", "c"))
+    actions = team.step(4.0, MoveRequested("r/a", other, "c has come", waits=True))
+    assert actions[0] == Resize("r/a", other, restarts=True)
+
+
 def test_a_job_is_moved_to_another_plan_from_the_checkpoint_that_it_has() -> None:
     team, why = Team(ps(workers=2)), "moved to a better plan"
     saved, other = Checkpoint("/c/step-9.pt", 9, 1, 9), allreduce(workers=1, worker_nodes=("c",))
     assert team.step(4.0, MoveRequested("r/a", other, why)) == []  # it would begin again
+    assert team.step(4.0, MoveRequested("r/unknown", other, why, waits=True)) == []
     team.step(5.0, CheckpointDone("r/a/worker-0", saved))
     assert team.step(5.0, MoveRequested("r/a", other, why)) == [
         Resize("r/a", other, restarts=True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from headgate.cluster import Node
 from headgate.controller import faults, resizing, starting
 from headgate.controller.queueing import Ahead, Queue
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order, instead
@@ -38,6 +39,7 @@ from headgate.events import (
     Usage,
     Wake,
 )
+from headgate.planning.placement import place, unplaced
 from headgate.policies.base import Arrived, Left, Policy, Predicted, Reported
 from headgate.units import say_seconds
 
@@ -78,10 +80,11 @@ class Controller:
         actions: list[Action] = []
         turn = Turn(now)
         match event:
-            case NodeJoined(node):
+            case NodeJoined(node, runs):
                 self._sharing.join(node)
                 if self._queue is not None:
                     self._queue.join(node)
+                actions += self._offer(now, node, runs)
             case NodeLeft(name):
                 self._sharing.leave(name)
                 if self._queue is not None:
@@ -108,9 +111,9 @@ class Controller:
             case ResizeRequested(job, workers):
                 if (owner := self._jobs.all.get(job)) is not None:
                     actions += resizing.resize(owner, workers, self._sharing, turn)
-            case MoveRequested(job, plan, reason):
+            case MoveRequested(job, plan, reason, waits):
                 if (owner := self._jobs.all.get(job)) is not None:
-                    actions += resizing.move(owner, plan, reason)
+                    actions += resizing.move(owner, plan, reason, waits)
             case TaskStarted() | Wake():
                 pass
         if self._jobs.limited:
@@ -304,6 +307,18 @@ class Controller:
             again = f" (attempt {job.attempt})" if job.attempt > 1 else ""
             actions.append(job.mark("running", text + again))
         return actions
+
+    def _offer(self, now: float, node: Node, runs: Sequence[str]) -> list[Action]:
+        """A node is there that jobs of these runs may use: those that wait for room on others go there, in their
+        turn."""
+        jobs = in_order(job for run in runs for job in self._jobs.of(run))
+        for job in jobs:
+            if job.nodes and node.name not in job.nodes:
+                job.nodes = (*job.nodes, node.name)
+        if self._queue is None:
+            return []
+        waiting = [job for job in jobs if job.queued and job.plan is not None and not job.placed_by_user]
+        return self._queue.move(now, [(job, place(unplaced(job.planned()), [node])) for job in waiting])
 
     # --- small things -----------------------------------------------------------------------------------------------
 

@@ -96,6 +96,29 @@ class Queue:
         insort(self._waiting.setdefault(ask, []), (self._key(claim, now), claim))
         return [job.mark("waiting", f"for {ask.in_words()}")]
 
+    def move(self, now: float, plans: Iterable[tuple[JobRecord, Plan]]) -> list[Action]:
+        """Have jobs that wait go by plans on other nodes, those for which there is room there now, in their turn."""
+        actions: list[Action] = []
+        taken: list[tuple[Ask, tuple[str, ...]]] = []
+        for job, plan in plans:
+            before, job.plan = job.plan, plan
+            ask = self._asked(job)
+            nodes = self._room.seize(ask) if ask is not None and _waits(job) else None
+            if ask is None or nodes is None:
+                job.plan = before
+                continue
+            taken.append((ask, nodes))
+            actions.append(Resize(job.id, plan))
+            if job.id not in self._too_large:
+                claim = self._claims[job.id]
+                self._waiting[claim.ask] = [entry for entry in self._waiting[claim.ask] if entry[1] is not claim]
+                claim.ask = ask
+                insort(self._waiting.setdefault(ask, []), (self._key(claim, now), claim))
+        for ask, nodes in taken:
+            self._room.give(ask, nodes)
+        self._changed = self._changed or bool(taken)
+        return actions
+
     def ended(self, now: float, job: JobRecord) -> None:
         """The last task of an attempt has ended."""
         claim = self._claims.get(job.id)

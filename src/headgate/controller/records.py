@@ -151,6 +151,11 @@ class JobRecord:
         return Counter(task.node for task in self.tasks.values() if task.is_worker == workers)
 
     @property
+    def placed_by_user(self) -> bool:
+        """Whether its user said which nodes its tasks go to."""
+        return self.spec.plan is not None and bool(self.spec.plan.worker_nodes or self.spec.plan.server_nodes)
+
+    @property
     def undisturbed(self) -> bool:
         """Whether it runs, and nothing has been ordered yet that ends the attempt."""
         return self.ends_as is None and self.restart is None and self.failure is None
@@ -268,6 +273,10 @@ class Jobs:
             self.pinned[id] = job
         self.file(job)
         return job
+
+    def of(self, run: str) -> list[JobRecord]:
+        """Those of a run, as they were handed in."""
+        return [job for job in self._of_run.get(run, ()) if self.all.get(job.id) is job]
 
     def forget(self, run: str) -> list[JobId]:
         """Drop the jobs of a run; those that were."""

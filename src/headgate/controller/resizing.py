@@ -45,9 +45,12 @@ def resize(job: JobRecord, workers: int, sharing: Sharing, turn: Turn) -> list[A
     return [Resize(job.id, job.plan), job.mark("running", f"{text}: {who} {verb}"), *ends]
 
 
-def move(job: JobRecord, plan: Plan, reason: str) -> list[Action]:
-    """Have a running job go on by another plan, from its last checkpoint; one that has none is left as it is."""
-    if job.state != "running" or not job.undisturbed or job.finished or job.resume is None or plan == job.plan:
+def move(job: JobRecord, plan: Plan, reason: str, waits: bool = False) -> list[Action]:
+    """Have a running job go on by another plan, from its last checkpoint; one that has none is left as it is, unless
+    none of its tasks has begun yet (`waits`)."""
+    if job.state != "running" or not job.undisturbed or job.finished or plan == job.plan:
+        return []
+    if job.resume is None and not waits:
         return []
     job.plan, job.restart = plan, reason
     ends = [task.stop(reason) for task in job.workers()]  # servers when their workers have ended

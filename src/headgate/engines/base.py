@@ -125,6 +125,10 @@ class Engine(ABC):
     def release(self, job: JobId, attempt: int) -> None:  # noqa: B027  # as above
         """Give back what `reserve` set aside for an attempt, whose tasks have all ended."""
 
+    def waiting(self) -> frozenset[JobId]:
+        """Jobs of which no task has begun, since what `reserve` is to set aside for them cannot be had now."""
+        return frozenset()
+
     @abstractmethod
     def start(self, launch: Launch, share: Share, log: str) -> None:
         """Start a task; `log` is the path of the file its output is appended to, in an existing folder."""

@@ -250,6 +250,9 @@ class LiveHub:
             self._wake = None
         if wake_at is not None:
             self._wake = self._loop.call_later(max(wake_at - time.monotonic(), 0.0), self._step, events.Wake())
+        if isinstance(event, events.NodeJoined):
+            for move in self._reserving.offer(event.node):
+                self._step(move)
 
     def _finish(self, run: LiveRun) -> None:
         if self._ledger.runs.pop(run.id, None) is None:

@@ -145,10 +145,17 @@ class Nodes:
                 return
         is_new = node.name not in nodes
         nodes[node.name] = node
-        if node.name != self._machine.name:
-            self._step(events.NodeJoined(node))
         if is_new:
             self._tell_runs(engine, "note", f"node {node.name} has come, with {node.cores:g} cores")
+        may_use = [
+            run
+            for run in self._ledger.runs.values()
+            if run.submission.engine == engine and (not run.submission.only or node.name in run.submission.only)
+        ]
+        for run in may_use:
+            run.meet(node)
+        if node.name != self._machine.name:
+            self._step(events.NodeJoined(node, tuple(run.id for run in may_use)))
 
     def went(self, engine: EngineSpec, name: str, reason: str) -> None:
         """A node of an open engine is gone."""

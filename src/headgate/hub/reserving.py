@@ -6,11 +6,13 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
+from headgate.cluster import Node
 from headgate.engines.base import Slot
-from headgate.events import Action, JobId, SetShare, StartTask, TaskId
+from headgate.events import Action, JobId, MoveRequested, SetShare, StartTask, TaskId
 from headgate.hub.engines import Engines
 from headgate.hub.ledger import Ledger
 from headgate.hub.nodes import Nodes
+from headgate.planning.placement import place, unplaced
 
 
 class Reserving:
@@ -55,6 +57,32 @@ class Reserving:
                 }
                 if cut != held:
                     self._set_aside(job, attempt, cut)
+
+    def offer(self, node: Node) -> list[MoveRequested]:
+        """A node has come: which jobs that wait for others of its engine are to go there instead, and how."""
+        found: list[MoveRequested] = []
+        left = node.cores
+        for job in list(self._held):
+            _, live = self._ledger.find(job)
+            spec, current = self._engines.spec_of(job), live.current
+            if current is None or self._nodes.get(spec, node.name) is not node or not self._may_use(job, node.name):
+                continue
+            slots = self._held[job].get(live.attempt, {})
+            stated = sum(slot.cores for task, slot in slots.items() if self._states_cores(task))
+            memory = sum(slot.memory_bytes or 0 for slot in slots.values())
+            gpus = sum(slot.gpus for slot in slots.values())
+            fits = 0 < left >= stated and memory <= node.memory_bytes and gpus <= len(node.gpus)
+            if slots and fits and job in self._engines.of(job).waiting():
+                left -= sum(slot.cores for slot in slots.values())
+                plan, reason = place(unplaced(current.plan), [node]), f"node {node.name} has come, which is free"
+                found.append(MoveRequested(job, plan, reason, waits=True))
+        return found
+
+    def _may_use(self, job: JobId, node: str) -> bool:
+        run, live = self._ledger.find(job)
+        plan = live.spec.plan
+        placed = plan is not None and (plan.worker_nodes or plan.server_nodes)
+        return not placed and (not run.submission.only or node in run.submission.only)
 
     def give_back(self, job: JobId) -> None:
         """Give back what is held for attempts of a job whose tasks have all ended."""

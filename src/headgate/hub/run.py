@@ -125,7 +125,7 @@ class LiveRun:
             "headgate": headgate.__version__,
             "command": shlex.join(submission.command),
             "cwd": submission.cwd,
-            "node": json.dumps([asdict(node) for node in self.nodes]),
+            "node": _nodes(self.nodes),
         }
         if submission.engine != LOCAL:
             meta |= {"engine": submission.engine.name, "address": submission.engine.address}
@@ -289,6 +289,11 @@ class LiveRun:
         """Write what happened; `more` names further columns of the table."""
         self.recorder.add("events", t=t, kind=kind, text=text, **more)
 
+    def meet(self, node: Node) -> None:
+        """A node has come, or has changed, whose use is recorded from now on."""
+        self.nodes = (*(each for each in self.nodes if each.name != node.name), node)
+        self.recorder.add("meta", key="node", value=_nodes(self.nodes))
+
     def note_seed(self, job: str, seed: object) -> None:
         """Record what a job's random generator was seeded with."""
         if isinstance(seed, int):
@@ -318,6 +323,10 @@ class LiveRun:
         self.recorder.add("meta", key="ended", value=repr(self.clock()))
         self.recorder.close()
         os.close(self._lock)
+
+
+def _nodes(nodes: tuple[Node, ...]) -> str:
+    return json.dumps([asdict(node) for node in nodes])
 
 
 def _interpreters(submission: Submission) -> list[str]:

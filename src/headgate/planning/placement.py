@@ -26,6 +26,11 @@ def place(plan: Plan, nodes: Sequence[Node]) -> Plan:
     return replace(plan, worker_nodes=workers, server_nodes=tuple(servers))
 
 
+def unplaced(plan: Plan) -> Plan:
+    """A plan without nodes."""
+    return replace(plan, worker_nodes=(), server_nodes=())
+
+
 def with_more(taken: Sequence[str], count: int, nodes: Sequence[Node], cores: float | None = None) -> tuple[str, ...]:
     """Nodes of `count` workers, of which the first are placed already."""
     workers = list(taken[:count])

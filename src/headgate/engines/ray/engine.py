@@ -129,6 +129,16 @@ class RayEngine(Engine):
                 self._pipe.send(wire.Release(key))
                 self._slots = {task: kept for task, kept in self._slots.items() if kept[1].key != key}
 
+    def waiting(self) -> frozenset[JobId]:
+        with self._lock:
+            begun = {task.id.rsplit("/", 1)[0] for task in self._tasks.values() if task.held is None}
+            told = {
+                id.rsplit("/", 1)[0]
+                for id, (_, reservation) in self._slots.items()
+                if id in self._tasks and reservation.granted is None and reservation.told
+            }
+            return frozenset(told - begun)
+
     def start(self, launch: Launch, share: Share, log: str) -> None:
         task, refusal = launch.task, ""
         waits = ""
