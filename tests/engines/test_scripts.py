@@ -70,5 +70,6 @@ def test_what_works_or_may_work_is_let_through(
 def test_a_script_that_imports_several_trains_with_whichever_it_calls(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TORCH + "def export():\n    from headgate.jax import init\n")
-    assert (libraries(script), library(script)) == ({"torch", "jax"}, None)
-    assert (libraries(tmp_path / "missing.py"), library(tmp_path / "missing.py")) == (frozenset(), None)
+    assert libraries(script) == {"torch", "jax"}
+    assert library(script) is None
+    assert libraries(tmp_path / "missing.py") == frozenset()
