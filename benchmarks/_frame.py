@@ -53,8 +53,19 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 @contextmanager
+def leaving() -> Iterator[None]:
+    """What is to be undone in a `finally` in this context is so, whole, when this process is asked to end as well."""
+    before = {number: signal.signal(number, _leave) for number in _ENDINGS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
 def lab(
-    folder: Path, name: str, nodes: Mapping[str, str], rate: str, variables: dict[str, str], cores: int = 1
+    folder: Path, name: str, nodes: Mapping[str, str], rate: str, variables: dict[str, str], cores: float = 1
 ) -> Iterator[None]:
     """A lab of nodes that are alike, by name and address, with that NIC rate; up for as long as the context, which ends
     as well where this process is asked to."""
@@ -63,20 +74,42 @@ def lab(
     file = folder / "lab.yaml"
     file.write_text("\n".join(lines) + "\n")
     command = [sys.executable, "-m", "headgate", "lab"]
-    before = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        subprocess.run([*command, "up", file], env=variables, stdout=subprocess.DEVNULL, check=True)
-        yield
-    finally:
-        for number in before:  # taking it down is not to be left half done
-            signal.signal(number, signal.SIG_IGN)
-        subprocess.run([*command, "down", name], env=variables, stdout=subprocess.DEVNULL, check=False)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with leaving():
+        try:
+            subprocess.run([*command, "up", file], env=variables, stdout=subprocess.DEVNULL, check=True)
+            yield
+        finally:
+            _stay()
+            subprocess.run([*command, "down", name], env=variables, stdout=subprocess.DEVNULL, check=False)
+
+
+_ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 
 
 def _leave(number: int, _: object) -> None:
+    _stay()
     raise SystemExit(128 + number)
+
+
+def _stay() -> None:
+    """What is being undone is not to be left half done."""
+    for number in _ENDINGS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def end_hub(variables: dict[str, str]) -> None:
+    """End the hub of a `HEADGATE_HOME`, which would wait for more runs."""
+    code = (
+        "import os, select, signal\n"
+        "from headgate.hub import client\n"
+        "hub = client.connect()\n"
+        "if hub is not None:\n"
+        "    pidfd = os.pidfd_open(hub.ask('hello')['pid'])\n"
+        "    for wait in (5, 60):\n"
+        "        signal.pidfd_send_signal(pidfd, signal.SIGTERM)\n"
+        "        if select.select([pidfd], [], [], wait)[0]: break\n"
+    )
+    subprocess.run([sys.executable, "-c", code], env=variables, check=False)
 
 
 def heading(repetitions: int, *packages: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -171,30 +170,16 @@ class Bench:
 
 
 @contextmanager
-def bench(lab: str | None = None) -> Iterator[Bench]:
+def bench(lab: str | None = None, kind: type[Bench] = Bench) -> Iterator[Bench]:
     """A bench, and on the way out the end of its hub; with the lab of that cluster file up, where one is given."""
     with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
-        made = Bench(Path(folder))
+        made = kind(Path(folder))
         if lab is not None:
             (made.folder / "bench.yaml").write_text(lab)
             made.headgate("lab", "up", "bench.yaml")
         try:
             yield made
         finally:
-            _end_hub(made)
+            _frame.end_hub(made.environment)
             if lab is not None:
                 made.headgate("lab", "down")
-
-
-def _end_hub(made: Bench) -> None:
-    code = (
-        "import os, select, signal\n"
-        "from headgate.hub import client\n"
-        "hub = client.connect()\n"
-        "if hub is not None:\n"
-        "    pidfd = os.pidfd_open(hub.ask('hello')['pid'])\n"
-        "    for wait in (5, 60):\n"
-        "        signal.pidfd_send_signal(pidfd, signal.SIGTERM)\n"
-        "        if select.select([pidfd], [], [], wait)[0]: break\n"
-    )
-    subprocess.run([sys.executable, "-c", code], env=made.environment, check=False, cwd=os.sep)

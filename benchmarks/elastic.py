@@ -1,11 +1,13 @@
 """Jobs that share this machine under several policies, run for real: when each ends, against the system's own sharing.
 
-    python benchmarks/elastic.py [--jobs three|N] [--seeds 1] [--policies none,equal,...] [--isolation container]
-                                 [--stretch 0.25] [--repetitions 1] [--json PATH]
+    python benchmarks/elastic.py [--jobs three|distributed|N] [--seeds 1] [--policies none,equal,...]
+                                 [--isolation container] [--stretch 0.25] [--scale 1] [--repetitions 1] [--json PATH]
 
 `three` is the published experiment (FlowCon, ICPP 2019): a VAE in PyTorch, 40 s later a CNN in PyTorch, 80 s after the
 first a CNN in TensorFlow; a number is that many jobs of six kinds, of lengths from half to twice the usual, that arrive
-at random within 60 s. `--stretch` multiplies the times of arrival, for jobs that are shorter than the published ones.
+at random within 60 s. `distributed` are four jobs on four nodes of a lab that share their cores: all-reduce, parameter
+servers, these without waiting, and a single task, 40 s apart; the lab needs root. `--stretch` multiplies the times of
+arrival, for jobs that are shorter than the published ones, and `--scale` the epochs.
 
 The control is policy `none`: the same boxes without limits. It is run twice, the second time as `none again`: what lies
 between the two is noise. Before all, each job is run alone once. `clairvoyant` is computed from these times, for a
@@ -15,105 +17,14 @@ sharing.
 
 from __future__ import annotations
 
-import json
-import random
 import statistics
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import _frame
+from _elastic import Job, Ran, at_random, distributed, published, stage
 
-from headgate.telemetry.store import RunReader
-
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
-KINDS = {"vae": 60, "cnn": 16, "keras_digits": 16, "charlm": 1, "plain": 60, "jax_digits": 60}
-"""Scripts, and epochs that take some 15 s on two cores."""
-LENGTHS = (0.5, 1.0, 2.0)
-SPAN_SECONDS = 60.0
 POLICIES = "none,equal,flowcon:faithful,flowcon,slaq,srpt,headgate"
 AGAIN = " again"
-
-
-@dataclass(frozen=True)
-class Job:
-    """A script, when it arrives (s) and how many epochs it has."""
-
-    name: str
-    kind: str
-    at: float
-    epochs: int
-
-    @property
-    def work(self) -> tuple[str, int]:
-        return self.kind, self.epochs
-
-
-@dataclass(frozen=True)
-class Ran:
-    """How a job went: seconds from its arrival to its end, and to nine tenths of its loss's fall."""
-
-    seconds: float
-    learnt: float
-
-
-def published(stretch: float) -> list[Job]:
-    kinds = ("vae", "cnn", "keras_digits")
-    return [Job(kind, kind, 40 * stretch * place, 2 * KINDS[kind]) for place, kind in enumerate(kinds)]
-
-
-def at_random(count: int, seed: int, stretch: float) -> list[Job]:
-    luck = random.Random(seed)
-    arrivals = sorted(luck.uniform(0, SPAN_SECONDS * stretch) for _ in range(count))
-    kinds = [kind for _ in range(count // len(KINDS) + 1) for kind in luck.sample(list(KINDS), len(KINDS))]
-    return [
-        Job(f"{kind}-{place}", kind, at, max(1, round(KINDS[kind] * luck.choice(LENGTHS))))
-        for place, (at, kind) in enumerate(zip(arrivals, kinds, strict=False))
-    ]
-
-
-def run(jobs: Sequence[Job], policy: str, home: Path, isolation: str) -> dict[str, Ran]:
-    """Run them; how each went, by name."""
-    file = home / "jobs.yaml"
-    listed = [
-        {
-            "name": job.name,
-            "script": str(EXAMPLES / f"{job.kind}.py"),
-            "args": ["--epochs", str(job.epochs)],
-            "at": f"{job.at:.1f}s",
-            "isolation": isolation,
-        }
-        for job in jobs
-    ]
-    file.write_text(json.dumps({"jobs": listed}))
-    command = [sys.executable, "-m", "headgate", "run", str(file), "--policy", policy, "--json"]
-    before = set((home / "runs").glob("*"))
-    subprocess.run(
-        command,
-        env=_frame.environment(HEADGATE_HOME=str(home)),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        check=True,
-    )
-    [folder] = set((home / "runs").glob("*")) - before
-    with RunReader(folder / "run.sqlite") as reader:
-        rows = {row["name"]: row for row in reader.rows("jobs")}
-        return {
-            job.name: Ran(rows[job.name]["ended"] - job.at, learnt(reader, job.name, rows[job.name]["ended"]) - job.at)
-            for job in jobs
-        }
-
-
-def learnt(reader: RunReader, job: str, ended: float) -> float:
-    """When the loss had come nine tenths of the way from its first to its lowest value; s since the run began."""
-    rows = [row for row in reader.rows("progress") if row["task"].startswith(f"{job}/") and row["loss"] is not None]
-    if not rows:
-        return ended
-    first, least = rows[0]["loss"], min(row["loss"] for row in rows)
-    return next(float(row["t"]) for row in rows if row["loss"] <= first - 0.9 * (first - least))
 
 
 def shared_without_cost(jobs: Sequence[Job], alone: Mapping[str, float], shortest_first: bool) -> float:
@@ -154,17 +65,13 @@ def highest_rho(jobs: Sequence[Job], ran: Mapping[str, Ran], alone: Mapping[str,
 def compare(jobs: Sequence[Job], policies: Sequence[str], repetitions: int, isolation: str) -> dict[str, object]:
     """Run them under each policy in turn, and print the table."""
     runs: dict[str, list[dict[str, Ran]]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        home = Path(folder)
+    with stage(isolation, on_lab=any(job.plan for job in jobs)) as there:
         works = {job.work: job for job in jobs}
-        times = {
-            work: run([Job(job.name, job.kind, 0.0, job.epochs)], "none", home, isolation)[job.name].seconds
-            for work, job in works.items()
-        }
+        times = {work: there.run([job.alone()], "none")[job.name].seconds for work, job in works.items()}
         alone = {job.name: times[job.work] for job in jobs}
         for _ in range(repetitions):
             for policy in (*policies, f"none{AGAIN}"):
-                runs.setdefault(policy, []).append(run(jobs, policy.removesuffix(AGAIN), home, isolation))
+                runs.setdefault(policy, []).append(there.run(jobs, policy.removesuffix(AGAIN)))
     ideal = shared_without_cost(jobs, alone, True) / shared_without_cost(jobs, alone, False)
     load = sum(alone.values()) / max(job.at + alone[job.name] for job in jobs)
     print(f"{len(jobs)} jobs, load {load:.2f}; alone: " + ", ".join(f"{n} {s:.0f} s" for n, s in alone.items()))
@@ -210,21 +117,31 @@ def compare(jobs: Sequence[Job], policies: Sequence[str], repetitions: int, isol
 
 def main() -> None:
     made = _frame.parser("Jobs that share this machine under several policies.", 1)
-    made.add_argument("--jobs", default="three", help="`three`, or a number of random ones (default: three)")
+    made.add_argument(
+        "--jobs", default="three", help="`three`, `distributed`, or a number of random ones (default: three)"
+    )
     made.add_argument("--seeds", type=int, default=1, help="draws of random jobs (default: 1)")
     made.add_argument("--policies", default=POLICIES, help=f"with `none`, the control (default: {POLICIES})")
     made.add_argument("--isolation", default="process", choices=("process", "container"))
     made.add_argument("--stretch", type=float, default=0.25, help="of the times of arrival (default: 0.25)")
+    made.add_argument("--scale", type=float, default=1.0, help="of the epochs (default: 1)")
     options = made.parse_args()
     _frame.heading(options.repetitions, "torch", "tensorflow-cpu", "jax")
     policies = list(dict.fromkeys(["none", *options.policies.split(",")]))
     if options.jobs == "three":
-        draws = [published(options.stretch)]
+        draws = [published(options.stretch, options.scale)]
+    elif options.jobs == "distributed":
+        draws = [distributed(options.stretch, options.scale)]
     else:
-        draws = [at_random(int(options.jobs), seed, options.stretch) for seed in range(options.seeds)]
+        draws = [at_random(int(options.jobs), seed, options.stretch, options.scale) for seed in range(options.seeds)]
     found = [compare(jobs, policies, options.repetitions, options.isolation) for jobs in draws]
     _frame.write(
-        options.json, "elastic", {"stretch": options.stretch, "draws": found}, "torch", "tensorflow-cpu", "jax"
+        options.json,
+        "elastic",
+        {"stretch": options.stretch, "scale": options.scale, "draws": found},
+        "torch",
+        "tensorflow-cpu",
+        "jax",
     )
 
 

@@ -4,62 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from headgate.errors import IsolationError
 from headgate.isolation.container.daemon import Daemon, default_url
-from headgate.testing.wait import until
-
-SECONDS = 60.0
-
-
-class Dockerd:
-    """A Docker Engine of its own, which no other test and no other user has."""
-
-    def __init__(self, folder: Path) -> None:
-        self.url = f"unix://{folder}/socket"
-        self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        folder = self._folder
-        with (folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [
-                    "dockerd",
-                    *("--host", self.url),
-                    *("--data-root", folder / "data"),
-                    *("--exec-root", folder / "exec"),
-                    *("--pidfile", folder / "pid"),
-                    *("--bridge", "none", "--iptables=false"),  # else a lab's bridge would be filtered
-                ],
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        until(self._answers, SECONDS, f"an answer of dockerd (its log: {folder / 'log'})")
-
-    def _answers(self) -> bool:
-        assert self._process is not None
-        assert self._process.poll() is None, (self._folder / "log").read_text()
-        try:
-            Daemon(self.url)
-        except IsolationError:
-            return False
-        return True
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait(SECONDS)
-            self._process = None
+from headgate.testing import dockerd
+from headgate.testing.dockerd import Dockerd
 
 
 @contextmanager
@@ -69,23 +22,8 @@ def own_dockerd() -> Iterator[Dockerd]:
         pytest.skip("a Docker daemon of its own needs root")
     if shutil.which("dockerd") is None:
         pytest.skip("Docker Engine is not installed (apt-get install docker.io)")
-    # Not below pytest's own folder: the names of sockets have to be short.
-    folder = Path(tempfile.mkdtemp(prefix="hg-docker-", dir="/tmp"))
-    dockerd = Dockerd(folder)
-    try:
-        dockerd.start()
-        yield dockerd
-    finally:
-        dockerd.stop()
-        for path in _mounted_in(folder):  # the namespace of its network, which it leaves
-            subprocess.run(["umount", path], check=True)
-        shutil.rmtree(folder)
-
-
-def _mounted_in(folder: Path) -> list[str]:
-    """Where something is mounted below a folder, the innermost first."""
-    points = [line.split(" ")[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    return sorted((point for point in points if point.startswith(f"{folder}/")), reverse=True)
+    with dockerd.own_dockerd() as found:
+        yield found
 
 
 @contextmanager
@@ -95,7 +33,7 @@ def any_daemon() -> Iterator[str]:
     try:
         Daemon(default_url())
     except IsolationError:
-        with own_dockerd() as dockerd:
-            yield dockerd.url
+        with own_dockerd() as found:
+            yield found.url
     else:
         yield default_url()

@@ -167,12 +167,13 @@ class Engine:
             )
         given = fill(node.cores, claims)
         for task in tasks.values():
-            job = task.work.job
-            self.cores_used += given[task.id] - task.cores
-            task.cores = given[task.id]
-            others = (other.work.job.model for other in tasks.values() if other is not task)
-            kept = self._interference.on_cores(node.kind, job.model, others) if self._interference.pairs else 1.0
-            task.pace = kept * self._speeds.relative(job.model, task.cores, job.cores)
+            job, cores, kept = task.work.job, given[task.id], 1.0
+            self.cores_used += cores - task.cores
+            task.cores = cores
+            if self._interference.pairs:
+                others = ((other.work.job.model, given[other.id]) for other in tasks.values() if other is not task)
+                kept = self._interference.on_cores(node.kind, job.model, node.cores - cores, others)
+            task.pace = kept * self._speeds.relative(job.model, cores, job.cores)
 
     def _pace_on_gpus(self, task: RunningTask) -> float:
         pace = 1.0

@@ -180,7 +180,7 @@ class _Simulation:
             self._step(Usage(task.id, task.cores, float(work.job.memory_bytes or 0)))
         self._predict(work)
         job, done = work.job, max(work.fraction(self._now), 0.0)
-        if job.losses and work.tasks:
+        if job.losses and work.tasks and done >= job.losses[0][0]:
             loss, epochs = loss_at(job.losses, done), job.epochs
             epoch = min(int(done * epochs) + 1, epochs) if epochs is not None else None
             step = round(done * job.steps) if job.steps is not None else None
@@ -190,6 +190,8 @@ class _Simulation:
         if not self._predicts or not work.tasks:
             return
         job, left = work.job, work.remaining(self._now) * work.job.cores
+        if job.losses and work.fraction(self._now) < job.losses[0][0]:
+            return  # of a job that has said nothing yet nothing is predicted
         likely, spread = left * self._off.get(work.id, 1.0), exp(_NINE_OF_TEN * self._given.prediction_error)
         final = job.losses[-1][1] if job.losses else None
         drops = drops_ahead(job.losses, work.fraction(self._now), job.seconds * job.cores)

@@ -70,12 +70,22 @@ class Interference:
                 kept *= pair
         return kept / slices
 
-    def on_cores(self, device: str, model: str, others: Iterable[str]) -> float:
-        """The part that a job keeps of what its cores would bring; what was not measured costs nothing."""
-        kept = 1.0
-        for other in others:
-            kept *= self.kept(device, model, other) or 1.0
-        return kept
+    def on_cores(self, device: str, model: str, rest: float, others: Iterable[tuple[str, float]]) -> float:
+        """The part that a job keeps of what its cores would bring; what was not measured costs nothing.
+
+        A pair was measured with the cores of a node divided between the two. Of several others each counts for as much
+        of the other cores as it has of them: however many there are, only so many run at a time.
+
+        Args:
+            device: Kind of the node.
+            model: What the job trains.
+            rest: Cores of the node that the job does not have.
+            others: Model and cores of each of the others.
+        """
+        if rest <= 0:
+            return 1.0
+        lost = sum(cores * (1.0 - (self.kept(device, model, other) or 1.0)) for other, cores in others)
+        return 1.0 - min(lost / rest, 1.0)
 
 
 def read_speeds(path: Path) -> dict[str, tuple[tuple[float, float], ...]]:

@@ -1,0 +1,212 @@
+"""Real jobs that come over time and share this machine, or the nodes of a lab: what they are, and how each went."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import _frame
+
+from headgate.errors import IsolationError
+from headgate.isolation.container.daemon import Daemon, default_url
+from headgate.telemetry.store import RunReader
+from headgate.testing.dockerd import own_dockerd
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+KINDS = {"vae": 60, "cnn": 16, "keras_digits": 16, "charlm": 1, "plain": 60, "jax_digits": 60}
+"""Scripts, and epochs that take some 15 s on two cores."""
+LENGTHS = (0.5, 1.0, 2.0)
+SPAN_SECONDS = 60.0
+APART_SECONDS = 40.0
+NODES = {name: f"10.78.0.{number}" for number, name in enumerate("abcd", start=1)}
+"""Nodes of the lab for jobs of several tasks, and their addresses."""
+NODE_CORES = 0.45
+NODE_RATE = "500Mbit"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A script, when it arrives (s), and its epochs; where they are stated its plan and the most cores it may use."""
+
+    name: str
+    kind: str
+    at: float
+    epochs: int
+    plan: Mapping[str, object] = field(default_factory=dict)
+    cores: float | None = None
+
+    @property
+    def work(self) -> tuple[str, int, str]:
+        return self.kind, self.epochs, json.dumps(self.plan)
+
+    def alone(self) -> Job:
+        """The same job on a machine without others."""
+        return replace(self, at=0.0)
+
+    def entry(self, isolation: str) -> dict[str, object]:
+        """It as a job file has it."""
+        entry: dict[str, object] = {
+            "name": self.name,
+            "script": str(EXAMPLES / f"{self.kind}.py"),
+            "args": ["--epochs", str(self.epochs)],
+            "at": f"{self.at:.1f}s",
+            "isolation": isolation,
+        }
+        if self.cores is not None:
+            entry["limits"] = {"cores": self.cores}
+        if self.plan:
+            entry["plan"] = dict(self.plan)
+        if self.plan.get("synchronous") is False:
+            entry["allow"] = ["async"]
+        return entry
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a job went: seconds from its arrival to its end, and to nine tenths of its loss's fall."""
+
+    seconds: float
+    learnt: float
+
+
+def published(stretch: float, scale: float) -> list[Job]:
+    """The three jobs of FlowCon (ICPP 2019)."""
+    kinds = ("vae", "cnn", "keras_digits")
+    return [
+        Job(kind, kind, APART_SECONDS * stretch * place, epochs(kind, 2 * scale)) for place, kind in enumerate(kinds)
+    ]
+
+
+def at_random(count: int, seed: int, stretch: float, scale: float) -> list[Job]:
+    """So many jobs of all kinds, of random lengths, at random times."""
+    luck = random.Random(seed)
+    arrivals = sorted(luck.uniform(0, SPAN_SECONDS * stretch) for _ in range(count))
+    kinds = [kind for _ in range(count // len(KINDS) + 1) for kind in luck.sample(list(KINDS), len(KINDS))]
+    return [
+        Job(f"{kind}-{place}", kind, at, epochs(kind, luck.choice(LENGTHS) * scale))
+        for place, (at, kind) in enumerate(zip(arrivals, kinds, strict=False))
+    ]
+
+
+def distributed(stretch: float, scale: float) -> list[Job]:
+    """Four jobs on the nodes of a lab, a strategy each, two or three tasks of theirs on every node."""
+    ps = {"strategy": "ps", "workers": 2, "servers": 1}
+    plans: dict[str, tuple[str, float, dict[str, object]]] = {
+        "allreduce": ("vae", 1.0, {"strategy": "allreduce", "workers": 2, "worker_nodes": ["a", "b"]}),
+        "ps": ("cnn", 1.0, {**ps, "worker_nodes": ["b", "c"], "server_nodes": ["d"]}),
+        "async": ("charlm", 1.0, {**ps, "synchronous": False, "worker_nodes": ["c", "d"], "server_nodes": ["a"]}),
+        "single": ("plain", 1.0, {"strategy": "single", "worker_nodes": ["a"]}),
+    }
+    return [
+        Job(name, kind, APART_SECONDS * stretch * place, epochs(kind, length * scale), plan)
+        for place, (name, (kind, length, plan)) in enumerate(plans.items())
+    ]
+
+
+def epochs(kind: str, scale: float) -> int:
+    """So many times the usual epochs of a script, at least one."""
+    return max(1, round(KINDS[kind] * scale))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where jobs run: a `HEADGATE_HOME` of its own, and the nodes of a lab where there is one.
+
+    Args:
+        home: The folder.
+        isolation: What tasks are boxed in.
+        variables: Environment of every command.
+        cluster: File of the lab; None: this machine.
+    """
+
+    home: Path
+    isolation: str
+    variables: dict[str, str]
+    cluster: Path | None
+
+    def run(self, jobs: Sequence[Job], policy: str) -> dict[str, Ran]:
+        """Run jobs; how each went, by name."""
+        return self.went(self.start(jobs, policy), jobs)
+
+    def went(self, folder: Path, jobs: Sequence[Job]) -> dict[str, Ran]:
+        """How each job of a run went, by name."""
+        with RunReader(folder / "run.sqlite") as reader:
+            rows = {row["name"]: row for row in reader.rows("jobs")}
+            return {
+                job.name: Ran(
+                    rows[job.name]["ended"] - job.at, learnt(reader, job.name, rows[job.name]["ended"]) - job.at
+                )
+                for job in jobs
+            }
+
+    def start(self, jobs: Sequence[Job], policy: str) -> Path:
+        """Run jobs to their end; the run's folder.
+
+        Raises:
+            SystemExit: One failed; it says which and why.
+        """
+        file = self.home / "jobs.yaml"
+        file.write_text(json.dumps({"jobs": [job.entry(self.isolation) for job in jobs]}))
+        command = [sys.executable, "-m", "headgate", "run", str(file), "--policy", policy, "--json"]
+        if self.cluster is not None:
+            command += ["--cluster", str(self.cluster)]
+        before = set((self.home / "runs").glob("*"))
+        ended = subprocess.run(
+            command,
+            check=False,
+            env=self.variables,
+            cwd=self.home,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        folders = set((self.home / "runs").glob("*")) - before
+        if ended.returncode:
+            raise SystemExit(f"{ended.stdout[-2000:]}\n{' '.join(command)}: ended with {ended.returncode}")
+        [folder] = folders
+        return folder
+
+
+@contextmanager
+def stage(isolation: str, on_lab: bool) -> Iterator[Stage]:
+    """A stage, with a Docker daemon where one is needed and none answers; all of it is gone afterwards."""
+    with ExitStack() as undo:
+        home = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="headgate-bench-")))
+        added = {"HEADGATE_HOME": str(home)}
+        if isolation == "container":
+            added["DOCKER_HOST"] = undo.enter_context(_docker())
+        variables = _frame.environment(**added)
+        cluster = None
+        if on_lab:
+            undo.enter_context(_frame.lab(home, "elastic", NODES, NODE_RATE, variables, NODE_CORES))
+            cluster = home / "lab.yaml"
+        undo.callback(_frame.end_hub, variables)
+        yield Stage(home, isolation, variables, cluster)
+
+
+@contextmanager
+def _docker() -> Iterator[str]:
+    """Where a Docker daemon listens: that of this machine, or one of its own."""
+    try:
+        Daemon(default_url())
+    except IsolationError:
+        with own_dockerd() as dockerd:
+            yield dockerd.url
+    else:
+        yield default_url()
+
+
+def learnt(reader: RunReader, job: str, ended: float) -> float:
+    """When the loss had come nine tenths of the way from its first to its lowest value; s since the run began."""
+    rows = [row for row in reader.rows("progress") if row["task"].startswith(f"{job}/") and row["loss"] is not None]
+    if not rows:
+        return ended
+    first, least = rows[0]["loss"], min(row["loss"] for row in rows)
+    return next(float(row["t"]) for row in rows if row["loss"] <= first - 0.9 * (first - least))

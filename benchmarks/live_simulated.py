@@ -1,0 +1,152 @@
+"""Schedules of real jobs, run for real and simulated: when each job ends, live against simulated.
+
+    python benchmarks/live_simulated.py [--schedules equal,headgate,srpt] [--scale 1] [--isolation container]
+                                        [--repetitions 1] [--json PATH]
+
+The simulation is the one of `headgate simulate`: the same controller and policy, a clock of its own. What it is told of
+each kind of script is measured beforehand, in runs without any other kind, and nothing is fitted to the runs compared:
+
+- alone with all cores, and alone with one: time, CPU time, and from the first of these its losses by work done;
+- as many of a kind as there are cores, a core each: the time of one alone with a core over theirs is what a job keeps of
+  its speed beside any others (cores may be threads of one, and caches and memory are shared).
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import _frame
+from _elastic import KINDS, Job, Stage, epochs, stage
+
+from headgate.cluster import Cluster, Node
+from headgate.simulation import Assumptions, TraceJob, simulate
+from headgate.simulation.recorded import read
+from headgate.simulation.speeds import Interference, Speeds
+from headgate.simulation.traces import made
+
+LENGTHS = {"vae": 1.5, "cnn": 1.0, "keras_digits": 0.75, "charlm": 2.0, "plain": 0.75, "jax_digits": 1.0}
+"""Of the usual epochs: jobs of unlike lengths, and of one for each kind, so that few runs alone tell of all."""
+SCHEDULES: Mapping[str, Sequence[tuple[str, float]]] = {
+    "equal": (("vae", 0.0), ("plain", 4.0), ("cnn", 8.0), ("charlm", 12.0)),
+    "headgate": (
+        ("charlm", 0.0),
+        ("cnn", 3.0),
+        ("keras_digits", 6.0),
+        ("vae", 10.0),
+        ("jax_digits", 14.0),
+        ("plain", 20.0),
+    ),
+    "srpt": (("vae", 0.0), ("charlm", 5.0), ("jax_digits", 10.0), ("cnn", 15.0), ("plain", 20.0)),
+}
+"""By policy: kinds, and when they arrive (s)."""
+NODE_KIND = "here"
+REPORT_SECONDS = 2.0
+"""At the least, between two predictions of what is left of a job."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What was measured of a kind.
+
+    Args:
+        job: As a trace has it, which comes at 0 s.
+        table: Cores and work a second.
+        kept: Part of its speed that it keeps beside another job.
+    """
+
+    job: TraceJob
+    table: tuple[tuple[float, float], ...]
+    kept: float
+
+
+def jobs_of(schedule: Sequence[tuple[str, float]], scale: float) -> list[Job]:
+    """The jobs of a schedule; `scale` is of their epochs and of the times between them."""
+    return [Job(kind, kind, at * scale, epochs(kind, LENGTHS[kind] * scale)) for kind, at in schedule]
+
+
+def profile(there: Stage, kind: str, scale: float, cores: int) -> Profile:
+    """Measure a kind in runs of its own."""
+    job = Job(kind, kind, 0.0, epochs(kind, LENGTHS[kind] * scale))
+    whole, one, beside = (
+        _measured(there, jobs)
+        for jobs in (
+            [job],
+            [replace(job, cores=1.0)],
+            [replace(job, name=f"{kind}-{place}", cores=1.0) for place in range(cores)],
+        )
+    )
+    [wide], [narrow] = whole, one
+    pair = statistics.mean(each.seconds for each in beside)
+    if wide.cores <= narrow.cores or wide.seconds >= narrow.seconds:
+        wide = narrow  # a second core is of no use to it
+    points = {each.cores: 1.0 / each.seconds for each in (narrow, wide)}
+    return Profile(replace(wide, model=kind), tuple(sorted(points.items())), min(narrow.seconds / pair, 1.0))
+
+
+def _measured(there: Stage, jobs: Sequence[Job]) -> list[TraceJob]:
+    """Jobs that come at once, each with the seconds from its arrival to its end, and the cores used meanwhile."""
+    folder = there.start(jobs, "equal")
+    ran = there.went(folder, jobs)
+    return [
+        replace(job, seconds=ran[job.name].seconds, cores=job.seconds * job.cores / ran[job.name].seconds)
+        for job in read(folder).jobs
+    ]
+
+
+def simulated(jobs: Sequence[Job], policy: str, profiles: Mapping[str, Profile], cores: int) -> dict[str, float]:
+    """Seconds from each job's arrival to its end."""
+    trace = made(policy, [replace(profiles[job.kind].job, name=job.name, submitted=job.at) for job in jobs])
+    pairs = {kind: dict.fromkeys(profiles, found.kept) for kind, found in profiles.items()}
+    assumptions = Assumptions(
+        speeds=Speeds(tables={kind: found.table for kind, found in profiles.items()}),
+        interference=Interference({NODE_KIND: pairs}),
+        report_seconds=REPORT_SECONDS,
+    )
+    cluster = Cluster((Node("here", cores=float(cores), memory_bytes=1 << 40, kind=NODE_KIND),))
+    outcome = simulate(trace, cluster, policy, assumptions)
+    return {job.job.name: job.ended - job.job.submitted for job in outcome.jobs if job.ended is not None}
+
+
+def main() -> None:
+    made_parser = _frame.parser("Schedules of real jobs, run for real and simulated.", 1)
+    made_parser.add_argument("--schedules", default=",".join(SCHEDULES), help="by policy (default: all)")
+    made_parser.add_argument("--scale", type=float, default=1.0, help="of epochs and times of arrival (default: 1)")
+    made_parser.add_argument("--isolation", default="process", choices=("process", "container"))
+    options = made_parser.parse_args()
+    _frame.heading(options.repetitions, "torch", "tensorflow-cpu", "jax")
+    chosen = options.schedules.split(",")
+    kinds = [kind for kind in KINDS if any(kind == each for policy in chosen for each, _ in SCHEDULES[policy])]
+    cores = len(os.sched_getaffinity(0))
+    rows = []
+    with stage(options.isolation, on_lab=False) as there:
+        profiles = {kind: profile(there, kind, options.scale, cores) for kind in kinds}
+        for kind, found in profiles.items():
+            speeds = ", ".join(f"{1 / speed:.1f} s with {used:.2f} cores" for used, speed in found.table)
+            print(f"{kind:14} alone {speeds}; keeps {found.kept:.2f} beside another")
+        for policy in chosen:
+            jobs = jobs_of(SCHEDULES[policy], options.scale)
+            runs = [there.run(jobs, policy) for _ in range(options.repetitions)]
+            told = simulated(jobs, policy, profiles, cores)
+            print(f"\n{policy:14}{'live':>10}{'simulated':>12}{'error':>9}")
+            for job in jobs:
+                live = statistics.median(ran[job.name].seconds for ran in runs)
+                error = told[job.name] / live - 1.0
+                rows.append({"policy": policy, "job": job.name, "live": live, "simulated": told[job.name]})
+                print(f"{job.name:14}{live:>8.1f} s{told[job.name]:>10.1f} s{error:>+9.1%}")
+    errors = [abs(row["simulated"] / row["live"] - 1.0) for row in rows]
+    print(f"\nerror of a completion time: {statistics.mean(errors):.1%} on the mean, {max(errors):.1%} at worst")
+    content = {
+        "scale": options.scale,
+        "profiles": {kind: {"table": found.table, "kept": found.kept} for kind, found in profiles.items()},
+        "rows": rows,
+        "mean_error": statistics.mean(errors),
+        "worst_error": max(errors),
+    }
+    _frame.write(options.json, "live_simulated", content, "torch", "tensorflow-cpu", "jax")
+
+
+if __name__ == "__main__":
+    main()
