@@ -16,10 +16,12 @@ MOST_CHANGES = 6
 """Of a job's share in a minute."""
 
 _MINUTE = 60.0
-_KEPT = 2
-"""Changes of a minute that are kept for lifting a job to its floor."""
+_KEPT = 1
+"""Of a minute's changes, kept for lifting a job to its floor."""
 _SLIGHT = 0.05
-"""A weight that would change by no more than this part stays."""
+"""A weight that would change by no more than this part stays,"""
+_TINY = 0.02
+"""and so does one that would change by no more than this part of all weights: a job has few changes, none to waste."""
 _LEAST, _MOST = 1.0, 10_000.0
 _FIGURES = re.compile(r"(?<=.)\b\d[\d.e+-]*")
 
@@ -89,7 +91,7 @@ class Grants:
             held, target = self._held[job], round(min(max(scale * part, _LEAST), _MOST), 3)
             if held.weight is None:
                 changes[job] = target
-            elif abs(target - held.weight) > _SLIGHT * held.weight:
+            elif abs(target - held.weight) > max(_SLIGHT * held.weight, _TINY * scale):
                 free = held.free_at(MOST_CHANGES - _KEPT)
                 if free <= now:
                     changes[job] = target

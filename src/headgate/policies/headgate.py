@@ -8,7 +8,7 @@ from headgate.events import JobId
 from headgate.policies.themis import FairFinish
 from headgate.policies.weighing import Present, WeighingPolicy, check, first_come
 
-RHO = 1.5
+RHO = 2.0
 """Finish-time fairness that nobody is to exceed: time shared over time alone on 1/n."""
 _CLEARLY = 0.9
 _SHORTEST_SECONDS = 10.0
@@ -21,19 +21,17 @@ class HeadgatePolicy(WeighingPolicy):
 
     Objective: the least mean completion time at a makespan no worse than that of the system's own sharing, and nobody
     starved: no ρ (finish-time fairness) above a bound.
-    Rule: each job has a latest end, `rho` times what it would take alone on 1/n, n the mean number of jobs that were
-    present. Who would miss it with an equal share from now on has an equal share, whatever else. What that leaves goes
-    by work left over priority, the least first: each has all it may use of what those before it leave, and the others
-    their floor. Work left is the harmonic mean of its band, so that of two jobs with one median the less certain goes
-    first: it may be the one that ends soon, and a short look tells. Who diverges comes last. Only weights are set: what
-    one does not use the others have, so that no core idles that anybody wants and the makespan stays.
-    Source: shortest remaining processing time (Schrage 1968) with the deadlines of Themis' fairness (NSDI 2020); the
-    harmonic mean stands for the Gittins index, optimal under uncertainty.
+    Rule: the CPU goes by work left over priority, the least first; each job has most of what those before it leave.
+    Each has a latest end, `rho` times what it would take alone on 1/n, n the mean number of jobs that were present.
+    Who would miss it with an equal share from now on has an equal share, whatever else. A job of which nothing is
+    predicted yet is taken for one like the others here. Who diverges comes last. Only weights are set: what one does
+    not use the others have, so that no core idles that anybody wants and the makespan stays.
+    Source: shortest remaining processing time (Schrage 1968) with the deadlines of Themis' fairness (NSDI 2020).
     Use it, unless one of the others' objectives is yours.
 
     Args:
-        rho: The bound, kept as far as jobs that come later let it. 1 is an equal share for all, a large one `srpt`: a
-            lower mean at a higher maximum.
+        rho: The bound, kept as far as jobs that come later let it. Near 1 it comes close to an equal share, a large one
+            is `srpt`: a lower mean at a higher maximum.
     """
 
     name = "headgate"
@@ -48,7 +46,7 @@ class HeadgatePolicy(WeighingPolicy):
     def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
         fair = self._finish.fair(now, cores, jobs)
         equal = cores / len(jobs)
-        expected = {job.id: _expected(job) / job.priority for job in jobs}
+        expected = {job.id: job.remaining()[0] / job.priority for job in jobs}
         expected |= {self._first: expected[self._first] * _CLEARLY} if self._first in expected else {}
         order = sorted(jobs, key=lambda job: (job.diverging, expected[job.id], job.number))
         self._first = order[0].id
@@ -56,7 +54,7 @@ class HeadgatePolicy(WeighingPolicy):
         for job in jobs:
             latest = job.arrived + self._rho * max(fair[job.id], _SHORTEST_SECONDS)
             ends = now + job.remaining()[0] / min(equal, job.most_cores(cores))
-            if ends > latest - self.itval and not job.diverging:
+            if ends > latest and not job.diverging:
                 pressed.add(job.id)
         parts = first_come(cores - equal * len(pressed), order, self._floor)
         for id in pressed:
@@ -69,10 +67,3 @@ class HeadgatePolicy(WeighingPolicy):
         if pressed:
             return f"would else end later than {self._rho:g} times its fair time"
         return f"{'first' if rank == 0 else f'{rank} before it'}: {job.remaining_in_words()}"
-
-
-def _expected(job: Present) -> float:
-    middle, low, high = job.remaining()
-    if low <= 0.0:
-        return 0.0
-    return 1.0 / (0.25 / low + 0.5 / middle + 0.25 / high)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 from headgate.analysis.losses import Losses
 from headgate.errors import UsageError
@@ -19,6 +21,14 @@ _BACK_OFF = 8.0
 """Rounds that change nothing come further and further apart, up to so many times as far."""
 _NEWS = 0.25
 """A prediction that differs from what was believed by more than this part is acted upon at once."""
+_TYPICAL_WORK = 60.0
+"""Core-seconds that a job is taken to need where nothing is known of it or any other."""
+_REMEMBERED = 20
+"""Jobs that ended of which it is remembered."""
+_AROUND = 4.0
+"""Nine of ten jobs of which nothing is known need a quarter to four times what is typical of the others."""
+_HANDED_ON = 1.0 / 8.0
+"""Of what a job of an order may have, to those after it: seldom does one keep all cores busy all the time."""
 _STALL_REPORTS = 6.0
 _STALL_SECONDS = 30.0
 
@@ -36,6 +46,7 @@ class Present:
         diverging: Its loss rises beyond its noise, or is no number any more.
         stalled: It has ceased to report: no loss for 6 times its usual interval, and 30 s at least.
         prediction: The latest, and what had been attained when it came.
+        typical: What jobs here need, core-seconds.
     """
 
     id: JobId
@@ -49,6 +60,7 @@ class Present:
     diverging: bool = False
     stalled: bool = False
     prediction: tuple[Predicted, float] | None = None
+    typical: float = _TYPICAL_WORK
     _used_at: float = 0.0
     _reported_at: float | None = None
     _gap: float | None = None
@@ -64,11 +76,13 @@ class Present:
     def remaining(self) -> tuple[float, float, float]:
         """Core-seconds left: likely, at the least, at the most.
 
-        Of a job of which nothing was predicted the likeliest is that it lasts as long again as it has, and a 19th and
-        19 times hold nine of ten (Gott, Nature 1993).
+        A job of which nothing was predicted is taken to need what is typical. Once it has had that, the likeliest is
+        that it lasts as long again as it has, and a 19th and 19 times hold nine of ten (Gott, Nature 1993).
         """
         if self.prediction is None:
-            return self.attained, self.attained / 19.0, self.attained * 19.0
+            done, typical = self.attained, self.typical
+            least = done / 19.0
+            return max(typical - done, done), max(typical / _AROUND - done, least), max(typical * _AROUND, done * 19.0)
         said, done = self.prediction[0], self.done_since
         # What lasts longer than was predicted is about to end, or was predicted wrongly: not to be told, so not zero.
         least = 0.05 * done
@@ -138,6 +152,7 @@ class WeighingPolicy(Policy):
         self._settle_at: float | None = None
         self._stall_at: float | None = None  # no job stalls before; reports only put it off
         self._wanted: dict[JobId, tuple[float, str]] = {}
+        self._needed: deque[float] = deque(maxlen=_REMEMBERED)
 
     @abstractmethod
     def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
@@ -162,6 +177,7 @@ class WeighingPolicy(Policy):
             return Decision()
         due = self._round_at is not None and now >= self._round_at
         if acts or due:
+            self._learn()
             self._wanted = dict(self.divide(now, cores, list(self._jobs.values())))
         shares: dict[JobId, tuple[Share, str]] = {}
         reasons: dict[JobId, str] = {}
@@ -175,6 +191,13 @@ class WeighingPolicy(Policy):
         times = (self._round_at, self._settle_at, self._stall_at)
         wake_at = min((time for time in times if time is not None and time > now), default=None)
         return Decision(shares, wake_at, reasons)
+
+    def _learn(self) -> None:
+        """What is typical: of the jobs that ended, and of those of which something is predicted."""
+        predicted = [job.attained + job.remaining()[0] for job in self._jobs.values() if job.prediction is not None]
+        known = [*self._needed, *predicted]
+        for job in self._jobs.values():
+            job.typical = median(known) if known else _TYPICAL_WORK
 
     def _stall(self, now: float) -> bool:
         """Note who has stalled; whether anybody has."""
@@ -202,6 +225,7 @@ class WeighingPolicy(Policy):
             return False
         match change:
             case Left():
+                self._needed.append(job.attained)
                 del self._jobs[job.id]
                 self._grants.leave(job.id)
                 return True
@@ -231,20 +255,18 @@ def check(policy: str, option: str, value: float, fits: bool, expected: str) -> 
 
 
 def first_come(cores: float, order: Sequence[Present], floor: float) -> dict[JobId, float]:
-    """Cores by an order: the first has all it may use, then the next; the first that is left nothing has four floors,
-    so that what those before it do not use goes to it.
+    """Cores by an order: each job has what those before it leave and it may use, but for an eighth of it, which goes
+    on to those after it.
 
     Args:
         order: Who comes first, first.
         floor: Part of an equal share.
     """
-    least, left, parts = floor * cores / len(order), cores, dict[JobId, float]()
-    waiting = False
-    for job in order:
-        if left > least:
-            parts[job.id] = min(job.most_cores(cores), left)
-            left -= parts[job.id]
-        else:
-            parts[job.id] = least if waiting else 4.0 * least
-            waiting = True
+    least = floor * cores / len(order)
+    left, parts = cores - least * len(order), dict[JobId, float]()
+    for rank, job in enumerate(order, 1):
+        keeps = 1.0 - _HANDED_ON if rank < len(order) else 1.0
+        part = min(job.most_cores(cores) - least, left * keeps)
+        parts[job.id] = least + part
+        left -= part
     return parts
