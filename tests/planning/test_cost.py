@@ -171,6 +171,39 @@ def test_encryption_costs_cores() -> None:
 # --- together
 
 
+def test_a_part_of_a_core_sends_and_takes_as_much_more_slowly() -> None:
+    half = cluster(nodes("half", 2, cores=0.5))
+    there = ps(("a0",), ("a1",)), ps(("half0",), ("half1",))
+    assert parts(there[1], half)["handling"] == pytest.approx(2 * parts(there[0])["handling"])
+
+
+def test_a_ring_takes_cores_too_and_never_those_of_encryption() -> None:
+    served = parts(ps(("a0",), ("a1",)))["handling"]
+    for encrypt in (False, True):
+        assert parts(ring(*ALL), encrypt=encrypt)["handling"] == pytest.approx(2 * 3 / 4 * served)
+    assert "handling" not in parts(ring("a0", "a0"))
+
+
+def test_a_node_computes_sends_and_serves_on_the_same_cores() -> None:
+    """However fast its NIC: what its worker and its server ask of them adds up."""
+    where = cluster(nodes("small", 4, cores=0.5, nic=80 * GIGABIT))
+    beside = ps(("small0", "small1"), ("small0", "small1"))
+    found = parts(beside, where)
+    # The server's half of the cores is not more than half of them.
+    asked = found["alpha"] + found["beta"] + found["handling"] + found["update"] / 2
+    step = 128 / Costs(job(), where, profile()).predict(beside).throughput
+    assert asked <= step <= 1.02 * asked
+
+
+def test_a_gpu_computes_while_cores_serve() -> None:
+    where = cluster(nodes("gpu", 2, cores=0.5, nic=80 * GIGABIT, gpus=gpus("v100")))
+    timed = profile(fits=(TimeFit("v100", 1, 0.01, 0.002, 0.02),))
+    beside = ps(("gpu0", "gpu1"), ("gpu0", "gpu1"))
+    found = parts(beside, where, timed)
+    step = 128 / Costs(job(), where, timed).predict(beside).throughput
+    assert step < found["alpha"] + found["beta"] + found["update"] / 2
+
+
 def test_no_step_is_shorter_than_the_forward_pass_and_what_cannot_hide_behind_it() -> None:
     costs = Costs(job(), FOUR, profile(flops_per_sample=3e6, flops_per_sample_forward=1e6))
     found = costs.predict(ring("a0", "a1", "a2", "a3", batch=192))

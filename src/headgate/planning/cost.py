@@ -127,6 +127,7 @@ class Costs:
             sparse_sample=(row or self._sparse) / self._bytes,
             sparse_most=self._sparse / self._bytes,
             batch=self.batch,
+            plain=_PLAIN / _SECRET if self.job.encrypt else 1.0,
         )
 
     def _prior(self) -> physics.Prior:

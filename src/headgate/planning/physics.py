@@ -26,7 +26,7 @@ TERMS: Mapping[str, tuple[float, float]] = {
     "inside_worker": (0.005, 1.5),  # each worker past the second, inside a node
     "to_servers": (0.15, 1.5),  # the model once through the NIC of a server
     "to_workers": (0.05, 1.5),  # the model once through the NIC of a worker
-    "handling": (1e-4, 0.5),  # a worker sends the model and takes it, by its own cores
+    "handling": (1e-4, 0.5),  # a worker of one core sends the model and takes it
     "update": (0.02, 1.5),  # a server of one core applies the whole model once
     "worker": (0.005, 1.5),  # each worker, under parameter servers
     "server": (0.005, 1.5),  # each server
@@ -128,12 +128,12 @@ def seconds(parameters: Floats, of: Traits) -> Step:
         "inside_worker": (of.inside > 0) * p["inside_worker"] * past_two,
         "to_servers": p["to_servers"] * of.to_servers,
         "to_workers": p["to_workers"] * of.to_workers,
-        "handling": has_servers * p["handling"] * of.pushed,
+        "handling": p["handling"] * of.handled / np.where(there, np.minimum(of.cores, 1.0), 1.0).min(1),
         "update": has_servers * p["update"] * of.pushed * of.workers / np.maximum(of.servers, 1) / of.server_cores,
         "worker": has_servers * p["worker"] * of.workers,
         "server": has_servers * p["server"] * of.servers,
     }
-    together, resources = _synchronous(p, slowest, terms)
+    together, resources = _synchronous(p, slowest, _busy(p, each, of), terms)
     throughput = of.samples / together
     if (of.synchronous == 0).any():
         apart, parts = _asynchronous(p, each, terms, of)
@@ -156,19 +156,27 @@ def compute(
     return p["alpha"] * overhead / pace, p["beta"] * work / np.maximum(cores, 1.0) ** p["cores"] / pace
 
 
+def _busy(p: Mapping[str, float], each: Floats, of: Traits) -> Floats:
+    """Seconds that the cores of the busiest node with workers need for all that its tasks do in a step: they compute,
+    send and serve one after the other, however well that hides behind the network."""
+    sends = p["handling"] * of.handled[:, None] / of.cores
+    serves = p["update"] * (of.pushed * of.workers)[:, None] * of.beside
+    return np.asarray(np.where(of.counts > 0, of.hosts * (each + sends + serves), 0.0).max(1))
+
+
 def _synchronous(
-    p: Mapping[str, float], slowest: Floats, terms: Mapping[str, Floats]
+    p: Mapping[str, float], slowest: Floats, busy: Floats, terms: Mapping[str, Floats]
 ) -> tuple[Floats, dict[str, Floats]]:
     """Seconds of a step that waits for its workers, and by resource."""
     waiting = slowest + terms["straggling"]
     ring = sum((terms[name] for name in ("ring", "ring_worker", "ring_node", "inside", "inside_worker")), 0.0 * slowest)
     at_once = 1 + p["streaming"]
-    nics = _norm(at_once, terms["to_servers"], terms["to_workers"], terms["handling"])
-    moving = ring + _norm(at_once, nics, terms["update"])
+    nics = _norm(at_once, ring, terms["to_servers"], terms["to_workers"], terms["handling"])
+    moving = _norm(at_once, nics, terms["update"])
     tasks = terms["worker"] + terms["server"]
     behind = p["forward"] * waiting + np.maximum((1 - p["forward"]) * waiting, moving)
-    together = np.maximum(_norm(1 + p["hiding"], waiting, moving), behind) + tasks
-    parts = dict(zip(RESOURCES, (waiting, ring + nics, terms["update"], tasks)))
+    together = np.maximum.reduce((_norm(1 + p["hiding"], waiting, moving), behind, busy)) + tasks
+    parts = dict(zip(RESOURCES, (waiting, nics, terms["update"], tasks)))
     return np.asarray(together), parts
 
 

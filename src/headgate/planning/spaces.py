@@ -19,7 +19,7 @@ from headgate.planning.cost import Costs
 from headgate.planning.kinds import name_of
 from headgate.planning.memory import most_gpu_bytes
 from headgate.planning.patterns import JOINS, SERVES, Mode, modes, patterns
-from headgate.planning.traits import Device, Floats, Indices, Traits, server_cores
+from headgate.planning.traits import Device, Floats, Indices, Traits, ring_copies, server_cores
 from headgate.plans import Plan, Strategy
 
 Flags = NDArray[np.bool_]
@@ -82,6 +82,7 @@ class Space:
         self._speed_of = np.array([names.index(kind.name) for kind in kinds], np.intp)
         speeds = np.exp(np.concatenate([[0.0], costs.prior.mean[len(physics.NAMES) :]]))
         self.speeds = speeds[self._speed_of]
+        self._served = np.array([p.servers / (k.node.cores * d.core) for p, k, d in zip(self.patterns, kinds, found)])
         self._p = physics.by_name(costs.prior.mean)
 
     # --- costing -----------------------------------------------------------------------------------------------------
@@ -184,6 +185,8 @@ class Space:
             overhead=np.broadcast_to(self.overhead, rows.shape),
             work=np.broadcast_to(self.work, rows.shape),
             kinds=np.broadcast_to(self._speed_of, rows.shape),
+            hosts=np.broadcast_to(np.where(self._gpu, 0.0, 1.0), rows.shape),
+            beside=np.where(self._gpu | (stated is not None), 0.0, self._served) / divided,
             kind_names=self._kind_names,
             workers=workers,
             waited_for=waited_for,
@@ -194,6 +197,7 @@ class Space:
             to_servers=np.where(serves, load, 0.0).max(1) * pushed,
             to_workers=np.where(serves, 0.0, load).max(1) * pushed,
             pushed=pushed,
+            handled=np.where(servers > 0, pushed, ring_copies(workers, nodes) * gathered * self.costs.known.plain),
             server_cores=self._server_cores(there & serves, stated),
             synchronous=np.full(len(rows), float(mode.synchronous)),
             bounded=np.full(len(rows), float(mode.staleness is not None)),

@@ -48,6 +48,7 @@ class Known:
         sparse_sample: Part of the model whose gradient is sparse that a sample touches.
         sparse_most: The same of the largest batch: all of it.
         batch: Samples of a step as the script asks for them; None: not known.
+        plain: Seconds of a core to send what is never encrypted, over those of what parameter servers are sent.
     """
 
     devices: Mapping[str, Device] = field(default_factory=dict)
@@ -56,6 +57,7 @@ class Known:
     sparse_sample: float = 0.0
     sparse_most: float = 0.0
     batch: int | None = None
+    plain: float = 1.0
 
     def sparse(self, batch: Floats) -> Floats:
         """Part of the model whose gradient is sparse that batches touch."""
@@ -77,6 +79,9 @@ class Traits:
         overhead: Relative compute of the class's device that does not depend on the batch.
         work: Relative compute of a sample.
         kinds: Index of the kind of node that the class is on.
+        hosts: 1 where the cores that compute also send and serve, 0 on a GPU and where nothing is known of the node.
+        beside: Part of all updates that servers on its node do, over the node's cores; 0 where the cores of each task
+            are stated, and on a GPU.
         kind_names: Names of the kinds.
         workers: Workers of the plan, (plans,).
         waited_for: Workers that a synchronous step waits for: all but the backups.
@@ -89,6 +94,7 @@ class Traits:
         to_workers: The same of a node without.
         pushed: Copies of the model that a worker pushes in a step: less than 1 where sparse layers move only rows that
             are used.
+        handled: Copies of the model that a worker's cores send and take in a step, each way.
         server_cores: Cores of the slowest server; 1 where nobody said.
         synchronous: 1 or 0.
         bounded: 1 where asynchronous workers may be only so far ahead, else 0.
@@ -102,6 +108,8 @@ class Traits:
     overhead: Floats
     work: Floats
     kinds: Indices
+    hosts: Floats
+    beside: Floats
     kind_names: tuple[str, ...]
     workers: Floats
     waited_for: Floats
@@ -112,6 +120,7 @@ class Traits:
     to_servers: Floats
     to_workers: Floats
     pushed: Floats
+    handled: Floats
     server_cores: Floats
     synchronous: Floats
     bounded: Floats
@@ -133,13 +142,13 @@ def traits(space: Sequence[Plan], cluster: Cluster | None, batch: float, known: 
     kind_names = tuple({name_of(node): None for node in nodes.values()} or {"": None})
     rows = [_classes(plan, nodes, batch, known) for plan in space]
     width = max(len(row) for row in rows)
-    counts, batches, cores, overhead, work = (np.zeros((len(space), width)) for _ in range(5))
+    counts, batches, cores, overhead, work, hosts, beside = (np.zeros((len(space), width)) for _ in range(7))
     kind = np.zeros((len(space), width), np.intp)
     for i, row in enumerate(rows):
         for j, (each, count) in enumerate(sorted(row.items())):
-            size, of_cores, name, extra, more = each
+            size, of_cores, name, extra, more, computes, serving = each
             counts[i, j], batches[i, j], cores[i, j], kind[i, j] = count, size, of_cores, kind_names.index(name)
-            overhead[i, j], work[i, j] = extra, more
+            overhead[i, j], work[i, j], hosts[i, j], beside[i, j] = extra, more, computes, serving
     cores[counts == 0] = 1.0
     loads = [_loads(plan, rate) for plan in space]
     array = np.array(
@@ -169,6 +178,8 @@ def traits(space: Sequence[Plan], cluster: Cluster | None, batch: float, known: 
         overhead=overhead,
         work=work,
         kinds=kind,
+        hosts=hosts,
+        beside=beside,
         kind_names=kind_names,
         workers=workers,
         waited_for=waited_for,
@@ -179,6 +190,7 @@ def traits(space: Sequence[Plan], cluster: Cluster | None, batch: float, known: 
         to_servers=to_servers * pushed,
         to_workers=to_workers * pushed,
         pushed=pushed,
+        handled=np.where(servers > 0, pushed, ring_copies(workers, on_nodes) * gathered * known.plain),
         server_cores=server_cores,
         synchronous=synchronous,
         bounded=bounded,
@@ -187,8 +199,15 @@ def traits(space: Sequence[Plan], cluster: Cluster | None, batch: float, known: 
     )
 
 
-_Class = tuple[float, float, str, float, float]
-"""Samples of a step, cores, name of the kind of node, and what its device needs relative to others."""
+_Place = tuple[float, str, float, float, float, float]
+"""Cores, name of the kind of node, what its device needs relative to others, `hosts` and `beside`."""
+_Class = tuple[float, float, str, float, float, float, float]
+"""Samples of a step, and the `_Place`."""
+
+
+def ring_copies(workers: Floats, nodes: Floats) -> Floats:
+    """Copies of the model that a worker sends, and takes, around a ring over several nodes."""
+    return np.asarray(np.where(nodes > 1, 2 * (workers - 1) / workers, 0.0))
 
 
 def _rates(nodes: Mapping[str, Node], known: Known) -> Callable[[str], float]:
@@ -200,32 +219,34 @@ def _rates(nodes: Mapping[str, Node], known: Known) -> Callable[[str], float]:
 
 def _classes(plan: Plan, nodes: Mapping[str, Node], batch: float, known: Known) -> Counter[_Class]:
     """Workers that are alike."""
-    there = Counter(plan.worker_nodes)
+    there, serving = Counter(plan.worker_nodes), Counter(plan.server_nodes)
     found: Counter[_Class] = Counter()
     first = next(map(name_of, nodes.values()), "")
-    on_node: dict[str | None, tuple[float, str, float, float]] = {}
+    on_node: dict[str | None, _Place] = {}
     if plan.batch_per_worker is None and known.batch is not None:
         batch = float(known.batch) / (plan.workers if plan.synchronous else 1)
     for i in range(plan.workers):
         name = plan.worker_nodes[i] if plan.worker_nodes else None
         if name not in on_node:
-            on_node[name] = _on_node(plan, nodes.get(name or ""), there[name or ""], first, known)
+            part = serving[name or ""] / max(plan.servers, 1)
+            on_node[name] = _on_node(plan, nodes.get(name or ""), there[name or ""], part, first, known)
         size = plan.batch_per_worker
         samples = batch if size is None else size[i] if isinstance(size, tuple) else size
         found[float(samples), *on_node[name]] += 1
     return found
 
 
-def _on_node(plan: Plan, node: Node | None, workers: int, first: str, known: Known) -> tuple[float, str, float, float]:
-    """Cores, kind, and what its device needs, of each worker on a node."""
+def _on_node(plan: Plan, node: Node | None, workers: int, served: float, first: str, known: Known) -> _Place:
+    """The place of each worker on a node, on which that part of the updates is done."""
     cores = plan.cores_per_worker
     if node is None:
-        return 1.0 if cores is None else cores, first, 1.0, 1.0
+        return 1.0 if cores is None else cores, first, 1.0, 1.0, 0.0, 0.0
     device = known.devices.get(node.name, Device(gpu=bool(node.gpus) and cores is None))
     if device.gpu:
-        return 1.0, name_of(node), device.overhead, device.work
+        return 1.0, name_of(node), device.overhead, device.work, 0.0, 0.0
     own = node.cores / workers
-    return own if cores is None else min(cores, own), name_of(node), device.overhead, device.work
+    beside = served / (node.cores * device.core) if cores is None else 0.0
+    return own if cores is None else min(cores, own), name_of(node), device.overhead, device.work, 1.0, beside
 
 
 def _server_cores(plan: Plan, nodes: Mapping[str, Node], known: Known) -> float:
