@@ -69,6 +69,17 @@ def test_a_greeting_comes_before_the_first_view_and_every_change_goes_to_all_who
     assert len(set(views)) == 1
 
 
+def test_whoever_greets_last_leaves_nobody_with_an_older_view() -> None:
+    told = Told(workers=2, connected=False)
+    told.attempt.connect("server-0", "torch")
+    told.attempt.listen("server-0", ["tcp://127.0.0.1:5"])
+    for name in ("worker-0", "worker-1"):
+        told.attempt.connect(name, "torch")
+    latest = {task: message["view"] for task, message in told.sent if message["type"] == "peers"}
+    assert len(latest) == 3
+    assert len(set(latest.values())) == 1
+
+
 def test_the_lowest_worker_saves_its_state_for_one_that_joins(told: Told) -> None:
     rejoin(told, "worker-1")
     assert told.orders() == []  # it has not made its objects yet

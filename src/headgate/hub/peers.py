@@ -58,10 +58,12 @@ class Peers:
         self._view += 1
 
     def meet(self, name: str, framework: str) -> None:
-        """A task said hello, and what it trains or serves with: `torch`, `keras` or `jax`."""
-        if self._members[name].framework != framework:
-            self._members[name].framework = framework
-            self._view += 1
+        """A task said hello, and what it trains or serves with: `torch`, `keras` or `jax`.
+
+        The view is the same one: those who were told of it would not hear of another, and wait for each other. Of a
+        server everybody is told with where it listens.
+        """
+        self._members[name].framework = framework
 
     def listen(self, name: str, endpoints: Sequence[str]) -> None:
         """A task said where it listens."""
