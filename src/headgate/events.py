@@ -162,7 +162,7 @@ class TaskLeaves:
 @dataclass(frozen=True, slots=True)
 class Progress:
     """What a task reported since its last progress: `loss` is the mean of `count` reported losses (NaN where they
-    were), `epoch` the one that is going on, counted from 1."""
+    were), `epoch` the one that is going on, counted from 1, `within` the part of it that is done, 0 to 1."""
 
     task: TaskId
     step: int | None
@@ -172,6 +172,7 @@ class Progress:
     count: int = 1
     metrics: Mapping[str, float] = field(default_factory=dict)
     epochs: int | None = None
+    within: float | None = None
 
     def merged(self, later: Progress) -> Progress:
         """This progress and a later one of the same task as one: the mean loss of both, the later of all else."""

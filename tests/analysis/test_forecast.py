@@ -74,3 +74,28 @@ def test_nothing_is_asked_before_anything_is_known_and_nothing_said_of_too_littl
     outlook = Outlook(0.0)
     assert outlook.reported(5.0, 1.0, step=10, epoch=None, epochs=None, count=1) is None
     assert answer(Question(((1.0, 1.0, 1.0),), 1.0, 0.1, None, None)) is None
+
+
+def test_what_the_first_steps_cost_is_not_what_those_to_come_do() -> None:
+    outlook = Outlook(0.0)
+    asked = None
+    for now in range(1, 40):  # twenty seconds of two cores for the first steps, as compiling takes
+        outlook.used(now, 2.0)
+        step = 1 + max(now - 20, 0) * 10
+        question = outlook.reported(now, 1.0 + 1 / step, step=step, epoch=1 + step // 50, epochs=10, count=1)
+        asked = question or asked
+    assert asked is not None
+    assert asked.cost == pytest.approx(0.2, rel=0.02)
+
+
+def test_a_part_of_an_epoch_tells_what_is_left_before_it_has_ended() -> None:
+    outlook = Outlook(0.0)
+    asked = []
+    for now in range(1, 20):
+        outlook.used(now, 2.0)
+        part = now / 100
+        asked += [outlook.reported(now, 1.0 / now, step=10 * now, epoch=1, epochs=2, count=10, within=part)]
+    first = next(question for question in asked if question is not None and question.epochs is not None)
+    assert first.epochs is not None
+    assert first.step <= 50
+    assert first.epochs.steps == pytest.approx(2000 - first.step, rel=0.01)

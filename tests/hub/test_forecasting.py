@@ -32,13 +32,27 @@ def test_who_is_predicted_to_have_less_left_goes_first(user: User) -> None:
     wait.until(lambda: told(user, first) > 5.0, 60, "enough is told to go by")
     second = str(user.json("run", "--detach", "long.yaml")["run"])
     wait.until(lambda: weight(user, first) > 2 * weight(user, second), 60, "who has less left goes first")
-    reasons = [shares(user, run)[-1]["reason"] for run in (first, second)]
-    assert any(" core-seconds left (" in reason for reason in reasons), reasons
+    wait.until(lambda: predicted(user, first) and predicted(user, second), 60, "what is left of each is told")
     assert f"policy {policy}, 2 runs going on" in user.types("doctor").stdout
     assert user.types("run", "long.yaml", "--policy", "srpt:floor=0.1", code=2).message.startswith("jobs run under")
     for run, job in ((first, "short"), (second, "long")):
         user.types("stop", "--kill", f"{run}/{job}")
         user.sees_state(job, "killed", run=run)
+
+
+def test_a_job_is_expected_to_take_what_it_took_before_and_one_of_other_arguments_what_those_of_its_script_did(
+    user: User,
+) -> None:
+    user.write("train.py", EPOCHS)
+    user.write("jobs.yaml", "jobs: [{name: again, script: train.py, args: ['60']}]")
+    user.write("other.yaml", "jobs: [{name: other, script: train.py, args: ['50']}]")
+    reasons = []
+    for file, job in (("jobs.yaml", "again"), ("jobs.yaml", "again"), ("other.yaml", "other")):
+        run = str(user.json("run", "--detach", file, "--policy", "srpt")["run"])
+        user.sees_state(job, "done", run=run)
+        reasons.append([row["reason"] for row in shares(user, run)])
+    assert reasons[0][0] == "shortest: nothing predicted yet, 0 core-seconds had"
+    assert all(" core-seconds left (" in told[1] for told in reasons[1:])
 
 
 def told(user: User, run: str) -> float:
@@ -50,6 +64,10 @@ def told(user: User, run: str) -> float:
 def shares(user: User, run: str) -> list[dict[str, Any]]:
     with RunReader(user.home / "runs" / run / "run.sqlite") as reader:
         return list(reader.rows("shares"))
+
+
+def predicted(user: User, run: str) -> bool:
+    return any(" core-seconds left (" in row["reason"] for row in shares(user, run))
 
 
 def weight(user: User, run: str) -> float:

@@ -70,6 +70,8 @@ class Outlook:
         self._work = 0.0
         self._step: float | None = None
         self._begin: float | None = None
+        # Steps done since the phase began, each a tenth more than the one before, and the core-seconds they took.
+        self._marks: list[tuple[float, float]] = []
         self._asked_step = 0.0
         self._asked_left: float | None = None
 
@@ -87,6 +89,7 @@ class Outlook:
         epoch: int | None,
         epochs: int | None,
         count: int,
+        within: float | None = None,
         asks: bool = True,
     ) -> Question | None:
         """Take in a report; `asks` is whether anybody would go by an answer.
@@ -98,9 +101,12 @@ class Outlook:
         at = float(step if step is not None else self.losses.seen)
         if jumped or self._step is None or at < self._step:  # what a step costs may be another now
             self._begin, self._work, self._used_at = at, 0.0, now
+            self._marks = [(0.0, 0.0)]
             self._asked_step, self._asked_left = 0.0, None
         self._step = at
-        self._epochs.add(step, epoch, epochs)
+        if at - (self._begin or 0.0) > _GROWTH * self._marks[-1][0]:
+            self._marks.append((at - (self._begin or 0.0), self._work + self._cores * (now - self._used_at)))
+        self._epochs.add(step, epoch, epochs, within)
         return self._question(now, at) if asks else None
 
     def _question(self, now: float, step: float) -> Question | None:
@@ -117,7 +123,11 @@ class Outlook:
             return None
         self._asked_at, self._asked_step = now, step
         self._asked_left = left.steps if left is not None else None
-        return Question(tuple(self.losses.points()), step, work / done, left, self._goal)
+        # The later half of the steps tells what one costs: the first ones compile, fill caches, read data.
+        steps, cost = next(mark for mark in reversed(self._marks) if mark[0] <= done / 2)
+        if work <= cost:
+            steps, cost = self._marks[0]
+        return Question(tuple(self.losses.points()), step, (work - cost) / (done - steps), left, self._goal)
 
 
 def answer(question: Question) -> Left | None:

@@ -192,6 +192,12 @@ class Losses:
         return True
 
 
+_PART = 0.02
+"""Of an epoch, after which the steps of a whole one can be told."""
+_PART_ERROR = 0.1
+"""The last batches of an epoch may make no step of their own, as those of an accumulation that is not full."""
+
+
 class Epochs:
     """Steps that are left of the epochs a job is to do, from the steps at which epochs began."""
 
@@ -203,24 +209,33 @@ class Epochs:
         self._epoch: int | None = None
         self._step = 0.0
         self._epochs: int | None = None
+        # A step, and how many epochs were done with it: the first that was told, and the latest.
+        self._began: tuple[float, float] | None = None
+        self._now: tuple[float, float] | None = None
 
-    def add(self, step: int | None, epoch: int | None, epochs: int | None) -> None:
+    def add(self, step: int | None, epoch: int | None, epochs: int | None, within: float | None = None) -> None:
         """Take in a report; one that lacks the step or the epoch (counted from 1) tells nothing."""
         self._epochs = epochs if epochs is not None else self._epochs
         if step is None or epoch is None:
             return
         if self._epoch is not None and (epoch < self._epoch or step < self._step):  # started again
-            self._first = self._last = None
+            self._first = self._last = self._began = self._now = None
         elif self._epoch is not None and epoch > self._epoch:
             self._slack = (step - self._step) / 2
             self._last = (epoch, step - self._slack)
             self._first = self._first or self._last
         self._step, self._epoch = float(step), epoch
+        if within is not None:
+            self._now = (self._step, epoch - 1 + within)
+            self._began = self._began or self._now
 
     def left(self) -> Estimate | None:
-        """Steps left; None until an epoch has ended, or where nobody said how many there are."""
-        if self._epochs is None or self._first is None or self._last is None or self._epoch is None:
+        """Steps left; None until an epoch, or a part of one that says how much of it, has ended, or where nobody said
+        how many there are."""
+        if self._epochs is None or self._epoch is None:
             return None
+        if self._first is None or self._last is None:
+            return self._left_by_parts(self._epochs)
         (first, began), (last, at) = self._first, self._last
         length = (at - began) / (last - first) if last > first else at / (last - 1)
         slack = self._slack / max(last - first, 1)
@@ -230,3 +245,10 @@ class Epochs:
             max(ahead * max(each, 0.0) - passed, 0.0) for each in (length - slack, length, length + slack)
         )
         return Estimate(middle, low, high)
+
+    def _left_by_parts(self, epochs: int) -> Estimate | None:
+        if self._began is None or self._now is None or self._now[1] - self._began[1] < _PART:
+            return None
+        (first, done_first), (step, done) = self._began, self._now
+        steps = max(epochs - done, 0.0) * (step - first) / (done - done_first)
+        return Estimate(steps, steps * (1 - _PART_ERROR), steps * (1 + _PART_ERROR))

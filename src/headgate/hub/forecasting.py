@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from headgate.analysis.forecast import Outlook, Question, answer
-from headgate.events import Event, Fitted, JobId, Progress, TaskExited, TaskId, Usage
+from headgate.events import Event, Fitted, JobId, Progress, TaskExited, TaskId, TaskStarted, Usage
+from headgate.hub.job import LiveJob
 from headgate.hub.ledger import Ledger
+from headgate.profiling import lengths
 
 
 @dataclass
 class _Watched:
-    """A job's outlook, the cores that each of its tasks uses, and when it is expected to end."""
+    """A job's outlook, the cores that each of its tasks uses, the core-seconds that they used, and when it is expected
+    to end. `whole` is whether all that it takes is seen, as of a job that does not resume."""
 
+    live: LiveJob
     outlook: Outlook
+    whole: bool
+    since: float
     cores: dict[TaskId, float] = field(default_factory=dict)
+    work: float = 0.0
     ends: float | None = None
+
+    def used(self, now: float) -> None:
+        """Count what was used since the last time, by what was told last."""
+        self.work += sum(self.cores.values()) * (now - self.since)
+        self.since = now
 
 
 class Forecasting:
@@ -26,16 +40,20 @@ class Forecasting:
 
     Args:
         ledger: Where the runs are.
+        lengths: Folder of what former jobs took.
         tell: Takes a `Fitted`.
         wanted: Whether anybody goes by what is left: only then are curves fitted.
     """
 
-    def __init__(self, ledger: Ledger, tell: Callable[[Event], None], wanted: Callable[[], bool]) -> None:
+    def __init__(
+        self, ledger: Ledger, lengths: Path, tell: Callable[[Event], None], wanted: Callable[[], bool]
+    ) -> None:
         self._ledger = ledger
+        self._lengths = lengths
         self._tell = tell
         self._wanted = wanted
         self._watched: dict[JobId, _Watched] = {}
-        self._answering: set[asyncio.Task[None]] = set()
+        self._doing: set[asyncio.Task[None]] = set()
 
     @property
     def ends(self) -> Mapping[JobId, float]:
@@ -46,18 +64,17 @@ class Forecasting:
     def hear(self, event: Event) -> None:
         """Take in an event, after the controller."""
         match event:
+            case TaskStarted(task):
+                self._started(task)
             case Progress(task) if self._runs(task):
                 self._reported(event)
             case Usage(task, cpu_cores) if self._runs(task):
-                watched = self._of(task)
+                now, watched = time.monotonic(), self._of(task)
                 watched.cores[task] = cpu_cores
-                watched.outlook.used(time.monotonic(), sum(watched.cores.values()))
+                watched.used(now)
+                watched.outlook.used(now, sum(watched.cores.values()))
             case TaskExited(task):
-                job = task.rsplit("/", 1)[0]
-                if (known := self._watched.get(job)) is not None:
-                    known.cores.pop(task, None)
-                    if not known.cores:
-                        del self._watched[job]
+                self._ended(task)
 
     def _runs(self, task: TaskId) -> bool:
         """Whether it has not ended yet: what was measured of one may come after its end."""
@@ -65,12 +82,47 @@ class Forecasting:
         known = attempt.tasks.get(task.rsplit("/", 1)[1]) if attempt is not None else None
         return known is not None and known.state != "ended"
 
-    def _of(self, task: TaskId) -> _Watched:
+    def _of(self, task: TaskId, starts: bool = False) -> _Watched:
         job = task.rsplit("/", 1)[0]
         if job not in self._watched:
-            rule = self._ledger.find(job)[1].spec.progress
-            self._watched[job] = _Watched(Outlook(time.monotonic(), goal=rule.goal, rising=rule.rising))
+            now, (run, live) = time.monotonic(), self._ledger.find(job)
+            whole = starts and live.checkpoint is None and live.attempt == 1 and run.submission.mode == "run"
+            rule = live.spec.progress
+            outlook = Outlook(now, goal=rule.goal, rising=rule.rising)
+            self._watched[job] = _Watched(live, outlook, whole, now)
         return self._watched[job]
+
+    def _started(self, task: TaskId) -> None:
+        """A task of a job has started: what is left of the job is what those before it took, until it tells more."""
+        job = task.rsplit("/", 1)[0]
+        if job not in self._watched and (watched := self._of(task, starts=True)).whole and self._wanted():
+            self._do(self._recall(job, watched))
+
+    async def _recall(self, job: JobId, watched: _Watched) -> None:
+        live = watched.live
+        known = await asyncio.to_thread(lengths.recall, self._lengths, live.script_key, live.profile_key)
+        if known is not None and self._watched.get(job) is watched:
+            self._tell(Fitted(job, *known, asymptote=None, drops=()))
+
+    def _ended(self, task: TaskId) -> None:
+        """A task has ended: where it was the last of a job that ran from its beginning to its end, what that took is
+        remembered."""
+        job = task.rsplit("/", 1)[0]
+        watched = self._watched.get(job)
+        if watched is None:
+            return
+        watched.used(time.monotonic())
+        watched.cores.pop(task, None)
+        if watched.cores:
+            return
+        del self._watched[job]
+        if watched.whole and watched.live.state == "done" and watched.work > 0.0:
+            self._do(self._remember(watched))
+
+    async def _remember(self, watched: _Watched) -> None:
+        live = watched.live
+        with suppress(OSError):  # it is worth no warning: the next one is predicted later
+            await asyncio.to_thread(lengths.remember, self._lengths, live.script_key, live.profile_key, watched.work)
 
     def _reported(self, told: Progress) -> None:
         job = told.task.rsplit("/", 1)[0]
@@ -85,12 +137,16 @@ class Forecasting:
             epoch=told.epoch,
             epochs=told.epochs,
             count=told.count,
+            within=told.within,
             asks=self._wanted(),
         )
         if question is not None:
-            task = asyncio.get_running_loop().create_task(self._answer(job, outlook, question))
-            self._answering.add(task)
-            task.add_done_callback(self._answering.discard)
+            self._do(self._answer(job, outlook, question))
+
+    def _do(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._doing.add(task)
+        task.add_done_callback(self._doing.discard)
 
     async def _answer(self, job: JobId, outlook: Outlook, question: Question) -> None:
         left = await asyncio.to_thread(answer, question)
@@ -102,5 +158,5 @@ class Forecasting:
 
     def close(self) -> None:
         """Answer nothing more."""
-        for task in self._answering:
+        for task in self._doing:
             task.cancel()

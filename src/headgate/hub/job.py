@@ -39,6 +39,7 @@ class LiveJob:
     plan: str | None = None
     profile: str | None = None
     profile_key: str = ""  # of the script as it was when the job was handed in
+    script_key: str = ""  # the same for any arguments
     step: int | None = None
     epoch: int | None = None
     epochs: int | None = None

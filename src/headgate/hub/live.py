@@ -71,7 +71,10 @@ class LiveHub:
         self._sampling = Sampling(self._ledger, engine, self._step)
         self._lookout = Lookout(self._ledger, self._nodes.look)
         self._forecasting = Forecasting(
-            self._ledger, self._step, lambda: self._controller.policy.predicts or self._controller.waits
+            self._ledger,
+            home / "lengths",
+            self._step,
+            lambda: self._controller.policy.predicts or self._controller.waits,
         )
         self._engines = Engines(home, engine, self._hearing, self._sampling.told, self._nodes, self._ledger)
         self._reserving = Reserving(self._ledger, self._engines, self._nodes)
@@ -132,7 +135,7 @@ class LiveHub:
         await asyncio.to_thread(_check_isolations, submission)
         for job in submission.jobs:  # so that what can be known now is one message now, and not a failed job later
             candidates(cluster, job)
-            keys[job.name] = profiles.key(job, self._node)
+            keys[job.name] = (profiles.key(job, self._node), profiles.key(job, self._node, arguments=False))
             environment = {**submission.environment, **job.env}
             command(job, environment.get("PATH"))
             scripts.check(job, environment)
@@ -143,7 +146,7 @@ class LiveHub:
         self._nodes.join(submission)
         names = tuple(node.name for node in cluster.nodes)
         for name, live in run.jobs.items():
-            live.profile_key = keys[name]
+            live.profile_key, live.script_key = keys[name]
             known = profiles.load(self._home / "profiles", live.profile_key)
             if known is not None:
                 live.profile = profiles.dump(known)

@@ -21,6 +21,7 @@ def progress(task: TaskId, message: Mapping[str, Any]) -> Progress:
         step=_whole(message.get("step")),
         epoch=epoch + 1 if epoch is not None else None,
         epochs=_whole(message.get("epochs")),
+        within=_number(message.get("within")),
         samples=_whole(message.get("samples")),
         loss=float(loss) if loss is not None else None,
         count=max(int(message.get("count", 1)), 1),

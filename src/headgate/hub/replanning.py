@@ -156,7 +156,13 @@ class Replanning:
         watched.reports.append((now, told.step))
         watched.outlook.used(now, 1.0)  # what is left is counted in seconds, not in core-seconds
         question = watched.outlook.reported(
-            now, value, step=told.step, epoch=told.epoch, epochs=told.epochs, count=told.count
+            now,
+            value,
+            step=told.step,
+            epoch=told.epoch,
+            epochs=told.epochs,
+            count=told.count,
+            within=told.within,
         )
         may = watched.moves < live.spec.moves and watched.move is None and not watched.looking
         if question is not None and may and now >= watched.not_before:

@@ -17,9 +17,12 @@ from headgate.profiles import Profile
 _ADAPTER = TypeAdapter(Profile)
 
 
-def key(job: Job, node: Node) -> str:
+def key(job: Job, node: Node, arguments: bool = True) -> str:
     """What a job's profile is stored under: its script's text (or its command), arguments, variables, interpreter,
     and the kind of node: CPU model, cores and GPUs.
+
+    Args:
+        arguments: Whether jobs of other arguments and variables have another one.
 
     Raises:
         UsageError: The script cannot be read.
@@ -30,8 +33,7 @@ def key(job: Job, node: Node) -> str:
         raise UsageError(f"job {job.name!r}: cannot read {job.script}: {error.strerror}") from error
     parts = (
         script,
-        repr(job.args).encode(),
-        repr(sorted(job.env.items())).encode(),
+        *((repr(job.args).encode(), repr(sorted(job.env.items())).encode()) if arguments else ()),
         repr(job.python).encode(),
         repr((node.cpu_model, node.cores, [gpu.name for gpu in node.gpus])).encode(),
     )

@@ -35,6 +35,7 @@ class Progress:
         self.step = 0
         self.epoch: int | None = None
         self.epochs: int | None = None
+        self.within: float | None = None
         self.samples: int | None = None
 
     def report(self, loss: Any, metrics: Mapping[str, Any]) -> None:
@@ -56,6 +57,8 @@ class Progress:
             message["epoch"] = self.epoch
         if self.epochs is not None:
             message["epochs"] = self.epochs
+        if self.within is not None:
+            message["within"] = self.within
         if self.samples is not None:
             message["samples"] = self.samples
         if self._losses:

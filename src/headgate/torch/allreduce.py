@@ -174,8 +174,14 @@ class AllReduce(Backend):
                 else:
                     work.wait()
                 return
-            except RuntimeError as error:
-                if work.is_completed():
+            except RuntimeError:
+                done = bool(work.is_completed())
+            if done:
+                # It may have been done just after the slice was over: whether it failed, another wait says at once.
+                try:
+                    work.wait(_SLICE)
+                    return
+                except RuntimeError as error:
                     self._lost(error)
             if self._gone():
                 self._lost(None)

@@ -18,6 +18,7 @@ class Iteration:
 
     Attributes:
         done: Batches that it gave, those before a resume included.
+        batches: How many it is to give to the one worker that there is; None where that is not known.
         reopened: Whether the loader's iterator, with its workers, is one from an earlier pass: that draws fewer random
             numbers than a new one.
         created: Random states when it was created.
@@ -34,6 +35,7 @@ class Iteration:
         self.exhausted = False
         self.number = loaders.number_iteration()
         self.epoch = loaders.epoch
+        self.batches = state.batches() if loaders.sharing is None else None
         self.before = loaders.counts()
         self.dealt: Dealt | None = None
         self._watcher = loaders.watcher

@@ -238,11 +238,14 @@ class LoaderState:
         sharing = self.loaders.sharing
         if sharing is None or not sharing.divides():
             return None
-        loader = self._loader() if self._loader is not None else None
-        batches = len(loader) if loader is not None and self.by_index else None
         phase, epoch = sharing.place()
         by_index = self.shards is not None
-        return sharing.dealer.deal(Pass(phase, epoch, self.index, self.ended, done, batches, by_index))
+        return sharing.dealer.deal(Pass(phase, epoch, self.index, self.ended, done, self.batches(), by_index))
+
+    def batches(self) -> int | None:
+        """Batches of a whole pass; None where they are not counted beforehand."""
+        loader = self._loader() if self._loader is not None else None
+        return len(loader) if loader is not None and self.by_index else None
 
     def iterate(self, open_inner: OpenIterator) -> Iteration:
         if self.to_end:

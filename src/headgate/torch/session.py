@@ -187,6 +187,8 @@ class Session:
         self._steps += 1
         self._stepped = True
         self._feeding, self._fed = self._fed, set()
+        anchor = self._loaders.anchor(self._feeding)
+        self._progress.within = anchor.done / anchor.batches if anchor is not None and anchor.batches else None
         if self._samples:
             whole, here = self._samples[min(self._samples)]
             self._progress.samples = (self._progress.samples or 0) + whole

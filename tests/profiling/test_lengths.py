@@ -1,0 +1,40 @@
+"""What jobs took is remembered by script and by job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headgate.profiling.lengths import recall, remember
+
+
+def test_the_same_job_is_expected_to_take_what_it_took_and_others_of_its_script_about_that(tmp_path: Path) -> None:
+    assert recall(tmp_path, "script", "job") is None
+    for work in (10.0, 12.0, 50.0):
+        remember(tmp_path, "script", "job", work)
+    same = recall(tmp_path, "script", "job")
+    assert same is not None
+    assert same.work == 12.0
+    assert same.low < 10.0 < 50.0 < same.high
+    other = recall(tmp_path, "script", "other")
+    assert other is not None
+    assert other.work == 12.0
+    assert other.low < same.low < same.high < other.high
+    assert recall(tmp_path, "another", "job") is None
+
+
+def test_the_latest_of_a_script_are_kept(tmp_path: Path) -> None:
+    for work in range(1, 101):
+        remember(tmp_path, "script", "job", float(work))
+    known = recall(tmp_path, "script", "job")
+    assert known is not None
+    assert known.work == pytest.approx(90.5)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[[1]]", '{"a": 1}', '[["job", "long"]]', '[["job", NaN], ["job", -1]]'])
+def test_a_file_that_makes_no_sense_is_as_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "script.json").write_text(text)
+    assert recall(tmp_path, "script", "job") is None
+    remember(tmp_path, "script", "job", 3.0)
+    assert recall(tmp_path, "script", "job") is not None
