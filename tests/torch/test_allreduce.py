@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import torch
 from tests.torch import right_answers
 
 from headgate.plans import Plan
+from headgate.torch.allreduce import AllReduce
 
 
 @pytest.mark.parametrize(
@@ -20,3 +22,32 @@ def test_comes_to_what_one_process_comes_to(
 ) -> None:
     cases = right_answers.USUAL if workers == 4 else ()  # two come across all that is special
     assert wrong_answers(Plan(strategy="allreduce", workers=workers, batch_per_worker=batches), *cases) == {}
+
+
+class _DoneLate:
+    """A collective, and the group that runs it: it ends just as the first wait for it runs out."""
+
+    def __init__(self) -> None:
+        self.waits = 0
+
+    def allreduce(self, tensors: list[torch.Tensor], options: object) -> _DoneLate:
+        return self
+
+    def wait(self, limit: object) -> None:
+        self.waits += 1
+        if self.waits == 1:
+            raise RuntimeError("Operation timed out!")
+
+    def is_completed(self) -> bool:
+        return self.waits > 0
+
+
+def test_a_collective_that_is_done_just_after_a_wait_ran_out_is_no_fault() -> None:
+    link = object.__new__(AllReduce)
+    link._gloo = link._group = _DoneLate()
+    link._all, link.index, link.members = None, 0, (0, 1)
+    buffer = torch.ones(2)
+    link.register([buffer])
+    link.begin(1.0)
+    link.launch(0)
+    assert list(link.finish().sums) == [buffer]
