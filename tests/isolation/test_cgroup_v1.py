@@ -62,6 +62,17 @@ def test_what_is_written(box: Box) -> None:
     assert int(file(box, "memory", "memory.limit_in_bytes")) > 1 << 60
 
 
+def test_a_weight_counts_for_the_disk_as_well(isolation: ProcessIsolation, box: Box) -> None:
+    if not (box.cgroups["blkio"] / "blkio.bfq.weight").exists():
+        pytest.skip("the kernel has no weights for disks (CONFIG_BFQ_GROUP_IOSCHED)")
+    for weight, written in ((300, "300"), (50, "50"), (10_000, "1000"), (1, "1")):
+        box.apply(Share(cpu_weight=weight))
+        assert file(box, "blkio", "blkio.bfq.weight") == written
+    launch = Launch("run/job/worker-1", programs.argv("breed"), {}, os.getcwd(), 1)
+    planned = isolation.describe(launch, Share(cpu_weight=300))
+    assert any(line.startswith("write '300' to ") and line.endswith("worker-1/blkio.bfq.weight") for line in planned)
+
+
 def test_a_group_weighs_as_much_as_so_many_plain_tasks_whatever_its_boxes_do(isolation: ProcessIsolation) -> None:
     boxes = []
     with open(os.devnull, "w") as nowhere:

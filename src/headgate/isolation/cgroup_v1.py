@@ -24,6 +24,8 @@ from headgate.shares import WEIGHT_DEFAULT, Unlimited
 
 SHARES_DEFAULT = 1024
 THROTTLES = ("blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device")
+DISK_WEIGHT = "blkio.bfq.weight"
+DISK_WEIGHT_MOST = 1000
 FREEZE_SECONDS = 1.0
 UNLIMITED_BYTES = 1 << 60
 """The kernel says the largest multiple of a page where there is no limit."""
@@ -73,6 +75,13 @@ class CgroupsV1(Cgroups):
                 ]
             case "gpu_fraction":
                 return None
+
+    def disk_weight_writes(self, weight: float) -> Sequence[Write]:
+        folder = self.folders.get("blkio")
+        # The topmost cgroup has no weight, and that of the task may not have been made yet.
+        if folder is None or not any((above / "blkio.bfq.io_serviced").exists() for above in folder.parents[:2]):
+            return ()
+        return [Write(folder / DISK_WEIGHT, str(min(max(1, round(weight)), DISK_WEIGHT_MOST)))]
 
     def pin_writes(self, cpus: frozenset[int] | None) -> Sequence[Write] | None:
         folder = self.folders.get("cpuset")
@@ -139,7 +148,7 @@ class CgroupsV1(Cgroups):
         folder = self.folders.get("cpu")
         if folder is None:
             return None
-        return [Write(folder / self.weight_file, str(self.in_kernel(weight)))]
+        return [Write(folder / self.weight_file, str(self.in_kernel(weight))), *self.disk_weight_writes(weight)]
 
     def _cap_writes(self, value: Value) -> Sequence[Write] | None:
         folder = self.folders.get("cpu")

@@ -25,6 +25,8 @@ from headgate.isolation.layout import V2_CONTROLLERS
 from headgate.isolation.standins import StandIns
 from headgate.shares import WEIGHT_DEFAULT, Share, Unlimited
 
+DISK_WEIGHTS = {"io.weight": 10_000, "io.bfq.weight": 1000}
+"""Files, and the most that the kernel takes there."""
 FREEZE_SECONDS = 1.0
 LEAF = "headgate-hub"
 """Where the processes of a delegated folder move to, so that it can hand its controllers on."""
@@ -91,7 +93,8 @@ class CgroupsV2(Cgroups):
         match field:
             case "cpu_weight":
                 weight = WEIGHT_DEFAULT if isinstance(value, Unlimited) else value
-                return self._write("cpu", self.weight_file, str(self.in_kernel(weight)))
+                writes = self._write("cpu", self.weight_file, str(self.in_kernel(weight)))
+                return None if writes is None else [*writes, *self.disk_weight_writes(weight)]
             case "cpu_cap_cores":
                 text = "max" if isinstance(value, Unlimited) else " ".join(map(str, cap_microseconds(value)))
                 return self._write("cpu", "cpu.max", text)
@@ -104,6 +107,13 @@ class CgroupsV2(Cgroups):
                 return self._write("io", "io.max", f"{self.disk} rbps={rate} wbps={rate}")
             case "gpu_fraction":
                 return None
+
+    def disk_weight_writes(self, weight: float) -> Sequence[Write]:
+        folder = self.folders.get("io")
+        most = {} if folder is None else {folder / name: limit for name, limit in DISK_WEIGHTS.items()}
+        return [
+            Write(path, f"default {min(max(1, round(weight)), limit)}") for path, limit in most.items() if path.exists()
+        ]
 
     def pin_writes(self, cpus: frozenset[int] | None) -> Sequence[Write] | None:
         if cpus is None and "cpuset" in self.folders:

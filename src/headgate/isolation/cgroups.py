@@ -84,6 +84,13 @@ class Cgroups(Enclosure):
         """A CPU weight in the kernel's own measure."""
 
     @abstractmethod
+    def disk_weight_writes(self, weight: float) -> Sequence[Write]:
+        """What lets a task weigh as much for the disk as for the CPU; none where the kernel has no such weight.
+
+        It counts on disks whose scheduler goes by it (BFQ, or io.cost), and there among tasks that contend.
+        """
+
+    @abstractmethod
     def pin_writes(self, cpus: frozenset[int] | None) -> Sequence[Write] | None:
         """What pins the task; None where the controller is missing."""
 

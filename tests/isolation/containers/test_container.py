@@ -152,6 +152,8 @@ def test_tasks_in_containers_weigh_as_those_in_none(isolation: ContainerIsolatio
         task.box.apply(Share(cpu_weight=weight))
         assert (folder.parent / name).read_text() == (folder / name).read_text()
         assert (folder.parent.parent / name).read_text() == group
+        disk = task.box.cgroups.get("blkio", folder).parent / "blkio.bfq.weight"
+        assert not disk.exists() or disk.read_text().strip() == str(weight)
 
 
 @pytest.mark.hardware

@@ -25,7 +25,7 @@ from headgate.isolation.container.kills import killed_in
 from headgate.isolation.container.parents import Parent
 from headgate.isolation.container.watch import Watch
 from headgate.isolation.enclosure import MemoryRecord
-from headgate.shares import Share, Unlimited
+from headgate.shares import WEIGHT_DEFAULT, Share, Unlimited
 
 REMOVED = "its container was removed by somebody else"
 REMOVAL_SECONDS = 1.0
@@ -240,9 +240,12 @@ class ContainerBox(Box):
         return self._closed or self._watch.over.is_set() or bool(select.select([self.exit_fd], [], [], 0)[0])
 
     def _weigh(self) -> None:
-        """Let the cgroup around that of the container weigh as much as the container."""
+        """Let the cgroup around that of the container weigh as much as the container, and as much for the disk."""
         if self._container.outer is not None and self.cgroups:
             self._enclosure.weigh_as_its_box()
+            for write in self._container.outer.disk_weight_writes(self._share.cpu_weight or WEIGHT_DEFAULT):
+                with contextlib.suppress(OSError):  # it has ended, and its cgroup with it
+                    write.path.write_text(write.text)
 
     def _look(self) -> None:
         if not self.cgroups:
