@@ -28,13 +28,13 @@ from headgate.testing.gang import Gang
 from headgate.testing.warm import TORCH, WarmProcess, warm_python
 
 TASK = Path(__file__).with_name("_planner_lab_task.py")
-WARM_STEPS, WARM_SECONDS = 4, 0.8
+WARM_STEPS, WARM_SECONDS = 3, 0.8
 """Of each measurement, before anything counts: library and connections set up what they need in the first steps."""
 LEAST_STEPS = 6
 PATIENCE_SECONDS = 60.0
 """Longest that a plan may take until it is warm."""
 _LOOK_SECONDS = 0.05
-_LONGEST = 4.0  # times the seconds asked for, where steps are long
+_LONGEST = 2.0  # times the seconds asked for, where steps are long
 
 
 class Boxes:

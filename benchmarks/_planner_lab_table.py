@@ -156,7 +156,8 @@ class Judged:
 
     Args:
         best: Samples a second of the best plan.
-        parts: Throughput over that of the best, by who chose.
+        parts: Throughput over that of the best, by who chose; of plans that were measured.
+        failed: Plans of the space that did not run.
         errors: Mean and median of |predicted / measured - 1|, and of the sign of it, and the part that the band held,
             by number of measurements; of the plans that were not among these.
     """
@@ -164,6 +165,7 @@ class Judged:
     model: str
     best: float
     parts: dict[str, float]
+    failed: int
     errors: dict[int, tuple[float, float, float, float]]
 
 
@@ -175,9 +177,11 @@ def judge(table: Table) -> Judged:
         parts[_chosen(count)] = table.row(planner.best().plan).value / best
         errors[count] = _errors(planner, table)
     for name, plan in table.baselines().items():
-        parts[name] = table.row(plan).value / best
+        row = table.row(plan)
+        if row.runs or row.failed:
+            parts[name] = row.value / best
     parts["random"] = statistics.mean(row.value for row in table.space) / best
-    return Judged(table.model, best, parts, errors)
+    return Judged(table.model, best, parts, sum(bool(row.failed) for row in table.space), errors)
 
 
 def _chosen(count: int) -> str:
@@ -202,6 +206,9 @@ def show(judged: Sequence[Judged]) -> None:
     for words, rule in rules:
         columns = [[each.parts[name] for each in judged if name in each.parts] for name in names]
         _line(words, "", [rule(values) if values else None for values in columns])
+    for each in judged:
+        if each.failed:
+            print(f"{each.model}: {each.failed} plans did not run")
     print(f"\npredictions of all plans{'':8}{'mean error':>12}{'median':>9}{'bias':>9}{'held by the band of 90 %':>26}")
     for each in judged:
         for count, (mean, median, bias, held) in each.errors.items():

@@ -1,12 +1,13 @@
 """How good the plans are that Headgate chooses, on a lab of six nodes of three kinds: against all the others, measured.
 
-    python benchmarks/planner_lab.py [--models cnn,mlp,recommender,transformer] [--plans 40] [--seconds 2]
+    python benchmarks/planner_lab.py [--models cnn,mlp,recommender,transformer] [--plans 40] [--seconds 1.5]
                                      [--repetitions 5] [--json RESULT.json] [--replay RESULT.json]
 
 For each of four models: its profile and the nodes' rates are taken as a user would, by `headgate profile` and
 `headgate calibrate`. Then plans are measured that `planning.candidates` names: a quarter are those predicted best, the
 others of all strategies and numbers of workers and servers. The best five, what would be chosen from these
-measurements, and the baselines' plans are measured again, in turn; a plan counts with the median of the latter.
+measurements, and the baselines' plans are measured again, in turn, unless they are far behind; a plan counts with the
+median of the latter. One that fails is tried once more.
 
 `after N` is the plan chosen when N measurements, those that `Planner` asked for, are told. The baselines are those of
 `planning.baselines`; Optimus has eight measurements of its own. Nothing is encrypted.
@@ -50,6 +51,8 @@ NAME = "planner-lab"
 BEST = 0.25
 """Part of the space that is those which are predicted best."""
 
+FAR = 0.7
+"""A plan that brings less than so much of the best is not measured again."""
 MANY = 4
 """So many servers and more are one group."""
 
@@ -98,24 +101,34 @@ class Bench:
         listed = space(Cluster(self._nodes), profile, plans)
         table = Table(model, profile, self._here, self._nodes, [Row(plan) for plan in listed])
         self._measure(table, [*table.space, *map(table.row, table.tried())], "")
+        if not (leading := table.leading()):
+            return table
         chosen = [planner.best().plan for planner in table.planners().values()]
-        again = [*(row.plan for row in table.leading()), *chosen, *table.baselines().values()]
+        others = [table.row(plan) for plan in dict.fromkeys(table.baselines().values())]
+        self._measure(table, [row for row in others if not row.runs and not row.failed], ", baselines")
+        near = [row for row in (*map(table.row, chosen), *others) if row.value >= FAR * leading[0].value]
+        again = list({row.plan: row for row in (*leading, *near)}.values())
         for turn in range(repetitions):
-            rows = [row for plan in dict.fromkeys(again) if not (row := table.row(plan)).failed]
-            self._measure(table, rows, f", again {turn + 1} of {repetitions}")
+            self._measure(table, again, f", again {turn + 1} of {repetitions}")
         return table
 
     def _measure(self, table: Table, rows: Sequence[Row], words: str) -> None:
         for number, row in enumerate(rows, 1):
             begun = time.monotonic()
-            try:
-                row.runs.append(measure(row.plan, SCRIPTS[table.model], self._seconds, self._boxes))
-                said = f"{row.runs[-1]:.0f} samples/s"
-            except RuntimeError as error:
-                row.failed, said = str(error), str(error)
+            said = self._run(table.model, row) or self._run(table.model, row) or "it failed twice: " + row.failed
             what = f"{row.plan.strategy} {row.plan.workers}+{row.plan.servers}"
             took = time.monotonic() - begun
             print(f"{table.model}{words} {number}/{len(rows)}: {what}: {said} ({took:.1f} s)", file=sys.stderr)
+
+    def _run(self, model: str, row: Row) -> str:
+        """Measure a plan; what it brought in words, empty where it failed."""
+        try:
+            row.runs.append(measure(row.plan, SCRIPTS[model], self._seconds, self._boxes))
+        except RuntimeError as error:
+            row.failed = str(error)
+            return ""
+        row.failed = ""
+        return f"{row.runs[-1]:.0f} samples/s"
 
 
 def judged(found: Sequence[Table]) -> list[Judged]:
@@ -127,7 +140,7 @@ def main() -> None:
     parser = _frame.parser("Chosen plans against all others, on a lab.", repetitions=5)
     parser.add_argument("--models", default=",".join(SCRIPTS), help=f"by comma (default: {','.join(SCRIPTS)})")
     parser.add_argument("--plans", type=int, default=40, help="plans of a model's space (default: 40)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement (default: 2)")
+    parser.add_argument("--seconds", type=float, default=1.5, help="of each measurement (default: 1.5)")
     parser.add_argument("--replay", type=Path, metavar="FILE", help="evaluate what an earlier --json holds")
     given = parser.parse_args()
     if given.replay is not None:
