@@ -177,7 +177,7 @@ class Stage:
 @contextmanager
 def stage(isolation: str, on_lab: bool) -> Iterator[Stage]:
     """A stage, with a Docker daemon where one is needed and none answers; all of it is gone afterwards."""
-    with ExitStack() as undo:
+    with _frame.leaving(), ExitStack() as undo:
         home = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="headgate-bench-")))
         added = {"HEADGATE_HOME": str(home)}
         if isolation == "container":
