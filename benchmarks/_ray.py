@@ -59,7 +59,10 @@ class Raylets:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        _job.until(lambda: "Ray runtime started" in said.read_text(), f"a raylet on {name}")
+        try:
+            _job.until(lambda: "Ray runtime started" in said.read_text(), f"a raylet on {name}")
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}; it said:\n{said.read_text()}") from None
 
     def running(self) -> frozenset[str]:
         """Names of those that were started and not killed."""

@@ -1,0 +1,20 @@
+"""What a worker reads of the job's tasks."""
+
+from __future__ import annotations
+
+import pytest
+
+from headgate.hub.peers import Peers
+from headgate.plans import Plan
+from headgate.torch.ps.views import View
+
+
+def test_servers_of_another_library_are_not_waited_for() -> None:
+    peers = Peers(Plan(strategy="ps", workers=1, servers=1, batch_per_worker=None))
+    peers.start("server-0", "here", "127.0.0.1")
+    assert set(View.read(peers.view()).servers) == {0}
+    peers.meet("server-0", "torch")
+    assert set(View.read(peers.view()).servers) == {0}
+    peers.meet("server-0", "keras")
+    with pytest.raises(RuntimeError, match=r"servers were started as those of headgate\.keras.*leave that import out"):
+        View.read(peers.view())
