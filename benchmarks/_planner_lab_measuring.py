@@ -127,7 +127,8 @@ def measure(plan: Plan, script: str, seconds: float, boxes: Boxes) -> float:
         folder = Path(place)
         path = folder / "train.py"
         path.write_text(script)
-        with _LabGang(folder, plan, path, boxes) as gang:
+        gang = _LabGang(folder, plan, path, boxes)
+        with gang:
             gang.start()
             begun = time.monotonic()
             while (found := _throughput(_job.steps(folder), plan.workers, seconds)) is None:

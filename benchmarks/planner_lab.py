@@ -176,7 +176,7 @@ def finish(found: Sequence[Table], path: Path | None) -> None:
 
 
 def write(path: Path | None, found: Sequence[Table]) -> None:
-    content = {"judged": [asdict(each) for each in judged(found)], "tables": tables.dump(found)}
+    content: dict[str, object] = {"judged": [asdict(each) for each in judged(found)], "tables": tables.dump(found)}
     _frame.write(path, "planner_lab", content, "torch", "pyzmq")
 
 

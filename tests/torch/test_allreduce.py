@@ -45,7 +45,7 @@ class _DoneLate:
 def test_a_collective_that_is_done_just_after_a_wait_ran_out_is_no_fault() -> None:
     link = object.__new__(AllReduce)
     link._gloo = link._group = _DoneLate()
-    link._all, link.index, link.members = None, 0, (0, 1)
+    link._all, link.index, link.members = torch.distributed.AllreduceOptions(), 0, (0, 1)
     buffer = torch.ones(2)
     link.register([buffer])
     link.begin(1.0)
