@@ -132,7 +132,7 @@ def test_doctor_shows_the_machine_and_what_is_lost(past: User) -> None:
     text = past.types("doctor").stdout
     for line in ("machine", "cores", "memory", "GPUs", "NICs", "disks", "cgroups", "in use", "runs", "hub", "lost"):
         assert re.search(rf"^{line} +\S", text, re.MULTILINE), line
-    assert re.search(r"^hub +running, policy equal, 0 runs going on$", text, re.MULTILINE)
+    assert re.search(r"^hub +running, policy headgate, 0 runs going on$", text, re.MULTILINE)
 
 
 def test_schema_has_every_field_of_a_job(past: User) -> None:

@@ -24,7 +24,7 @@ WAITS = """
 def test_two_terminals_share_one_hub_and_what_there_is(user: User) -> None:
     user.write("a.py", WAITS)
     user.write("b.py", WAITS)
-    first = user.starts("run", "a.py")
+    first = user.starts("run", "a.py", "--policy", "equal")
     wait.until(user.traces.tasks, what="a is started")
     hub = user.traces.hub()
     user.sees_state("a", "running")

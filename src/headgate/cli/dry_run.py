@@ -58,6 +58,7 @@ def starts(submission: Submission, policy: str, cluster: Cluster, plans: Mapping
     found: list[events.StartTask] = []
     running: list[str] = []
     now = 0.0
+    latest = most = max((job.at for job in jobs), default=0.0)  # later only the policy wants to be woken
     while pending:
         actions, wake_at = controller.step(now, pending.pop(0))
         for action in actions:
@@ -68,10 +69,11 @@ def starts(submission: Submission, policy: str, cluster: Cluster, plans: Mapping
                 running.append(action.task)
         if pending or len({start.job for start in found}) == len(jobs):
             continue
-        if wake_at is not None:
+        if wake_at is not None and (wake_at <= latest or not running):
             now = max(now, wake_at)
             pending.append(events.Wake())
         elif running:
+            latest = now + most
             # Servers end last, as they do.
             ending = min(running, key=lambda task: "/server-" in task)
             running.remove(ending)

@@ -42,16 +42,24 @@ class Forecasting:
         ledger: Where the runs are.
         lengths: Folder of what former jobs took.
         tell: Takes a `Fitted`.
-        wanted: Whether anybody goes by what is left: only then are curves fitted.
+        waits: Whether any job waits for others to end.
+        predicts: Whether the policy goes by what is left of jobs that run at once. Curves are fitted only where either
+            does.
     """
 
     def __init__(
-        self, ledger: Ledger, lengths: Path, tell: Callable[[Event], None], wanted: Callable[[], bool]
+        self,
+        ledger: Ledger,
+        lengths: Path,
+        tell: Callable[[Event], None],
+        waits: Callable[[], bool],
+        predicts: Callable[[], bool],
     ) -> None:
         self._ledger = ledger
         self._lengths = lengths
         self._tell = tell
-        self._wanted = wanted
+        self._waits = waits
+        self._predicts = predicts
         self._watched: dict[JobId, _Watched] = {}
         self._doing: set[asyncio.Task[None]] = set()
 
@@ -95,7 +103,7 @@ class Forecasting:
     def _started(self, task: TaskId) -> None:
         """A task of a job has started: what is left of the job is what those before it took, until it tells more."""
         job = task.rsplit("/", 1)[0]
-        if job not in self._watched and (watched := self._of(task, starts=True)).whole and self._wanted():
+        if job not in self._watched and (watched := self._of(task, starts=True)).whole and self._predicts():
             self._do(self._recall(job, watched))
 
     async def _recall(self, job: JobId, watched: _Watched) -> None:
@@ -138,7 +146,7 @@ class Forecasting:
             epochs=told.epochs,
             count=told.count,
             within=told.within,
-            asks=self._wanted(),
+            asks=self._waits() or (len(self._watched) > 1 and self._predicts()),
         )
         if question is not None:
             self._do(self._answer(job, outlook, question))

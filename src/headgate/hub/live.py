@@ -74,7 +74,8 @@ class LiveHub:
             self._ledger,
             home / "lengths",
             self._step,
-            lambda: self._controller.policy.predicts or self._controller.waits,
+            lambda: self._controller.waits,
+            lambda: self._controller.policy.predicts,
         )
         self._engines = Engines(home, engine, self._hearing, self._sampling.told, self._nodes, self._ledger)
         self._reserving = Reserving(self._ledger, self._engines, self._nodes)

@@ -26,7 +26,7 @@ BUILT_IN: dict[str, type[Policy]] = {
         HeadgatePolicy,
     )
 }
-DEFAULT = EqualPolicy.name
+DEFAULT = HeadgatePolicy.name
 
 
 def make(name: str) -> Policy:
