@@ -7,8 +7,8 @@ The simulation is the one of `headgate simulate`: the same controller and policy
 each kind of script is measured beforehand, in runs without any other kind, and nothing is fitted to the runs compared:
 
 - alone with all cores, and alone with one: time, CPU time, and from the first of these its losses by work done;
-- as many of a kind as there are cores, a core each: the time of one alone with a core over theirs is what a job keeps of
-  its speed beside any others (cores may be threads of one, and caches and memory are shared).
+- as many of a kind as there are cores, a core each: the time of one alone with a core over theirs is what a job keeps
+  of its speed beside any others (cores may be threads of one, and caches and memory are shared).
 """
 
 from __future__ import annotations
