@@ -45,7 +45,7 @@ class MemoryEngine(Engine):
         self.isolation = self.make_isolation(node)
         self.tasks: dict[TaskId, MemoryTask] = {}
         """The tasks that run."""
-        self.waiting: dict[TaskId, tuple[Launch, Share, str]] = {}
+        self.held_back: dict[TaskId, tuple[Launch, Share, str]] = {}
         """The tasks that wait for what was reserved for them."""
         self._node = node
         self._slots: dict[TaskId, tuple[JobId, int, Slot]] = {}
@@ -82,8 +82,12 @@ class MemoryEngine(Engine):
             text = f"could not be started: asked for {slot.cores:g} cores of {self._node.cores:g}"
             self.listener.exited(launch.task, Exit(code=None, reason=text))
         else:
-            self.waiting[launch.task] = launch, share, log
+            self.held_back[launch.task] = launch, share, log
             self.listener.warned(launch.task, f"it waits for {slot.cores:g} cores")
+
+    def waiting(self) -> frozenset[JobId]:
+        jobs = {task.rsplit("/", 1)[0] for task in self.held_back}
+        return frozenset(jobs - {task.rsplit("/", 1)[0] for task in self.tasks})
 
     def _account(self) -> None:
         """Hand out what is free, first come first served, and start who waited for it."""
@@ -91,8 +95,8 @@ class MemoryEngine(Engine):
             free = self._node.cores - sum(self._slots[had][2].cores for had in self._had)
             if task not in self._had and slot.cores <= free:
                 self._had.add(task)
-        for task in self._had & self.waiting.keys():
-            self._start(*self.waiting.pop(task))
+        for task in self._had & self.held_back.keys():
+            self._start(*self.held_back.pop(task))
 
     def _start(self, launch: Launch, share: Share, log: str) -> None:
         reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -126,7 +130,7 @@ class MemoryEngine(Engine):
             found.receive(message)
 
     def stop(self, task: TaskId, grace: float) -> None:
-        if self.waiting.pop(task, None) is not None:
+        if self.held_back.pop(task, None) is not None:
             self.listener.exited(task, Exit(code=None, reason="it was stopped while it waited"))
         if (found := self.tasks.get(task)) is not None:
             found.stop(grace)
@@ -136,7 +140,7 @@ class MemoryEngine(Engine):
         return {id: task.box for id, task in self.tasks.items()}
 
     def close(self) -> None:
-        for id in list(self.waiting):
+        for id in list(self.held_back):
             self.stop(id, 0)
         for task in list(self.tasks.values()):
             task.box.kill()
