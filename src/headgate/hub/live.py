@@ -235,7 +235,6 @@ class LiveHub:
 
     def _step(self, event: Event) -> None:
         actions, wake_at = self._controller.step(time.monotonic(), event)
-        self._reserving.shrink(actions)
         self._reserving.reserve(actions)
         for action in actions:
             self._acting.act(action)

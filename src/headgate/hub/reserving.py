@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from headgate.cluster import Node
-from headgate.engines.base import Slot
-from headgate.events import Action, JobId, MoveRequested, SetShare, StartTask, TaskId
+from headgate.engines.base import EngineSpec, Slot
+from headgate.events import Action, JobId, MoveRequested, StartTask, TaskId
 from headgate.hub.engines import Engines
 from headgate.hub.ledger import Ledger
 from headgate.hub.nodes import Nodes
@@ -18,8 +18,8 @@ from headgate.planning.placement import place, unplaced
 class Reserving:
     """Has engines set aside what tasks take, and give it back.
 
-    A task takes the cores that its plan states, or its part of the job's limit. One of which neither says anything
-    takes what it is entitled to as it starts, and gives back what it loses to a job that comes later.
+    A task takes the cores that its plan states, or its part of the job's limit. Those of which neither says anything
+    take equal parts of what these leave of their node, and give back what they lose to one that comes later.
 
     Args:
         ledger: Where the runs are.
@@ -34,29 +34,51 @@ class Reserving:
         self._held: dict[JobId, dict[int, dict[TaskId, Slot]]] = {}  # by attempt
 
     def reserve(self, actions: Iterable[Action]) -> None:
-        """Set aside what tasks take that are about to be started, all those of a job together."""
+        """Set aside what tasks take that are about to be started, all those of a job together; those that run beside
+        them give back first what is no longer theirs."""
+        starts = [action for action in actions if isinstance(action, StartTask)]
+        parts = self._parts(starts)
+        for job, attempts in self._held.items():
+            for attempt, held in attempts.items():
+                most = {task: parts.get((self._engines.spec_of(job), slot.node)) for task, slot in held.items()}
+                cut = {
+                    task: replace(held[task], cores=part)
+                    for task, part in most.items()
+                    if part is not None and part < held[task].cores and not self._states_cores(task)
+                }
+                self._set_aside(job, attempt, cut)
         wanted: dict[tuple[JobId, int], dict[TaskId, Slot]] = {}
-        for action in actions:
-            if isinstance(action, StartTask):
-                wanted.setdefault((action.job, action.attempt), {})[action.task] = self._slot(action)
+        for start in starts:
+            wanted.setdefault((start.job, start.attempt), {})[start.task] = self._slot(start, parts)
         for (job, attempt), slots in wanted.items():
             held = self._held.setdefault(job, {}).setdefault(attempt, {})
             self._set_aside(job, attempt, {task: slot for task, slot in slots.items() if held.get(task) != slot})
 
-    def shrink(self, actions: Iterable[Action]) -> None:
-        """Give back what tasks are not entitled to any more, now that shares have changed."""
-        less: dict[JobId, dict[TaskId, float]] = {}
-        for action in actions:
-            if isinstance(action, SetShare) and not self._states_cores(action.task):
-                less.setdefault(action.task.rsplit("/", 1)[0], {})[action.task] = _fraction(action.entitled_cores)
-        for job, entitled in less.items():
-            for attempt, held in self._held.get(job, {}).items():
-                cut = {
-                    task: replace(slot, cores=min(slot.cores, entitled.get(task, slot.cores)))
-                    for task, slot in held.items()
-                }
-                if cut != held:
-                    self._set_aside(job, attempt, cut)
+    def _parts(self, starts: Iterable[StartTask]) -> dict[tuple[EngineSpec, str], float]:
+        """Cores that each task of which no plan states any is to have of the nodes that tasks are started on: equal
+        parts of what the others leave. What the policy grants them at a moment is no measure, it changes."""
+        sharing: dict[tuple[EngineSpec, str], int] = {}
+        left: dict[tuple[EngineSpec, str], float] = {}
+        attempts: dict[JobId, int] = {}
+        for start in starts:
+            place, stated = (self._engines.spec_of(start.job), start.node), _stated(start)
+            attempts[start.job] = start.attempt
+            sharing[place] = sharing.get(place, 0) + (stated is None)
+            left[place] = left.get(place, 0.0) - (stated or 0.0)
+        for job, held in self._held.items():
+            for attempt, slots in held.items():
+                for task, slot in slots.items():
+                    place = self._engines.spec_of(job), slot.node
+                    if place in sharing and attempts.get(job, attempt) == attempt:  # the former one has ended
+                        states = self._states_cores(task)
+                        sharing[place] += not states
+                        left[place] -= slot.cores if states else 0.0
+        nodes = {place: self._nodes.get(*place) for place in sharing}
+        return {
+            place: _fraction(max(node.cores + left[place], 0.0) / sharing[place])
+            for place, node in nodes.items()
+            if node is not None and sharing[place]
+        }
 
     def offer(self, node: Node) -> list[MoveRequested]:
         """A node has come: which jobs that wait for others of its engine are to go there instead, and how."""
@@ -110,18 +132,20 @@ class Reserving:
         own = plan.cores_per_server if _is_server(task) else plan.cores_per_worker
         return own is not None
 
-    def _slot(self, start: StartTask) -> Slot:
-        plan, limits = start.plan, start.spec.limits
-        own = plan.cores_per_server if _is_server(start.task) else plan.cores_per_worker
-        part = limits.cores / plan.tasks if limits.cores is not None else None
-        stated = min((cores for cores in (own, part) if cores is not None), default=None)
-        node = self._nodes.get(self._engines.spec_of(start.job), start.node)
-        # The policy may know more cores of this machine than an engine that has it as a node.
-        cores = (
-            stated if stated is not None else min(start.entitled_cores, node.cores if node else start.entitled_cores)
-        )
-        gpus = len(start.gpus) if start.gpus is not None and limits.gpus else 0
-        return Slot(start.node, _fraction(cores), limits.memory_bytes, gpus)
+    def _slot(self, start: StartTask, parts: Mapping[tuple[EngineSpec, str], float]) -> Slot:
+        stated = _stated(start)
+        place = self._engines.spec_of(start.job), start.node
+        cores = stated if stated is not None else parts.get(place, start.entitled_cores)
+        gpus = len(start.gpus) if start.gpus is not None and start.spec.limits.gpus else 0
+        return Slot(start.node, _fraction(cores), start.spec.limits.memory_bytes, gpus)
+
+
+def _stated(start: StartTask) -> float | None:
+    """Cores that a task's plan or its part of the job's limit states; None: neither does."""
+    plan, limit = start.plan, start.spec.limits.cores
+    own = plan.cores_per_server if _is_server(start.task) else plan.cores_per_worker
+    part = limit / plan.tasks if limit is not None else None
+    return min((cores for cores in (own, part) if cores is not None), default=None)
 
 
 def _fraction(cores: float) -> float:
