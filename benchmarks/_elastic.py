@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -131,9 +132,9 @@ class Stage:
     variables: dict[str, str]
     cluster: Path | None
 
-    def run(self, jobs: Sequence[Job], policy: str) -> dict[str, Ran]:
+    def run(self, jobs: Sequence[Job], policy: str, known: bool = False) -> dict[str, Ran]:
         """Run jobs; how each went, by name."""
-        return self.went(self.start(jobs, policy), jobs)
+        return self.went(self.start(jobs, policy, known), jobs)
 
     def went(self, folder: Path, jobs: Sequence[Job]) -> dict[str, Ran]:
         """How each job of a run went, by name."""
@@ -146,12 +147,17 @@ class Stage:
                 for job in jobs
             }
 
-    def start(self, jobs: Sequence[Job], policy: str) -> Path:
+    def start(self, jobs: Sequence[Job], policy: str, known: bool = False) -> Path:
         """Run jobs to their end; the run's folder.
+
+        Args:
+            known: Whether it is remembered how long such jobs took before.
 
         Raises:
             SystemExit: One failed; it says which and why.
         """
+        if not known:
+            shutil.rmtree(self.home / "lengths", ignore_errors=True)
         file = self.home / "jobs.yaml"
         file.write_text(json.dumps({"jobs": [job.entry(self.isolation) for job in jobs]}))
         command = [sys.executable, "-m", "headgate", "run", str(file), "--policy", policy, "--json"]

@@ -9,6 +9,9 @@ at random within 60 s. `distributed` are four jobs on four nodes of a lab that s
 servers, these without waiting, and a single task, 40 s apart; the lab needs root. `--stretch` multiplies the times of
 arrival, for jobs that are shorter than the published ones, and `--scale` the epochs.
 
+A policy whose name is followed by ` known`, as `headgate known`, remembers how long such jobs took before: they were
+run by the policy before it. Under all others nothing is known of a job when it arrives.
+
 The control is policy `none`: the same boxes without limits. It is run twice, the second time as `none again`: what lies
 between the two is noise. Before all, each job is run alone once. `clairvoyant` is computed from these times, for a
 machine that is shared without cost: what the mean would be if whoever has least left had all of it, over an equal
@@ -23,8 +26,9 @@ from collections.abc import Mapping, Sequence
 import _frame
 from _elastic import Job, Ran, at_random, distributed, published, stage
 
-POLICIES = "none,equal,flowcon:faithful,flowcon,slaq,srpt,headgate"
+POLICIES = "none,equal,flowcon:faithful,flowcon,slaq,srpt,headgate,headgate known"
 AGAIN = " again"
+KNOWN = " known"
 
 
 def shared_without_cost(jobs: Sequence[Job], alone: Mapping[str, float], shortest_first: bool) -> float:
@@ -71,7 +75,8 @@ def compare(jobs: Sequence[Job], policies: Sequence[str], repetitions: int, isol
         alone = {job.name: times[job.work] for job in jobs}
         for _ in range(repetitions):
             for policy in (*policies, f"none{AGAIN}"):
-                runs.setdefault(policy, []).append(there.run(jobs, policy.removesuffix(AGAIN)))
+                name = policy.removesuffix(AGAIN).removesuffix(KNOWN)
+                runs.setdefault(policy, []).append(there.run(jobs, name, policy.endswith(KNOWN)))
     ideal = shared_without_cost(jobs, alone, True) / shared_without_cost(jobs, alone, False)
     load = sum(alone.values()) / max(job.at + alone[job.name] for job in jobs)
     print(f"{len(jobs)} jobs, load {load:.2f}; alone: " + ", ".join(f"{n} {s:.0f} s" for n, s in alone.items()))
