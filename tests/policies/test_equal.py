@@ -6,7 +6,7 @@ import pytest
 
 from headgate import policies
 from headgate.errors import UsageError
-from headgate.policies import Arrived, Decision, EqualPolicy, Left, NoPolicy, Reported, Used
+from headgate.policies import Arrived, Decision, EqualPolicy, HeadgatePolicy, Left, NoPolicy, Reported, Used
 
 
 def weights(decision: Decision) -> dict[str, float | None]:
@@ -42,7 +42,8 @@ def test_none_grants_nothing() -> None:
 
 def test_policies_are_made_by_name() -> None:
     assert isinstance(policies.make("none"), NoPolicy)
-    assert isinstance(policies.make(policies.DEFAULT), EqualPolicy)
+    assert isinstance(policies.make("equal"), EqualPolicy)
+    assert isinstance(policies.make(policies.DEFAULT), HeadgatePolicy)
     with pytest.raises(
         UsageError, match=r"no policy 'fair'; expected one of equal, flowcon, headgate, las, none, slaq, srpt, themis"
     ):
