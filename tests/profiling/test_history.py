@@ -43,6 +43,7 @@ def test_too_few_reports_say_nothing() -> None:
     assert step_seconds([(1.0, 7)] * 50) is None
 
 
+@pytest.mark.long
 def test_probes_measure_plans_in_short_runs_and_history_knows_of_them(user: User) -> None:
     user.write("learn.py", SCRIPT)
     of = Job(name="learn", script=str(user.folder / "learn.py"), workdir=str(user.folder))

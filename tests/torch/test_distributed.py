@@ -108,6 +108,7 @@ def stopped(folder: Path, workers: int, at: str, **environment: str) -> dict[str
     return found
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_job_stopped_at_one_worker_stops_at_all_and_resumes_with_any_number_of_them(tmp_path: Path) -> None:
     several = stopped(tmp_path / "several", 2, "1 1 2", READERS="2")

@@ -349,6 +349,7 @@ print("grown", grown, "in", sum(tables.caller.bytes_in), "out", sum(tables.calle
 """
 
 
+@pytest.mark.long
 def test_no_worker_allocates_the_table_and_bytes_follow_the_batch(tmp_path: Path) -> None:
     found = {}
     grown = {}
