@@ -46,14 +46,14 @@ class HeadgatePolicy(WeighingPolicy):
     def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
         fair = self._finish.fair(now, cores, jobs)
         equal = cores / len(jobs)
-        expected = {job.id: job.remaining()[0] / job.priority for job in jobs}
+        expected = {job.id: job.remaining() / job.priority for job in jobs}
         expected |= {self._first: expected[self._first] * _CLEARLY} if self._first in expected else {}
         order = sorted(jobs, key=lambda job: (job.diverging, expected[job.id], job.number))
         self._first = order[0].id
         pressed = set()
         for job in jobs:
             latest = job.arrived + self._rho * max(fair[job.id], _SHORTEST_SECONDS)
-            ends = now + job.remaining()[0] / min(equal, job.most_cores(cores))
+            ends = now + job.remaining() / min(equal, job.most_cores(cores))
             if ends > latest and not job.diverging:
                 pressed.add(job.id)
         parts = first_come(cores - equal * len(pressed), order, self._floor)

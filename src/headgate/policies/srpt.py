@@ -29,7 +29,7 @@ class SrptPolicy(WeighingPolicy):
         self._first: JobId | None = None
 
     def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
-        left = {job.id: job.remaining()[0] / job.priority for job in jobs}
+        left = {job.id: job.remaining() / job.priority for job in jobs}
         order = sorted(jobs, key=lambda job: left[job.id] * (_CLEARLY if job.id == self._first else 1.0))
         self._first = order[0].id
         parts = first_come(cores, order, self._floor)

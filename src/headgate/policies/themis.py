@@ -29,7 +29,7 @@ class FairFinish:
         self._at, self._present = now, len(jobs)
         result = {}
         for job in jobs:
-            elapsed, whole = now - job.arrived, job.attained + job.remaining()[0]
+            elapsed, whole = now - job.arrived, job.attained + job.remaining()
             crowd = self._crowd[job.number] / elapsed if elapsed > 0.0 else float(len(jobs))
             # Alone on 1/n of the machine it has that much of the cores, and no more than it may use.
             result[job.id] = max(whole * max(crowd, 1.0) / cores, whole / job.most_cores(cores))
@@ -41,8 +41,8 @@ class ThemisPolicy(WeighingPolicy):
 
     Objective: the least max ρ, finish-time fairness: time shared over time alone on 1/n.
     Rule: in each round the part 1 - `fairness` of the jobs with the highest ρ (at least one) share the CPU equally, by
-    priority; the others have half of an equal share. Of a job of which nothing is predicted the guess is that it lasts
-    as long again as it has.
+    priority; the others have half of an equal share. A job of which nothing is predicted is taken for one like the
+    others.
     Source: Themis (NSDI 2020): partial auctions among the worst 1 - f of the jobs, f = 0.8. A round stands for its
     lease; bids are our predictions, because jobs here do not compete in their own words.
     Use it where nobody is to be slower than an equal share would have made them.
@@ -62,7 +62,7 @@ class ThemisPolicy(WeighingPolicy):
     def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
         fair = self._finish.fair(now, cores, jobs)
         rho = {
-            job.id: (now - job.arrived + job.remaining()[0] * len(jobs) / cores) / fair[job.id]
+            job.id: (now - job.arrived + job.remaining() * len(jobs) / cores) / fair[job.id]
             if fair[job.id] > 0
             else 1.0
             for job in jobs

@@ -25,8 +25,6 @@ _TYPICAL_WORK = 60.0
 """Core-seconds that a job is taken to need where nothing is known of it or any other."""
 _REMEMBERED = 20
 """Jobs that ended of which it is remembered."""
-_AROUND = 4.0
-"""Nine of ten jobs of which nothing is known need a quarter to four times what is typical of the others."""
 _HANDED_ON = 1.0 / 8.0
 """Of what a job of an order may have, to those after it: seldom does one keep all cores busy all the time."""
 _STALL_REPORTS = 6.0
@@ -73,26 +71,26 @@ class Present:
         """Core-seconds attained since the latest prediction."""
         return self.attained - self.prediction[1] if self.prediction is not None else 0.0
 
-    def remaining(self) -> tuple[float, float, float]:
-        """Core-seconds left: likely, at the least, at the most.
+    def remaining(self) -> float:
+        """Core-seconds left, the likeliest.
 
         A job of which nothing was predicted is taken to need what is typical. Once it has had that, the likeliest is
-        that it lasts as long again as it has, and a 19th and 19 times hold nine of ten (Gott, Nature 1993).
+        that it lasts as long again as it has (Gott, Nature 1993).
         """
         if self.prediction is None:
-            done, typical = self.attained, self.typical
-            least = done / 19.0
-            return max(typical - done, done), max(typical / _AROUND - done, least), max(typical * _AROUND, done * 19.0)
-        said, done = self.prediction[0], self.done_since
+            return max(self.typical - self.attained, self.attained)
+        return self._left(self.prediction[0].work)
+
+    def _left(self, said: float) -> float:
         # What lasts longer than was predicted is about to end, or was predicted wrongly: not to be told, so not zero.
-        least = 0.05 * done
-        return max(said.work - done, least), max(said.low - done, least), max(said.high - done, least)
+        return max(said - self.done_since, 0.05 * self.done_since)
 
     def remaining_in_words(self) -> str:
         """What is left of it, or what it has had where nothing was predicted."""
         if self.prediction is None:
             return f"nothing predicted yet, {self.attained:.3g} core-seconds had"
-        left, low, high = self.remaining()
+        said = self.prediction[0]
+        left, low, high = (self._left(each) for each in (said.work, said.low, said.high))
         return f"{left:.3g} core-seconds left ({low:.3g} to {high:.3g})"
 
     def most_cores(self, cores: float) -> float:
@@ -194,7 +192,7 @@ class WeighingPolicy(Policy):
 
     def _learn(self) -> None:
         """What is typical: of the jobs that ended, and of those of which something is predicted."""
-        predicted = [job.attained + job.remaining()[0] for job in self._jobs.values() if job.prediction is not None]
+        predicted = [job.attained + job.remaining() for job in self._jobs.values() if job.prediction is not None]
         known = [*self._needed, *predicted]
         for job in self._jobs.values():
             job.typical = median(known) if known else _TYPICAL_WORK
@@ -238,7 +236,7 @@ class WeighingPolicy(Policy):
             case Used():
                 job.use(now, change)
             case Predicted():
-                believed = job.remaining()[0] if job.prediction is not None else None
+                believed = job.remaining() if job.prediction is not None else None
                 job.prediction = change, job.attained
                 return believed is None or abs(change.work - believed) > _NEWS * max(believed, 1e-9)
         return False
