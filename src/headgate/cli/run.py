@@ -36,7 +36,7 @@ class WithRest(click.Command):
 @click.argument("targets", nargs=-1, required=True, metavar="FILE... [-- ARGS]")
 @click.option("--name", help="Name of the job, where one script is given.")
 @click.option(
-    "--policy", metavar="NAME", help="What moves shares between the jobs: equal (default), none, or a plug-in's."
+    "--policy", metavar="NAME", help="What moves shares between the jobs: headgate (default), equal, none or others."
 )
 @click.option("--cores", type=click.FloatRange(min=0, min_open=True), help="Most cores for each script.")
 @click.option("--memory", help="Most memory for each script, such as 2GiB.")
