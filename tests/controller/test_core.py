@@ -35,7 +35,7 @@ from headgate.events import (
 )
 from headgate.jobs import Limits, ProgressRule
 from headgate.policies import BUILT_IN, EqualPolicy, Policy, make
-from headgate.policies.base import Arrived, Change, Decision, Left, Reported, Used
+from headgate.policies.base import Arrived, Change, Decision, Left, Predicted, Reported, Used
 from headgate.shares import UNLIMITED, Share, fill
 
 
@@ -346,6 +346,20 @@ def test_priorities_and_limits_divide_the_cores() -> None:
         1.0,
         1,
     )
+
+
+@pytest.mark.parametrize("predicts", [True, False])
+def test_a_policy_that_goes_by_what_is_left_is_told_with_a_job_what_such_jobs_took(predicts: bool) -> None:
+    policy = Recording()
+    policy.predicts = predicts
+    driver, spec = Driver(policy), job(retries=1)
+    driver.step(0.0, JobSubmitted("r/a", spec, work=(20.0, 15.0, 30.0)))
+    driver.step(0.0, JobPlanned("r/a", 1, PLAN))
+    known = (Predicted("r/a", 20.0, 15.0, 30.0),) if predicts else ()
+    assert policy.calls[-1][2] == (Arrived("r/a", 1.0, None), *known)
+    driver.step(5.0, TaskExited("r/a/worker-0", Exit(code=1)))
+    driver.step(6.0, Wake())
+    assert policy.calls[-1][2] == (Arrived("r/a", 1.0, None),)  # of another attempt a part may be done
 
 
 def test_the_policy_is_told_what_changed_and_nothing_else() -> None:

@@ -52,7 +52,7 @@ def test_a_job_is_expected_to_take_what_it_took_before_and_one_of_other_argument
         user.sees_state(job, "done", run=run)
         reasons.append([row["reason"] for row in shares(user, run)])
     assert reasons[0][0] == "shortest: nothing predicted yet, 0 core-seconds had"
-    assert all(" core-seconds left (" in told[1] for told in reasons[1:])
+    assert all(" core-seconds left (" in told[0] for told in reasons[1:])
 
 
 def told(user: User, run: str) -> float:

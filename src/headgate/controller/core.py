@@ -89,9 +89,9 @@ class Controller:
                 self._sharing.leave(name)
                 if self._queue is not None:
                     self._queue.leave(name)
-            case JobSubmitted(job, spec, resume, nodes, memory_bytes):
+            case JobSubmitted(job, spec, resume, nodes, memory_bytes, work):
                 entry = self._jobs.add(job, spec, now, resume, nodes)
-                entry.needs_bytes = memory_bytes
+                entry.needs_bytes, entry.work = memory_bytes, work
                 entry.revision = 1
                 actions += [entry.mark("waiting", "being planned"), PlanJob(job, spec, entry.revision)]
             case JobPlanned(job, revision, plan):
@@ -300,7 +300,10 @@ class Controller:
         actions = [action for job in jobs for action in starting.place(turn, job, self._sharing)]
         placed = [job for job in jobs if job.tasks]
         # Newcomers' shares are settled with everybody else's before they start, so that they start with them.
-        turn.changes += [Arrived(job.id, job.spec.priority, job.spec.limits.cores) for job in placed]
+        for job in placed:
+            turn.changes.append(Arrived(job.id, job.spec.priority, job.spec.limits.cores))
+            if job.work is not None and job.attempt == 1 and job.resume is None and self.policy.predicts:
+                turn.changes.append(Predicted(job.id, *job.work))
         actions += self._sharing.share(turn)
         for job in placed:
             text = f"going on from step {job.resume.step}" if job.resume is not None else "started"

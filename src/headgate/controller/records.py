@@ -78,6 +78,7 @@ class JobRecord:
         jobs: Where it is kept, which is told what becomes of it.
         number: How many were handed in before it.
         needs_bytes: Memory that a worker of it is known to need; None: unknown.
+        work: Core-seconds that such jobs took: likely, at the least, at the most; None: unknown.
         queued: It waits in a queue for room, and not for a time or for another job.
         nodes: Names of those that it may use.
         retried: Attempts that failed by the script and were followed by another.
@@ -99,6 +100,7 @@ class JobRecord:
     resume: Checkpoint | None
     nodes: tuple[str, ...]
     needs_bytes: int | None = None
+    work: tuple[float, float, float] | None = None
     queued: bool = False
     state: JobState = "waiting"
     reason: str = ""

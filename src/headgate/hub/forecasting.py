@@ -73,7 +73,7 @@ class Forecasting:
         """Take in an event, after the controller."""
         match event:
             case TaskStarted(task):
-                self._started(task)
+                self._of(task, starts=True)
             case Progress(task) if self._runs(task):
                 self._reported(event)
             case Usage(task, cpu_cores) if self._runs(task):
@@ -99,18 +99,6 @@ class Forecasting:
             outlook = Outlook(now, goal=rule.goal, rising=rule.rising)
             self._watched[job] = _Watched(live, outlook, whole, now)
         return self._watched[job]
-
-    def _started(self, task: TaskId) -> None:
-        """A task of a job has started: what is left of the job is what those before it took, until it tells more."""
-        job = task.rsplit("/", 1)[0]
-        if job not in self._watched and (watched := self._of(task, starts=True)).whole and self._predicts():
-            self._do(self._recall(job, watched))
-
-    async def _recall(self, job: JobId, watched: _Watched) -> None:
-        live = watched.live
-        known = await asyncio.to_thread(lengths.recall, self._lengths, live.script_key, live.profile_key)
-        if known is not None and self._watched.get(job) is watched:
-            self._tell(Fitted(job, *known, asymptote=None, drops=()))
 
     def _ended(self, task: TaskId) -> None:
         """A task has ended: where it was the last of a job that ran from its beginning to its end, what that took is

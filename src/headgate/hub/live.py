@@ -35,6 +35,7 @@ from headgate.hub.run import LiveRun, Submission
 from headgate.hub.sampling import Sampling
 from headgate.planning import candidates
 from headgate.policies import Policy
+from headgate.profiling import lengths
 from headgate.profiling import store as profiles
 
 _NOT_USED = "disk rate"  # no policy sets one, so that its lack changes nothing
@@ -152,7 +153,8 @@ class LiveHub:
             if known is not None:
                 live.profile = profiles.dump(known)
             needs = known.memory_peak_bytes if known is not None else None
-            self._step(events.JobSubmitted(f"{run.id}/{name}", live.spec, live.checkpoint, names, needs))
+            took = lengths.recall(self._home / "lengths", live.script_key, live.profile_key)
+            self._step(events.JobSubmitted(f"{run.id}/{name}", live.spec, live.checkpoint, names, needs, took))
         if lost := [line.split(":")[0] for line in engine.lost() if not line.startswith(_NOT_USED)]:
             text = f"only approximate or missing here: {', '.join(lost)}; `headgate doctor` says why and what to do"
             # Not at once: whoever submitted it watches it from here on.
