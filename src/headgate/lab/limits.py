@@ -115,6 +115,7 @@ def remove(record: Record, node: str) -> None:
     """Remove the cgroups of a node; its processes have ended."""
     cgroups = _of(record, node)
     cgroups.remove()
+    cgroups.weigh_group(WEIGHT_PER_CORE)
     left = [str(folder) for folder in cgroups.unique_folders if folder.exists()]
     if left:
         raise HeadgateError(f"node {node!r} cannot be removed: {', '.join(left)} is in use still; try again")

@@ -146,8 +146,9 @@ def test_tasks_in_containers_weigh_as_those_in_none(isolation: ContainerIsolatio
     folder = task.box.cgroups["cpu"]
     assert folder.parent.parent.name == f"headgate-{GROUP}"
     name = "cpu.shares" if (folder / "cpu.shares").exists() else "cpu.weight"
+    run(isolation, launch("exec sleep 1000", tmp_path, task=f"{RUN}/job/worker-1"))
     group = (folder.parent.parent / name).read_text()
-    assert group.strip() == ("1024" if name == "cpu.shares" else "100")
+    assert group.strip() == ("2048" if name == "cpu.shares" else "200")
     for weight in (300, 50):
         task.box.apply(Share(cpu_weight=weight))
         assert (folder.parent / name).read_text() == (folder / name).read_text()

@@ -240,9 +240,11 @@ class ContainerBox(Box):
         return self._closed or self._watch.over.is_set() or bool(select.select([self.exit_fd], [], [], 0)[0])
 
     def _weigh(self) -> None:
-        """Let the cgroup around that of the container weigh as much as the container, and as much for the disk."""
+        """Let the cgroup around that of the container weigh as much as the container, and as much for the disk; and the
+        group that this is in as all that are in it."""
         if self._container.outer is not None and self.cgroups:
             self._enclosure.weigh_as_its_box()
+            self._container.outer.weigh_group()
             for write in self._container.outer.disk_weight_writes(self._share.cpu_weight or WEIGHT_DEFAULT):
                 with contextlib.suppress(OSError):  # it has ended, and its cgroup with it
                     write.path.write_text(write.text)
