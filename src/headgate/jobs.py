@@ -95,7 +95,8 @@ class Job:
         workdir: Folder to run in.
         at: Seconds after submission at which to start.
         after: Name of a job that has to have finished well first; `at` then counts from that moment.
-        priority: Relative claim on what is contended, 1 by default; what 2 comes to is the policy's, as twice the share.
+        priority: Relative claim on what is contended, 1 by default; what 2 comes to, as twice the share, is the
+            policy's.
         share: The slice of its nodes that it has, whatever else runs and whatever the policy: `1/3`; None: the policy
             decides.
         limits: The most it may take.

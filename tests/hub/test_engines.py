@@ -122,9 +122,7 @@ def test_what_tasks_take_is_set_aside_before_they_start_and_given_back_after_the
 
 
 def test_a_job_gives_back_the_cores_that_a_later_one_takes(user: User, elsewhere: Elsewhere) -> None:
-    run = user.types(
-        "run", "--detach", "--json", "--engine", "elsewhere", "waits.py", "--", "go"
-    ).json["run"]
+    run = user.types("run", "--detach", "--json", "--engine", "elsewhere", "waits.py", "--", "go").json["run"]
     user.sees_state("waits", "running", run=run)
     user.types("run", "quick.py", "--engine", "elsewhere")
     slots = [(told["job"], told["slots"]["worker-0"][1]) for told in elsewhere.told("reserve")]
