@@ -13,9 +13,9 @@ A policy whose name is followed by ` known`, as `headgate known`, remembers how 
 run by the policy before it. Under all others nothing is known of a job when it arrives.
 
 The control is policy `none`: the same boxes without limits. It is run twice, the second time as `none again`: what lies
-between the two is noise. Before all, each job is run alone once. `clairvoyant` is computed from these times, for a
-machine that is shared without cost: what the mean would be if whoever has least left had all of it, over an equal
-sharing.
+between the two is noise. Before all, each job is run alone once. From these times the mean is computed that a
+clairvoyant policy would have, which gives all of the machine to whoever has least left, and equal sharing, both without
+cost. `of gain` is what a policy gains over the control as a part of what the clairvoyant one would.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ def compare(jobs: Sequence[Job], policies: Sequence[str], repetitions: int, isol
             for policy in (*policies, f"none{AGAIN}"):
                 name = policy.removesuffix(AGAIN).removesuffix(KNOWN)
                 runs.setdefault(policy, []).append(there.run(jobs, name, policy.endswith(KNOWN)))
-    ideal = shared_without_cost(jobs, alone, True) / shared_without_cost(jobs, alone, False)
+    clairvoyant, equally = (shared_without_cost(jobs, alone, shortest) for shortest in (True, False))
     load = sum(alone.values()) / max(job.at + alone[job.name] for job in jobs)
     print(f"{len(jobs)} jobs, load {load:.2f}; alone: " + ", ".join(f"{n} {s:.0f} s" for n, s in alone.items()))
-    print(f"clairvoyant shortest first over equal sharing, computed: {ideal:.3f}\n")
-    heads = ("mean", "over none", "p95", "best job", "worst job", "makespan", "learnt", "max rho")
+    print(f"without cost, computed: clairvoyant shortest first {clairvoyant:.1f} s, equal sharing {equally:.1f} s\n")
+    heads = ("mean", "over none", "of gain", "p95", "best job", "worst job", "makespan", "learnt", "max rho")
     print(" " * 20 + "".join(f"{head:>11}" for head in heads))
     rows = []
     for policy, found in runs.items():
@@ -92,11 +92,13 @@ def compare(jobs: Sequence[Job], policies: Sequence[str], repetitions: int, isol
             statistics.median(max(job.at + ran[job.name].seconds for job in jobs) for ran in each)
             for each in (found, runs["none"])
         )
+        mean, uncontrolled = statistics.mean(seconds.values()), statistics.mean(control.values())
         row = {
             "policy": policy,
             "seconds": seconds,
-            "mean": statistics.mean(seconds.values()),
-            "mean_over_control": statistics.mean(seconds.values()) / statistics.mean(control.values()),
+            "mean": mean,
+            "mean_over_control": mean / uncontrolled,
+            "of_gain": (uncontrolled - mean) / (uncontrolled - clairvoyant),
             "p95": statistics.quantiles(seconds.values(), n=20)[-1],
             "best": min(ratios.values()),
             "worst": max(ratios.values()),
@@ -108,6 +110,7 @@ def compare(jobs: Sequence[Job], policies: Sequence[str], repetitions: int, isol
         cells = [
             f"{row['mean']:.1f} s",
             f"{row['mean_over_control']:.3f}",
+            f"{row['of_gain']:.3f}",
             f"{row['p95']:.1f} s",
             f"{row['best']:.3f}",
             f"{row['worst']:.3f}",
@@ -117,7 +120,8 @@ def compare(jobs: Sequence[Job], policies: Sequence[str], repetitions: int, isol
         ]
         print(f"{policy:20}" + "".join(f"{cell:>11}" for cell in cells))
     print()
-    return {"jobs": [vars(job) for job in jobs], "load": load, "alone": alone, "clairvoyant": ideal, "rows": rows}
+    computed = {"clairvoyant": clairvoyant, "equally": equally}
+    return {"jobs": [vars(job) for job in jobs], "load": load, "alone": alone, **computed, "rows": rows}
 
 
 def main() -> None:

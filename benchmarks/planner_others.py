@@ -10,16 +10,27 @@ under all-reduce on two clusters, 1 to 4 nodes (`placements`) and 6 to 16 (`scal
 - the same from 32 random points with up to 4 GPUs, at all with more;
 - after 5 and 10 measurements that `ask` chose: the throughput of `best` over the best measured.
 
+From `gavel/` there four models on three kinds of GPU, 1 to 8 of them on one node and on as many, several batches: error
+on a kind from 4 random points of it and all of both other kinds, beside that of taking the kind for a constant factor
+faster than the one of these that it is most alike. How many GPUs a node had is not said; 8 are taken.
+
+From `tensorflow/` three models under parameter servers: error with 16, 32 and 64 GPUs from what 1 and 8 brought, beside
+that of linear scaling from 8.
+
 Pollux's form (OSDI 2021, section 3.2) is fitted by least squares of the logarithms from 5 starts.
 """
 
 from __future__ import annotations
 
 import csv
+import json
+import math
 import os
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +38,7 @@ import _frame
 import numpy as np
 from scipy.optimize import least_squares, minimize
 
+from headgate.cluster import Cluster, Gpu, Node
 from headgate.planning import Planner
 from headgate.plans import Plan
 
@@ -150,6 +162,95 @@ def choices(measured: Table) -> dict[int, float]:
     return found
 
 
+# --- kinds of GPU, and more of them
+
+KINDS = ("k80", "p100", "v100")
+GPUS_OF_NODE = 8
+SCALED_FROM = 8
+
+
+def nodes(kind: str) -> list[Node]:
+    """Nodes of a kind, with 8 GPUs each."""
+    gpus = tuple(Gpu(i, kind, 12 << 30) for i in range(GPUS_OF_NODE))
+    return [Node(f"{kind}-{i}", cores=32.0, memory_bytes=1 << 38, kind=kind, gpus=gpus) for i in range(8)]
+
+
+def by_kind(folder: Path) -> dict[str, dict[str, dict[Plan, float]]]:
+    """Samples a second by model, kind of GPU and plan. A plan names no node, but as many places as nodes."""
+    content = json.loads((folder / "gavel" / "throughputs.json").read_text())
+    found: dict[str, dict[str, dict[Plan, float]]] = defaultdict(lambda: defaultdict(dict))
+    for named, jobs in content.items():
+        kind, _, apart = named.partition("_")
+        for job, others in jobs.items():
+            said = re.fullmatch(r"\('(.+) \(batch size (\d+)\)', (\d+)\)", job)
+            if said is None or not others.get("null") or (apart and said[3] == "1"):
+                continue
+            batch, count = int(said[2]), int(said[3])
+            plan = Plan(
+                strategy="single" if count == 1 else "allreduce",
+                workers=count,
+                batch_per_worker=batch,
+                worker_nodes=tuple(str(i if apart else 0) for i in range(count)),
+            )
+            found[said[1]][kind][plan] = others["null"] * batch
+    return {model: kinds for model, kinds in found.items() if any(plan.workers > 1 for plan in kinds[KINDS[0]])}
+
+
+def across(kinds: Mapping[str, Mapping[Plan, float]], kind: str, random: Any) -> dict[str, float]:
+    """Mean error on a kind of GPU, by method."""
+    plans = [plan for plan in kinds[kind] if all(plan in kinds[other] for other in KINDS)]
+    plans = [plans[i] for i in random.permutation(len(plans))]
+    told, others = plans[:4], plans[4:]
+
+    def on(plan: Plan, there: str) -> Plan:
+        return replace(plan, worker_nodes=tuple(f"{there}-{place}" for place in plan.worker_nodes))
+
+    cluster = Cluster(tuple(node for each in KINDS for node in nodes(each)))
+    learned = Planner([on(plan, each) for each in KINDS for plan in kinds[each]], cluster=cluster)
+    for each in KINDS:
+        for plan in told if each == kind else kinds[each]:
+            learned.tell(on(plan, each), throughput=kinds[each][plan])
+    ratios = {
+        each: [math.log(kinds[kind][plan] / kinds[each][plan]) for plan in told] for each in KINDS if each != kind
+    }
+    alike = min(ratios, key=lambda each: statistics.pvariance(ratios[each]))
+    factor = math.exp(statistics.mean(ratios[alike]))
+    predicted = {
+        "Planner": [learned.predict(on(plan, kind)).throughput for plan in others],
+        "constant factor": [factor * kinds[alike][plan] for plan in others],
+    }
+    return {
+        name: statistics.mean(abs(value / kinds[kind][plan] - 1) for plan, value in zip(others, values))
+        for name, values in predicted.items()
+    }
+
+
+def scaled(folder: Path) -> list[tuple[str, int, float, float]]:
+    """Model, GPUs, and by how much the planner and linear scaling are off."""
+    measured: dict[str, dict[Plan, float]] = defaultdict(dict)
+    with (folder / "tensorflow" / "ec2-k80-distributed.csv").open() as file:
+        for row in csv.DictReader(file):
+            workers, servers = int(row["gpus"]), int(row["parameter_servers"])
+            plan = Plan(
+                strategy="ps" if servers else "single",
+                workers=workers,
+                servers=servers,
+                batch_per_worker=int(row["batch_per_gpu"]),
+            )
+            measured[row["model"]][plan] = float(row["images_per_second"])
+    found = []
+    for model, rates in measured.items():
+        learned = Planner(list(rates))
+        few = {plan.workers: plan for plan in rates if plan.workers <= SCALED_FROM}
+        for plan in few.values():
+            learned.tell(plan, throughput=rates[plan])
+        for plan, rate in rates.items():
+            if plan.workers > SCALED_FROM:
+                linear = rates[few[SCALED_FROM]] * plan.workers / SCALED_FROM
+                found.append((model, plan.workers, learned.predict(plan).throughput / rate - 1, linear / rate - 1))
+    return found
+
+
 def main() -> None:
     options = _frame.parser("Planner on what others measured.", 3).parse_args()
     folder = Path(os.environ.get("HEADGATE_DATA", Path(__file__).parents[2] / "shared" / "data"))
@@ -184,7 +285,18 @@ def main() -> None:
     for times, parts in chosen.items():
         mean, worst = statistics.mean(parts), min(parts)
         print(f"best after {times} measurements asked for: {mean:.3f} of the best on the mean, {worst:.3f} at worst")
-    _frame.write(options.json, "planner_others", {"errors": rows, "chosen": chosen})
+    kinds: dict[str, list[float]] = defaultdict(list)
+    random = np.random.default_rng(0)
+    for of_model in by_kind(folder).values():
+        for kind in KINDS:
+            for _ in range(options.repetitions):
+                for name, off in across(of_model, kind, random).items():
+                    kinds[name].append(off)
+    print("error on a kind of GPU from 4 points of it: " + ", ".join(f"{n} {np.mean(e):.1%}" for n, e in kinds.items()))
+    more = scaled(folder)
+    for model, count, off, linear in more:
+        print(f"TensorFlow, {model} from 1 and 8 GPUs to {count}: {off:+.1%}, linear scaling {linear:+.1%}")
+    _frame.write(options.json, "planner_others", {"errors": rows, "chosen": chosen, "kinds": kinds, "scaled": more})
 
 
 if __name__ == "__main__":
