@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
-
-import click
+from typing import Any
 
 from headgate import planfile
 from headgate.cluster import Node
@@ -16,35 +13,6 @@ from headgate.errors import UsageError
 from headgate.hub import clusters
 from headgate.jobs import Allowed, Job
 from headgate.plans import Plan, Strategy
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-_COUNT = click.IntRange(min=1)
-
-
-def options(command: _F) -> _F:
-    """Gives a command the options that `Layout` takes, as keyword arguments."""
-    for option in reversed(
-        (
-            click.option("--engine", metavar="NAME", help="What starts tasks: local (default), ray, or a plug-in's."),
-            click.option("--address", metavar="HOST:PORT", help="ray: a cluster's head, or http:// its dashboard."),
-            click.option("--shared-files", is_flag=True, help="ray: the nodes see this machine's files; send none."),
-            click.option("--cluster", metavar="LAB|FILE", help="Run on the nodes of a lab that is up, or of its file."),
-            click.option("--nodes", metavar="A,B,...", help="Only on these nodes of the cluster."),
-            click.option("--plan", "plan_file", metavar="FILE", help="Its layout: `headgate schema plan`."),
-            click.option("--strategy", type=click.Choice(["single", "allreduce", "ps"]), help="How workers join up."),
-            click.option("--workers", type=_COUNT, help="Number of workers."),
-            click.option("--servers", type=_COUNT, help="Number of parameter servers; 1 for ps."),
-            click.option("--async", "asynchronous", is_flag=True, help="ps: no worker waits for another."),
-            click.option(
-                "--staleness", type=click.IntRange(min=0), help="ps: asynchronous, none so many steps ahead of another."
-            ),
-            click.option("--backup-workers", type=_COUNT, help="ps: gradients that a step does without."),
-            click.option("--moves", type=click.IntRange(min=0), help="Most moves to a better plan while it runs; 2."),
-            click.option("--no-encrypt", is_flag=True, help="Tasks talk in the clear: for private networks."),
-        )
-    ):
-        command = option(command)
-    return command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

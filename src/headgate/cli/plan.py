@@ -12,8 +12,8 @@ import yaml
 
 from headgate import runs
 from headgate.cli import planned, profiled
+from headgate.cli.options import WithRest
 from headgate.cli.planned import Answer
-from headgate.cli.run import WithRest
 from headgate.cluster import Cluster, Node
 from headgate.errors import UsageError
 from headgate.jobs import Allowed, Job

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from headgate.cli.run import WithRest, read
+from headgate.cli.options import WithRest
+from headgate.cli.running import read
 from headgate.errors import UsageError
 from headgate.hub import api
 from headgate.profiles import Profile

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate import clusterfile, lab, runs
-from headgate.cli.run import read
+from headgate.cli.running import read
 from headgate.cluster import Cluster, Node
 from headgate.errors import NotFoundError, UsageError
 from headgate.hub import api, clusters

@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from headgate import runs
-from headgate.cli import layout
+from headgate.cli import options
 from headgate.cli.layout import Layout, Where
-from headgate.cli.run import submit
+from headgate.cli.running import submit
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.errors import UsageError
 from headgate.events import Checkpoint
@@ -24,7 +24,7 @@ from headgate.telemetry.store import RunReader
 @click.command()
 @click.argument("run", required=False)
 @click.option("--policy", metavar="NAME", help="What moves shares between the jobs.")
-@layout.options
+@options.layout
 @click.option("-d", "--detach", is_flag=True, help="Return at once; watch with `headgate attach`.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(run: str | None, policy: str | None, detach: bool, as_json: bool, **where: Any) -> int:
