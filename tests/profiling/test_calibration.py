@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,10 +17,12 @@ from tests.hub.user import User
 from headgate import lab, runs
 from headgate.cli import headgate
 from headgate.cluster import Cluster, Gpu, Node
+from headgate.engines.base import T
 from headgate.errors import HeadgateError
 from headgate.profiling import calibration, kernels, links
 from headgate.profiling.links import Link
 from headgate.telemetry import machine
+from headgate.testing.memory_engine import MemoryEngine
 
 RATES = {"core_gflops": 50.0, "core_convolution_gflops": 20.0, "core_copy_bytes_per_second": 9e9}
 A = Node("a", 0.5, 1 << 30, address="10.0.0.1", nic_bytes_per_second=25e6)
@@ -79,7 +82,7 @@ def test_nodes_that_are_alike_stay_so_by_what_their_links_were_measured_to_do(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = (Link("a", "b", 24.6e6, 1e-4), Link("b", "c", 12.49e6, 3e-4), Link("c", "a", 12.5e6, 2e-4))
-    monkeypatch.setattr(links, "measure", lambda nodes, told: found)
+    monkeypatch.setattr(links, "measure", lambda nodes, told, between: found)
     cluster, here = Cluster((A, B, C)), replace(A, core_gflops=50.0)
     assert calibration.network("lab", cluster, home) == found
     known = calibration.calibrated("lab", cluster, here, home).nodes
@@ -87,10 +90,69 @@ def test_nodes_that_are_alike_stay_so_by_what_their_links_were_measured_to_do(
     assert {node.round_trip_seconds for node in known} == {2e-4}
     assert {node.core_gflops for node in known} == {50.0}
 
-    monkeypatch.setattr(links, "measure", lambda nodes, told: pytest.fail("it is known"))
+    monkeypatch.setattr(links, "measure", lambda nodes, told, between: pytest.fail("it is known"))
     assert calibration.network("lab", cluster, home) == found
     changed = Cluster((replace(A, nic_bytes_per_second=50e6), B, C))
     assert calibration.calibrated("lab", changed, here, home).nodes[0].nic_bytes_per_second == 50e6
+
+
+class Elsewhere(MemoryEngine):
+    """An engine of nodes that are alike but for a GPU, whose agents are this process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        plain = Node("a", 2, 1 << 30, cpu_model="x", nic_bytes_per_second=1e12)
+        self.nodes = [plain, replace(plain, name="b"), replace(plain, name="c", gpus=(Gpu(0, "t4", 1 << 34),))]
+        self.asked: list[str] = []
+
+    def cluster(self) -> Cluster:
+        return Cluster(tuple(self.nodes))
+
+    def called(self) -> str:
+        return "elsewhere-10.0.0.1:6379"
+
+    def ask(self, node: str, function: Callable[..., T], *arguments: object) -> T:
+        self.asked.append(node)
+        return function(*arguments)
+
+
+def test_of_a_cluster_one_of_the_nodes_that_are_alike_is_measured_and_every_link(
+    measured: list[str], home: Path
+) -> None:
+    engine = Elsewhere()
+    machines = calibration.machines(engine, home)
+    assert [*machines] == [("a", "b"), ("c",)]
+    assert engine.asked == ["a", "c"]
+    assert calibration.machines(engine, home) == machines
+    assert measured == ["core", "core", "gpus"]
+    found = calibration.network(engine.called(), engine.cluster(), home, between=links.by(engine))
+    assert {(link.sender, link.receiver) for link in found} >= {("a", "b"), ("b", "c"), ("c", "a")}
+    assert all(1e6 < link.bytes_per_second < 1e12 and 0 < link.round_trip_seconds < 1 for link in found)
+
+    known = calibration.known(engine.called(), engine.cluster(), home).nodes
+    for node in known:
+        assert (node.core_convolution_gflops, node.disk_bytes_per_second) == (20.0, 3e8)
+        assert node.nic_bytes_per_second is not None and node.nic_bytes_per_second < 1e12
+        assert node.round_trip_seconds is not None
+    engine.nodes.append(replace(engine.nodes[0], name="d", cores=4))
+    *others, joined = calibration.known(engine.called(), engine.cluster(), home).nodes
+    assert [node.nic_bytes_per_second for node in others] == [node.nic_bytes_per_second for node in known]
+    assert (joined.core_convolution_gflops, joined.nic_bytes_per_second) == (None, 1e12)
+
+
+def test_nodes_that_do_not_reach_each_other_are_named(home: Path) -> None:
+    class Walled(Elsewhere):
+        def ask(self, node: str, function: Callable[..., T], *arguments: object) -> T:
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                nobody = free.getsockname()
+            return super().ask(node, function, *(nobody if function is links.send else arguments))
+
+    engine = Walled()
+    with pytest.raises(HeadgateError) as caught:
+        calibration.network(engine.called(), engine.cluster(), home, between=links.by(engine))
+    said = str(caught.value)
+    assert said.startswith("the link from a to b cannot be measured: 127.0.0.1 cannot be reached at port ")
+    assert said.endswith(": Connection refused; nodes have to reach each other at any port")
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("tc") is None, reason="a lab needs root, and ip and tc")

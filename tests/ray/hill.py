@@ -163,7 +163,7 @@ class Somebody(User):
 
     def command(self, *words: str) -> list[str]:
         typed = super().command(*words)
-        if words[0] not in ("run", "resume"):
+        if words[0] not in ("run", "resume", "plan", "calibrate"):
             return typed
         # It is the lab's home that knows node a.
         return ["env", f"HEADGATE_HOME={self._lab}", *within("a", "env", f"HEADGATE_HOME={self.home}", *typed)]

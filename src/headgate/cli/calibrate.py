@@ -9,9 +9,11 @@ from dataclasses import asdict
 import click
 
 from headgate import runs
-from headgate.cluster import Cluster
-from headgate.hub import clusters
-from headgate.profiling import calibration
+from headgate.cli.layout import Layout
+from headgate.cli.reaching import reached
+from headgate.cluster import Cluster, Node
+from headgate.engines.base import LOCAL
+from headgate.profiling import calibration, links
 from headgate.profiling.calibration import Machine
 from headgate.profiling.links import Link
 from headgate.telemetry import machine
@@ -20,11 +22,14 @@ from headgate.units import say_bits, say_bytes, say_seconds
 
 @click.command()
 @click.option("--cluster", metavar="LAB|FILE", help="Measure the links between the nodes of this lab, too.")
+@click.option("--engine", metavar="NAME", help="Measure the nodes of an engine's cluster, and the links between them.")
+@click.option("--address", metavar="HOST:PORT", help="ray: the cluster's head, or http:// its dashboard.")
 @click.option("--again", is_flag=True, help="Measure, though it is known.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-def command(cluster: str | None, again: bool, as_json: bool) -> None:
+def command(cluster: str | None, engine: str | None, address: str | None, again: bool, as_json: bool) -> None:
     """Measure how fast this machine is, in seconds: a core and each kind of GPU on small standard kernels, the disk;
-    with --cluster the rates and round trips between the nodes of a lab that is up.
+    with --cluster the rates and round trips between the nodes of a lab that is up; with --engine the same of a
+    cluster, and its nodes, one of those that are alike.
 
     What was measured is kept until the hardware changes, and used by `headgate plan` and `headgate run`. It should be
     done while nothing else runs.
@@ -32,21 +37,37 @@ def command(cluster: str | None, again: bool, as_json: bool) -> None:
     \b
     Example: headgate calibrate
              headgate calibrate --cluster lab.yaml --again
+             headgate calibrate --engine ray --address 10.0.0.1:6379
     """
     home = runs.home()
-    name, nodes = clusters.reach(cluster) if cluster is not None else ("", ())
+    where = Layout(cluster=cluster, engine=engine, address=address).place()
     here = calibration.machine(machine.detect(home / "node.json"), home, again=again)
-    links = calibration.network(name, Cluster(nodes), home, again=again, told=_told)
+    machines: dict[tuple[str, ...], Machine] = {}
+    nodes: tuple[Node, ...] = ()
+    if where.engine == LOCAL:
+        found = calibration.network(where.cluster, Cluster(where.nodes), home, again=again, told=_told)
+    else:
+        with reached(where.engine) as there:
+            machines = calibration.machines(there, home, again=again, told=_told)
+            name, on = there.called(), there.cluster()
+            found = calibration.network(name, on, home, again=again, told=_told, between=links.by(there))
+            nodes = calibration.known(name, on, home).nodes
     if as_json:
-        click.echo(json.dumps({"machine": asdict(here), "links": [asdict(link) for link in links]}, indent=2))
+        data = {"machine": asdict(here), "nodes": [asdict(node) for node in nodes]}
+        click.echo(json.dumps({**data, "links": [asdict(link) for link in found]}, indent=2))
         return
-    for line in (*_machine(here), *map(_link, links)):
+    lines = _machine(here)
+    for names, each in machines.items():
+        lines += ["", f"nodes     {', '.join(names)}", *_machine(each)]
+    lines += ["", *map(_link, found)] if machines else map(_link, found)
+    for line in lines:
         click.echo(line)
 
 
-def _told(link: Link) -> None:
+def _told(what: Node | Link) -> None:
     if sys.stderr.isatty():
-        click.echo(f"measured: {link.sender} to {link.receiver}", err=True)
+        text = what.name if isinstance(what, Node) else f"{what.sender} to {what.receiver}"
+        click.echo(f"measured: {text}", err=True)
 
 
 def _machine(here: Machine) -> list[str]:

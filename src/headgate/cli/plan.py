@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 import yaml
 
 from headgate import runs
 from headgate.cli import planned, profiled
+from headgate.cli.layout import Layout
 from headgate.cli.options import WithRest
 from headgate.cli.planned import Answer
 from headgate.cluster import Cluster, Node
@@ -31,6 +34,8 @@ from headgate.telemetry import machine
 @click.argument("scripts", nargs=-1, metavar="[FILE...] [-- ARGS]")
 @click.option("--profile", "key", metavar="KEY|FILE", help="Plan from this stored profile; needs no script.")
 @click.option("--cluster", metavar="FILE|LAB", help="Plan for these nodes, which may exist only on paper.")
+@click.option("--engine", metavar="NAME", help="Plan for the nodes of this engine's cluster.")
+@click.option("--address", metavar="HOST:PORT", help="ray: the cluster's head, or http:// its dashboard.")
 @click.option("--allow", multiple=True, type=click.Choice(["async", "weak"]), help="What may change the mathematics.")
 @click.option("--cores", type=click.FloatRange(min=0, min_open=True), help="Most cores for the whole job.")
 @click.option("--memory", help="Most memory of a task, such as 2GiB.")
@@ -47,6 +52,8 @@ def command(
     scripts: tuple[str, ...],
     key: str | None,
     cluster: str | None,
+    engine: str | None,
+    address: str | None,
     allow: tuple[Allowed, ...],
     cores: float | None,
     memory: str | None,
@@ -61,8 +68,8 @@ def command(
     """Say how many tasks a job should have, how large, in which role and on which node, and why; of several jobs also
     who gets which nodes.
 
-    The scripts' profiles have to be stored: `headgate profile` measures them. Without --cluster the plan is for this
-    machine.
+    The scripts' profiles have to be stored: `headgate profile` measures them. Without --cluster or --engine the plan is
+    for this machine.
 
     \b
     Example: headgate plan train.py --cluster lab.yaml
@@ -70,11 +77,13 @@ def command(
              headgate plan train.py --cluster lab.yaml --what-if nic=10Gbit --what-if "+2 node of kind a"
              headgate plan train.py --cluster lab.yaml --history --probe 3 --save plan.yaml
              headgate plan a.py b.py --cluster lab.yaml
+             headgate plan train.py --engine ray --address 10.0.0.1:6379
     """
     here = machine.detect(runs.home() / "node.json")
     asked = profiled.jobs(scripts, ctx.meta.get("rest", ()), key, cores, memory, here)
     asked = [(replace(job, allow=job.allow | frozenset(allow)), profile) for job, profile in asked]
-    there = profiled.nodes(cluster, here)
+    on = Layout(engine=engine, address=address).place().engine
+    there = profiled.nodes(cluster, on, here)
     nodes = there
     for change in changes:
         nodes = changed(nodes, change)
@@ -92,7 +101,9 @@ def command(
     [(job, profile)] = asked
     before = None
     if measures:
-        answer = _measured(job, there, profile, here, top, with_history, probes or 0, cluster)
+        answer = _measured(
+            job, there, profile, here, top, with_history, partial(profiled.place, cluster, on), probes or 0
+        )
     else:
         answer = _answer(job, nodes, profile, here, top)
         before = _answer(job, there, profile, here, top) if changes else None
@@ -124,8 +135,8 @@ def _measured(
     here: Node,
     top: int,
     with_history: bool,
+    where: Callable[[], Mapping[str, Any]],
     probes: int,
-    name: str | None,
 ) -> Answer:
     """The answer as past runs and probes correct it.
 
@@ -144,7 +155,7 @@ def _measured(
 
         if job.script is None:
             raise UsageError("found --probe without a script: there is nothing to run")
-        probe(corrected, job, cluster, profile, profiled.place(name), probes)
+        probe(corrected, job, cluster, profile, where(), probes)
     if not corrected.measured and not corrected.planner.failed:
         click.echo("no run of this model on these nodes is stored: nothing was corrected", err=True)
         return _answer(job, cluster, profile, here, top)

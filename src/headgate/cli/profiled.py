@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from headgate import clusterfile, lab, runs
+from headgate.cli.reaching import reached
 from headgate.cli.running import read
 from headgate.cluster import Cluster, Node
+from headgate.engines.base import LOCAL, EngineSpec
 from headgate.errors import NotFoundError, UsageError
 from headgate.hub import api, clusters
 from headgate.jobs import Job
@@ -89,8 +91,17 @@ def _stored(key: str) -> Profile:
     return profile
 
 
-def nodes(name: str | None, here: Node) -> Cluster:
-    """The nodes of a file or of a lab that is up; this machine where nothing is said."""
+def nodes(name: str | None, engine: EngineSpec, here: Node) -> Cluster:
+    """The nodes of a file, of a lab that is up, or of an engine; this machine where nothing is said.
+
+    Raises:
+        HeadgateError: They are not there, or both are said.
+    """
+    if engine != LOCAL:
+        if name is not None:
+            raise UsageError(f"found --cluster with --engine {engine.name}, which has nodes of its own; give one")
+        with reached(engine) as there:
+            return calibration.known(there.called(), there.cluster(), runs.home())
     if name is None:
         return Cluster((here,))
     if Path(name).suffix not in (".yaml", ".yml"):
@@ -101,13 +112,13 @@ def nodes(name: str | None, here: Node) -> Cluster:
     return calibration.calibrated(file.name, file.cluster, here, runs.home())
 
 
-def place(name: str | None) -> dict[str, Any]:
+def place(name: str | None, engine: EngineSpec) -> dict[str, Any]:
     """Fields of a `Submission` that say where jobs run on these nodes.
 
     Raises:
         HeadgateError: They are not there.
     """
     if name is None:
-        return {}
+        return {"engine": engine}
     there, known = clusters.reach(name)
     return {"cluster": there, "nodes": known}

@@ -5,12 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from headgate.cluster import Cluster, Node
+from headgate.errors import HeadgateError
 from headgate.events import Exit, JobId, TaskId
 from headgate.isolation.base import Box, Launch
 from headgate.shares import Share
 from headgate.telemetry.columns import Column
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,20 @@ class Engine(ABC):
     def lost(self) -> tuple[str, ...]:
         """What cannot be controlled where the tasks run, a line each: what it is, a colon, cause and cure."""
         return ()
+
+    def called(self) -> str:
+        """What tells its cluster from others, however it was reached, in a file's name: what is measured of its nodes
+        is kept under that. Empty where nothing is."""
+        return ""
+
+    def ask(self, node: str, function: Callable[..., T], *arguments: object) -> T:
+        """Have one of Headgate's own functions called on a node, and wait for what it returns; arguments and result are
+        pickled.
+
+        Raises:
+            HeadgateError: It raised, the node is gone, or no code of Headgate's is there.
+        """
+        raise HeadgateError(f"engine {self.name!r} has nobody on its nodes who could measure them")
 
     def reserve(self, job: JobId, attempt: int, slots: Mapping[TaskId, Slot]) -> None:  # noqa: B027  # as below
         """Set aside what tasks of an attempt take: in addition to what was set aside for others of it, and in place of

@@ -6,15 +6,17 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from headgate import engines
-from headgate.cluster import Node
+from headgate.cluster import Cluster, Node
 from headgate.engines.base import LOCAL, Engine, EngineSpec, Listener
 from headgate.errors import HeadgateError
 from headgate.events import Exit, TaskId
 from headgate.hub.ledger import Ledger
 from headgate.hub.nodes import Nodes
+from headgate.profiling import calibration
 from headgate.telemetry.columns import Column
 
 Usage = Callable[[EngineSpec, str, Mapping[Column, float]], None]
@@ -104,17 +106,23 @@ class Engines:
     async def _start(self, spec: EngineSpec) -> None:
         engine = engines.make(spec, self._home)
         try:
-            await asyncio.to_thread(engine.open, _Heard(spec, self._listener, self._usage, self._nodes))
+            heard = _Heard(spec, self._listener, self._usage, self._nodes, partial(self._measured, engine))
+            await asyncio.to_thread(engine.open, heard)
         except HeadgateError:
             raise
         except Exception as error:  # another package's code
             raise HeadgateError(f"engine {spec} could not be opened: {error!r:.300}") from error
         try:
-            self._nodes.open(spec, engine.cluster())
+            self._nodes.open(spec, self._measured(engine))
         except HeadgateError:
             await asyncio.to_thread(engine.close)
             raise
         self._open[spec] = engine
+
+    def _measured(self, engine: Engine) -> Cluster:
+        """The nodes of an engine, with what `headgate calibrate` measured of them."""
+        name = engine.called()
+        return calibration.known(name, engine.cluster(), self._home) if name else engine.cluster()
 
     def _turn(self, spec: EngineSpec) -> asyncio.Lock:
         return self._turns.setdefault(spec, asyncio.Lock())
@@ -126,11 +134,14 @@ class Engines:
 class _Heard(Listener):
     """What one engine tells, from its threads."""
 
-    def __init__(self, spec: EngineSpec, listener: Listener, usage: Usage, nodes: Nodes) -> None:
+    def __init__(
+        self, spec: EngineSpec, listener: Listener, usage: Usage, nodes: Nodes, measured: Callable[[], Cluster]
+    ) -> None:
         self._spec = spec
         self._listener = listener
         self._told_usage = usage
         self._nodes = nodes
+        self._measured = measured
         self._loop = asyncio.get_running_loop()
 
     def started(self, task: TaskId, pid: int) -> None:
@@ -152,6 +163,7 @@ class _Heard(Listener):
         self._loop.call_soon_threadsafe(self._told_usage, self._spec, target, reading)
 
     def joined(self, node: Node) -> None:
+        node = next((each for each in self._measured().nodes if each.name == node.name), node)
         self._loop.call_soon_threadsafe(self._nodes.came, self._spec, node)
 
     def left(self, name: str, reason: str) -> None:

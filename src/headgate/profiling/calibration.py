@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from headgate.cluster import Cluster, Node
+from headgate.engines.base import Engine
 from headgate.errors import HeadgateError
 from headgate.profiling import kernels, links
-from headgate.profiling.links import Link
+from headgate.profiling.links import Between, Link
 from headgate.telemetry import speed
 
 _AS_STATED = 0.1  # of a NIC's rate: one that was measured so near is the stated one
 _FOLDER = "calibrations"
+_RATES = ("core_gflops", "core_convolution_gflops", "core_copy_bytes_per_second", "disk_bytes_per_second")
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """This machine, measured.
+    """A machine, measured.
 
     Args:
         rates: By the names of a `Node`'s fields.
@@ -50,21 +53,35 @@ def machine(node: Node, home: Path, *, again: bool = False) -> Machine:
     of = _machine(speed.known(cache, node.cpu_model, node.cores), node)
     if of is not None and not again:
         return of
+    found = measure(bool(node.gpus), str(home))
+    by_name = {gpu.name: found.gpus[gpu.name]["gflops"] for gpu in node.gpus if gpu.name in found.gpus}
+    measured = {**found.rates, "gpus": by_name, "calibration": asdict(found)}
+    speed.keep(cache, node.cpu_model, node.cores, measured)
+    return found
+
+
+def measure(with_gpus: bool, folder: str | None = None) -> Machine:
+    """Measure the machine that this process is on.
+
+    Args:
+        with_gpus: Its GPUs, too.
+        folder: On the disk that is measured; None: where temporary files go.
+
+    Raises:
+        HeadgateError: The speed of a core, or the disk, cannot be measured.
+    """
     rates, notes = kernels.core(), []
-    rates["disk_bytes_per_second"] = kernels.disk(home)
+    rates["disk_bytes_per_second"] = kernels.disk(Path(folder or tempfile.gettempdir()))
     of_gpus: dict[str, dict[str, float]] = {}
-    if node.gpus:
+    if with_gpus:
         try:
             of_gpus = kernels.gpus()
         except HeadgateError as error:
             notes.append(f"GPUs were not measured, their makers' peaks count: {error}")
-    found = Machine(rates, of_gpus, tuple(notes))
-    by_name = {gpu.name: of_gpus[gpu.name]["gflops"] for gpu in node.gpus if gpu.name in of_gpus}
-    speed.keep(cache, node.cpu_model, node.cores, {**rates, "gpus": by_name, "calibration": asdict(found)})
-    return found
+    return Machine(rates, of_gpus, tuple(notes))
 
 
-def _machine(known: dict[str, Any], node: Node) -> Machine | None:
+def _machine(known: Mapping[str, Any], node: Node) -> Machine | None:
     try:
         found = known["calibration"]
         rates = {str(name): float(rate) for name, rate in found["rates"].items()}
@@ -80,6 +97,36 @@ def _machine(known: dict[str, Any], node: Node) -> Machine | None:
 # --- nodes of a cluster
 
 
+def machines(
+    engine: Engine, home: Path, *, again: bool = False, told: Callable[[Node], None] = lambda _: None
+) -> dict[tuple[str, ...], Machine]:
+    """Measure the machines of an engine's cluster, one of those that are alike, or read what is known of them.
+
+    Args:
+        engine: An open one.
+        home: Headgate's folder.
+        again: Measure, though it is known.
+        told: Called with each node that was measured.
+
+    Returns:
+        By the names of the nodes that are alike.
+
+    Raises:
+        HeadgateError: One cannot be measured, or what was cannot be written.
+    """
+    name, nodes = engine.called(), engine.cluster().nodes
+    found = {} if again else _kinds(name, nodes, home)
+    for node in nodes:
+        if _kind(node) not in found:
+            try:
+                found[_kind(node)] = engine.ask(node.name, measure, bool(node.gpus))
+            except HeadgateError as error:
+                raise HeadgateError(f"node {node.name} cannot be measured: {error}") from error
+            told(node)
+    _keep(name, home, machines={kind: asdict(each) for kind, each in found.items()})
+    return {tuple(node.name for node in nodes if _kind(node) == kind): each for kind, each in found.items()}
+
+
 def network(
     name: str,
     cluster: Cluster,
@@ -87,52 +134,59 @@ def network(
     *,
     again: bool = False,
     told: Callable[[Link], None] = lambda _: None,
+    between: Between = links.in_lab,
 ) -> tuple[Link, ...]:
-    """Measure the links between the nodes of a lab, or read what is known of them; none where there is one node.
+    """Measure the links between the nodes of a cluster, or read what is known of them; none where there is one node.
 
     Args:
-        name: Of the lab.
+        name: Of the lab, or as an engine calls its cluster.
         cluster: Its nodes; other nodes, addresses or stated rates have it measured again.
         home: Headgate's folder.
         again: Measure, though it is known.
         told: Called with each link as it is measured.
+        between: What measures a link.
 
     Raises:
         HeadgateError: A link cannot be measured, or what was cannot be written.
     """
     if len(cluster.nodes) < 2:
         return ()
-    if not again and (known := _links(name, cluster.nodes, home)):
-        return known
-    found = links.measure(cluster.nodes, told)
-    content = {"nodes": _print(cluster.nodes), "links": [asdict(link) for link in found]}
-    path = home / _FOLDER / f"{name}.json"
-    fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh.write_text(json.dumps(content, indent=2) + "\n")
-        fresh.replace(path)
-    except OSError as error:
-        raise HeadgateError(f"cannot write {path}: {error.strerror}; free some space there") from error
+    same, before = _links(name, cluster.nodes, home)
+    if before and len(same) == len(cluster.nodes) and not again:
+        return before
+    found = links.measure(cluster.nodes, told, between)
+    _keep(name, home, nodes=_print(cluster.nodes), links=[asdict(link) for link in found])
     return found
 
 
 def calibrated(name: str, cluster: Cluster, here: Node, home: Path) -> Cluster:
-    """The nodes of a lab with what is known of this machine's cores and was measured of their links.
+    """The nodes of a lab with what is known of this machine's cores and was measured of their links, as `known`."""
+    of_lab = (
+        replace(
+            node,
+            core_gflops=here.core_gflops,
+            core_convolution_gflops=here.core_convolution_gflops,
+            core_copy_bytes_per_second=here.core_copy_bytes_per_second,
+        )
+        for node in cluster.nodes
+    )
+    return known(name, Cluster(tuple(of_lab)), home)
+
+
+def known(name: str, cluster: Cluster, home: Path) -> Cluster:
+    """The nodes of a cluster with what was measured of them, and of the links between them.
 
     A NIC that was measured within a tenth of its stated rate has that; all nodes have the same round trip, the median:
     nodes that are alike stay of one kind.
     """
-    known = _links(name, cluster.nodes, home)
-    trip = median(link.round_trip_seconds for link in known) if known else None
+    _, between = _links(name, cluster.nodes, home)
+    trip = median(link.round_trip_seconds for link in between) if between else None
+    kinds = _kinds(name, cluster.nodes, home)
     return Cluster(
         tuple(
             replace(
-                node,
-                core_gflops=here.core_gflops,
-                core_convolution_gflops=here.core_convolution_gflops,
-                core_copy_bytes_per_second=here.core_copy_bytes_per_second,
-                nic_bytes_per_second=_nic(node, known),
+                _with_machine(node, kinds.get(_kind(node))),
+                nic_bytes_per_second=_nic(node, between),
                 round_trip_seconds=trip,
             )
             for node in cluster.nodes
@@ -140,27 +194,75 @@ def calibrated(name: str, cluster: Cluster, here: Node, home: Path) -> Cluster:
     )
 
 
-def _nic(node: Node, known: Sequence[Link]) -> float | None:
+def _with_machine(node: Node, found: Machine | None) -> Node:
+    if found is None:
+        return node
+    rates: dict[str, Any] = {name: rate for name, rate in found.rates.items() if name in _RATES}
+    gpus = (replace(gpu, gflops=found.gpus.get(gpu.name, {}).get("gflops", gpu.gflops)) for gpu in node.gpus)
+    return replace(node, gpus=tuple(gpus), **rates)
+
+
+def _nic(node: Node, between: Sequence[Link]) -> float | None:
     stated = node.nic_bytes_per_second
-    rates = [link.bytes_per_second for link in known if node.name in (link.sender, link.receiver)]
+    rates = [link.bytes_per_second for link in between if node.name in (link.sender, link.receiver)]
     if not rates or (stated is not None and max(rates) >= stated * (1 - _AS_STATED)):
         return stated
     return float(f"{max(rates):.1e}")
 
 
-def _links(name: str, nodes: Sequence[Node], home: Path) -> tuple[Link, ...]:
-    """What was measured of these nodes as they are; where only some of them are asked for, of those."""
+# --- what is kept
+
+
+def _keep(name: str, home: Path, **parts: object) -> None:
+    """Write parts of what is known of a cluster, and leave the others."""
+    path = _path(name, home)
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        content = json.loads((home / _FOLDER / f"{name}.json").read_text())
-        if not _print(nodes).items() <= content["nodes"].items():
-            return ()
-        names = {node.name for node in nodes}
-        found = tuple(Link(**link) for link in content["links"])
-        return tuple(link for link in found if {link.sender, link.receiver} <= names)
-    except (OSError, KeyError, TypeError, ValueError, AttributeError):
-        return ()
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh.write_text(json.dumps({**_content(name, home), **parts}, indent=2) + "\n")
+        fresh.replace(path)
+    except OSError as error:
+        raise HeadgateError(f"cannot write {path}: {error.strerror}; free some space there") from error
+
+
+def _links(name: str, nodes: Sequence[Node], home: Path) -> tuple[frozenset[str], tuple[Link, ...]]:
+    """Names of those of these nodes that are as they were measured, and what was of the links between them."""
+    content = _content(name, home)
+    try:
+        before = dict(content.get("nodes", {}))
+        same = frozenset(each for each, facts in _print(nodes).items() if before.get(each) == facts)
+        found = tuple(Link(**link) for link in content.get("links", ()))
+    except (TypeError, ValueError):
+        return frozenset(), ()
+    return same, tuple(link for link in found if {link.sender, link.receiver} <= same)
+
+
+def _kinds(name: str, nodes: Sequence[Node], home: Path) -> dict[str, Machine]:
+    """What was measured of machines like those of these nodes."""
+    content = _content(name, home).get("machines")
+    if not isinstance(content, dict):
+        return {}
+    found = {_kind(node): _machine({"calibration": content.get(_kind(node))}, node) for node in nodes}
+    return {kind: each for kind, each in found.items() if each is not None}
+
+
+def _content(name: str, home: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(_path(name, home).read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _path(name: str, home: Path) -> Path:
+    return home / _FOLDER / f"{name}.json"
 
 
 def _print(nodes: Sequence[Node]) -> dict[str, list[Any]]:
     """What a node's links hang on."""
     return {node.name: [node.address, node.nic_bytes_per_second, node.cores] for node in nodes}
+
+
+def _kind(node: Node) -> str:
+    """What tells machines that are alike from others."""
+    return " + ".join([f"{node.cpu_model} x {node.cores:g}", *(gpu.name for gpu in node.gpus)])

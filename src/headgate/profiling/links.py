@@ -1,25 +1,31 @@
-"""Rates and round trips between nodes that are on this machine, measured over TCP."""
+"""Rates and round trips between nodes, measured over TCP: of a lab from here, of other clusters by who is there."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import select
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from headgate.cluster import Node
+from headgate.engines.base import Engine
 from headgate.errors import HeadgateError
 
 _CLONE_NEWNET = 0x40000000  # linux/sched.h
 _TRIPS = 20
-_WARM, _COUNTED = 0.15, 0.4  # seconds of a transfer: what fills queues and buffers, and what counts
+_WARM_SECONDS = 0.15  # of a transfer: what fills queues and buffers
+_WINDOWS, _WINDOW_SECONDS = 8, 0.05  # what counts
 _PATIENCE_SECONDS = 5.0
 _BLOCK = 1 << 18
+_ANSWER = struct.Struct("!d")
+_DROP_REST = struct.pack("ii", 1, 0)  # SO_LINGER: on, 0 s
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -33,13 +39,51 @@ class Link:
     round_trip_seconds: float
 
 
-def measure(nodes: Sequence[Node], told: Callable[[Link], None] = lambda _: None) -> tuple[Link, ...]:
+Between = Callable[[Node, Node], Link]
+"""Measures one link, from the first node to the second; raises a `HeadgateError` where it cannot."""
+
+
+def in_lab(sender: Node, receiver: Node) -> Link:
+    """Measures the links between nodes of a lab, each with a `place`.
+
+    Raises:
+        HeadgateError: The receiver cannot be reached, or we may not enter the network of one of them.
+    """
+    try:
+        with _network(receiver):
+            port = listen(receiver.address)
+        with _network(sender):
+            return Link(sender.name, receiver.name, *send(receiver.address, port))
+    except OSError as error:
+        cure = "" if os.geteuid() == 0 else "; it needs root"
+        raise _unmeasured(sender, receiver, f"{error.strerror or error}{cure}") from error
+    except HeadgateError as error:
+        raise _unmeasured(sender, receiver, str(error)) from error
+
+
+def by(engine: Engine) -> Between:
+    """Measures the links between an engine's nodes, by who speaks for it there."""
+
+    def between(sender: Node, receiver: Node) -> Link:
+        try:
+            port = engine.ask(receiver.name, listen, receiver.address)
+            return Link(sender.name, receiver.name, *engine.ask(sender.name, send, receiver.address, port))
+        except HeadgateError as error:
+            raise _unmeasured(sender, receiver, str(error)) from error
+
+    return between
+
+
+def measure(
+    nodes: Sequence[Node], told: Callable[[Link], None] = lambda _: None, between: Between = in_lab
+) -> tuple[Link, ...]:
     """The links of a ring over the nodes, and from the end of the fastest of these to all others: with them each node's
     NIC was tried against the fastest. A little more than a second for each node.
 
     Args:
-        nodes: At least two, each with a `place`.
+        nodes: At least two.
         told: Called with each as it is known.
+        between: What measures a link.
 
     Raises:
         HeadgateError: A node cannot be reached, or we may not enter its network.
@@ -60,31 +104,8 @@ def measure(nodes: Sequence[Node], told: Callable[[Link], None] = lambda _: None
     return tuple(found.values())
 
 
-def between(sender: Node, receiver: Node) -> Link:
-    """One link.
-
-    Raises:
-        HeadgateError: The receiver cannot be reached, or we may not enter the network of one of them.
-    """
-    try:
-        with ExitStack() as open_:
-            with _network(receiver):
-                listener = open_.enter_context(socket.create_server((receiver.address, 0)))
-            with _network(sender):
-                out = open_.enter_context(socket.create_connection(listener.getsockname()[:2], _PATIENCE_SECONDS))
-            taken, _ = listener.accept()
-            open_.enter_context(taken)
-            for end in (out, taken):
-                end.settimeout(_PATIENCE_SECONDS)
-                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            trip = _round_trip(out, taken)
-            return Link(sender.name, receiver.name, _rate(out, taken), trip)
-    except OSError as error:
-        what = error.strerror or str(error)
-        cure = "" if os.geteuid() == 0 else "; it needs root"
-        raise HeadgateError(
-            f"the link from {sender.name} to {receiver.name} cannot be measured: {what}{cure}"
-        ) from error
+def _unmeasured(sender: Node, receiver: Node, why: str) -> HeadgateError:
+    return HeadgateError(f"the link from {sender.name} to {receiver.name} cannot be measured: {why}")
 
 
 @contextmanager
@@ -107,46 +128,100 @@ def _enter(namespace: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def _round_trip(out: socket.socket, taken: socket.socket) -> float:
+# --- the two ends of a link, each where it is
+
+
+def listen(address: str) -> int:
+    """Be the receiving end of one `send`, in a thread that ends with it, or when nobody has come for 5 s; the port.
+
+    Raises:
+        OSError: That is no address of the node.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    server = socket.create_server((address, 0), family=family)
+    port: int = server.getsockname()[1]
+    threading.Thread(target=_receive, args=(server,), name="link", daemon=True).start()
+    return port
+
+
+def send(address: str, port: int) -> tuple[float, float]:
+    """Bytes a second that arrive at a `listen`, once the first are there, and the seconds of a message there and back.
+
+    Raises:
+        HeadgateError: It is not reached, or no longer.
+    """
+    try:
+        with socket.create_connection((address, port), _PATIENCE_SECONDS) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # What is still on its way at the end would be in the way of the next link.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DROP_REST)
+            trip = _round_trip(connection)
+            return _rate(connection), trip
+    except OSError as error:
+        raise HeadgateError(
+            f"{address} cannot be reached at port {port}: {error.strerror or error}; nodes have to reach each other at "
+            "any port"
+        ) from error
+
+
+def _receive(server: socket.socket) -> None:
+    """Answer messages, then count what comes and tell the rate."""
+    with suppress(OSError), server:  # the other end tells
+        server.settimeout(_PATIENCE_SECONDS)
+        taken, _ = server.accept()
+        with taken:
+            taken.settimeout(_PATIENCE_SECONDS)
+            taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for _ in range(_TRIPS):
+                taken.sendall(taken.recv(1))
+            _read(taken, _WARM_SECONDS)
+            rates = [_read(taken, _WINDOW_SECONDS) for _ in range(_WINDOWS)]
+            # A moment without the CPU leaves the median as it is; on a slow link nothing comes in most windows.
+            taken.sendall(_ANSWER.pack(max(median(rates), fmean(rates))))
+            _read(taken, _PATIENCE_SECONDS)  # to the end: closed before, the connection would not carry the answer
+
+
+def _round_trip(connection: socket.socket) -> float:
     trips = []
     for _ in range(_TRIPS):
         begun = time.monotonic()
-        out.sendall(b"x")
-        taken.recv(1)
-        taken.sendall(b"x")
-        out.recv(1)
+        connection.sendall(b"x")
+        if not connection.recv(1):
+            raise _closed()
         trips.append(time.monotonic() - begun)
     return median(trips)
 
 
-def _rate(out: socket.socket, taken: socket.socket) -> float:
-    """Bytes a second that arrive, once the first are there."""
-    ended = threading.Event()
-
-    def send() -> None:
-        block = memoryview(bytes(_BLOCK))
-        try:
-            while not ended.is_set():
-                out.sendall(block)
-        except OSError:  # the other end was closed, or is out of reach: the reader tells
-            return
-
-    sender = threading.Thread(target=send, daemon=True)
-    sender.start()
-    try:
-        _read(taken, _WARM)
-        return _read(taken, _COUNTED)
-    finally:
-        ended.set()
-        taken.close()
-        sender.join()
+def _rate(connection: socket.socket) -> float:
+    """Send until the other end tells what it counted."""
+    block = memoryview(bytes(_BLOCK))
+    ready = select.poll()
+    ready.register(connection, select.POLLIN | select.POLLOUT)
+    connection.setblocking(False)
+    while events := ready.poll(1e3 * _PATIENCE_SECONDS):
+        [(_, event)] = events
+        if event != select.POLLOUT:
+            connection.settimeout(_PATIENCE_SECONDS)
+            told = connection.recv(_ANSWER.size, socket.MSG_WAITALL)
+            if len(told) < _ANSWER.size:
+                raise _closed()
+            rate: float = _ANSWER.unpack(told)[0]
+            return rate
+        with suppress(BlockingIOError):
+            connection.send(block)
+    raise TimeoutError("timed out")
 
 
 def _read(taken: socket.socket, seconds: float) -> float:
+    """Bytes a second that arrive."""
     begun, count = time.monotonic(), 0
     buffer = memoryview(bytearray(_BLOCK))
     while (took := time.monotonic() - begun) < seconds:
         if not (got := taken.recv_into(buffer)):
-            raise ConnectionResetError(None, "the connection was closed")
+            raise _closed()
         count += got
     return count / took
+
+
+def _closed() -> ConnectionResetError:
+    return ConnectionResetError(None, "the connection was closed")

@@ -36,6 +36,7 @@ from headgate.engines.ray.wire import (
     Usage,
     Warned,
 )
+from headgate.errors import HeadgateError
 from headgate.events import Exit, TaskId
 from headgate.isolation.base import Launch
 from headgate.telemetry import machine
@@ -123,6 +124,20 @@ class Agent:
         """The folder that a job's tasks save to here."""
         return str(self._checkpoints(job))
 
+    def ask(self, question: bytes) -> bytes:
+        """Call a function (it and its arguments, pickled); pickled: what it returned, and in words why it did not."""
+        self._heard = time.monotonic()
+        function, arguments = pickle.loads(question)
+        try:
+            return pickle.dumps((function(*arguments), ""))
+        except HeadgateError as error:
+            why = str(error)
+        except OSError as error:
+            why = error.strerror or str(error)
+        except Exception as error:  # noqa: BLE001  # told in words, for its class may not be known there
+            why = f"{type(error).__name__}: {error}"
+        return pickle.dumps((None, why))
+
     def close(self) -> None:
         """Kill what still runs; its end can be fetched afterwards."""
         self._ending.set()
@@ -168,6 +183,7 @@ class Agent:
                 job = launch.task.rsplit("/", 1)[0]
                 self._checkpoints(job).mkdir(parents=True, exist_ok=True)
                 env["HEADGATE_CHECKPOINTS"] = str(self._checkpoints(job))
+                env["HEADGATE_CHECKPOINTS_AWAY"] = "1"
                 self._relay.returns[launch.task] = (str(self._checkpoints(job)), saved)
             argv = self._interpreter(launch)
         return replace(launch, env=env, argv=argv)

@@ -60,9 +60,15 @@ def actor_class() -> Any:
         def next(self, arrived: int, seconds: float) -> Any:
             return self.agent.next(arrived, seconds)
 
+        @ray.method(concurrency_group="questions")
+        def ask(self, question: bytes) -> Any:
+            return self.agent.ask(question)
+
         @ray.method(concurrency_group="files")
         def file(self, method: str, *arguments: Any) -> Any:
             return getattr(self.agent, method)(*arguments)
 
     remote: Any = ray.remote  # its types know nothing of concurrency groups
-    return remote(num_cpus=0, max_restarts=0, concurrency_groups={"events": 1, "files": 1})(HeadgateAgent)
+    return remote(num_cpus=0, max_restarts=0, concurrency_groups={"events": 1, "files": 1, "questions": 1})(
+        HeadgateAgent
+    )

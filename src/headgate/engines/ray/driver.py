@@ -21,7 +21,21 @@ from headgate.engines.ray.link import Link
 from headgate.engines.ray.pipe import Pipe
 from headgate.engines.ray.reservation import Reservations
 from headgate.engines.ray.settings import Settings
-from headgate.engines.ray.wire import HERE, Answered, Close, Joined, Open, Opened, Release, Reserve, Stop, To, Warned
+from headgate.engines.ray.wire import (
+    HERE,
+    Answered,
+    Ask,
+    Close,
+    Joined,
+    Open,
+    Opened,
+    Release,
+    Reserve,
+    Stop,
+    To,
+    Told,
+    Warned,
+)
 from headgate.errors import HeadgateError, UsageError
 
 LOOK_SECONDS = 1.0
@@ -41,6 +55,7 @@ PATIENCE_SECONDS = 90.0
 as it comes gives a node up after 64."""
 
 _nodes: Callable[[], list[Mapping[str, Any]]] = ray.nodes
+_HEAD = "node:__internal_head__"
 _PLAIN = frozenset({"CPU", "GPU", "memory", "object_store_memory"})
 
 
@@ -84,7 +99,7 @@ class Driver:
             self._pipe.send(Warned(None, trouble))
         threading.Thread(target=self._look, name="nodes", daemon=True).start()
         lost = [line for _, lines in opened for line in lines]
-        return Opened(address, tuple(node for node, _ in opened), tuple(dict.fromkeys(lost)))
+        return Opened(address, self._head(), tuple(node for node, _ in opened), tuple(dict.fromkeys(lost)))
 
     def serve(self) -> None:
         """Do what the hub asks for, until it says that is all, or is gone."""
@@ -99,6 +114,11 @@ class Driver:
                     self._reservations.reserve(key, slots, facts)
                 case Release(key):
                     self._reservations.release(key)
+                case Ask(number, node):
+                    if (link := self._links.get(node)) is not None:
+                        threading.Thread(target=link.ask, args=(request,), daemon=True).start()
+                    else:
+                        self._pipe.send(Told(number, None, f"node {node} is gone"))
                 case Answered() if self._far is not None:
                     self._far.answered(request)
                 case Close():
@@ -188,6 +208,11 @@ class Driver:
         archive = None if self._wanted.shared else self._archive
         tell, lost = self._pipe.send, self._lost
         return Link(settings.name, facts["NodeID"], actor, tell, archive, self._files, lost, self._patience)
+
+    def _head(self) -> str:
+        """Address and port of the head; its port alone where Ray does not say which node that is."""
+        heads = [str(node["NodeManagerAddress"]) for node in _nodes() if node["Alive"] and _HEAD in node["Resources"]]
+        return f"{''.join(heads)}:{connect.split(self._address)[1]}"
 
     def _name(self, facts: Mapping[str, Any]) -> str:
         """Its host name, or its address where another node has that."""

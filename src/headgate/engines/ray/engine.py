@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar, cast
 
 from headgate.cluster import Cluster, Node
 from headgate.engines.base import Engine, Listener, Slot
 from headgate.engines.log import TaskLog
 from headgate.engines.ray import bridges, far_files, wire
 from headgate.engines.ray.files import Files
+from headgate.engines.ray.questions import Questions
 from headgate.engines.ray.speeds import Speeds
 from headgate.engines.ray.wire import Command, SetShare, Start
 from headgate.errors import HeadgateError, UsageError
 from headgate.events import Exit, JobId, TaskId
 from headgate.isolation.base import Box, Launch
 from headgate.shares import Share
+
+T = TypeVar("T")
 
 CLOSE_SECONDS = 60.0
 """How long `close` waits for the bridge to end everything."""
@@ -62,6 +66,7 @@ class RayEngine(Engine):
         self._speeds = None if speeds is None else Speeds(speeds)
         self._nodes: dict[str, Node] = {}
         self._lost: tuple[str, ...] = ()
+        self._called = ""
         self._tasks: dict[TaskId, _Task] = {}
         self._slots: dict[TaskId, tuple[Slot, _Reservation]] = {}
         self._reservations: dict[str, _Reservation] = {}
@@ -93,6 +98,8 @@ class RayEngine(Engine):
             if isinstance(answer, wire.Refused):
                 raise UsageError(answer.text) if answer.usage else HeadgateError(answer.text)
             raise HeadgateError(f"what connects to Ray ended before it did: {how}")
+        self._called = f"ray-{answer.head}" if self.address else ""  # what is started here is another each time
+        self._questions = Questions(self._pipe.send)
         if at != wire.HERE:
             self.address = answer.address
         self._nodes = {node.name: node for node in answer.nodes}
@@ -109,6 +116,12 @@ class RayEngine(Engine):
 
     def lost(self) -> tuple[str, ...]:
         return self._lost
+
+    def called(self) -> str:
+        return self._called
+
+    def ask(self, node: str, function: Callable[..., T], *arguments: object) -> T:
+        return cast(T, self._questions.ask(node, function, arguments))
 
     def reserve(self, job: JobId, attempt: int, slots: Mapping[TaskId, Slot]) -> None:
         with self._lock:
@@ -220,6 +233,7 @@ class RayEngine(Engine):
                 self._hear(report)
             except Exception as error:  # noqa: BLE001  # one that cannot be told must not silence the others
                 self._listener.warned(None, f"engine {self.name!r} met an error and goes on: {error!r}")
+        self._questions.end("this engine is closing" if self._closing else "the connection to Ray is gone")
         if self._closing:
             for task in list(self._tasks.values()):
                 del self._tasks[task.id]
@@ -256,6 +270,8 @@ class RayEngine(Engine):
                     self._end(found, Exit(code=None, reason=f"could not be started: {text}"))
             case wire.FileAsked():
                 threading.Thread(target=self._give, args=(report,), daemon=True).start()
+            case wire.Told():
+                self._questions.told(report)
             case wire.Joined(node):
                 with self._lock:
                     self._nodes[node.name] = node

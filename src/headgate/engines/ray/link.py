@@ -17,8 +17,9 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayError
 
 from headgate.cluster import Node
+from headgate.engines.launch import snapshot_of
 from headgate.engines.ray import files
-from headgate.engines.ray.wire import Command, Event, Exited, Left, Message, Report, Saved, Send, Start
+from headgate.engines.ray.wire import Ask, Command, Event, Exited, Left, Message, Report, Saved, Send, Start, Told
 from headgate.errors import HeadgateError
 from headgate.events import Exit, TaskId
 from headgate.isolation.base import Launch
@@ -99,6 +100,15 @@ class Link:
         if isinstance(command, Start):
             self.running.add(command.launch.task)
         self._commands.put(command)
+
+    def ask(self, question: Ask) -> None:
+        """Have the agent call a function, beside what else it does, and tell what came of it."""
+        try:
+            packed = pickle.dumps((question.function, question.arguments))
+            value, error = pickle.loads(self._ask(self._actor.ask, packed))
+        except RayError as failed:
+            value, error = None, f"node {self.name} is gone: {_why(failed)}"
+        self._tell(Told(question.number, value, error))
 
     def lose(self, reason: str) -> None:
         """The node is gone."""
@@ -184,16 +194,19 @@ class Link:
         env, argv = dict(launch.env), tuple(_below(part, launch.cwd, folder) for part in launch.argv)
         if (path := env.get("HEADGATE_RESUME")) and (there := self._brought(launch.task, path)) is not None:
             env["HEADGATE_RESUME"] = there
+        if (saved := env.get("HEADGATE_CHECKPOINTS")) and (copy := snapshot_of(launch.task)):
+            self._brought(launch.task, os.path.join(saved, copy), anew=True)  # another of the same size may be there
         return replace(launch, cwd=folder, env=env, argv=argv)
 
-    def _brought(self, task: TaskId, path: str) -> str | None:
-        """Where on the node a checkpoint of the hub's is, sent there where it is not yet; None: the hub has none."""
+    def _brought(self, task: TaskId, path: str, anew: bool = False) -> str | None:
+        """Where on the node a checkpoint of the hub's is, sent there where it is not yet, or `anew`; None: the hub has
+        none."""
         here = self._here.sizes(path)
         if here is None:
             return None
         folder = str(self._ask(self._actor.file, "checkpoints", task.rsplit("/", 1)[0]))
         there = os.path.join(folder, os.path.basename(path))
-        if self._ask(self._actor.file, "sizes", there) != here:
+        if anew or self._ask(self._actor.file, "sizes", there) != here:
             for name, size in here.items():
                 for offset in range(0, max(size, 1), files.CHUNK_BYTES):
                     data = self._here.read(os.path.join(path, name) if name else path, offset, files.CHUNK_BYTES)

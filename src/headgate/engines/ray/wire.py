@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from headgate.cluster import Node
@@ -84,6 +84,16 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
+class Ask:
+    """Have a function of Headgate's called by the agent of a node; `Told` says what came of it."""
+
+    number: int
+    node: str
+    function: Callable[..., object]
+    arguments: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """End every task, give everything back, then end."""
 
@@ -97,7 +107,7 @@ class Answered:
     error: str = ""
 
 
-Request = Open | To | Reserve | Release | Answered | Close
+Request = Open | To | Reserve | Release | Ask | Answered | Close
 
 
 # --- events: agent to bridge and on to the hub
@@ -161,12 +171,14 @@ class Opened:
     """The bridge is connected.
 
     Args:
-        address: Of the cluster's head.
+        address: Of the cluster's head, as it was reached.
+        head: The same as the cluster has it, however it was reached.
         nodes: Those that an agent answers from.
         lost: As `Engine.lost`.
     """
 
     address: str
+    head: str
     nodes: tuple[Node, ...]
     lost: tuple[str, ...]
 
@@ -221,6 +233,15 @@ class Impossible:
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """What a function returned that was called for an `Ask`; `error` in words where it did not return."""
+
+    number: int
+    value: object
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class FileAsked:
     """A bridge on another machine needs a file of the hub's: an operation of `files.Files`."""
 
@@ -229,4 +250,4 @@ class FileAsked:
     arguments: tuple[object, ...]
 
 
-Report = Event | Opened | Refused | Joined | Left | Granted | Waits | Impossible | FileAsked
+Report = Event | Opened | Refused | Joined | Left | Granted | Waits | Impossible | Told | FileAsked
