@@ -95,8 +95,17 @@ def running(driver: Driver, now: float, *specs: Job) -> None:
 class Team(Driver):
     """A running job `r/a` of several tasks on `NODES`, all of them connected unless it is said that none is."""
 
-    def __init__(self, plan: Plan, policy: Policy | None = None, *, connected: bool = True, **fields: Any) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        policy: Policy | None = None,
+        *,
+        connected: bool = True,
+        framework: str = "torch",
+        **fields: Any,
+    ) -> None:
         super().__init__(policy)
+        self.framework = framework
         for node in NODES:
             self.step(0.0, NodeJoined(node))
         self.spec = job(**fields)
@@ -108,7 +117,7 @@ class Team(Driver):
 
     def connect(self, *tasks: str) -> None:
         for task in tasks:
-            self.step(0.0, TaskConnected(task, "torch"))
+            self.step(0.0, TaskConnected(task, self.framework))
 
 
 def ps(workers: int = 2, servers: int = 1, **fields: object) -> Plan:

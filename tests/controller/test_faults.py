@@ -186,6 +186,45 @@ def test_one_that_has_joined_is_at_work_like_any_other() -> None:
     assert starts(exits(team, "worker-0", KILLED)) == [("worker-0", "a", True)]
 
 
+def test_a_worker_of_tensorflow_s_servers_comes_back_and_serves_at_once() -> None:
+    team = Team(ps(workers=2), framework="keras")
+    actions = exits(team, "worker-1", KILLED)
+    assert [a.restarts for a in actions if isinstance(a, Fault)] == [False]
+    assert starts(actions) == [("worker-1", "b", False)]
+    assert marks(actions) == []
+    # The one that coordinates ends the training; those that serve end by themselves then.
+    assert exits(team, "worker-0", WELL) == []
+    assert stops(exits(team, "worker-1", WELL)) == [("server-0", CONNECTED_GRACE_SECONDS)]
+    assert marks(exits(team, "server-0", WELL)) == [("done", "finished")]
+
+
+@pytest.mark.parametrize("name", ["worker-0", "server-0"])
+def test_without_who_coordinates_or_a_server_a_job_of_tensorflow_goes_back_to_its_checkpoint(name: str) -> None:
+    team = Team(ps(workers=2), framework="keras")
+    team.step(4.0, CheckpointDone("r/a/worker-0", SAVED))
+    actions = exits(team, name, KILLED)
+    assert [a.text.partition("; ")[2] for a in actions if isinstance(a, Fault)] == [
+        "all tasks are started again from step 40"
+    ]
+    others = {"server-0", "worker-0", "worker-1"} - {name}
+    assert dict(stops(actions)) == dict.fromkeys(others, 0.0)
+    followed = [action for other in sorted(others) for action in exits(team, other, WELL)]
+    assert {task for task, _, _ in starts(followed)} == {"server-0", "worker-0", "worker-1"}
+
+
+def test_workers_that_lose_touch_with_each_other_go_back_to_the_checkpoint() -> None:
+    team = Team(allreduce(workers=2))
+    actions = exits(team, "worker-0", Exit(code=75))
+    what = "worker-0 could not go on: it lost touch with another task"
+    assert actions[0] == Fault(
+        "r/a",
+        "r/a/worker-0",
+        f"{what}; all tasks are started again from the beginning, for want of a checkpoint",
+        restarts=True,
+    )
+    assert marks(exits(team, "worker-1", KILLED))[-1] == ("running", "started (attempt 2)")
+
+
 def test_one_that_leaves_for_being_behind_is_started_again_to_join_the_others() -> None:
     team = Team(ps(workers=2, backup_workers=1))
     team.step(5.0, TaskLeaves("r/a/worker-1"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from tests.controller.driver import PLAN, job
 
 from headgate.cluster import Gpu, Node
@@ -30,6 +31,7 @@ from headgate.plans import Plan
 from headgate.policies import NoPolicy
 
 GANG = Plan(strategy="allreduce", workers=2, batch_per_worker=None)
+ON_B = replace(PLAN, worker_nodes=("b",))
 GIB = 2**30
 
 
@@ -130,6 +132,28 @@ def test_jobs_that_wait_go_to_a_node_that_comes_as_far_as_it_has_room_for_them()
     assert started(queue.step(2.0, NodeJoined(came, ("r",)))) == [("r/first/worker-0", "c", ())]
     assert started(queue.end(3.0, "first/worker-0")) == []
     assert started(queue.end(4.0, "runs/worker-0")) == [("r/second/worker-0", "b", ())]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_needs_more_than_a_node_that_comes_starts_there_and_on_others_with_room(shared: bool) -> None:
+    queue = Queueing()
+    queue.controller = Controller(NoPolicy(), Queue(FifoOrder(), gpus_are_shared=shared))
+    for name in ("a", "b"):
+        queue.step(0.0, NodeJoined(Node(name, cores=4.0, memory_bytes=8 * GIB)))
+    for name, memory in (("a", 4), ("b", 5)):
+        limits = Limits(memory_bytes=memory * GIB, gpus=0)
+        queue.submit(0.0, job(f"on-{name}", limits=limits), replace(PLAN, worker_nodes=(name,)))
+    limits = Limits(memory_bytes=4 * GIB, gpus=0)
+    assert started(queue.submit(0.0, job("gang", limits=limits), replace(GANG, worker_nodes=("a", "b")))) == []
+    small = Node("small", cores=4.0, memory_bytes=3 * GIB)
+    assert started(queue.step(1.0, NodeJoined(small, ("r",)))) == []
+    came = Node("c", cores=4.0, memory_bytes=6 * GIB)
+    actions = queue.step(2.0, NodeJoined(came, ("r",)))
+    assert started(actions) == [("r/gang/worker-0", "c", ()), ("r/gang/worker-1", "a", ())]
+    # What it waited for is nobody's now.
+    assert started(queue.submit(3.0, job("next", limits=Limits(memory_bytes=3 * GIB, gpus=0)), ON_B)) == [
+        ("r/next/worker-0", "b", ())
+    ]
 
 
 def test_where_gpus_are_shared_nobody_waits_for_one_and_memory_is_that_of_a_node_at_the_most() -> None:

@@ -113,6 +113,8 @@ def by_servers(path: str) -> None:
             logits = features @ weights
             loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
         weights.assign_sub(0.2 * tape.gradient(loss, weights))
+        if os.environ.get("TELLS"):
+            tf.print("a step was done here")
         return loss
 
     step = tf.function(worker_step)

@@ -39,7 +39,6 @@ from headgate.events import (
     Usage,
     Wake,
 )
-from headgate.planning.placement import place, unplaced
 from headgate.policies.base import Arrived, Left, Policy, Predicted, Reported
 from headgate.units import say_seconds
 
@@ -145,8 +144,8 @@ class Controller:
             return []
         task = job.tasks[event.task]
         match event:
-            case TaskConnected():
-                task.connected = True
+            case TaskConnected(_, framework):
+                task.connected, job.framework = True, framework
                 job.met = job.met or task.is_worker
             case GpusUsed():
                 task.computes_on = event.gpus
@@ -186,7 +185,7 @@ class Controller:
         turn.left(job, task)
         actions: list[Action] = []
         if job.undisturbed and not task.stopping:
-            if task.is_worker and exit.ok and not task.leaving:
+            if faults.is_last(job, task, exit):
                 job.finished = True
             else:
                 actions += self._lost(turn, job, task, exit)
@@ -209,7 +208,7 @@ class Controller:
             why = f"{job.faults} times since its last checkpoint" if node is not None else "none of its nodes is left"
             text = f"{what}; the job cannot go on: {why}"
             return [Fault(job.id, task.id, text), *self._end(job, "failed", text, exit)]
-        if not task.is_worker:
+        if faults.is_replaced(job, task):
             return faults.server(job, task, what, node, turn)
         return faults.restart(job, task, what)
 
@@ -312,7 +311,7 @@ class Controller:
         return actions
 
     def _offer(self, now: float, node: Node, runs: Sequence[str]) -> list[Action]:
-        """A node is there that jobs of these runs may use: those that wait for room on others go there, in their
+        """A node is there that jobs of these runs may use: those that wait for room on others start with it, in their
         turn."""
         jobs = in_order(job for run in runs for job in self._jobs.of(run))
         for job in jobs:
@@ -321,7 +320,7 @@ class Controller:
         if self._queue is None:
             return []
         waiting = [job for job in jobs if job.queued and job.plan is not None and not job.placed_by_user]
-        return self._queue.move(now, [(job, place(unplaced(job.planned()), [node])) for job in waiting])
+        return self._queue.move(now, waiting, node, self._sharing.nodes)
 
     # --- small things -----------------------------------------------------------------------------------------------
 

@@ -1,4 +1,5 @@
-"""What becomes of a job that loses one of its tasks: a process killed by a signal, or a node that is gone.
+"""What becomes of a job that loses one of its tasks: a process killed by a signal, one that ended because it found
+another gone, or a node that is gone.
 
 | strategy | what is lost | what is done |
 |---|---|---|
@@ -7,6 +8,8 @@
 | `ps` | a worker that others did not wait for, and that is too far behind | the same |
 | `ps` | the last worker at work | as `allreduce` |
 | `ps` | a server | started again at once, on another node where its own is gone |
+| `ps` over TensorFlow | a worker other than the first | the others go on; it is started again where it listened |
+| `ps` over TensorFlow | the first worker, or a server | as `allreduce` |
 | `allreduce` | a worker | all tasks are ended and started again from the last checkpoint |
 
 What costs more than the lost worker is done three times between two checkpoints; after that the job fails.
@@ -20,7 +23,7 @@ from dataclasses import replace
 from headgate.cluster import Node
 from headgate.controller.records import JobRecord, TaskRecord
 from headgate.controller.sharing import Turn
-from headgate.events import Action, Exit, Fault, Resize
+from headgate.events import PEER_LOST, Action, Exit, Fault, Resize
 from headgate.planning.placement import place
 
 MOST_BETWEEN_CHECKPOINTS = 3
@@ -35,14 +38,31 @@ def is_fault(job: JobRecord, task: TaskRecord, exit: Exit, nodes: Mapping[str, N
     if job.planned().strategy == "single":
         return False
     started_before = task.again and exit.code is None  # what could be started once fails by its node
-    ended_early = exit.ok and not task.is_worker  # by nobody's order
-    return exit.signal is not None or started_before or ended_early or task.leaving or task.node not in nodes
+    lost_another = exit.code == PEER_LOST and task.connected
+    ended_early = exit.ok  # by nobody's order
+    here = task.node in nodes
+    return exit.signal is not None or started_before or lost_another or ended_early or task.leaving or not here
+
+
+def is_last(job: JobRecord, task: TaskRecord, exit: Exit) -> bool:
+    """Whether the training is over with the end of a task, or was before."""
+    if not task.is_worker or task.leaving or not exit.ok:
+        return False
+    return job.finished or task.index == 0 or not is_coordinated(job)
+
+
+def is_coordinated(job: JobRecord) -> bool:
+    """Whether the first worker of a job hands out the work of all others and knows where each of them is, from
+    beginning to end, as under TensorFlow's parameter servers."""
+    return job.planned().strategy == "ps" and job.framework == "keras"
 
 
 def happened(task: TaskRecord, exit: Exit, nodes: Mapping[str, Node]) -> str:
     """What happened to a task that was lost."""
     if task.leaving and exit.ok:
         return f"{task.name} fell too far behind the others"
+    if exit.code == PEER_LOST and task.node in nodes:
+        return f"{task.name} could not go on: it lost touch with another task"
     how = exit.in_words() if task.node in nodes else f"its node {task.node} is gone"
     return f"{task.name} was lost: {how}"
 
@@ -51,8 +71,16 @@ def costs_others(job: JobRecord, task: TaskRecord) -> bool:
     """Whether the loss of a task costs the job more than that task."""
     if not task.is_worker:
         return True
-    alone = not task.joins and not job.at_work()
-    return not job.finished and (job.planned().strategy == "allreduce" or alone)
+    if job.finished:
+        return False
+    if is_coordinated(job):
+        return task.index == 0
+    return job.planned().strategy == "allreduce" or (not task.joins and not job.at_work())
+
+
+def is_replaced(job: JobRecord, task: TaskRecord) -> bool:
+    """Whether another task takes the place of one whose loss costs others, while these go on."""
+    return not task.is_worker and not is_coordinated(job)
 
 
 def worker(job: JobRecord, task: TaskRecord, what: str, nodes: Mapping[str, Node], turn: Turn) -> list[Action]:
@@ -61,7 +89,7 @@ def worker(job: JobRecord, task: TaskRecord, what: str, nodes: Mapping[str, Node
         return [Fault(job.id, task.id, f"{what}; the training was over")]
     if task.node not in nodes or job.starts[task.name] >= MOST_STARTS:
         return [Fault(job.id, task.id, f"{what}; the others go on without it")]
-    turn.start(job, [job.add(task.name, task.node, task.gpus, joins=True).id])
+    turn.start(job, [job.add(task.name, task.node, task.gpus, joins=not is_coordinated(job)).id])
     return [Fault(job.id, task.id, f"{what}; the others go on, and it is started again to join them")]
 
 
@@ -73,7 +101,7 @@ def server(job: JobRecord, task: TaskRecord, what: str, node: str, turn: Turn) -
 
 
 def restart(job: JobRecord, task: TaskRecord, what: str) -> list[Action]:
-    """A worker was lost without which the others cannot go on: all are started again once they have ended."""
+    """A task was lost without which the others cannot go on: all are started again once they have ended."""
     where = f"from step {job.resume.step}" if job.resume is not None else "from the beginning, for want of a checkpoint"
     text = f"{what}; all tasks are started again {where}"
     job.restart = what

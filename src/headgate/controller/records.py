@@ -87,6 +87,7 @@ class JobRecord:
         failure: How the task ended that the attempt failed with, or the first that did not end well when told to.
         finished: A worker of this attempt has come to the end.
         met: A worker of this attempt has connected.
+        framework: What a task of it that connected trains or serves with: `torch`, `keras` or `jax`.
         faults: Tasks lost since the last checkpoint that cost more than themselves.
         starts: How often each task was started in this attempt.
         granted: What the policy grants it, as a whole.
@@ -115,6 +116,7 @@ class JobRecord:
     failure: Exit | None = None
     finished: bool = False
     met: bool = False
+    framework: str = ""
     faults: int = 0
     starts: Counter[str] = field(default_factory=Counter)
     granted: Share = NOTHING

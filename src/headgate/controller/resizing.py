@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 
+from headgate.controller.faults import is_coordinated
 from headgate.controller.records import JobRecord, TaskRecord
 from headgate.controller.sharing import Sharing, Turn
 from headgate.events import Action, Resize
@@ -29,9 +30,9 @@ def resize(job: JobRecord, workers: int, sharing: Sharing, turn: Turn) -> list[A
         names = with_more(names, workers, job.reachable(sharing.nodes), plan.cores_per_worker)
     job.plan = replace(plan, workers=workers, worker_nodes=names)
     text = f"resized from {len(staying)} to {workers} workers"
-    if plan.strategy == "allreduce":
+    if plan.strategy == "allreduce" or is_coordinated(job):
         job.restart = text
-        ends = [task.stop(text) for task in job.tasks.values()]
+        ends = [task.stop(text) for task in job.workers()]  # servers when their workers have ended
         return [Resize(job.id, job.plan), job.mark("stopping", text), *ends]
     gone = [task for task in staying if task not in kept]
     for task in gone:

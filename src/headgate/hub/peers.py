@@ -18,6 +18,7 @@ class _Member:
     life: int = 0
     framework: str = ""
     endpoints: Sequence[str] | None = None
+    listened: Sequence[str] = ()  # in its former life, on the same node
     active: bool = True
     leaving: bool = False
     here: bool = False
@@ -53,8 +54,10 @@ class Peers:
             address: Address of that node.
             joins: It joins others that are at work: it counts once it was given their state (`activate`).
         """
-        life = self._members[name].life if name in self._members else 0
-        self._members[name] = _Member(node, address, life + 1, active=not joins, here=True)
+        former = self._members.get(name)
+        life = former.life if former is not None else 0
+        listened = tuple(former.endpoints or former.listened) if former is not None and former.node == node else ()
+        self._members[name] = _Member(node, address, life + 1, active=not joins, here=True, listened=listened)
         self._view += 1
 
     def meet(self, name: str, framework: str) -> None:
@@ -132,6 +135,7 @@ class Peers:
             "node": member.node,
             "address": member.address,
             "joins": not member.active,
+            "listened": member.listened,
         }
         if self.plan.strategy != "single":
             message["secrets"] = self._secrets(role)

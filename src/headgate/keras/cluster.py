@@ -45,6 +45,15 @@ def free_ports(address: str, count: int) -> list[int]:
             holder.close()
 
 
+def ports_for(channel: Channel, count: int) -> list[int]:
+    """Ports for this task: those where its former process listened, if there was one, because TensorFlow's coordinator
+    looks for a worker that came back where it was; else `free_ports`."""
+    listened = channel.welcome.get("listened") or ()
+    if len(listened) == count:
+        return [int(str(endpoint).rpartition(":")[2]) for endpoint in listened]
+    return free_ports(str(channel.welcome["address"]), count)
+
+
 def listening_at(address: str, ports: Sequence[int]) -> dict[str, Any]:
     """The message that tells the job's other tasks where this one is reached."""
     host = f"[{address}]" if ":" in address else address

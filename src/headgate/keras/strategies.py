@@ -123,7 +123,7 @@ def _over_servers(channel: Channel, plan: Mapping[str, Any]) -> Any:
     import tensorflow as tf
 
     index, address = int(channel.welcome["index"]), str(channel.welcome["address"])
-    channel.send(cluster.listening_at(address, cluster.free_ports(address, 1 if index else 2)))
+    channel.send(cluster.listening_at(address, cluster.ports_for(channel, 1 if index else 2)))
     found = cluster.wait_for_all(channel, plan)
     cluster.serve(found, "worker", index)
     if index:
@@ -133,6 +133,7 @@ def _over_servers(channel: Channel, plan: Mapping[str, Any]) -> Any:
             stream.flush()
         os._exit(0)  # TensorFlow's server has no end, and its threads would hold up that of the interpreter
     cluster.describe(found, "chief", 0)
+    sys.excepthook = partial(_failed, channel, int(plan["workers"]))
     return tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
 
 
