@@ -15,6 +15,7 @@ from headgate.controller.orders import Claim, Order
 from headgate.controller.records import JobRecord
 from headgate.controller.room import Ask, Room, Trial, asked
 from headgate.events import ENDED, Action, JobId, Resize
+from headgate.planning.placement import place, place_within, unplaced
 from headgate.plans import Plan
 
 
@@ -96,26 +97,32 @@ class Queue:
         insort(self._waiting.setdefault(ask, []), (self._key(claim, now), claim))
         return [job.mark("waiting", f"for {ask.in_words()}")]
 
-    def move(self, now: float, plans: Iterable[tuple[JobRecord, Plan]]) -> list[Action]:
-        """Have jobs that wait go by plans on other nodes, those for which there is room there now, in their turn."""
+    def move(self, now: float, jobs: Iterable[JobRecord], node: Node, nodes: Mapping[str, Node]) -> list[Action]:
+        """A node has come: have jobs that wait start there, or else on several nodes that have room for them together,
+        those for which there is room now, in their turn.
+
+        Args:
+            now: Seconds on the run's clock.
+            jobs: Those that may use it.
+            node: The one that has come.
+            nodes: All that are there.
+        """
         actions: list[Action] = []
         taken: list[tuple[Ask, tuple[str, ...]]] = []
-        for job, plan in plans:
-            before, job.plan = job.plan, plan
-            ask = self._asked(job)
-            nodes = self._room.seize(ask) if ask is not None and _waits(job) else None
-            if ask is None or nodes is None:
-                job.plan = before
+        for job in jobs:
+            found = self._elsewhere(job, node, nodes) if _waits(job) else None
+            if found is None:
                 continue
-            taken.append((ask, nodes))
-            actions.append(Resize(job.id, plan))
+            ask = found[0]
+            taken.append(found)
+            actions.append(Resize(job.id, job.planned()))
             if job.id not in self._too_large:
                 claim = self._claims[job.id]
                 self._waiting[claim.ask] = [entry for entry in self._waiting[claim.ask] if entry[1] is not claim]
                 claim.ask = ask
                 insort(self._waiting.setdefault(ask, []), (self._key(claim, now), claim))
-        for ask, nodes in taken:
-            self._room.give(ask, nodes)
+        for ask, names in taken:
+            self._room.give(ask, names)
         self._changed = self._changed or bool(taken)
         return actions
 
@@ -209,6 +216,37 @@ class Queue:
     def _asked(self, job: JobRecord) -> Ask | None:
         ask = asked(job, self._gpus_are_shared)
         return self._room.trimmed(ask) if ask is not None and self._gpus_are_shared else ask
+
+    def _elsewhere(self, job: JobRecord, node: Node, nodes: Mapping[str, Node]) -> tuple[Ask, tuple[str, ...]] | None:
+        """Take room for a job by another plan, which it has from then on; None, with nothing changed, where there is
+        none."""
+        before = job.planned()
+        waits = self._claims.get(job.id)
+        least = waits.ask.memory_bytes if waits is not None and job.id not in self._too_large else 0
+        for plan in (place(unplaced(before), [node]), self._spread(job, node, nodes)):
+            if plan is None:
+                continue
+            job.plan = plan
+            ask = self._asked(job)
+            # On nodes that are smaller than those it waits for it would get along with less memory than there.
+            taken = self._room.seize(ask) if ask is not None and ask.memory_bytes >= least else None
+            if ask is not None and taken is not None:
+                return ask, taken
+        job.plan = before
+        return None
+
+    def _spread(self, job: JobRecord, node: Node, nodes: Mapping[str, Node]) -> Plan | None:
+        """A plan on all nodes that have room for some of a job, of which one has come; None where that is not enough
+        for all of it."""
+        before = job.planned()
+        left = [node, *(each for each in job.reachable(nodes) if each.name != node.name)]
+        job.plan = unplaced(before)
+        ask = asked(job, self._gpus_are_shared)
+        job.plan = before
+        if ask is None:
+            return None
+        plan = place_within(before, left, lambda name, workers, _: self._room.has_place(ask, name, workers))
+        return plan if plan is not None and node.name in plan.worker_nodes else None
 
     def _settle(self) -> None:
         """What is being made room for no longer waits, or all that made room for it has ended."""

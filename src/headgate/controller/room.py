@@ -109,6 +109,10 @@ class Room:
         """Free GPUs and bytes of a node that is there."""
         return self._free[name], self._nodes[name].memory_bytes - self._taken[name][1]
 
+    def has_place(self, ask: Ask, name: str, workers: int) -> bool:
+        """Whether so many of the workers find room on a node now."""
+        return name in self._nodes and self.held(ask, name, *self.left(name)) >= workers
+
     def places(self, ask: Ask) -> int:
         """For how many workers there is room now."""
         if ask.gpus and not ask.memory_bytes and not ask.fixed and ask.allowed is None:

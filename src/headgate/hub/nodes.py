@@ -36,6 +36,10 @@ class Nodes:
         """The node of that name; None once it is gone."""
         return self._nodes.get(engine, {}).get(name)
 
+    def of(self, engine: EngineSpec) -> list[Node]:
+        """The nodes of an engine."""
+        return list(self._nodes.get(engine, {}).values())
+
     def hardware(self, engine: EngineSpec, name: str) -> Node | None:
         """The machine that a node is, or is a part of; None where it is gone."""
         node = self.get(engine, name)

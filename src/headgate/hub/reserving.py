@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from headgate.cluster import Node
 from headgate.engines.base import EngineSpec, Slot
@@ -12,7 +13,23 @@ from headgate.events import Action, JobId, MoveRequested, StartTask, TaskId
 from headgate.hub.engines import Engines
 from headgate.hub.ledger import Ledger
 from headgate.hub.nodes import Nodes
-from headgate.planning.placement import place, unplaced
+from headgate.planning.placement import place, place_within, unplaced
+from headgate.plans import Plan
+
+
+class _Amount(NamedTuple):
+    """Of a node."""
+
+    cores: float
+    memory_bytes: int
+    gpus: int
+
+    def less(self, other: _Amount, times: int = 1) -> _Amount:
+        return _Amount(
+            self.cores - times * other.cores,
+            self.memory_bytes - times * other.memory_bytes,
+            self.gpus - times * other.gpus,
+        )
 
 
 class Reserving:
@@ -83,22 +100,66 @@ class Reserving:
     def offer(self, node: Node) -> list[MoveRequested]:
         """A node has come: which jobs that wait for others of its engine are to go there instead, and how."""
         found: list[MoveRequested] = []
-        left = node.cores
+        room: dict[str, _Amount] = {}
         for job in list(self._held):
             _, live = self._ledger.find(job)
             spec, current = self._engines.spec_of(job), live.current
             if current is None or self._nodes.get(spec, node.name) is not node or not self._may_use(job, node.name):
                 continue
             slots = self._held[job].get(live.attempt, {})
-            stated = sum(slot.cores for task, slot in slots.items() if self._states_cores(task))
-            memory = sum(slot.memory_bytes or 0 for slot in slots.values())
-            gpus = sum(slot.gpus for slot in slots.values())
-            fits = 0 < left >= stated and memory <= node.memory_bytes and gpus <= len(node.gpus)
-            if slots and fits and job in self._engines.of(job).waiting():
-                left -= sum(slot.cores for slot in slots.values())
-                plan, reason = place(unplaced(current.plan), [node]), f"node {node.name} has come, which is free"
-                found.append(MoveRequested(job, plan, reason, waits=True))
+            if not slots or job not in self._engines.of(job).waiting():
+                continue
+            room = room or self._room(spec)
+            others = [each for each in self._nodes.of(spec) if each is not node and self._may_use(job, each.name)]
+            plan = self._elsewhere(current.plan, slots, node, others, room)
+            if plan is None or plan == current.plan:
+                continue
+            there = dict.fromkeys((*plan.worker_nodes, *plan.server_nodes))
+            reason = f"node {node.name} has come, which is free"
+            if len(there) > 1:
+                reason = f"node {node.name} has come, and there is room on {', '.join(there)} together"
+            found.append(MoveRequested(job, plan, reason, waits=True))
+            for task, slot in slots.items():
+                role, index = task.rsplit("/", 1)[1].rsplit("-", 1)
+                name = (plan.server_nodes if role == "server" else plan.worker_nodes)[int(index)]
+                room[name] = room[name].less(_amount(slot))
         return found
+
+    def _elsewhere(
+        self,
+        plan: Plan,
+        slots: Mapping[TaskId, Slot],
+        node: Node,
+        others: Sequence[Node],
+        room: Mapping[str, _Amount],
+    ) -> Plan | None:
+        """The plan of a job on a node that has come, or else on this and others together; None: there is no room."""
+        nothing = _Amount(0.0, 0, 0)
+        each = {"worker": nothing, "server": nothing}
+        for task, slot in slots.items():
+            each["server" if _is_server(task) else "worker"] = _amount(slot, self._states_cores(task))
+
+        def fits(name: str, workers: int, servers: int) -> bool:
+            left = room[name].less(each["worker"], workers).less(each["server"], servers)
+            return room[name].cores > 0 and min(left.cores + 1e-6, left.memory_bytes, left.gpus) >= 0
+
+        if fits(node.name, plan.workers, plan.servers):
+            return place(unplaced(plan), [node])
+        spread = place_within(plan, [node, *others], fits)
+        return spread if spread is not None and node.name in (*spread.worker_nodes, *spread.server_nodes) else None
+
+    def _room(self, spec: EngineSpec) -> dict[str, _Amount]:
+        """What jobs leave of each node of an engine: those that run, and not those that wait. Tasks of which nothing
+        states how many cores they take make room."""
+        room = {node.name: _Amount(node.cores, node.memory_bytes, len(node.gpus)) for node in self._nodes.of(spec)}
+        for job, attempts in self._held.items():
+            if self._engines.spec_of(job) != spec or job in self._engines.of(job).waiting():
+                continue
+            for slots in attempts.values():
+                for task, slot in slots.items():
+                    if slot.node in room:
+                        room[slot.node] = room[slot.node].less(_amount(slot, self._states_cores(task)))
+        return room
 
     def _may_use(self, job: JobId, node: str) -> bool:
         run, live = self._ledger.find(job)
@@ -138,6 +199,10 @@ class Reserving:
         cores = stated if stated is not None else parts.get(place, start.entitled_cores)
         gpus = len(start.gpus) if start.gpus is not None and start.spec.limits.gpus else 0
         return Slot(start.node, _fraction(cores), start.spec.limits.memory_bytes, gpus)
+
+
+def _amount(slot: Slot, states_cores: bool = True) -> _Amount:
+    return _Amount(slot.cores if states_cores else 0.0, slot.memory_bytes or 0, slot.gpus)
 
 
 def _stated(start: StartTask) -> float | None:

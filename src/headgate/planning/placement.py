@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from headgate.cluster import Node
@@ -23,6 +23,30 @@ def place(plan: Plan, nodes: Sequence[Node]) -> Plan:
     servers = list(plan.server_nodes)
     while len(servers) < plan.servers:
         servers.append(for_server(nodes, Counter(workers), Counter(servers)))
+    return replace(plan, worker_nodes=workers, server_nodes=tuple(servers))
+
+
+def place_within(plan: Plan, nodes: Sequence[Node], fits: Callable[[str, int, int], bool]) -> Plan | None:
+    """A plan placed by the same rule as far as there is room; None where there is not enough.
+
+    Args:
+        plan: What to place; the nodes that it names do not count.
+        nodes: Where to.
+        fits: Whether a node, by its name, has room for so many workers and so many servers of the plan.
+    """
+    workers: tuple[str, ...] = ()
+    servers: list[str] = []
+    while len(workers) < plan.workers:
+        left = [node for node in nodes if fits(node.name, workers.count(node.name) + 1, 0)]
+        if not left:
+            return None
+        workers = (*workers, for_worker(left, Counter(workers), plan.cores_per_worker))
+    beside = Counter(workers)
+    while len(servers) < plan.servers:
+        left = [node for node in nodes if fits(node.name, beside[node.name], servers.count(node.name) + 1)]
+        if not left:
+            return None
+        servers.append(for_server(left, beside, Counter(servers)))
     return replace(plan, worker_nodes=workers, server_nodes=tuple(servers))
 
 
