@@ -66,6 +66,13 @@ def server_command(python: str, script: Path | None = None) -> tuple[str, ...]:
     return (python, "-m", "headgate.keras.server" if keras else "headgate.torch.ps")
 
 
+def snapshot_of(task: TaskId) -> str:
+    """Name of the file, in its job's folder of checkpoints, that a server started again on another node goes on from;
+    empty for a worker."""
+    name = task.rsplit("/", 1)[1]
+    return f"{name}.copy" if name.startswith("server-") else ""
+
+
 def inject(folder: Path) -> Path:
     """A folder for a task's PYTHONPATH that holds `headgate` and nothing else of the environment it is installed in.
     Beside it comes one that holds `zmq` alone, see `transport`.

@@ -102,6 +102,7 @@ class Acting:
         run, live = self._ledger.find(action.job)
         name = action.task.rsplit("/", 1)[1]
         if live.current is None or live.current.number != action.attempt:
+            _remove_copies(run.checkpoints(action.spec.name))  # of the former attempt
             attempt = Attempt(
                 action.job, action.attempt, action.plan, action.spec.encrypt, self._engines.of(action.job).send
             )
@@ -156,6 +157,14 @@ class Acting:
         run, live = self._ledger.find(action.job)
         live.mark(action.state, action.reason, action.exit_code, run.clock())
         run.record_job(live.spec.name)
+        if action.state == "done":
+            _remove_copies(run.checkpoints(live.spec.name))
         self._ledger.event(run, action.state, action.reason, job=live.spec.name)
         if run.ended:
             self._loop.call_soon(self._finish, run)
+
+
+def _remove_copies(checkpoints: Path) -> None:
+    """Remove what an engine brought of a job's servers, for them to go on from on other nodes."""
+    for copy in checkpoints.glob("server-*.copy"):
+        copy.unlink(missing_ok=True)

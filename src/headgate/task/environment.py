@@ -16,6 +16,7 @@ class TaskEnvironment:
         task: Id of the task, `RUN/JOB/ROLE-INDEX`.
         key: Secret of the task on the channel.
         checkpoints: Folder for the job's checkpoints; None: none are saved.
+        away: That folder is not the run's own: what is told of is brought there, and the folder goes with its node.
         resume: Checkpoint to go on from; None on a fresh start.
         mode: `run`, or `profile`: measure, report the profile, end.
     """
@@ -24,6 +25,7 @@ class TaskEnvironment:
     task: str = ""
     key: str = ""
     checkpoints: str | None = None
+    away: bool = False
     resume: str | None = None
     mode: str = "run"
 
@@ -40,6 +42,7 @@ class TaskEnvironment:
             task=found.get("HEADGATE_TASK", ""),
             key=found.get("HEADGATE_KEY", ""),
             checkpoints=found.get("HEADGATE_CHECKPOINTS") or None,
+            away=bool(found.get("HEADGATE_CHECKPOINTS_AWAY")),
             resume=found.get("HEADGATE_RESUME") or None,
             mode=found.get("HEADGATE_MODE") or "run",
         )

@@ -30,8 +30,10 @@ class Running:
         self.told = Recorder(lambda _: False)
         self.engine.open(self.told)
 
-    def start(self, argv: tuple[str, ...], name: str = "job", cwd: str = "/", **env: str) -> TaskId:
-        task = f"ray-{os.getpid()}/{name}/worker-0"
+    def start(
+        self, argv: tuple[str, ...], name: str = "job", cwd: str = "/", role: str = "worker", **env: str
+    ) -> TaskId:
+        task = f"ray-{os.getpid()}/{name}/{role}-0"
         whole = {"PATH": os.environ.get("PATH", os.defpath), "HEADGATE_TASK": task, **env}
         self.engine.start(Launch(task=task, argv=argv, env=whole, cwd=cwd, threads=1), Share(), str(self.log(name)))
         return task

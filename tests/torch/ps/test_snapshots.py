@@ -76,6 +76,26 @@ def test_a_job_that_ends_well_leaves_no_snapshot(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_copies_are_told_of_no_faster_than_they_can_be_brought(tmp_path: Path) -> None:
+    told: list[tuple[Path, int]] = []
+    path = tmp_path / "server-0.snapshot"
+    writer = Writer(path, pytest.fail, lambda copy, size: told.append((copy, size)))
+    for value in range(2):  # the second within the seconds that the first may take
+        assert writer.take({"values": torch.full((1_000_000,), float(value))})
+        assert writer._thread is not None
+        writer._thread.join()
+    [(copy, size)] = told
+    assert (copy.name, copy.stat().st_size) == ("server-0.copy", size)
+    assert [snapshots.read(each)["state"]["values"][0] for each in (copy, path)] == [0.0, 1.0]
+    # Brought while another took its place: the beginning of the one, the end of the other.
+    whole = copy.read_bytes(), path.read_bytes()
+    copy.write_bytes(whole[0][: size // 2] + whole[1][size // 2 :])
+    with pytest.raises(SnapshotError, match="another took its place"):
+        snapshots.read(copy)
+    writer.finish()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_only_plain_values_and_tensors_are_packed() -> None:
     with pytest.raises(PayloadError, match=r"a builtins\.object cannot be sent"):
         pack({"thing": object()})

@@ -10,7 +10,7 @@ from typing import Any
 from headgate.torch.ps.calls import CALL, CallError, Clerk, Question
 from headgate.torch.ps.payload import PayloadError, unpack
 from headgate.torch.ps.server import Server, Service
-from headgate.torch.ps.snapshots import SnapshotError, Writer, interval, read
+from headgate.torch.ps.snapshots import SnapshotError, Writer, copy_of, interval, read
 from headgate.torch.ps.timing import RoundSpans
 from headgate.torch.ps.views import View
 from headgate.torch.ps.wire import Buffer, Header, Message
@@ -25,18 +25,22 @@ class Desk(Service):
         server: The server.
         clerks: Makes the clerks by name, given what was saved by name and whether the server was started again.
         folder: Where snapshots go; None: nowhere.
+        away: That folder goes with its node: copies of snapshots are told of, to be brought to the run.
         spans: Times the steps of workers; None: somebody else tells where this server's time goes.
     """
 
     kinds = frozenset({CALL})
 
-    def __init__(self, server: Server, clerks: Clerks, folder: Path | None, spans: RoundSpans | None) -> None:
+    def __init__(
+        self, server: Server, clerks: Clerks, folder: Path | None, spans: RoundSpans | None, away: bool = False
+    ) -> None:
         self.server = server
         self._make = clerks
         self._clerks: dict[str, Clerk] = {}
         self._by_operation: dict[str, Clerk] = {}
         self._path = None if folder is None else folder / f"server-{server.index}.snapshot"
-        self._writer = None if self._path is None else Writer(self._path, server.note)
+        tell = self._copied if away else None
+        self._writer = None if self._path is None else Writer(self._path, server.note, tell)
         self._every = interval()
         self._spans = spans
         self._bare = False
@@ -99,19 +103,22 @@ class Desk(Service):
         self._bare = again and not saved
         self._clerks = dict(self._make(saved, again))
         self._by_operation = {operation: clerk for clerk in self._clerks.values() for operation in clerk.operations}
-        if self._path is not None and not again:
-            self._path.unlink(missing_ok=True)
         if self._writer is not None:
+            if not again:
+                self._writer.remove()
             self.server.loop.after(self._every, self._save)
 
     def _restored(self) -> Mapping[str, Any]:
-        if self._path is None or not self._path.exists():
+        found = []
+        for path in () if self._path is None else (self._path, copy_of(self._path)):
+            try:
+                if path.exists():
+                    found.append(read(path))
+            except SnapshotError as error:
+                self.server.note(str(error))
+        if not found:
             return {}
-        try:
-            saved = read(self._path)
-        except SnapshotError as error:
-            self.server.note(str(error))
-            return {}
+        saved = max(found, key=lambda each: float(each["at"]))  # it may have been on this node before
         age = max(0.0, time.time() - saved["at"])
         text = (
             f"server-{self.server.index} was started again and goes on from what it had {age:.1f} s before: what "
@@ -120,6 +127,9 @@ class Desk(Service):
         self.server.notify({"type": "fault", "text": text, "seconds": age, "steps": 0})
         state: Mapping[str, Any] = saved["state"]
         return state
+
+    def _copied(self, path: Path, size: int) -> None:
+        self.server.notify({"type": "snapshot", "path": str(path), "bytes": size})
 
     def _tell_of_loss(self, clerk: Clerk, operation: str) -> None:
         """A worker makes anew what a former life of the server had, and no snapshot has."""

@@ -35,7 +35,7 @@ def services(server: Server) -> list[Service]:
         pace = Pace(plan["staleness"], saved.get("pace", {}), again, server.note)
         return {"tables": tables, "parameters": parameters, "pace": pace, "broadcasts": Broadcasts()}
 
-    checkpoints = TaskEnvironment.read().checkpoints
+    task = TaskEnvironment.read()
     spans = None if together else RoundSpans(server.loop, server.notify)
-    desk = Desk(server, clerks, None if checkpoints is None else Path(checkpoints), spans)
+    desk = Desk(server, clerks, None if task.checkpoints is None else Path(task.checkpoints), spans, task.away)
     return [Synchronous(server), desk] if together else [desk]

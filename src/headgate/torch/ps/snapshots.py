@@ -1,5 +1,7 @@
 """What a server alone knows, on disk every few seconds: a server that is started again goes on from there.
 
+Where the folder goes with its node, a copy is brought to the run now and then, from which the server goes on elsewhere.
+
 A snapshot is written from the living tensors while they change: it holds each number as it was at some moment of the
 writing. Nothing is held up and no memory is taken twice; where workers do not wait for each other, no moment is better
 than another.
@@ -22,8 +24,11 @@ from headgate.torch.ps.payload import PayloadError, octets, pack, unpack
 EVERY_SECONDS = 10.0
 VARIABLE = "HEADGATE_SNAPSHOT_SECONDS"
 """Environment variable with another interval, in seconds."""
-_MAGIC = b"headgate server 1\n"
-_HEAD = struct.Struct("<QQ")
+BROUGHT_BYTES_PER_SECOND = 1.25e6
+"""Copies are not told of faster than that: 1 % of a network of 1 Gbit/s, which training needs itself."""
+_MAGIC = b"headgate server 2\n"
+_HEAD = struct.Struct("<QQQ")
+_END = struct.Struct("<Q")
 
 
 class SnapshotError(Exception):
@@ -38,21 +43,29 @@ def interval() -> float:
         return EVERY_SECONDS
 
 
+def copy_of(path: Path) -> Path:
+    """The copy of a snapshot that is brought to the run."""
+    return path.with_suffix(".copy")
+
+
 def write(path: Path, text: bytes, tensors: list[Any]) -> int:
     """Write what `pack` gave, whole or not at all; the bytes.
 
     Raises:
         SnapshotError: It could not be written; what was there before is untouched.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = _partial(path)
+    # At its beginning and its end: whoever reads it in parts while another takes its place can tell.
+    stamp = time.time_ns()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(partial, "wb") as file:
-            file.write(_MAGIC + _HEAD.pack(len(text), len(tensors)) + text)
+            file.write(_MAGIC + _HEAD.pack(stamp, len(text), len(tensors)) + text)
             for tensor in tensors:
                 content = octets(tensor)
                 file.write(struct.pack("<Q", len(content)))
                 file.write(content)
+            file.write(_END.pack(stamp))
             file.flush()
             os.fsync(file.fileno())
             size = file.tell()
@@ -77,7 +90,7 @@ def read(path: Path) -> Any:
         if view[: len(_MAGIC)] != _MAGIC:
             raise SnapshotError(f"{path} is no snapshot of this version of Headgate")
         at = len(_MAGIC)
-        length, count = _HEAD.unpack_from(view, at)
+        stamp, length, count = _HEAD.unpack_from(view, at)
         at += _HEAD.size
         text = bytes(view[at : at + length])
         at += length
@@ -86,6 +99,8 @@ def read(path: Path) -> Any:
             (size,) = struct.unpack_from("<Q", view, at)
             buffers.append(view[at + 8 : at + 8 + size])
             at += 8 + size
+        if _END.unpack_from(view, at) != (stamp,):
+            raise ValueError("another took its place while it was read")
         return unpack(text, buffers)
     except (OSError, ValueError, struct.error, PayloadError) as error:
         raise SnapshotError(f"{path} cannot be read: {error}") from error
@@ -97,11 +112,16 @@ class Writer:
     Args:
         path: Of the snapshot.
         failed: Told once what went wrong; from the writing thread.
+        away: Told of each copy and its bytes, from the writing thread; None: the folder stays, and needs none.
     """
 
-    def __init__(self, path: Path, failed: Callable[[str], None]) -> None:
+    def __init__(
+        self, path: Path, failed: Callable[[str], None], away: Callable[[Path, int], None] | None = None
+    ) -> None:
         self._path = path
         self._failed = failed
+        self._away = away
+        self._next_copy = 0.0
         self._told = False
         self._thread: threading.Thread | None = None
 
@@ -118,12 +138,41 @@ class Writer:
         """Wait until nothing is being written, then remove the snapshot: the job ended well."""
         if self._thread is not None:
             self._thread.join()
-        self._path.unlink(missing_ok=True)
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove the snapshot and its copy."""
+        for path in (self._path, copy_of(self._path)):
+            path.unlink(missing_ok=True)
 
     def _write(self, text: bytes, tensors: list[Any]) -> None:
         try:
-            write(self._path, text, tensors)
+            size = write(self._path, text, tensors)
+            if self._away is not None and time.monotonic() >= self._next_copy:
+                self._next_copy = time.monotonic() + size / BROUGHT_BYTES_PER_SECOND
+                self._away(_copied(self._path), size)
         except SnapshotError as error:
             if not self._told:
                 self._told = True
                 self._failed(str(error))
+
+
+def _copied(path: Path) -> Path:
+    """A copy, which takes no room until the next snapshot takes the place of this one.
+
+    Raises:
+        SnapshotError: It cannot be made.
+    """
+    copy = copy_of(path)
+    partial = _partial(copy)
+    try:
+        partial.unlink(missing_ok=True)
+        os.link(path, partial)
+        os.replace(partial, copy)
+    except OSError as error:
+        raise SnapshotError(f"{copy} could not be made: {error.strerror}") from error
+    return copy
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.partial")
