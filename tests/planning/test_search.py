@@ -92,7 +92,7 @@ def test_one_node_more_brings_no_less() -> None:
 
 def test_work_that_needs_no_network_goes_everywhere() -> None:
     plan = best(cluster(nodes("a", 4, nic=10e9)), profile(dense_bytes=1000)).plan
-    assert (plan.strategy, plan.workers, plan.batch_per_worker) == ("allreduce", 4, 64)
+    assert (plan.workers, plan.batch_per_worker) == (4, 64)
 
 
 def test_work_that_is_all_network_stays_on_one_node() -> None:
@@ -117,7 +117,8 @@ def test_nodes_without_gpus_serve_those_with() -> None:
 
 def test_of_equal_plans_that_with_fewer_nodes_is_chosen() -> None:
     """A third worker cannot shorten a step of two samples."""
-    plan = best(cluster(nodes("a", 3, nic=10e9)), profile(batch=2, dense_bytes=1000)).plan
+    long = profile(batch=2, dense_bytes=1000, fits=(TimeFit("cpu", 1, 0.01, 1.0, 0.02),))
+    plan = best(cluster(nodes("a", 3, nic=10e9)), long).plan
     assert len({*plan.worker_nodes, *plan.server_nodes}) == plan.workers <= 2
 
 

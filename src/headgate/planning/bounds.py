@@ -95,7 +95,9 @@ class _Bound:
         for kind in sorted(set(space.kind[among].tolist())):
             at = np.flatnonzero(among & (space.kind == kind))
             cores = space.cores_alone[at]
-            alpha, sample = physics.compute(self._p, space.overhead[at], space.work[at], cores, space.speeds[at])
+            least = space.least_bent[at]
+            overhead, work = space.overhead[at] * least, space.work[at] * least
+            alpha, sample = physics.compute(self._p, overhead, work, cores, space.speeds[at])
             count = int(space.free[kind]) if nodes is None else nodes
             most = int(space.workers[at].max())
             fast.append(np.full(count * most, 1 / sample.min()))

@@ -27,12 +27,23 @@ USUAL_RATE = 125e6
 """Bytes a second of a NIC whose rate nobody said: 1 Gbit/s."""
 _WIRE = 1.08  # bytes on the wire and gaps between chunks, over the bytes of the model
 _INSIDE = 1.5e9  # bytes a second between processes of a node
-_APPLY = 1.5e9  # bytes of gradients a second that a core adds up
-_COPY = 15e9  # bytes a second that a core copies which does the former two
-_PLAIN, _SECRET = 0.37e-9, 1.25e-9  # seconds of a core for a byte sent or taken, in the clear and encrypted
+_COPY = 15e9  # bytes a second that a core copies which does that
 _ROUND = 2e-4  # seconds that a message to another node and back takes
 _BUCKET = 25e6  # bytes of gradients that an all-reduce takes at a time
+_PIECE = 1e6  # the same of those that go to servers
+_CHUNKS, _CHUNK_BYTES = 48, (64 * 1024, 512 * 1024)  # a server's messages of gradients: as many, no smaller or larger
 _ROW, _INDEX = 256.0, 8.0  # usual bytes of an embedding's row, and of the index in a sample that asks for it
+_TABLES = ("Embedding", "EmbeddingBag")
+
+# Seconds of a core, timed on processes that exchange small models, large ones and tables.
+_PLAIN, _SECRET = 0.37e-9, 1.25e-9  # a byte sent or taken, in the clear and encrypted
+_AROUND = 1.1e-9  # a byte around a ring, both ways
+_COLLECTIVE, _COLLECTIVE_TABLE = 0.9e-3, 1.6e-3  # a step's all-reduce for each other worker, and for each table
+_EXCHANGE, _EXCHANGE_TABLE = 0.55e-3, 0.75e-3  # a worker's step beside servers, and for each table
+_ASKED, _ASKED_TABLE = 0.05e-3, 0.6e-3  # the same for each server
+_ANSWER, _ANSWER_TABLE = 0.12e-3, 0.6e-3  # a server's for each worker
+_CHUNK = (1e-4, 0.4e-4)  # a message of gradients, of a worker and of a server
+_OF_ROW = (4e-7, 4.5e-7)  # a row of a table, of a worker and of a server
 _BAND = 1.645  # standard deviations of a band that holds 90 %
 _LEFT_OVER = 0.12  # of the logarithm: what the formula leaves out
 
@@ -41,13 +52,14 @@ _MEANING = {
     "beta": "compute of its samples, and reading them",
     "straggling": "waiting for the slowest of several like it",
     "ring": "gradients once around a ring, through the slowest NIC of it",
-    "ring_worker": "rounds of the ring, for each worker past the second",
+    "ring_worker": "rounds of the ring, for each worker past the first",
     "ring_node": "rounds of the ring, for each node past the second",
     "inside": "gradients from worker to worker inside a node",
     "inside_worker": "rounds inside a node, for each worker past the second",
     "to_servers": "gradients and parameters each way through the busiest NIC of a node with servers",
     "to_workers": "the same of a node without servers",
     "handling": "a worker's cores send and take them",
+    "exchange": "a worker's cores begin and end the exchange, and it waits for the way there and back",
     "update": "the busiest server takes them, adds them up and sends them",
     "worker": "messages of each worker",
     "server": "messages of each server",
@@ -114,7 +126,7 @@ class Costs:
     def _known(self) -> Known:
         by_name: dict[str, Device] = {}
         for kind, each in zip(self.kinds, self.compute):
-            device = Device(each.alpha / self._alpha, each.beta / self._beta, each.gpu, each.core)
+            device = Device(each.alpha / self._alpha, each.beta / self._beta, each.gpu, each.core, each.bends)
             by_name |= dict.fromkeys(kind.names, device)
         data = self.profile.dataset
         row = (data.bytes_per_sample or 0.0) / _INDEX * _ROW if data is not None else 0.0
@@ -126,9 +138,25 @@ class Costs:
             dense=self._dense / self._bytes,
             sparse_sample=(row or self._sparse) / self._bytes,
             sparse_most=self._sparse / self._bytes,
+            rows=self._of_rows(),
             batch=self.batch,
-            plain=_PLAIN / _SECRET if self.job.encrypt else 1.0,
+            plain=_AROUND / self._of_byte()[0],
+            late=(min(_BUCKET / max(self._dense, 1.0), 1.0), min(_PIECE / max(self._dense, 1.0), 1.0)),
         )
+
+    def _of_byte(self) -> tuple[float, float]:
+        """Seconds of a core of a worker and of a server for a byte of gradients, which comes back as parameters."""
+        chunk = min(max(self._dense / _CHUNKS, _CHUNK_BYTES[0]), _CHUNK_BYTES[1])
+        both_ways = 2 * (_SECRET if self.job.encrypt else _PLAIN)
+        return both_ways + _CHUNK[0] / chunk, both_ways + _CHUNK[1] / chunk
+
+    def _of_rows(self) -> tuple[float, float]:
+        """The same for a byte of a table's rows, over that of gradients."""
+        rows, size = self.profile.sparse_rows_per_sample, self.profile.sparse_bytes_per_sample
+        of_row = (size / rows if rows and size else _ROW) + _INDEX
+        both_ways = 2 * (_SECRET if self.job.encrypt else _PLAIN)
+        worker, server = ((cpu / of_row + both_ways) / dense for cpu, dense in zip(_OF_ROW, self._of_byte()))
+        return worker, server
 
     def _prior(self) -> physics.Prior:
         size = self._bytes
@@ -136,14 +164,18 @@ class Costs:
         said = all(kind.node.nic_bytes_per_second for kind in self.kinds)
         wire, unsure = _WIRE * size / fastest, 0.2 if said else 1.0
         through = f"{say_bytes(size)} at {say_bits(fastest)}" + ("" if said else ", which nobody said for every node")
-        cpu = _PLAIN if not self.job.encrypt else _SECRET
+        handling, update = self._of_byte()
+        tables = sum(self.profile.layers.get(kind, 0) for kind in _TABLES) if self._sparse else 0
         secret = "encrypted" if self.job.encrypt else "in the clear"
         error = max((fit.relative_error or 0.1 for fit in self.profile.fits), default=0.2)
         measured = math.hypot(max(error, 0.03), self.compute[0].deviation)
         buckets = max(self._dense / _BUCKET, 1.0)
         trips = [trip for kind in self.kinds if (trip := kind.node.round_trip_seconds)]
-        # Tasks take turns on a busy core as well as on the wire.
-        turn, unsure_turn = (_ROUND / 2 + max(trips), 0.7) if trips else (_ROUND, 1.0)
+        trip, unsure_turn = (max(trips), 0.7) if trips else (_ROUND, 1.0)
+        turn = _ROUND / 2 + trip  # on a core as well as on the wire
+        collective = turn * buckets
+        if not all(each.gpu for each in self.compute):
+            collective += _COLLECTIVE + _COLLECTIVE_TABLE * tables
         copies = [rate for kind in self.kinds if (rate := kind.node.core_copy_bytes_per_second)]
         memory_pace = min(copies) / _COPY if copies else 1.0
         grown, forward = devices.power(self.profile), self.profile.flops_per_sample_forward
@@ -154,7 +186,7 @@ class Costs:
             "alpha": (self._alpha, measured, self.compute[0].how),
             "beta": (self._beta, measured, self.compute[0].how),
             "ring": (wire, unsure, f"2(w-1)/w times {through}"),
-            "ring_worker": (turn * buckets, unsure_turn, rounds),
+            "ring_worker": (collective, unsure_turn, f"{rounds}, and what cores were timed to take"),
             "ring_node": (turn / 4 * buckets, unsure_turn, rounds),
             "inside": (
                 size / (_INSIDE * memory_pace),
@@ -164,14 +196,11 @@ class Costs:
             "inside_worker": (0.05 * size / (_INSIDE * memory_pace), 1.0, usual),
             "to_servers": (wire, unsure, f"copies that cross the NIC, times {through}"),
             "to_workers": (wire, unsure, f"copies that cross the NIC, times {through}"),
-            "handling": (2 * cpu * size, 0.5, f"usual for data {secret}"),
-            "update": (
-                size / (_APPLY * memory_pace) + 2 * cpu * size,
-                0.5,
-                f"usual for data {secret}, over the server's cores",
-            ),
-            "worker": (turn, unsure_turn, rounds),
-            "server": (turn / 4, unsure_turn, rounds),
+            "handling": (handling * size, 0.5, f"timed of data {secret}, over the worker's cores"),
+            "update": (update * size, 0.5, f"timed of data {secret}, over the server's cores"),
+            "exchange": (_EXCHANGE + _EXCHANGE_TABLE * tables + trip * (1 + tables), 0.5, f"timed, and {rounds}"),
+            "worker": (_ANSWER + _ANSWER_TABLE * tables, 0.7, "timed, over the server's cores"),
+            "server": (_ASKED + _ASKED_TABLE * tables, 0.7, "timed, over the worker's cores"),
             "straggling": (0.03, 0.7, usual),
             "hiding": (1.5, 0.5, usual),
             "cores": (*(grown or (0.7, 0.3)), "fitted to steps timed on several threads" if grown else usual),

@@ -43,6 +43,7 @@ class Compute:
         core: Speed of a core, relative to that of the node that was measured.
         deviation: Of the logarithm, beside that of what was measured.
         how: How it was found, for people.
+        bends: What was timed at each batch over what the line says, as `Device.bends`.
     """
 
     alpha: float
@@ -51,6 +52,7 @@ class Compute:
     core: float
     deviation: float
     how: str
+    bends: tuple[tuple[float, float], ...] = ()
 
 
 def power(profile: Profile) -> tuple[float, float] | None:
@@ -98,7 +100,8 @@ def compute(profile: Profile, node: Node, measured_on: Node | None, gpus: bool =
     read = (profile.dataset.read_seconds_per_sample if profile.dataset is not None else None) or 0.0
     if node.gpus and gpus:
         alpha, beta, deviation, how = _on_gpu(profile, node.gpus[0], measured_on, on_gpu, on_cpu)
-        return Compute(alpha, beta + read / core, True, core, deviation, how)
+        bends = _bends(profile, on_gpu[0]) if on_gpu else ()
+        return Compute(alpha, beta + read / core, True, core, deviation, how, bends)
     if on_cpu:
         fit = min(on_cpu, key=lambda fit: fit.threads)
         grown = power(profile) or (0.7, 0.0)
@@ -106,13 +109,24 @@ def compute(profile: Profile, node: Node, measured_on: Node | None, gpus: bool =
         compared = ratio is not None or node == measured_on
         how = f"fitted to steps timed on {fit.threads} thread{'s' * (fit.threads > 1)}, {_times(core, compared)}"
         unsure = 0.05 if compared else 0.2
-        return Compute(max(alpha, 0.0) / core, (beta + read) / core, False, core, unsure, how)
+        alpha = max(alpha, 0.0)
+        return Compute(alpha / core, (beta + read) / core, False, core, unsure, how, _bends(profile, fit))
     speed = (node.core_gflops or 0.0) * 1e9 or _CORE_FLOPS
     beta = on_gpu[0].beta_seconds_per_sample * peak(on_gpu[0].device)[0] / speed if on_gpu else 0.0
     if profile.flops_per_sample is not None:
         beta = profile.flops_per_sample / (speed * _CPU_EFFICIENCY)
     how = "no step was timed on a CPU: from the speed of a core"
     return Compute(beta, beta + read / core, False, core, 0.7, how)
+
+
+def _bends(profile: Profile, fit: TimeFit) -> tuple[tuple[float, float], ...]:
+    """What was timed at each batch over the line fitted to it: caches hold small batches and not large ones."""
+    found = []
+    for step in sorted(profile.step_times, key=lambda step: step.batch):
+        if (step.device, step.threads) == (fit.device, fit.threads):
+            line = max(fit.alpha_seconds, 0.0) + fit.beta_seconds_per_sample * step.batch
+            found.append((float(step.batch), step.seconds / line))
+    return tuple(found)
 
 
 def core_ratio(profile: Profile, node: Node, measured_on: Node | None) -> float | None:

@@ -20,7 +20,7 @@ TERMS: Mapping[str, tuple[float, float]] = {
     "alpha": (0.3, 1.2),  # compute that does not depend on the batch
     "beta": (0.5, 1.2),  # compute of a typical batch
     "ring": (0.3, 1.5),  # the model once through a NIC, all-reduce
-    "ring_worker": (0.01, 1.5),  # each worker of an all-reduce past the second, across nodes
+    "ring_worker": (0.01, 1.5),  # each worker of an all-reduce past the first, across nodes
     "ring_node": (0.02, 1.5),  # each node past the second
     "inside": (0.05, 1.5),  # the model once from worker to worker inside a node
     "inside_worker": (0.005, 1.5),  # each worker past the second, inside a node
@@ -28,8 +28,9 @@ TERMS: Mapping[str, tuple[float, float]] = {
     "to_workers": (0.05, 1.5),  # the model once through the NIC of a worker
     "handling": (1e-4, 0.5),  # a worker of one core sends the model and takes it
     "update": (0.02, 1.5),  # a server of one core applies the whole model once
-    "worker": (0.005, 1.5),  # each worker, under parameter servers
-    "server": (0.005, 1.5),  # each server
+    "exchange": (1e-4, 0.5),  # a worker of one core beside parameter servers, whatever it sends
+    "worker": (0.002, 1.5),  # each worker, for a server of one core
+    "server": (0.002, 1.5),  # each server, for a worker of one core
 }
 """What seconds go into, each as a part of a typical step, with the standard deviation of its logarithm."""
 
@@ -52,8 +53,7 @@ OF: Mapping[str, str] = {
     **dict.fromkeys(("ring", "ring_worker", "ring_node", "inside", "inside_worker"), "network"),
     **dict.fromkeys(("to_servers", "to_workers", "handling"), "network"),
     "update": "server",
-    "worker": "tasks",
-    "server": "tasks",
+    **dict.fromkeys(("exchange", "worker", "server"), "tasks"),
 }
 """The resource that each part of a step takes."""
 _KIND_DEVIATION = 0.6
@@ -115,25 +115,26 @@ def seconds(parameters: Floats, of: Traits) -> Step:
     rows = np.arange(at.size)
     slowest = each[rows, at]
     has_servers = of.servers > 0
-    past_two = np.maximum(of.workers - 2, 0)
     left_out = np.log(of.waited_for) - np.log(of.workers - of.waited_for + 1)
+    pace = np.where(there, np.minimum(of.cores, 1.0), 1.0).min(1)
     terms = {
         "alpha": fixed[rows, at],
         "beta": grown[rows, at],
         "straggling": slowest * p["straggling"] * np.maximum(left_out, 0.0),
         "ring": p["ring"] * of.ring,
-        "ring_worker": (of.ring > 0) * p["ring_worker"] * past_two,
+        "ring_worker": (of.ring > 0) * p["ring_worker"] * (of.workers - 1) / pace,
         "ring_node": (of.ring > 0) * p["ring_node"] * np.maximum(of.nodes - 2, 0),
         "inside": p["inside"] * of.inside,
-        "inside_worker": (of.inside > 0) * p["inside_worker"] * past_two,
+        "inside_worker": (of.inside > 0) * p["inside_worker"] * np.maximum(of.workers - 2, 0),
         "to_servers": p["to_servers"] * of.to_servers,
         "to_workers": p["to_workers"] * of.to_workers,
-        "handling": p["handling"] * of.handled / np.where(there, np.minimum(of.cores, 1.0), 1.0).min(1),
-        "update": has_servers * p["update"] * of.pushed * of.workers / np.maximum(of.servers, 1) / of.server_cores,
-        "worker": has_servers * p["worker"] * of.workers,
-        "server": has_servers * p["server"] * of.servers,
+        "handling": p["handling"] * of.handled / pace,
+        "update": has_servers * p["update"] * of.applied * of.workers / np.maximum(of.servers, 1) / of.server_cores,
+        "exchange": has_servers * p["exchange"] / pace,
+        "worker": has_servers * p["worker"] * of.workers / np.minimum(of.server_cores, 1.0),
+        "server": has_servers * p["server"] * of.servers / pace,
     }
-    together, resources = _synchronous(p, slowest, _busy(p, each, of), terms)
+    together, resources = _synchronous(p, slowest, _busy(p, each, of), terms, of)
     throughput = of.samples / together
     if (of.synchronous == 0).any():
         apart, parts = _asynchronous(p, each, terms, of)
@@ -159,23 +160,33 @@ def compute(
 def _busy(p: Mapping[str, float], each: Floats, of: Traits) -> Floats:
     """Seconds that the cores of the busiest node with workers need for all that its tasks do in a step: they compute,
     send and serve one after the other, however well that hides behind the network."""
-    sends = p["handling"] * of.handled[:, None] / of.cores
-    serves = p["update"] * (of.pushed * of.workers)[:, None] * of.beside
+    exchanges = (of.servers > 0) * p["exchange"]
+    sends = (p["handling"] * of.handled + p["server"] * of.servers + exchanges)[:, None] / of.cores
+    serves = ((p["update"] * of.applied + p["worker"] * of.servers) * of.workers)[:, None] * of.beside
     return np.asarray(np.where(of.counts > 0, of.hosts * (each + sends + serves), 0.0).max(1))
 
 
 def _synchronous(
-    p: Mapping[str, float], slowest: Floats, busy: Floats, terms: Mapping[str, Floats]
+    p: Mapping[str, float], slowest: Floats, busy: Floats, terms: Mapping[str, Floats], of: Traits
 ) -> tuple[Floats, dict[str, Floats]]:
-    """Seconds of a step that waits for its workers, and by resource."""
+    """Seconds of a step that waits for its workers, and by resource.
+
+    Communication hides behind compute, but for gradients that are there only when compute is done; and not on a part of
+    a core, whose tasks all pause together: what its cores do and what goes through NICs then adds up.
+    """
     waiting = slowest + terms["straggling"]
     ring = sum((terms[name] for name in ("ring", "ring_worker", "ring_node", "inside", "inside_worker")), 0.0 * slowest)
     at_once = 1 + p["streaming"]
     nics = _norm(at_once, ring, terms["to_servers"], terms["to_workers"], terms["handling"])
     moving = _norm(at_once, nics, terms["update"])
-    tasks = terms["worker"] + terms["server"]
+    tasks = terms["exchange"] + terms["worker"] + terms["server"]
     behind = p["forward"] * waiting + np.maximum((1 - p["forward"]) * waiting, moving)
-    together = np.maximum.reduce((_norm(1 + p["hiding"], waiting, moving), behind, busy)) + tasks
+    hidden = _norm(1 + p["hiding"], waiting, moving)
+    apart = np.where(of.beside.max(1) > 0, 0.0, terms["update"])  # that of servers beside workers is part of `busy`
+    wires = _norm(at_once, ring, terms["to_servers"], terms["to_workers"], apart)
+    pauses = (of.hosts * (of.counts > 0) * (of.cores < 1.0)).max(1)
+    hiding = np.maximum.reduce((hidden, behind, waiting + of.late * moving)) + tasks
+    together = np.maximum(hiding, busy + pauses * wires)
     parts = dict(zip(RESOURCES, (waiting, nics, terms["update"], tasks)))
     return np.asarray(together), parts
 
@@ -191,7 +202,8 @@ def _asynchronous(
     demand = (at_server + terms["worker"]) / of.workers
     # A lone transfer streams through both NICs at once: beyond the server's part it waits for the worker's own.
     beyond = np.maximum(terms["to_workers"] + terms["handling"] - demand, 0.0)
-    alone = beyond + terms["server"]
+    own = terms["exchange"] + terms["server"]
+    alone = beyond + own
     by_itself = np.maximum(each + alone[:, None], _TINY)
     usual = of.workers / np.maximum((of.counts / by_itself).sum(1), _TINY)
     short = of.workers * demand - usual
@@ -204,10 +216,10 @@ def _asynchronous(
     whole = np.maximum(at_server + terms["worker"], _TINY)
     moved = np.minimum(terms["to_servers"] / whole, 1.0)
     applied = np.minimum(terms["update"] / whole, 1.0 - moved)
-    own = (of.counts * each).sum(1) / of.workers
-    rest = response * np.maximum(1 - moved - applied, 0.0) + terms["server"]
+    computing = (of.counts * each).sum(1) / of.workers
+    rest = response * np.maximum(1 - moved - applied, 0.0) + own
     network = beyond + response * moved
-    return throughput, dict(zip(RESOURCES, (own, network, response * applied, rest)))
+    return throughput, dict(zip(RESOURCES, (computing, network, response * applied, rest)))
 
 
 def _norm(power: float, *parts: Floats) -> Floats:

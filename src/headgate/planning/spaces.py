@@ -19,7 +19,7 @@ from headgate.planning.cost import Costs
 from headgate.planning.kinds import name_of
 from headgate.planning.memory import most_gpu_bytes
 from headgate.planning.patterns import JOINS, SERVES, Mode, modes, patterns
-from headgate.planning.traits import Device, Floats, Indices, Traits, ring_copies, server_cores
+from headgate.planning.traits import Device, Floats, Indices, Traits, server_cores
 from headgate.plans import Plan, Strategy
 
 Flags = NDArray[np.bool_]
@@ -73,6 +73,8 @@ class Space:
         self.overhead = np.array([device.overhead for device in found])
         self.work = np.array([device.work for device in found])
         self._core = np.array([device.core for device in found])
+        self._devices = found
+        self.least_bent = np.array([min((bend for _, bend in device.bends), default=1.0) for device in found])
         rates = np.array([kind.node.nic_bytes_per_second or costs.known.usual_rate for kind in costs.kinds])
         self.slowness = (rates.max() / rates)[self.kind]
         self._memory = np.array([float(kind.node.memory_bytes) for kind in kinds])
@@ -173,17 +175,19 @@ class Space:
         ring = 2 * (workers - 1) / workers * (servers == 0)
         slowest = np.where(there & works, self.slowness, 0.0).max(1)
         sparse = (counts * self.costs.known.sparse(batches)).sum(1) / workers
-        pushed = self.costs.known.dense + sparse
-        gathered = self.costs.known.dense + sparse * workers / 2
+        known = self.costs.known
+        pushed = known.dense + sparse
+        gathered = known.dense + sparse * workers / 2
         waited_for = workers - mode.backups
         samples = batch * waited_for / workers if mode.synchronous else batch * workers
         stated = None if self.job.limits.cores is None else self._share((workers + servers).astype(np.intp))
+        bent = np.stack([device.bent(batches[:, i]) for i, device in enumerate(self._devices)], 1)
         return Traits(
             counts=counts,
             batches=batches,
             cores=cores,
-            overhead=np.broadcast_to(self.overhead, rows.shape),
-            work=np.broadcast_to(self.work, rows.shape),
+            overhead=self.overhead * bent,
+            work=self.work * bent,
             kinds=np.broadcast_to(self._speed_of, rows.shape),
             hosts=np.broadcast_to(np.where(self._gpu, 0.0, 1.0), rows.shape),
             beside=np.where(self._gpu | (stated is not None), 0.0, self._served) / divided,
@@ -197,8 +201,10 @@ class Space:
             to_servers=np.where(serves, load, 0.0).max(1) * pushed,
             to_workers=np.where(serves, 0.0, load).max(1) * pushed,
             pushed=pushed,
-            handled=np.where(servers > 0, pushed, ring_copies(workers, nodes) * gathered * self.costs.known.plain),
+            handled=known.handled(sparse, workers, servers, nodes),
+            applied=known.dense + sparse * known.rows[1],
             server_cores=self._server_cores(there & serves, stated),
+            late=np.where(servers > 0, known.late[1], known.late[0]),
             synchronous=np.full(len(rows), float(mode.synchronous)),
             bounded=np.full(len(rows), float(mode.staleness is not None)),
             samples=np.asarray(samples),

@@ -29,12 +29,21 @@ class Device:
         work: Compute of a sample, relative.
         gpu: Whether it is a GPU, which cores do not speed up.
         core: Speed of a core of the node, relative: what its servers go by.
+        bends: Batches in ascending order, and by how much longer their compute took than the line through all of them.
     """
 
     overhead: float = 1.0
     work: float = 1.0
     gpu: bool = False
     core: float = 1.0
+    bends: tuple[tuple[float, float], ...] = ()
+
+    def bent(self, batch: Floats) -> Floats:
+        """By how much longer the compute of batches takes than the line says; beyond what was timed as at its end."""
+        if not self.bends:
+            return np.ones_like(batch)
+        sizes, factors = np.log(np.array(self.bends).T)
+        return np.asarray(np.exp(np.interp(np.log(np.maximum(batch, 1.0)), sizes, factors)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +56,10 @@ class Known:
         dense: Part of the model, counted in bytes, whose gradient is dense.
         sparse_sample: Part of the model whose gradient is sparse that a sample touches.
         sparse_most: The same of the largest batch: all of it.
+        rows: What bytes of sparse rows ask of the cores of a worker and of a server, over what dense ones do.
         batch: Samples of a step as the script asks for them; None: not known.
-        plain: Seconds of a core to send what is never encrypted, over those of what parameter servers are sent.
+        plain: Seconds of a core to send and take a byte around a ring, over those to a server and back.
+        late: Part of the dense gradients that leaves only when all are there, under all-reduce and to servers.
     """
 
     devices: Mapping[str, Device] = field(default_factory=dict)
@@ -56,12 +67,26 @@ class Known:
     dense: float = 1.0
     sparse_sample: float = 0.0
     sparse_most: float = 0.0
+    rows: tuple[float, float] = (1.0, 1.0)
     batch: int | None = None
     plain: float = 1.0
+    late: tuple[float, float] = (0.0, 0.0)
 
     def sparse(self, batch: Floats) -> Floats:
         """Part of the model whose gradient is sparse that batches touch."""
         return np.asarray(np.minimum(self.sparse_sample * batch, self.sparse_most))
+
+    def handled(self, sparse: Floats, workers: Floats, servers: Floats, nodes: Floats) -> Floats:
+        """Copies of the model that a worker's cores send and take, each way; of rows those that cost as much.
+
+        Args:
+            sparse: Part of the model that is rows which a worker's batch touches.
+            workers: Of each plan.
+            servers: The same.
+            nodes: Those with workers.
+        """
+        served, around = self.dense + sparse * self.rows[0], self.dense + sparse * self.rows[0] * workers / 2
+        return np.asarray(np.where(servers > 0, served, ring_copies(workers, nodes) * around * self.plain))
 
 
 NOTHING = Known()
@@ -94,8 +119,10 @@ class Traits:
         to_workers: The same of a node without.
         pushed: Copies of the model that a worker pushes in a step: less than 1 where sparse layers move only rows that
             are used.
-        handled: Copies of the model that a worker's cores send and take in a step, each way.
+        handled: Copies of the model that a worker's cores send and take in a step, each way; rows by what they cost.
+        applied: The same that a worker's step asks of servers.
         server_cores: Cores of the slowest server; 1 where nobody said.
+        late: Part of what is sent that leaves only after all compute.
         synchronous: 1 or 0.
         bounded: 1 where asynchronous workers may be only so far ahead, else 0.
         samples: Samples of a step that count.
@@ -121,7 +148,9 @@ class Traits:
     to_workers: Floats
     pushed: Floats
     handled: Floats
+    applied: Floats
     server_cores: Floats
+    late: Floats
     synchronous: Floats
     bounded: Floats
     samples: Floats
@@ -190,8 +219,10 @@ def traits(space: Sequence[Plan], cluster: Cluster | None, batch: float, known: 
         to_servers=to_servers * pushed,
         to_workers=to_workers * pushed,
         pushed=pushed,
-        handled=np.where(servers > 0, pushed, ring_copies(workers, on_nodes) * gathered * known.plain),
+        handled=known.handled(sparse, workers, servers, on_nodes),
+        applied=known.dense + sparse * known.rows[1],
         server_cores=server_cores,
+        late=np.where(servers > 0, known.late[1], known.late[0]),
         synchronous=synchronous,
         bounded=bounded,
         samples=np.asarray((counts * batches).sum(1) * waited_for / workers),
@@ -231,8 +262,11 @@ def _classes(plan: Plan, nodes: Mapping[str, Node], batch: float, known: Known) 
             part = serving[name or ""] / max(plan.servers, 1)
             on_node[name] = _on_node(plan, nodes.get(name or ""), there[name or ""], part, first, known)
         size = plan.batch_per_worker
-        samples = batch if size is None else size[i] if isinstance(size, tuple) else size
-        found[float(samples), *on_node[name]] += 1
+        samples = float(batch if size is None else size[i] if isinstance(size, tuple) else size)
+        cores, kind, overhead, work, hosts, beside = on_node[name]
+        device = known.devices.get(name or "")
+        bent = float(device.bent(np.array(samples))) if device is not None and device.bends else 1.0
+        found[samples, cores, kind, overhead * bent, work * bent, hosts, beside] += 1
     return found
 
 
