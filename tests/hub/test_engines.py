@@ -46,6 +46,9 @@ PLUGIN = """
             self.told = listener
             self.say("open")
 
+        def called(self):
+            return "elsewhere"
+
         def reserve(self, job, attempt, slots):
             taken = {task.rsplit("/", 1)[1]: [slot.node, slot.cores] for task, slot in slots.items()}
             self.say("reserve", job=job.split("/")[1], attempt=attempt, slots=taken)
@@ -131,9 +134,14 @@ def test_a_job_gives_back_the_cores_that_a_later_one_takes(user: User, elsewhere
     user.sees_state("waits", "done", run=run)
 
 
-def test_what_an_engine_says_of_use_and_of_nodes_is_recorded(user: User, elsewhere: Elsewhere) -> None:
+def test_what_an_engine_says_of_use_and_what_is_known_of_its_nodes_is_recorded(
+    user: User, elsewhere: Elsewhere
+) -> None:
     from headgate.telemetry.store import RunReader
 
+    measured = {"rates": {"disk_bytes_per_second": 3e8}, "gpus": {}, "notes": []}
+    (user.home / "calibrations").mkdir()
+    (user.home / "calibrations" / "elsewhere.json").write_text(json.dumps({"machines": {" x 1": measured}}))
     user.touch("loses")
     run = user.types("run", "--detach", "--json", "--engine", "elsewhere", "waits.py", "--", "go").json["run"]
     user.sees_state("waits", "running", run=run)
@@ -145,11 +153,11 @@ def test_what_an_engine_says_of_use_and_of_nodes_is_recorded(user: User, elsewhe
             used = {row["target"]: row["cpu_cores"] for row in reader.rows("usage")}
             faults = [row["text"] for row in reader.rows("events", "kind = 'fault'")]
             meta = reader.meta()
-        nodes = [node["name"] for node in json.loads(meta["node"])]
+        nodes = [(node["name"], node["disk_bytes_per_second"]) for node in json.loads(meta["node"])]
         return (used.get("waits/worker-0"), used.get("node:far"), nodes, faults, meta["engine"]) == (
             0.25,
             0.5,
-            ["far"],
+            [("far", 3e8)],
             ["node far is gone: it was taken away"],
             "elsewhere",
         )

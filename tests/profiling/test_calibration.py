@@ -120,10 +120,10 @@ def test_of_a_cluster_one_of_the_nodes_that_are_alike_is_measured_and_every_link
     measured: list[str], home: Path
 ) -> None:
     engine = Elsewhere()
-    machines = calibration.machines(engine, home)
+    machines = calibration.machines(engine, engine.cluster(), home)
     assert [*machines] == [("a", "b"), ("c",)]
     assert engine.asked == ["a", "c"]
-    assert calibration.machines(engine, home) == machines
+    assert calibration.machines(engine, engine.cluster(), home) == machines
     assert measured == ["core", "core", "gpus"]
     found = calibration.network(engine.called(), engine.cluster(), home, between=links.by(engine))
     assert {(link.sender, link.receiver) for link in found} >= {("a", "b"), ("b", "c"), ("c", "a")}

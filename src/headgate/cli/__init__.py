@@ -27,7 +27,7 @@ VERBS = {
     "rm": "Delete runs that have ended.",
     "plan": "Say how many tasks a script should have, and where.",
     "profile": "Measure what a script's model costs.",
-    "calibrate": "Measure how fast this machine and the links of a lab are.",
+    "calibrate": "Measure how fast this machine, a lab's links or a cluster are.",
     "simulate": "Run the jobs of a trace under policies, with a clock of its own.",
     "lab": "Make several nodes inside this machine, and change them.",
     "doctor": "Show this machine, and what cannot be controlled on it.",

@@ -48,8 +48,8 @@ def command(cluster: str | None, engine: str | None, address: str | None, again:
         found = calibration.network(where.cluster, Cluster(where.nodes), home, again=again, told=_told)
     else:
         with reached(where.engine) as there:
-            machines = calibration.machines(there, home, again=again, told=_told)
             name, on = there.called(), there.cluster()
+            machines = calibration.machines(there, on, home, again=again, told=_told)
             found = calibration.network(name, on, home, again=again, told=_told, between=links.by(there))
             nodes = calibration.known(name, on, home).nodes
     if as_json:

@@ -98,12 +98,18 @@ def _machine(known: Mapping[str, Any], node: Node) -> Machine | None:
 
 
 def machines(
-    engine: Engine, home: Path, *, again: bool = False, told: Callable[[Node], None] = lambda _: None
+    engine: Engine,
+    cluster: Cluster,
+    home: Path,
+    *,
+    again: bool = False,
+    told: Callable[[Node], None] = lambda _: None,
 ) -> dict[tuple[str, ...], Machine]:
     """Measure the machines of an engine's cluster, one of those that are alike, or read what is known of them.
 
     Args:
         engine: An open one.
+        cluster: Its nodes.
         home: Headgate's folder.
         again: Measure, though it is known.
         told: Called with each node that was measured.
@@ -114,7 +120,7 @@ def machines(
     Raises:
         HeadgateError: One cannot be measured, or what was cannot be written.
     """
-    name, nodes = engine.called(), engine.cluster().nodes
+    name, nodes = engine.called(), cluster.nodes
     found = {} if again else _kinds(name, nodes, home)
     for node in nodes:
         if _kind(node) not in found:

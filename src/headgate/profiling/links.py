@@ -22,7 +22,7 @@ _CLONE_NEWNET = 0x40000000  # linux/sched.h
 _TRIPS = 20
 _WARM_SECONDS = 0.15  # of a transfer: what fills queues and buffers
 _WINDOWS, _WINDOW_SECONDS = 8, 0.05  # what counts
-_PATIENCE_SECONDS = 5.0
+_PATIENCE_SECONDS = 15.0
 _BLOCK = 1 << 18
 _ANSWER = struct.Struct("!d")
 _DROP_REST = struct.pack("ii", 1, 0)  # SO_LINGER: on, 0 s
@@ -132,7 +132,7 @@ def _enter(namespace: int) -> None:
 
 
 def listen(address: str) -> int:
-    """Be the receiving end of one `send`, in a thread that ends with it, or when nobody has come for 5 s; the port.
+    """Be the receiving end of one `send`, in a thread that ends with it, or when nobody has come for 15 s; the port.
 
     Raises:
         OSError: That is no address of the node.
