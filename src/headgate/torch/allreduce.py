@@ -98,12 +98,11 @@ class AllReduce(Backend):
                     tensor.detach().copy_(here)
 
     def sum_sparse(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        sums = []
-        for gradient in gradients:
-            here = gradient.cpu().coalesce()
-            self._wait(self._gloo.allreduce([here], self._all))
-            sums.append(here.to(gradient.device))
-        return sums
+        here = [gradient.cpu().coalesce() for gradient in gradients]
+        works = [self._gloo.allreduce([each], self._all) for each in here]  # one's messages fill the pauses of others
+        for work in works:
+            self._wait(work)
+        return [each.to(gradient.device) for each, gradient in zip(here, gradients)]
 
     def close(self) -> None:
         # Ended by hand, so that a worker which is done does not wait for one that is not.
