@@ -43,6 +43,10 @@ def test_what_plain_python_comes_to_is_trained_told_and_measured(backend: str, s
     ("backend", "step", "data"),
     [
         pytest.param("tensorflow", 12, (), marks=pytest.mark.long),
+        *(pytest.param("tensorflow", 12, (data,), marks=pytest.mark.long) for data in ("unknown", "endless")),
+        pytest.param("tf_keras", 10, (), marks=pytest.mark.long),
+        *(pytest.param("tf_keras", 12, data, marks=pytest.mark.long) for data in ((), ("pipeline",), ("endless",))),
+        pytest.param("jax", 12, ("pipeline",), marks=pytest.mark.long),
         ("tensorflow", 12, ("pipeline",)),
         pytest.param("jax", 12, (), marks=pytest.mark.long),
         pytest.param("jax", 10, (), marks=pytest.mark.long),

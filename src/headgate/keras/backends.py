@@ -118,6 +118,14 @@ def device_name(backend: str) -> str:
     return str(tf.config.experimental.get_device_details(found[0]).get("device_name", "gpu")) if found else "cpu"
 
 
+def local_part(distributed: Any) -> Any:
+    """This task's part of a batch of TensorFlow's that is divided among the tasks of a job."""
+    import tensorflow as tf
+
+    parts = tf.distribute.get_strategy().experimental_local_results
+    return tf.nest.map_structure(lambda value: parts(value)[0], distributed)
+
+
 class Feeder:
     """Hands single batches to a step that was compiled for the iterator they came from, without compiling it again.
 
@@ -137,6 +145,12 @@ class Feeder:
         tensorflow = sys.modules.get("tensorflow")
         return tensorflow is not None and isinstance(iterator, tensorflow.data.Iterator)
 
+    @staticmethod
+    def reads(iterator: Any) -> bool:
+        """Whether the batches of this one can be read here, but not handed on: they are divided among tasks."""
+        tensorflow = sys.modules.get("tensorflow")
+        return tensorflow is not None and isinstance(iterator, tensorflow.distribute.DistributedIterator)
+
     def take(self) -> Any:
         """The next batch; None at the end."""
         found = self._iterator.get_next_as_optional()
@@ -148,18 +162,3 @@ class Feeder:
 
         single = tf.data.experimental.to_variant(tf.data.Dataset.from_tensors(batch))
         return iter(tf.data.experimental.from_variant(single, self._iterator.element_spec))
-
-    def successor(self, count: int, legacy: bool) -> Any:
-        """The iterator of the epoch that comes `count` epochs after that of this one: shuffled as that one is.
-
-        Each takes its seeds when it is made. Keras 3 makes one more at the end of each epoch whose batches it has
-        counted, and does not use it.
-        """
-        iterator = self._iterator
-        dataset = getattr(iterator, "_dataset", None)
-        if dataset is None:
-            return iterator
-        made = count if legacy else 2 * count if int(dataset.cardinality()) >= 0 else 2 * count - 1
-        for _ in range(made):
-            iterator = iter(dataset)
-        return iterator

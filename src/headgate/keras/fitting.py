@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Mapping
 from itertools import islice
@@ -12,6 +13,7 @@ import numpy as np
 from headgate.keras import backends, flops
 from headgate.keras.backends import Feeder
 from headgate.keras.checkpoints import ResumeError
+from headgate.keras.reading import Reading
 from headgate.keras.session import Session, Start
 from headgate.keras.strategies import check_fit
 
@@ -57,15 +59,12 @@ class Fitting:
         self._backend = backends.backend_of(self._keras)
         self._inner: Any = None
         self._start = Start()
-        self._first_epoch = 0
+        self._reading: Reading | None = None
         self._epochs: int | None = None
-        self._steps_per_epoch: int | None = None
         self._samples_left: int | None = None
         self._skip = 0
         self._skipped = False
-        self._resuming = False
         self._metrics_wait = False
-        self._successor: Any = None
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         """The model's own `fit`, from where the checkpoint was taken."""
@@ -77,17 +76,24 @@ class Fitting:
             return self._ended_before()
         given = call.arguments
         self._start = start
-        self._first_epoch = int(given.get("initial_epoch") or 0)
-        if start.resumes:
-            given["initial_epoch"] = max(start.epoch, self._first_epoch)
+        first = int(given.get("initial_epoch") or 0)
+        epoch = max(start.epoch, first) if start.resumes else first
+        self._reading = Reading(self._keras, self._backend, first, epoch, start.batches)
         self._epochs = int(given.get("epochs") or 1)
-        self._steps_per_epoch = given.get("steps_per_epoch")
+        if start.resumes:
+            if self._session.plan.get("strategy") == "ps":  # nobody can tell which batches its workers had
+                self._reading = None
+            elif not self._reading.is_known:
+                self._session.note(f"how Keras {self._keras.__version__} reads is not known: a resume reads data anew")
+            if self._reading is None or not self._reading.begins_anew:
+                given["initial_epoch"] = epoch
         if start.resumes and start.epoch >= self._epochs:
             self._session.note(f"the checkpoint is at the end of epoch {start.epoch} of {self._epochs}")
         self._session.costs.samples = _samples_of(given.get("x"))
         given["callbacks"] = self._callbacks(given.get("callbacks"))
         try:
-            history = self._fit(*call.args, **call.kwargs)
+            with self._reading.caught() if self._reading is not None else contextlib.nullcontext():
+                history = self._fit(*call.args, **call.kwargs)
         finally:
             if self._inner is not None:
                 self._model.train_function, self._inner = self._inner, None
@@ -102,8 +108,9 @@ class Fitting:
         self._model.train_function = self._step
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        resumes = self._resuming = self._start.resumes and epoch == self._start.epoch
-        self._successor = None
+        resumes = self._start.resumes and epoch == self._start.epoch
+        if resumes and self._reading is not None:
+            self._reading.catch_up()  # with the random states that epochs began with before it
         self._skip = self._start.done if resumes else 0
         self._skipped = self._skip > 0
         self._session.begin_epoch(epoch, self._epochs, self._start if resumes else Start())
@@ -125,6 +132,7 @@ class Fitting:
             self._session.obey(int(batch))
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        self._session.batches = self._reading.batches if self._reading is not None else None
         for name, value in (logs or {}).items():
             self._session.history.setdefault(name, []).append(float(value))
         # What servers compute is not fetched at every step: of their epochs all is told here.
@@ -146,8 +154,9 @@ class Fitting:
             held = iter(batches) if self._backend == "jax" else batches
             return self._run(tuple(state), held, batches[0] if len(batches) == 1 else None, _size(batches))
         if not Feeder.fits(source):
+            if self._skip and Feeder.reads(source):
+                self._pass_over(source)
             return self._run((), source, None, None)
-        source = self._rejoined(source)
         if self._skip:
             feeder = Feeder(source)
             for _ in range(self._at_once()):
@@ -202,17 +211,12 @@ class Fitting:
         logs = {name: np.float32(value) for name, value in (self._start.logs or {}).items()}
         return (logs, state[0]) if self._backend == "jax" else logs
 
-    def _rejoined(self, iterator: Any) -> Any:
-        """In the epoch that is resumed, the iterator over the data as it is shuffled in that epoch."""
-        if self._successor is None:
-            self._successor = iterator
-            passes = self._start.epoch - self._first_epoch
-            if self._resuming and passes > 0:
-                if self._steps_per_epoch:
-                    self._skip += passes * int(self._steps_per_epoch)
-                else:
-                    self._successor = Feeder(iterator).successor(passes, backends.is_legacy(self._keras))
-        return self._successor
+    def _pass_over(self, source: Any) -> None:
+        """Read, of batches that are divided among tasks, those of a step that was done before."""
+        for _ in range(self._at_once()):
+            batch = next(source)
+            if self._metrics_wait:
+                self._build(backends.local_part(batch))
 
     # --- what is seen of batches -------------------------------------------------------------------------------------
 
@@ -274,12 +278,26 @@ class Fitting:
         symbolic = getattr(self._model, "_symbolic_build", None)
         if symbolic is not None:
             symbolic(data_batch=batch)  # of Keras 3: the metrics too
-        elif not self._model.built:
-            self._model(self._features(batch), training=False)
+        else:
+            self._build_legacy(batch)
         self._load()
         if self._metrics_wait:
             self._metrics_wait = False
             self._session.trained.load_metrics(self._index)
+
+    def _build_legacy(self, batch: Any) -> None:
+        """The same with legacy Keras, which makes its metrics from what it first computes."""
+        model = self._model
+        features, labels, _ = self._keras.utils.unpack_x_y_sample_weight(batch)
+        containers = [getattr(model, name, None) for name in ("compiled_loss", "compiled_metrics")]
+        to_build = [each is not None and not each.built for each in containers]
+        if model.built and not any(to_build):
+            return
+        computed = model(features, training=False)
+        if to_build[0]:
+            containers[0].build(computed)
+        if to_build[1]:
+            containers[1].build(computed, labels)
 
     def _load(self) -> None:
         """Load the checkpoint into the model and its optimizer."""
@@ -290,7 +308,8 @@ class Fitting:
         if not model.built or optimizer is None:
             raise ResumeError("the model is not built: a resume needs its first batch, or model.build before fit")
         if not getattr(optimizer, "built", True) or backends.is_legacy(self._keras):
-            optimizer.build(model.trainable_variables)
+            build = getattr(optimizer, "build", None) or optimizer._create_all_weights  # of tf_keras.optimizers.legacy
+            build(model.trainable_variables)
         trained.load(self._index)
 
     def _callbacks(self, given: Any) -> Any:

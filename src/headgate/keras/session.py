@@ -33,6 +33,7 @@ class Start:
         epoch: The epoch, from 0 on.
         done: Batches of it that are done.
         resumes: Whether that is where a checkpoint was taken.
+        batches: Batches of an epoch, where Keras had counted them.
         logs: What Keras' last step before that returned.
         history: What Keras' epochs before that came to, by name.
     """
@@ -40,6 +41,7 @@ class Start:
     epoch: int = 0
     done: int = 0
     resumes: bool = False
+    batches: int | None = None
     logs: Mapping[str, float] | None = None
     history: Mapping[str, list[float]] | None = None
 
@@ -60,6 +62,7 @@ class Session:
         steps: Steps that were done, those before a resume included.
         profiling: Whether this is a short run to measure what the job costs.
         logs: What Keras' last step returned.
+        batches: Batches of an epoch, where Keras has counted them.
         history: What Keras' epochs of the running `fit` came to.
     """
 
@@ -93,6 +96,7 @@ class Session:
         self._epoch: int | None = None
         self._epoch_random = random_states()
         self.logs: Mapping[str, Any] = {}
+        self.batches: int | None = None
         self.history: dict[str, list[float]] = {}
         self._noted: set[str] = set()
         atexit.register(self.close)
@@ -112,14 +116,15 @@ class Session:
     def begin(self) -> Start | None:
         """A training begins: where; None where it had ended before the checkpoint was taken."""
         self._phase += 1
-        self.history = {}
+        self.history, self.batches = {}, None
         resume = self._resume.place if self._resume else None
         if resume is None or resume["phase"] is None or self._phase > resume["phase"]:
             return Start()
         if self._phase < resume["phase"]:
             return None
         self.history = {name: list(values) for name, values in resume["history"].items()}
-        return Start(resume["epoch"], resume["position"] or 0, True, resume["logs"], self.history)
+        self.batches = resume.get("batches")
+        return Start(resume["epoch"], resume["position"] or 0, True, self.batches, resume["logs"], self.history)
 
     def begin_epoch(self, epoch: int, epochs: int | None, start: Start) -> None:
         """An epoch begins, of which `start` tells how much is done."""
@@ -275,7 +280,11 @@ class Session:
 
     def _save(self, why: str, epoch: int | None, done: int | None, inside: bool = False) -> None:
         self._progress.flush()
-        if self.profiling or not self.trained.models or not self._leads:
+        if self.profiling or not self.trained.models:
+            return
+        if not self._leads:
+            if done:
+                self.trained.metrics()  # TensorFlow adds up those of all workers as they are read
             return
         if epoch is None:
             self.note("the script neither uses headgate.keras.epochs nor fit: a resume starts its epochs again")
@@ -288,6 +297,7 @@ class Session:
             "phase": self._phase if epoch is not None else None,
             "epoch": epoch,
             "position": done,
+            "batches": self.batches,
             "logs": logs,
             "history": self.history,
         }

@@ -28,6 +28,12 @@ def variables(owner: Any) -> list[Any]:
     return list(found() if callable(found) else found)
 
 
+def rate(optimizer: Any) -> list[Any]:
+    """The learning rate of an optimizer, where that is a variable which is not one of `variables`: before Keras 3."""
+    found = getattr(optimizer, "learning_rate", None)
+    return [found] if hasattr(found, "assign") and all(v is not found for v in variables(optimizer)) else []
+
+
 def bytes_of(found: Iterable[Any]) -> int:
     """Bytes of these variables."""
     return sum(_elements(v.shape) * np.dtype(_numpy_type(v.dtype)).itemsize for v in found)
@@ -77,6 +83,8 @@ class Trained:
             if self._resume is not None and section not in self._loaded:
                 self._loaded.add(section)
                 assign(variables(owner), self._resume.of(section), section)
+                if owner is self.optimizers[index] and (saved := self._resume.of(f"rates/{index}")):
+                    assign(rate(owner), saved, f"rates/{index}")
 
     def load_metrics(self, index: int) -> None:
         """Load the state of the metrics of model `index`; those that are not made yet start anew."""
@@ -89,12 +97,16 @@ class Trained:
         """Everything that a checkpoint holds of them; with the metrics in the middle of an epoch."""
         found: dict[str, np.ndarray[Any, Any]] = {}
         for index, (model, optimizer) in enumerate(zip(self.models, self.optimizers)):
-            sections = [("models", variables(model)), ("optimizers", variables(optimizer))]
+            sections = [("models", variables(model)), ("optimizers", variables(optimizer)), ("rates", rate(optimizer))]
             if metrics:
                 sections.append(("metrics", self._metrics(model)))
             for section, owned in sections:
                 found.update((f"{section}/{index}/{j}", array_of(v)) for j, v in enumerate(owned))
         return found
+
+    def metrics(self) -> list[np.ndarray[Any, Any]]:
+        """The state of the metrics of all models, in the order in which `arrays` reads it."""
+        return [array_of(v) for model in self.models for v in self._metrics(model)]
 
     def bytes(self) -> int:
         """Bytes of the variables of all models."""

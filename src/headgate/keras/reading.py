@@ -1,0 +1,127 @@
+"""What a `fit` reads its batches from, brought to where it was in the `fit` that a checkpoint was taken of.
+
+Which batches an epoch gets hangs on the iterators that Keras made in the epochs before, for each takes its seeds when
+it is made, and on the batches that were read from one that goes on from epoch to epoch. So those epochs are gone
+through as Keras does, without a step, and without reading more than that takes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from headgate.keras import backends
+
+_READERS = {"tensorflow": "TFEpochIterator", "jax": "JAXEpochIterator", "torch": "TorchEpochIterator"}
+"""What Keras 3 reads its epochs through, by back end."""
+
+
+class Reading:
+    """What one `fit` reads its training data through.
+
+    Args:
+        keras: The model's Keras.
+        backend: What it computes with.
+        first: The epoch that the script has its `fit` begin with.
+        epoch: The one that it begins with now.
+        batches: Batches of an epoch, as the checkpoint has it; None: it does not say.
+    """
+
+    def __init__(self, keras: Any, backend: str, first: int, epoch: int, batches: int | None) -> None:
+        self._legacy = backends.is_legacy(keras)
+        self._backend = backend
+        self._epoch = epoch
+        self._passes = max(epoch - first, 0)
+        self._batches = batches
+        self._source: Any = None
+        self._owner: Any
+        if self._legacy:
+            self._owner = getattr(sys.modules.get(keras.Model.__module__), "data_adapter", None)
+            self._name = "get_data_handler"
+        else:
+            self._owner = sys.modules.get(f"keras.src.backend.{backend}.trainer")
+            self._name = _READERS[backend]
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether `fit` is to begin with its first epoch all the same: those before are left out in here."""
+        return self._legacy and self.is_known
+
+    @property
+    def is_known(self) -> bool:
+        """Whether this is a Keras whose ways of reading are known."""
+        return hasattr(self._owner, self._name)
+
+    @property
+    def batches(self) -> int | None:
+        """Batches of an epoch, as far as Keras knows by now."""
+        return getattr(self._source, "_num_batches", None)
+
+    @contextlib.contextmanager
+    def caught(self) -> Iterator[None]:
+        """While `fit` runs in here: the first that it makes to read through is the one."""
+        if not self.is_known:
+            yield
+            return
+        owner, name = self._owner, self._name
+        make = getattr(owner, name)
+
+        def making(*args: Any, **kwargs: Any) -> Any:
+            setattr(owner, name, make)
+            self._source = make(*args, **kwargs)
+            if self._legacy:
+                self._leave_out()
+            return self._source
+
+        setattr(owner, name, making)
+        try:
+            yield
+        finally:
+            setattr(owner, name, make)
+
+    def catch_up(self) -> None:
+        """The first epoch begins: with Keras 3, go through those before it."""
+        if self._source is None or self._legacy:
+            return
+        source, goes_on = self._source, bool(self._source.steps_per_epoch)
+        # Of an unknown length Keras makes one iterator an epoch, and reads it to its end each time.
+        unknown = self._backend == "tensorflow" and not goes_on and source._num_batches is None
+        for _ in range(self._passes):
+            if unknown:
+                iter(source._distributed_dataset)
+                source._num_batches = self._batches
+            elif self._backend == "tensorflow":
+                for begin, end, found in source:
+                    if goes_on:
+                        _read(found, end - begin + 1)
+            elif goes_on or type(source.data_adapter).__name__ == "TFDatasetAdapter":
+                # What is shuffled by the generators of Python, NumPy or torch follows their states.
+                for begin, end, found in source:
+                    if self._backend == "jax":
+                        _read(found, end - begin + 1 if goes_on else 1)
+                    if not goes_on:  # its iterator is made by the first batch
+                        break
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _leave_out(self) -> None:
+        """Of legacy Keras: have the handler go through its epochs from the first on, and hand out those from `epoch`
+        on."""
+        handler, epochs = self._source, self._source.enumerate_epochs
+
+        def enumerating() -> Iterator[tuple[int, Any]]:
+            for epoch, iterator in epochs():
+                if epoch >= self._epoch:
+                    yield epoch, iterator
+                elif not handler._adapter.should_recreate_iterator():
+                    _read(iterator, handler.inferred_steps or 0)
+
+        handler.enumerate_epochs = enumerating
+
+
+def _read(iterator: Any, count: int) -> None:
+    """Read so many batches, or those that there are."""
+    next(islice(iterator, count, count), None)
