@@ -228,6 +228,14 @@ def test_a_node_computes_sends_and_serves_on_the_same_cores() -> None:
     assert asked <= step <= 1.02 * asked
 
 
+def test_gpus_send_around_a_ring_by_themselves_unless_a_core_is_among_them() -> None:
+    where = cluster(nodes("gpu", 2, gpus=gpus("v100")), nodes("core", 1))
+    timed = profile(fits=(*profile().fits, TimeFit("v100", 1, 0.01, 0.002, 0.02)))
+    alone, mixed = parts(ring("gpu0", "gpu1"), where, timed), parts(ring("gpu0", "core0"), where, timed)
+    assert not {"handling", "collective"} & alone.keys()
+    assert {"handling", "collective"} <= mixed.keys()
+
+
 def test_on_a_part_of_a_core_nothing_goes_out_while_it_computes() -> None:
     large = profile(dense_bytes=100_000_000)
     for cores in (0.5, 1.0):

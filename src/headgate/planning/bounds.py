@@ -6,8 +6,8 @@ import numpy as np
 
 from headgate.planning import physics
 from headgate.planning.patterns import Mode
-from headgate.planning.spaces import Flags, Space
-from headgate.planning.traits import Floats
+from headgate.planning.spaces import Space
+from headgate.planning.traits import Flags, Floats
 
 
 def bound(space: Space) -> float:
@@ -63,6 +63,9 @@ class _Bound:
         nodes = np.maximum(np.ceil(workers / largest), 2)
         ring = p["ring"] * self._dense * 2 * (workers - 1) / workers * level
         ring = ring + p["ring_worker"] * (workers - 2) + p["ring_node"] * (nodes - 2)
+        if not self._space.has_gpus:
+            handled = p["handling"] * self._dense * self._space.costs.known.plain * 2 * (workers - 1) / workers
+            ring = np.maximum(ring + p["collective"] * (workers - 1), handled)
         crossing = p["to_servers"] * self._dense * np.maximum(2 * (workers - largest) / all_rates, level)
         return self._samples(workers, fixed, rates, ring, crossing)
 

@@ -52,13 +52,14 @@ _MEANING = {
     "beta": "compute of its samples, and reading them",
     "straggling": "waiting for the slowest of several like it",
     "ring": "gradients once around a ring, through the slowest NIC of it",
-    "ring_worker": "rounds of the ring, for each worker past the first",
+    "ring_worker": "rounds of the ring, for each worker past the second",
     "ring_node": "rounds of the ring, for each node past the second",
     "inside": "gradients from worker to worker inside a node",
     "inside_worker": "rounds inside a node, for each worker past the second",
     "to_servers": "gradients and parameters each way through the busiest NIC of a node with servers",
     "to_workers": "the same of a node without servers",
     "handling": "a worker's cores send and take them",
+    "collective": "a worker's cores take part in them, for each other worker",
     "exchange": "a worker's cores begin and end the exchange, and it waits for the way there and back",
     "update": "the busiest server takes them, adds them up and sends them",
     "worker": "messages of each worker",
@@ -173,9 +174,6 @@ class Costs:
         trips = [trip for kind in self.kinds if (trip := kind.node.round_trip_seconds)]
         trip, unsure_turn = (max(trips), 0.7) if trips else (_ROUND, 1.0)
         turn = _ROUND / 2 + trip  # on a core as well as on the wire
-        collective = turn * buckets
-        if not all(each.gpu for each in self.compute):
-            collective += _COLLECTIVE + _COLLECTIVE_TABLE * tables
         copies = [rate for kind in self.kinds if (rate := kind.node.core_copy_bytes_per_second)]
         memory_pace = min(copies) / _COPY if copies else 1.0
         grown, forward = devices.power(self.profile), self.profile.flops_per_sample_forward
@@ -186,7 +184,7 @@ class Costs:
             "alpha": (self._alpha, measured, self.compute[0].how),
             "beta": (self._beta, measured, self.compute[0].how),
             "ring": (wire, unsure, f"2(w-1)/w times {through}"),
-            "ring_worker": (collective, unsure_turn, f"{rounds}, and what cores were timed to take"),
+            "ring_worker": (turn * buckets, unsure_turn, rounds),
             "ring_node": (turn / 4 * buckets, unsure_turn, rounds),
             "inside": (
                 size / (_INSIDE * memory_pace),
@@ -197,6 +195,7 @@ class Costs:
             "to_servers": (wire, unsure, f"copies that cross the NIC, times {through}"),
             "to_workers": (wire, unsure, f"copies that cross the NIC, times {through}"),
             "handling": (handling * size, 0.5, f"timed of data {secret}, over the worker's cores"),
+            "collective": (_COLLECTIVE + _COLLECTIVE_TABLE * tables, 0.7, "timed, over the worker's cores"),
             "update": (update * size, 0.5, f"timed of data {secret}, over the server's cores"),
             "exchange": (_EXCHANGE + _EXCHANGE_TABLE * tables + trip * (1 + tables), 0.5, f"timed, and {rounds}"),
             "worker": (_ANSWER + _ANSWER_TABLE * tables, 0.7, "timed, over the server's cores"),

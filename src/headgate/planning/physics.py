@@ -20,13 +20,14 @@ TERMS: Mapping[str, tuple[float, float]] = {
     "alpha": (0.3, 1.2),  # compute that does not depend on the batch
     "beta": (0.5, 1.2),  # compute of a typical batch
     "ring": (0.3, 1.5),  # the model once through a NIC, all-reduce
-    "ring_worker": (0.01, 1.5),  # each worker of an all-reduce past the first, across nodes
+    "ring_worker": (0.01, 1.5),  # each worker of an all-reduce past the second, across nodes
     "ring_node": (0.02, 1.5),  # each node past the second
     "inside": (0.05, 1.5),  # the model once from worker to worker inside a node
     "inside_worker": (0.005, 1.5),  # each worker past the second, inside a node
     "to_servers": (0.15, 1.5),  # the model once through the NIC of a server
     "to_workers": (0.05, 1.5),  # the model once through the NIC of a worker
     "handling": (1e-4, 0.5),  # a worker of one core sends the model and takes it
+    "collective": (1e-4, 0.5),  # a worker of one core in an all-reduce, for each other worker
     "update": (0.02, 1.5),  # a server of one core applies the whole model once
     "exchange": (1e-4, 0.5),  # a worker of one core beside parameter servers, whatever it sends
     "worker": (0.002, 1.5),  # each worker, for a server of one core
@@ -51,7 +52,7 @@ OF: Mapping[str, str] = {
     "beta": "compute",
     "straggling": "compute",
     **dict.fromkeys(("ring", "ring_worker", "ring_node", "inside", "inside_worker"), "network"),
-    **dict.fromkeys(("to_servers", "to_workers", "handling"), "network"),
+    **dict.fromkeys(("to_servers", "to_workers", "handling", "collective"), "network"),
     "update": "server",
     **dict.fromkeys(("exchange", "worker", "server"), "tasks"),
 }
@@ -117,18 +118,21 @@ def seconds(parameters: Floats, of: Traits) -> Step:
     has_servers = of.servers > 0
     left_out = np.log(of.waited_for) - np.log(of.workers - of.waited_for + 1)
     pace = np.where(there, np.minimum(of.cores, 1.0), 1.0).min(1)
+    past_two = np.maximum(of.workers - 2, 0)
+    on_cores = (of.hosts * there).max(1)
     terms = {
         "alpha": fixed[rows, at],
         "beta": grown[rows, at],
         "straggling": slowest * p["straggling"] * np.maximum(left_out, 0.0),
         "ring": p["ring"] * of.ring,
-        "ring_worker": (of.ring > 0) * p["ring_worker"] * (of.workers - 1) / pace,
+        "ring_worker": (of.ring > 0) * p["ring_worker"] * past_two,
         "ring_node": (of.ring > 0) * p["ring_node"] * np.maximum(of.nodes - 2, 0),
         "inside": p["inside"] * of.inside,
-        "inside_worker": (of.inside > 0) * p["inside_worker"] * np.maximum(of.workers - 2, 0),
+        "inside_worker": (of.inside > 0) * p["inside_worker"] * past_two,
         "to_servers": p["to_servers"] * of.to_servers,
         "to_workers": p["to_workers"] * of.to_workers,
         "handling": p["handling"] * of.handled / pace,
+        "collective": (of.servers == 0) * on_cores * p["collective"] * (of.workers - 1) / pace,
         "update": has_servers * p["update"] * of.applied * of.workers / np.maximum(of.servers, 1) / of.server_cores,
         "exchange": has_servers * p["exchange"] / pace,
         "worker": has_servers * p["worker"] * of.workers / np.minimum(of.server_cores, 1.0),
@@ -175,7 +179,8 @@ def _synchronous(
     a core, whose tasks all pause together: what its cores do and what goes through NICs then adds up.
     """
     waiting = slowest + terms["straggling"]
-    ring = sum((terms[name] for name in ("ring", "ring_worker", "ring_node", "inside", "inside_worker")), 0.0 * slowest)
+    around = ("ring", "ring_worker", "ring_node", "inside", "inside_worker", "collective")
+    ring = sum((terms[name] for name in around), 0.0 * slowest)
     at_once = 1 + p["streaming"]
     nics = _norm(at_once, ring, terms["to_servers"], terms["to_workers"], terms["handling"])
     moving = _norm(at_once, nics, terms["update"])

@@ -147,12 +147,16 @@ class Looked:
         """Better the best layouts by moving some nodes from one pattern to another, until no move helps."""
         facts, rows = np.concatenate(self._facts), np.concatenate(self._rows)
         order = np.argsort(-facts[:, 0], kind="stable")
-        beams: dict[bytes, tuple[Indices, int, float]] = {}
+        beams: list[tuple[Indices, int, float]] = []
+        layouts, in_modes = set[bytes](), set[int]()
         for i in order:
-            if len(beams) == _BEAM:
-                break
-            beams.setdefault(rows[i].tobytes(), (rows[i], int(facts[i, 3]), float(facts[i, 0])))
-        for row, mode, throughput in beams.values():
+            mode, layout = int(facts[i, 3]), rows[i].tobytes()
+            # The best of another mode may be bettered past those that are the best now.
+            if mode not in in_modes or (len(layouts) < _BEAM and layout not in layouts):
+                beams.append((rows[i], mode, float(facts[i, 0])))
+                layouts.add(layout)
+                in_modes.add(mode)
+        for row, mode, throughput in beams:
             for _ in range(_ROUNDS):
                 around, values = self._look(_moves(self.space, row), mode)
                 if not len(around) or values[0] <= throughput * (1 + _SAME):

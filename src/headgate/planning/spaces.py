@@ -12,17 +12,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headgate.planning import physics
 from headgate.planning.cost import Costs
 from headgate.planning.kinds import name_of
 from headgate.planning.memory import most_gpu_bytes
 from headgate.planning.patterns import JOINS, SERVES, Mode, modes, patterns
-from headgate.planning.traits import Device, Floats, Indices, Traits, server_cores
+from headgate.planning.traits import Device, Flags, Floats, Indices, Traits, server_cores
 from headgate.plans import Plan, Strategy
-
-Flags = NDArray[np.bool_]
 
 _BISECTIONS = 26
 
@@ -68,6 +65,7 @@ class Space:
         self.servers = np.array([pattern.servers for pattern in self.patterns], np.intp)
         found = [costs.known.devices.get(kind.node.name, Device()) for kind in kinds]
         self._gpu = np.array([device.gpu for device in found], bool)
+        self.has_gpus = bool(self._gpu.any())
         own = [kind.node.cores / max(p.workers, 1) for kind, p in zip(kinds, self.patterns)]
         self.cores_alone = np.where(self._gpu, 1.0, np.array(own))
         self.overhead = np.array([device.overhead for device in found])
@@ -201,7 +199,7 @@ class Space:
             to_servers=np.where(serves, load, 0.0).max(1) * pushed,
             to_workers=np.where(serves, 0.0, load).max(1) * pushed,
             pushed=pushed,
-            handled=known.handled(sparse, workers, servers, nodes),
+            handled=known.handled(sparse, workers, servers, nodes, (rows * works * ~self._gpu).max(1) > 0),
             applied=known.dense + sparse * known.rows[1],
             server_cores=self._server_cores(there & serves, stated),
             late=np.where(servers > 0, known.late[1], known.late[0]),

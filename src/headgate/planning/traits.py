@@ -16,6 +16,7 @@ from headgate.plans import Plan
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
+Flags = NDArray[np.bool_]
 
 _SERVER_CORES = 2.0  # a server has one thread for the network and one that adds up
 
@@ -76,7 +77,7 @@ class Known:
         """Part of the model whose gradient is sparse that batches touch."""
         return np.asarray(np.minimum(self.sparse_sample * batch, self.sparse_most))
 
-    def handled(self, sparse: Floats, workers: Floats, servers: Floats, nodes: Floats) -> Floats:
+    def handled(self, sparse: Floats, workers: Floats, servers: Floats, nodes: Floats, on_cores: Flags) -> Floats:
         """Copies of the model that a worker's cores send and take, each way; of rows those that cost as much.
 
         Args:
@@ -84,9 +85,10 @@ class Known:
             workers: Of each plan.
             servers: The same.
             nodes: Those with workers.
+            on_cores: Whether cores compute; GPUs send around a ring by themselves.
         """
         served, around = self.dense + sparse * self.rows[0], self.dense + sparse * self.rows[0] * workers / 2
-        return np.asarray(np.where(servers > 0, served, ring_copies(workers, nodes) * around * self.plain))
+        return np.asarray(np.where(servers > 0, served, on_cores * ring_copies(workers, nodes) * around * self.plain))
 
 
 NOTHING = Known()
@@ -219,7 +221,7 @@ def traits(space: Sequence[Plan], cluster: Cluster | None, batch: float, known: 
         to_servers=to_servers * pushed,
         to_workers=to_workers * pushed,
         pushed=pushed,
-        handled=known.handled(sparse, workers, servers, on_nodes),
+        handled=known.handled(sparse, workers, servers, on_nodes, (hosts * counts).max(1) > 0),
         applied=known.dense + sparse * known.rows[1],
         server_cores=server_cores,
         late=np.where(servers > 0, known.late[1], known.late[0]),
