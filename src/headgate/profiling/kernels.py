@@ -127,6 +127,10 @@ def _measured(program: str, variables: dict[str, str]) -> dict[str, Any]:
     except subprocess.CalledProcessError as error:
         last = (error.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise HeadgateError(f"the kernels could not be run: {last}") from None
+    except subprocess.TimeoutExpired:
+        raise HeadgateError(
+            f"the kernels took longer than {_PATIENCE_SECONDS:g} s; measure while less else runs"
+        ) from None
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise HeadgateError(f"the kernels could not be run: {error}") from error
 
