@@ -11,7 +11,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -33,8 +33,11 @@ WARM_STEPS, WARM_SECONDS = 3, 0.8
 LEAST_STEPS = 6
 PATIENCE_SECONDS = 60.0
 """Longest that a plan may take until it is warm."""
-_LOOK_SECONDS = 0.05
+LOOK_SECONDS = 0.05
 _LONGEST = 2.0  # times the seconds asked for, where steps are long
+
+Measure = Callable[[Plan, str], float]
+"""Samples a second of a plan of a script; raises a `RuntimeError` that says why where it did not run."""
 
 
 class Boxes:
@@ -131,16 +134,16 @@ def measure(plan: Plan, script: str, seconds: float, boxes: Boxes) -> float:
         with gang:
             gang.start()
             begun = time.monotonic()
-            while (found := _throughput(_job.steps(folder), plan.workers, seconds)) is None:
+            while (found := throughput(_job.steps(folder), plan.workers, seconds)) is None:
                 if why := gang.ended():
                     raise RuntimeError(why)
                 if time.monotonic() - begun > PATIENCE_SECONDS + _LONGEST * seconds:
                     raise RuntimeError(f"it made too few steps in {PATIENCE_SECONDS + _LONGEST * seconds:g} s")
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(LOOK_SECONDS)
             return found
 
 
-def _throughput(steps: Sequence[_job.Step], workers: int, seconds: float) -> float | None:
+def throughput(steps: Sequence[_job.Step], workers: int, seconds: float) -> float | None:
     """Samples a second from the first warm step on; None as long as there are too few steps to tell."""
     of_step: dict[int, list[_job.Step]] = {}
     for step in steps:

@@ -5,14 +5,15 @@ Batches can be divided by 1 to 6, for those baselines that know equal parts only
 
 from __future__ import annotations
 
-LAB = """
+NAME = "planner-lab"
+LAB = f"""
 lab: true
-name: planner-lab
+name: {NAME}
 oversubscribe: true
 nodes:
-  - {kind: large, count: 2, address: 10.77.46.1, cores: 0.5, memory: 4GiB, nic: 1Gbit}
-  - {kind: fast-nic, count: 2, address: 10.77.46.11, cores: 0.2, memory: 2GiB, nic: 1Gbit}
-  - {kind: slow-nic, count: 2, address: 10.77.46.21, cores: 0.2, memory: 2GiB, nic: 200Mbit}
+  - {{kind: large, count: 2, address: 10.77.46.1, cores: 0.5, memory: 4GiB, nic: 1Gbit}}
+  - {{kind: fast-nic, count: 2, address: 10.77.46.11, cores: 0.2, memory: 2GiB, nic: 1Gbit}}
+  - {{kind: slow-nic, count: 2, address: 10.77.46.21, cores: 0.2, memory: 2GiB, nic: 200Mbit}}
 """
 """The nodes of examples/lab-mixed.yaml, at other addresses: 1.8 cores in all."""
 

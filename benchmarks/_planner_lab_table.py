@@ -102,13 +102,16 @@ class Table:
         return [self._grid[each] for each in OPTIMUS_TRIES]
 
     def baselines(self) -> dict[str, Plan]:
-        """What others would choose. Optimus's needs its measurements."""
-        measured = {plan: row.runs[0] for plan in self.tried() if (row := self.row(plan)).runs}
+        """What others would choose. Optimus's needs most of its measurements."""
+        rows = {row.plan: row for row in (*self.space, *self.others)}
+        measured = {plan: rows[plan].runs[0] for plan in self.tried() if plan in rows and rows[plan].runs}
         found = {
             "manual": baselines.manual(self.cluster, self.batch),
             "all-reduce": baselines.all_reduce(self.cluster, self.batch),
         }
-        return found | ({"Optimus": baselines.optimus(list(self._grid.values()), measured)} if measured else {})
+        if len(measured) <= len(OPTIMUS_TRIES) // 2:
+            return found
+        return found | {"Optimus": baselines.optimus(list(self._grid.values()), measured)}
 
     @property
     def _grid(self) -> dict[tuple[int, int], Plan]:

@@ -15,6 +15,8 @@ import _frame
 import _job
 import psutil
 
+from headgate.lab import nodes
+
 
 class Raylets:
     """Raylets that belong together, by name; the first is the head.
@@ -64,6 +66,11 @@ class Raylets:
         except TimeoutError as error:
             raise TimeoutError(f"{error}; it said:\n{said.read_text()}") from None
 
+    def start_in_lab(self, lab: str, name: str, cores: int) -> None:
+        """Start one on a node of a lab that is up."""
+        within = (sys.executable, "-m", "headgate", "lab", "exec", f"{lab}/{name}", "--")
+        self.start(name, cores, host=nodes(lab).node(name).address, within=within)
+
     def running(self) -> frozenset[str]:
         """Names of those that were started and not killed."""
         return frozenset(self._started)
@@ -87,6 +94,18 @@ class Raylets:
         for raylet in self._started.values():
             raylet.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class OnHead(_job.Bench):
+    """A bench whose hub is on the node of Ray's head: there it finds a raylet."""
+
+    head = ""
+    """LAB/NODE."""
+
+    def headgate(self, *words: str) -> str:
+        if words[0] not in ("run", "calibrate", "profile"):
+            return super().headgate(*words)
+        return super().headgate("lab", "exec", self.head, "--", sys.executable, "-m", "headgate", *words)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """How good the plans are that Headgate chooses, on a lab of six nodes of three kinds: against all the others, measured.
 
     python benchmarks/planner_lab.py [--models cnn,mlp,recommender,transformer] [--plans 40] [--seconds 1.5]
-                                     [--repetitions 5] [--json RESULT.json] [--replay RESULT.json]
+                                     [--repetitions 5] [--engine ray] [--json RESULT.json] [--replay RESULT.json]
 
 For each of four models: its profile and the nodes' rates are taken as a user would, by `headgate profile` and
 `headgate calibrate`. Then plans are measured that `planning.candidates` names: a quarter are those predicted best, the
@@ -15,6 +15,11 @@ median of the latter. One that fails is tried once more.
 Tasks run on the nodes' cores, through their NICs, in boxes, as in a run; they are forked from a process that has
 imported PyTorch. Needs root, for the lab, and a machine of two cores that does nothing else; about half an hour.
 `--json` is written after each model. `--replay` measures nothing: it evaluates such a file once more.
+
+With `--engine ray` there is a raylet on each node, the nodes are as `headgate calibrate --engine ray` measured them,
+and every plan is a run, `headgate run --plan FILE --engine ray`: half a minute each, most of it imports of PyTorch on
+a part of a core. That is for few plans of one model, such as `--models mlp --plans 8 --repetitions 1`; Optimus, which
+needs eight measurements of its own, is left out.
 """
 
 from __future__ import annotations
@@ -25,7 +30,8 @@ import signal
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -33,12 +39,12 @@ import _frame
 import _job
 import _planner_lab_table as tables
 import numpy as np
-from _planner_lab_measuring import Boxes, measure
-from _planner_lab_models import LAB, SCRIPTS
+from _planner_lab_measuring import Boxes, Measure, measure
+from _planner_lab_models import LAB, NAME, SCRIPTS
 from _planner_lab_table import Judged, Row, Table
 
 from headgate import lab
-from headgate.cluster import Cluster
+from headgate.cluster import Cluster, Node
 from headgate.isolation.process import ProcessIsolation
 from headgate.jobs import Job, Limits
 from headgate.planning import candidates
@@ -47,7 +53,6 @@ from headgate.profiles import Profile
 from headgate.profiling import calibration, store
 from headgate.telemetry import machine
 
-NAME = "planner-lab"
 BEST = 0.25
 """Part of the space that is those which are predicted best."""
 
@@ -79,19 +84,18 @@ def space(cluster: Cluster, profile: Profile, count: int) -> list[Plan]:
 
 
 class Bench:
-    """A lab that is up, and what of it is known.
+    """Nodes that are there, and how plans are measured on them.
 
     Args:
-        made: With the lab.
-        boxes: On its nodes.
-        seconds: How long a plan is measured.
+        made: Where commands are typed.
+        nodes: As they were measured.
+        measure: What measures a plan.
+        optimus: Whether that has its measurements.
     """
 
-    def __init__(self, made: _job.Bench, boxes: Boxes, seconds: float) -> None:
-        self._made, self._boxes, self._seconds = made, boxes, seconds
+    def __init__(self, made: _job.Bench, nodes: tuple[Node, ...], measure: Measure, optimus: bool) -> None:
+        self._made, self._nodes, self._take, self._optimus = made, nodes, measure, optimus
         self._here = machine.detect(made.home / "node.json")
-        known = calibration.calibrated(NAME, lab.nodes(NAME), self._here, made.home)
-        self._nodes = tuple(replace(node, place=None) for node in known.nodes)
 
     def table(self, model: str, plans: int, repetitions: int) -> Table:
         """Measure a model."""
@@ -100,7 +104,7 @@ class Bench:
         profile = store.parse(json.loads(self._made.headgate("profile", script.name, "--json")))
         listed = space(Cluster(self._nodes), profile, plans)
         table = Table(model, profile, self._here, self._nodes, [Row(plan) for plan in listed])
-        self._measure(table, [*table.space, *map(table.row, table.tried())], "")
+        self._measure(table, [*table.space, *map(table.row, table.tried() if self._optimus else ())], "")
         if not (leading := table.leading()):
             return table
         chosen = [planner.best().plan for planner in table.planners().values()]
@@ -123,12 +127,37 @@ class Bench:
     def _run(self, model: str, row: Row) -> str:
         """Measure a plan; what it brought in words, empty where it failed."""
         try:
-            row.runs.append(measure(row.plan, SCRIPTS[model], self._seconds, self._boxes))
+            row.runs.append(self._take(row.plan, SCRIPTS[model]))
         except RuntimeError as error:
             row.failed = str(error)
             return ""
         row.failed = ""
         return f"{row.runs[-1]:.0f} samples/s"
+
+
+@contextmanager
+def on_lab(seconds: float) -> Iterator[Bench]:
+    """Tasks are forked into the nodes of a lab."""
+    with _job.bench(LAB) as made:
+        os.environ["HEADGATE_HOME"] = str(made.home)  # where what is asked in this process looks for the lab
+        made.headgate("calibrate", "--cluster", "bench.yaml", "--json")
+        here = machine.detect(made.home / "node.json")
+        known = calibration.calibrated(NAME, lab.nodes(NAME), here, made.home)
+        nodes = tuple(replace(node, place=None) for node in known.nodes)
+        with Boxes(lab.nodes(NAME), ProcessIsolation(f"bench-{os.getpid()}")) as boxes:
+            yield Bench(made, nodes, lambda plan, script: measure(plan, script, seconds, boxes), optimus=True)
+
+
+@contextmanager
+def on_ray(seconds: float) -> Iterator[Bench]:
+    """Plans are runs on a Ray cluster of the lab's nodes."""
+    import _planner_lab_ray
+
+    with _planner_lab_ray.cluster(seconds) as (made, nodes, take):
+        yield Bench(made, nodes, take, optimus=False)
+
+
+ENGINES = {"local": on_lab, "ray": on_ray}
 
 
 def judged(found: Sequence[Table]) -> list[Judged]:
@@ -141,6 +170,13 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(SCRIPTS), help=f"by comma (default: {','.join(SCRIPTS)})")
     parser.add_argument("--plans", type=int, default=40, help="plans of a model's space (default: 40)")
     parser.add_argument("--seconds", type=float, default=1.5, help="of each measurement (default: 1.5)")
+    parser.add_argument(
+        "--engine",
+        choices=ENGINES,
+        default="local",
+        help="ray: on a Ray cluster of the same nodes, each plan a run of its own instead of forked tasks; that takes "
+        "half a minute, so give few --plans; without Optimus",
+    )
     parser.add_argument("--replay", type=Path, metavar="FILE", help="evaluate what an earlier --json holds")
     given = parser.parse_args()
     if given.replay is not None:
@@ -153,19 +189,15 @@ def main() -> None:
     models = given.models.split(",")
     if unknown := [model for model in models if model not in SCRIPTS]:
         parser.error(f"--models: found {', '.join(unknown)}; expected some of {', '.join(SCRIPTS)}")
-    _frame.heading(given.repetitions, "torch", "pyzmq")
+    _frame.heading(given.repetitions, "torch", "pyzmq", *(["ray"] if given.engine == "ray" else []))
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
     found, begun = [], time.monotonic()
-    with _job.bench(LAB) as made:
-        os.environ["HEADGATE_HOME"] = str(made.home)  # where what is asked in this process looks for the lab
-        made.headgate("calibrate", "--cluster", "bench.yaml", "--json")
-        with Boxes(lab.nodes(NAME), ProcessIsolation(f"bench-{os.getpid()}")) as boxes:
-            bench = Bench(made, boxes, given.seconds)
-            for model in models:
-                found.append(bench.table(model, given.plans, given.repetitions))
-                write(given.json, found)
-                print(f"{model}: done, {time.monotonic() - begun:.0f} s so far", file=sys.stderr)
+    with ENGINES[given.engine](given.seconds) as bench:
+        for model in models:
+            found.append(bench.table(model, given.plans, given.repetitions))
+            write(given.json, found)
+            print(f"{model}: done, {time.monotonic() - begun:.0f} s so far", file=sys.stderr)
     finish(found, given.json)
 
 

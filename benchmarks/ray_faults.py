@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import signal
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -46,13 +45,8 @@ PLANS = {
 AGENT = "ray::HeadgateAgent"
 
 
-class OnRay(_job.Bench):
-    """A bench whose hub is on the node of Ray's head."""
-
-    def headgate(self, *words: str) -> str:
-        if words[0] != "run":
-            return super().headgate(*words)
-        return super().headgate("lab", "exec", f"bench/{HEAD}", "--", sys.executable, "-m", "headgate", *words)
+class OnRay(_ray.OnHead):
+    head = f"bench/{HEAD}"
 
 
 class Stillness(Training):
@@ -105,9 +99,7 @@ def kill_agent(ray: _ray.Raylets, node: str) -> None:
 def start(ray: _ray.Raylets, *nodes: str) -> None:
     """Start the raylets of nodes of the lab."""
     for name in nodes:
-        within = (sys.executable, "-m", "headgate", "lab", "exec", f"bench/{name}", "--")
-        address = lab.nodes("bench").node(name).address
-        ray.start(name, 0 if name == HEAD else CORES, host=address, within=within)
+        ray.start_in_lab("bench", name, 0 if name == HEAD else CORES)
 
 
 @contextmanager
