@@ -14,6 +14,7 @@ from headgate.errors import UsageError
 from headgate.planning import seeds
 from headgate.planning.bounds import bound
 from headgate.planning.cost import Costs
+from headgate.planning.kinds import kinds
 from headgate.planning.search import search
 from headgate.planning.spaces import Space
 from headgate.plans import Plan, Prediction
@@ -195,3 +196,9 @@ def test_thousands_of_nodes_cost_by_their_kinds() -> None:
     assert found.costed < 50_000
     assert found.best.plan.workers > 100
     assert found.gap < 0.5
+
+
+def test_machines_that_report_a_little_more_memory_are_of_one_kind() -> None:
+    [found] = kinds([*nodes("a", 2, memory_bytes=16 * GIB + GIB // 10), *nodes("a", 1, memory_bytes=16 * GIB)])
+    assert (len(found.names), found.node.memory_bytes) == (3, 16 * GIB)
+    assert len(kinds([*nodes("a", 1), *nodes("a", 1, memory_bytes=8 * GIB)])) == 2

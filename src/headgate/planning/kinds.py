@@ -14,7 +14,7 @@ class Kind:
 
     Args:
         name: By which kinds of one speed are known.
-        node: One of them.
+        node: That of them with the least memory.
         names: Those of its nodes, in the order of the cluster.
     """
 
@@ -44,8 +44,12 @@ def kinds(nodes: Sequence[Node], used: Collection[str] = ()) -> tuple[Kind, ...]
     found: dict[object, list[Node]] = {}
     for node in nodes:
         gpus = tuple((gpu.name, gpu.memory_bytes) for gpu in node.gpus)
-        key = (node.kind, node.cores, node.memory_bytes, node.core_gflops, node.nic_bytes_per_second, gpus)
+        memory = f"{node.memory_bytes:.1e}"  # machines that are alike report a little less or more of it
+        key = (node.kind, node.cores, memory, node.core_gflops, node.nic_bytes_per_second, gpus)
         core = (node.cpu_model, node.core_convolution_gflops, node.core_copy_bytes_per_second)
         if node.name not in used:
             found.setdefault((*key, *core), []).append(node)
-    return tuple(Kind(name_of(alike[0]), alike[0], tuple(node.name for node in alike)) for alike in found.values())
+    return tuple(
+        Kind(name_of(alike[0]), min(alike, key=lambda node: node.memory_bytes), tuple(node.name for node in alike))
+        for alike in found.values()
+    )
