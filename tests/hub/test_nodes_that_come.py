@@ -29,7 +29,7 @@ def node(name: str, cores: float = 2.0) -> Node:
 
 def plan(*workers: str, servers: tuple[str, ...] = (), **fields: Any) -> Plan:
     strategy: Any = "ps" if servers else "allreduce" if len(workers) > 1 else "single"
-    names = {"worker_nodes": workers, "server_nodes": servers, "servers": len(servers)}
+    names: dict[str, Any] = {"worker_nodes": workers, "server_nodes": servers, "servers": len(servers)}
     return Plan(strategy=strategy, workers=len(workers), batch_per_worker=None, **names, **fields)
 
 

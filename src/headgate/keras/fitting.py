@@ -289,7 +289,7 @@ class Fitting:
         """The same with legacy Keras, which makes its metrics from what it first computes."""
         model = self._model
         features, labels, _ = self._keras.utils.unpack_x_y_sample_weight(batch)
-        containers = [getattr(model, name, None) for name in ("compiled_loss", "compiled_metrics")]
+        containers: list[Any] = [getattr(model, name, None) for name in ("compiled_loss", "compiled_metrics")]
         to_build = [each is not None and not each.built for each in containers]
         if model.built and not any(to_build):
             return
