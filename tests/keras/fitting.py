@@ -27,10 +27,10 @@ class AwaitOrder(keras.callbacks.Callback):  # type: ignore[misc]
     def __init__(self, step: int) -> None:
         super().__init__()
         self.step = step
-        self.steps = 0
+        self.done = 0
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if self.steps == self.step and hg._session is not None:
+        if self.done == self.step and hg._session is not None:
             channel = hg._session._channel
             channel.send({"type": "waiting"})
             deadline = time.monotonic() + 60
@@ -38,7 +38,9 @@ class AwaitOrder(keras.callbacks.Callback):  # type: ignore[misc]
                 if time.monotonic() > deadline:
                     raise TimeoutError("no order came")
                 time.sleep(0.001)
-        self.steps += 1
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.done += 1  # of data of unknown length a batch more begins, and does not come
 
 
 def network() -> Any:

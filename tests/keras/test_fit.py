@@ -29,7 +29,8 @@ def test_what_plain_python_comes_to_is_trained_told_and_measured(backend: str, s
     assert spans and all({"input", "compute"} <= {span["name"] for span in message["spans"]} for message in spans)
     profile = told.of("profile")[0]["profile"]
     assert profile["parameters_dense"] == 5 * 12 + 12 + 24 + 12 * 3 + 3
-    assert profile["layers"] == {"Dense": 2, "BatchNormalization": 1, "Dropout": 1}
+    dropout = {} if backend == "tf_keras" else {"Dropout": 1}
+    assert profile["layers"] == {"Dense": 2, "BatchNormalization": 1, **dropout}
     assert profile["flops_per_sample_forward"] >= 2 * (5 * 12 + 12 * 3), profile["notes"]
     assert profile["flops_per_sample"] > 1.5 * profile["flops_per_sample_forward"]
     assert profile["dataset"]["samples"] == 70 and profile["dataset"]["bytes_per_sample"] in (24, 28)
