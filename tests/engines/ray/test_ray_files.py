@@ -91,12 +91,14 @@ def test_checkpoints_come_back_before_they_are_told_of_and_go_there_to_resume(re
     assert remote.ended(task).ok
     assert remote.told.lines(task) == ["resumed from 5000000 bytes", "state of 5000000 bytes"]
     # A server that is started on another node finds there what was brought of its last one.
-    for content in ("of before", "of lately"):
+    contents = ["of before", "of lately"]
+    for content in contents:
         (saved / "server-0.copy").write_text(content)
         line = "import os; print(open(os.environ['HEADGATE_CHECKPOINTS'] + '/server-0.copy').read())"
         task = remote.start((sys.executable, "-c", line), cwd=str(work), role="server", HEADGATE_CHECKPOINTS=str(saved))
-        assert remote.ended(task).ok
-    assert remote.told.lines(task) == ["of before", "of lately"]
+        ends = contents.index(content) + 1
+        until(lambda: len(remote.told.of(task, "exited")) == ends, PATIENCE_SECONDS, "its end")  # noqa: B023
+    assert remote.told.lines(task) == contents
 
 
 def test_a_folder_that_is_not_there_or_too_large_is_the_reason_why_it_does_not_start(
