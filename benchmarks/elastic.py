@@ -1,6 +1,6 @@
 """Jobs that share this machine under several policies, run for real: when each ends, against the system's own sharing.
 
-    python benchmarks/elastic.py [--jobs three|distributed|N] [--seeds 1] [--policies none,equal,...]
+    python benchmarks/elastic.py [--jobs three|distributed|N] [--seeds 1] [--first-seed 0] [--policies none,equal]
                                  [--isolation container] [--stretch 0.25] [--scale 1] [--repetitions 1] [--json PATH]
 
 `three` is the published experiment (FlowCon, ICPP 2019): a VAE in PyTorch, 40 s later a CNN in PyTorch, 80 s after the
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import _frame
 from _elastic import Job, Ran, at_random, distributed, published, stage
@@ -83,7 +84,7 @@ def compare(jobs: Sequence[Job], policies: Sequence[str], repetitions: int, isol
     print(f"without cost, computed: clairvoyant shortest first {clairvoyant:.1f} s, equal sharing {equally:.1f} s\n")
     heads = ("mean", "over none", "of gain", "p95", "best job", "worst job", "makespan", "learnt", "max rho")
     print(" " * 20 + "".join(f"{head:>11}" for head in heads))
-    rows = []
+    rows: list[dict[str, Any]] = []
     for policy, found in runs.items():
         seconds = {job.name: statistics.median(ran[job.name].seconds for ran in found) for job in jobs}
         control = {job.name: statistics.median(ran[job.name].seconds for ran in runs["none"]) for job in jobs}
@@ -119,7 +120,10 @@ def compare(jobs: Sequence[Job], policies: Sequence[str], repetitions: int, isol
             f"{row['max_rho']:.2f}",
         ]
         print(f"{policy:20}" + "".join(f"{cell:>11}" for cell in cells))
-    print()
+    print("\nseconds of each job" + "".join(f"{job.name:>16}" for job in jobs))
+    for row in rows:
+        print(f"{row['policy']:19}" + "".join(f"{row['seconds'][job.name]:>16.1f}" for job in jobs))
+    print(flush=True)
     computed = {"clairvoyant": clairvoyant, "equally": equally}
     return {"jobs": [vars(job) for job in jobs], "load": load, "alone": alone, **computed, "rows": rows}
 
@@ -130,6 +134,7 @@ def main() -> None:
         "--jobs", default="three", help="`three`, `distributed`, or a number of random ones (default: three)"
     )
     made.add_argument("--seeds", type=int, default=1, help="draws of random jobs (default: 1)")
+    made.add_argument("--first-seed", type=int, default=0, help="of these draws (default: 0)")
     made.add_argument("--policies", default=POLICIES, help=f"with `none`, the control (default: {POLICIES})")
     made.add_argument("--isolation", default="process", choices=("process", "container"))
     made.add_argument("--stretch", type=float, default=0.25, help="of the times of arrival (default: 0.25)")
@@ -142,16 +147,13 @@ def main() -> None:
     elif options.jobs == "distributed":
         draws = [distributed(options.stretch, options.scale)]
     else:
-        draws = [at_random(int(options.jobs), seed, options.stretch, options.scale) for seed in range(options.seeds)]
-    found = [compare(jobs, policies, options.repetitions, options.isolation) for jobs in draws]
-    _frame.write(
-        options.json,
-        "elastic",
-        {"stretch": options.stretch, "scale": options.scale, "draws": found},
-        "torch",
-        "tensorflow-cpu",
-        "jax",
-    )
+        seeds = range(options.first_seed, options.first_seed + options.seeds)
+        draws = [at_random(int(options.jobs), seed, options.stretch, options.scale) for seed in seeds]
+    found = []
+    for jobs in draws:
+        found.append(compare(jobs, policies, options.repetitions, options.isolation))
+        content = {"stretch": options.stretch, "scale": options.scale, "draws": found}
+        _frame.write(options.json, "elastic", content, "torch", "tensorflow-cpu", "jax")
 
 
 if __name__ == "__main__":
