@@ -94,7 +94,7 @@ def compare(jobs: Sequence[Job], policies: Sequence[str], repetitions: int, isol
             for each in (found, runs["none"])
         )
         mean, uncontrolled = statistics.mean(seconds.values()), statistics.mean(control.values())
-        row = {
+        row: dict[str, Any] = {
             "policy": policy,
             "seconds": seconds,
             "mean": mean,
