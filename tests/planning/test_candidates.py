@@ -78,7 +78,7 @@ def test_with_a_profile_the_first_candidate_is_the_best_and_each_keeps_the_batch
     costs = Costs(job(), where, profile())
     plans = candidates(where, job(), profile())
     throughputs = [each.throughput for each in costs.predictions(plans)]
-    assert throughputs[0] >= max(throughputs) * (1 - 2e-3)
+    assert throughputs[0] >= max(throughputs) * (1 - 5e-3)
     assert all(before >= after * (1 - 1e-3) for before, after in itertools.pairwise(throughputs[1:]))
     assert {plan.strategy for plan in plans} == {"single", "allreduce", "ps"}
     assert len(set(plans)) == len(plans) > 50

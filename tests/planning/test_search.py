@@ -79,7 +79,7 @@ def test_it_finds_the_best_of_all_and_no_layout_exceeds_the_bound(seed: int, all
     every = max(space.cost(seeds.every(space), mode).throughput.max() for mode in space.modes)
     assert bound(space) >= every * (1 - 1e-9)
     found = search(costs)
-    assert found.best.throughput >= every * (1 - 2e-3)
+    assert found.best.throughput >= every * (1 - 5e-3)
     assert found.bound >= every * (1 - 1e-9)
     assert found.gap >= 0
 

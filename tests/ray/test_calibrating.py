@@ -14,7 +14,7 @@ from tests.ray.hill import AGENT, RAY, Hill, Somebody
 from headgate import lab
 from headgate.profiling import store
 from headgate.testing import wait
-from headgate.units import say_bits
+from headgate.units import say_bits, say_seconds
 
 pytestmark = pytest.mark.timeout(300)  # the first test waits for the cluster too
 
@@ -54,6 +54,7 @@ def test_plans_reckon_with_what_was_measured(user: Somebody) -> None:
     assert len(set(planned["choice"]["plan"]["worker_nodes"])) > 1
     how = " ".join(term["how"] for term in planned["explain"])
     assert f"at {say_bits(fastest['nic_bytes_per_second'])}" in how
+    assert f"round trips of {say_seconds(fastest['round_trip_seconds'])} between nodes" in how
 
 
 @pytest.mark.long

@@ -19,7 +19,7 @@ from headgate.units import say_bytes
 _EXACT = 20_000  # layouts that are all costed
 _BEAM = 3  # that are bettered at a time
 _ROUNDS = 30
-_EQUAL = 2e-3  # parts of the throughput that are not worth another node or task
+_EQUAL = 5e-3  # parts of the throughput that are not worth another node or task
 _SAME = 1e-9
 _KEPT = 400  # of the best layouts that are remembered
 
