@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 LAB = "lab: true\nname: moving\noversubscribe: true\nnodes:\n" + "".join(
-    f"  - {{name: {name}, cores: 0.2, memory: 512MiB, nic: 1Gbit}}\n" for name in "ab"
+    f"  - {{name: {name}, cores: 1, memory: 512MiB, nic: 1Gbit}}\n" for name in "ab"
 )
 SCRIPT = """
     import json, os
@@ -64,7 +64,7 @@ def lab(user: User) -> Iterator[User]:
 
 
 def test_a_job_without_a_profile_is_moved_by_its_first_steps_at_most_as_often_as_it_may(lab: User) -> None:
-    known = profile(dense_bytes=1_000_000, memory_peak_bytes=64 << 20, batch=64)
+    known = profile(dense_bytes=100_000, memory_peak_bytes=64 << 20, batch=64)
     lab.write("learn.py", SCRIPT)
     lab.write("profile.json", json.dumps(asdict(known)))
     run = lab.detaches("learn.py", "--cluster", "moving", "--moves", "1")
