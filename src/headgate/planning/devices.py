@@ -123,7 +123,7 @@ def _bends(profile: Profile, fit: TimeFit) -> tuple[tuple[float, float], ...]:
     """What was timed at each batch over the line fitted to it: caches hold small batches and not large ones."""
     found = []
     for step in sorted(profile.step_times, key=lambda step: step.batch):
-        if (step.device, step.threads) == (fit.device, fit.threads):
+        if (step.device, step.threads) == (fit.device, fit.threads) and step.batch > 0 and step.seconds > 0:
             line = max(fit.alpha_seconds, 0.0) + fit.beta_seconds_per_sample * step.batch
             found.append((float(step.batch), step.seconds / line))
     return tuple(found)
