@@ -6,7 +6,7 @@
 For each of four models: its profile and the nodes' rates are taken as a user would, by `headgate profile` and
 `headgate calibrate`. Then plans are measured that `planning.candidates` names: a quarter are those predicted best, the
 others of all strategies and numbers of workers and servers. The best five, what would be chosen from these
-measurements, and the baselines' plans are measured again, in turn, unless they are far behind; a plan counts with the
+measurements, and the baselines' plans that are not far behind are measured again, in turn; a plan counts with the
 median of the latter. One that fails is tried once more.
 
 `after N` is the plan chosen when N measurements, those that `Planner` asked for, are told. The baselines are those of
@@ -57,7 +57,7 @@ BEST = 0.25
 """Part of the space that is those which are predicted best."""
 
 FAR = 0.7
-"""A plan that brings less than so much of the best is not measured again."""
+"""A plan of a baseline that brings less than so much of the best is not measured again."""
 MANY = 4
 """So many servers and more are one group."""
 
@@ -110,8 +110,8 @@ class Bench:
         chosen = [planner.best().plan for planner in table.planners().values()]
         others = [table.row(plan) for plan in dict.fromkeys(table.baselines().values())]
         self._measure(table, [row for row in others if not row.runs and not row.failed], ", baselines")
-        near = [row for row in (*map(table.row, chosen), *others) if row.value >= FAR * leading[0].value]
-        again = list({row.plan: row for row in (*leading, *near)}.values())
+        near = [row for row in others if row.value >= FAR * leading[0].value]
+        again = list({row.plan: row for row in (*leading, *map(table.row, chosen), *near)}.values())
         for turn in range(repetitions):
             self._measure(table, again, f", again {turn + 1} of {repetitions}")
         return table
