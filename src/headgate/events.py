@@ -34,10 +34,6 @@ class Checkpoint:
     position: int | None
 
 
-PEER_LOST = 75
-"""Exit code of a task whose library ends it because another task of its job is gone: `headgate.task.PeerLost`."""
-
-
 @dataclass(frozen=True, slots=True)
 class Exit:
     """How a task ended.

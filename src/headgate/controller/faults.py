@@ -23,8 +23,9 @@ from dataclasses import replace
 from headgate.cluster import Node
 from headgate.controller.records import JobRecord, TaskRecord
 from headgate.controller.sharing import Turn
-from headgate.events import PEER_LOST, Action, Exit, Fault, Resize
+from headgate.events import Action, Exit, Fault, Resize
 from headgate.planning.placement import place
+from headgate.task.stop import PeerLost
 
 MOST_BETWEEN_CHECKPOINTS = 3
 """Times that a job is started again, or one of its servers is, without a checkpoint in between."""
@@ -38,7 +39,7 @@ def is_fault(job: JobRecord, task: TaskRecord, exit: Exit, nodes: Mapping[str, N
     if job.planned().strategy == "single":
         return False
     started_before = task.again and exit.code is None  # what could be started once fails by its node
-    lost_another = exit.code == PEER_LOST and task.connected
+    lost_another = exit.code == PeerLost.STATUS and task.connected
     ended_early = exit.ok  # by nobody's order
     here = task.node in nodes
     return exit.signal is not None or started_before or lost_another or ended_early or task.leaving or not here
@@ -61,7 +62,7 @@ def happened(task: TaskRecord, exit: Exit, nodes: Mapping[str, Node]) -> str:
     """What happened to a task that was lost."""
     if task.leaving and exit.ok:
         return f"{task.name} fell too far behind the others"
-    if exit.code == PEER_LOST and task.node in nodes:
+    if exit.code == PeerLost.STATUS and task.node in nodes:
         return f"{task.name} could not go on: it lost touch with another task"
     how = exit.in_words() if task.node in nodes else f"its node {task.node} is gone"
     return f"{task.name} was lost: {how}"

@@ -31,11 +31,11 @@ _COPY = 15e9  # bytes a second that a core copies which does that
 _ROUND = 2e-4  # seconds that a message to another node and back takes
 _BUCKET = 25e6  # bytes of gradients that an all-reduce takes at a time
 _PIECE = 1e6  # the same of those that go to servers
-_CHUNKS, _CHUNK_BYTES = 48, (64 * 1024, 512 * 1024)  # a server's messages of gradients: as many, no smaller or larger
+_CHUNKS, _CHUNK_BYTES = 48, (64 * 1024, 512 * 1024)  # a server's messages of gradients, as `torch.ps.layout` has them
 _ROW, _INDEX = 256.0, 8.0  # usual bytes of an embedding's row, and of the index in a sample that asks for it
 _TABLES = ("Embedding", "EmbeddingBag")
 
-# Seconds of a core, timed on processes that exchange small models, large ones and tables.
+# Seconds of a core, timed on processes that exchange small models, large ones and tables: benchmarks/exchange_cost.py.
 _PLAIN, _SECRET = 0.37e-9, 1.25e-9  # a byte sent or taken, in the clear and encrypted
 _AROUND = 1.1e-9  # a byte around a ring, both ways
 _COLLECTIVE, _COLLECTIVE_TABLE = 0.9e-3, 1.6e-3  # a step's all-reduce for each other worker, and for each table

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.planning import cost
+from headgate.torch.ps import layout
 from headgate.torch.ps.layout import CHUNK_BYTES, lay_out
 
 MIB = 1 << 20
@@ -71,3 +73,8 @@ def test_a_small_buffer_is_not_split() -> None:
 @given(st.lists(st.integers(1, MIB // 8), min_size=1, max_size=12), st.integers(1, 4))
 def test_no_number_is_cut_in_two(elements: list[int], servers: int) -> None:
     assert all(chunk.offset % 8 == 0 for chunk in lay_out([8 * count for count in elements], servers).chunks)
+
+
+def test_plans_are_costed_with_the_messages_that_are_sent() -> None:
+    assert cost._CHUNKS == layout._CHUNKS
+    assert cost._CHUNK_BYTES == (layout._SMALL_CHUNK_BYTES, layout.CHUNK_BYTES)
