@@ -6,7 +6,7 @@ Small and larger models, and models of tables, whose compute is next to nothing,
 and alone: over the loopback network, not encrypted, tasks as on different nodes. The seconds of a core in
 `planning/cost.py` are read off this table: what a step takes beside `single` at 2 KB is that of a round, the rest grows
 with messages of at most 512 KiB, with tables and with rows. Needs a machine of two cores that does nothing else; about
-five minutes.
+seven minutes.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ _TABLES = ("Embedding", "EmbeddingBag")
 # Seconds of a core, timed on processes that exchange small models, large ones and tables: benchmarks/exchange_cost.py.
 _PLAIN, _SECRET = 0.37e-9, 1.25e-9  # a byte sent or taken, in the clear and encrypted
 _AROUND = 1.1e-9  # a byte around a ring, both ways
-_COLLECTIVE, _COLLECTIVE_TABLE = 0.9e-3, 1.6e-3  # a step's all-reduce for each other worker, and for each table
+_COLLECTIVE, _COLLECTIVE_TABLE = 0.9e-3, 1.0e-3  # a step's all-reduce for each other worker, and for each table
 _EXCHANGE, _EXCHANGE_TABLE = 0.55e-3, 0.75e-3  # a worker's step beside servers, and for each table
 _ASKED, _ASKED_TABLE = 0.05e-3, 0.6e-3  # the same for each server
 _ANSWER, _ANSWER_TABLE = 0.12e-3, 0.6e-3  # a server's for each worker
