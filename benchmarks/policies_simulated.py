@@ -1,11 +1,12 @@
 """Policies that divide cores, simulated on the same jobs: the mean completion time, and how far anybody falls behind.
 
-    python benchmarks/policies_simulated.py [--jobs 10] [--span 60] [--error 0.3] [--draws 8] [--policies A,B]
-                                            [--json PATH]
+    python benchmarks/policies_simulated.py [--jobs 10] [--span 60] [--error 0.3] [--draws 8] [--startup 0]
+                                            [--policies A,B] [--json PATH]
 
 Jobs of 5 to 80 core-seconds arrive at random within `--span` seconds on two cores; each can use one or both of them.
-What is predicted to be left of a job is wrong by a factor whose logarithm has the standard deviation `--error`; nothing
-is predicted before its first report, a second after it started. Sharing costs nothing.
+What is predicted to be left of a job is wrong by a factor whose logarithm has the standard deviation `--error`. Before
+anything is predicted of it, a job does `--startup` core-seconds on one core, as one that imports its framework does;
+they belong to what it takes. Sharing costs nothing.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ def main() -> None:
     made_parser.add_argument("--span", type=float, default=60.0, help="seconds in which they arrive (default: 60)")
     made_parser.add_argument("--error", type=float, default=0.3, help="of what is predicted (default: 0.3)")
     made_parser.add_argument("--draws", type=int, default=8, help="of jobs (default: 8)")
+    made_parser.add_argument("--startup", type=float, default=0.0, help="core-seconds before the first prediction (0)")
     made_parser.add_argument("--policies", default=POLICIES, help=f"the first is what others are over ({POLICIES})")
     options = made_parser.parse_args()
     _frame.heading(options.repetitions)
@@ -46,7 +48,7 @@ def main() -> None:
     names = options.policies.split(",")
     found = {}
     for name in names:
-        assumed = Assumptions(prediction_error=options.error, report_seconds=1.0)
+        assumed = Assumptions(prediction_error=options.error, report_seconds=1.0, startup_core_seconds=options.startup)
         found[name] = [figures(simulate(trace, machine, name, assumed)) for trace in traces]
     rows = []
     print(f"{'':18}{'mean over ' + names[0]:>20}{'makespan over it':>20}{'highest rho':>14}")

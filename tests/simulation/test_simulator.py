@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulation.places import FREE, cores, ends, gpus, on_cores, on_gpus, ran
 
+from headgate.controller import Controller
 from headgate.errors import UsageError
+from headgate.events import Action, Event, Fitted
 from headgate.policies import BUILT_IN
 from headgate.simulation import Assumptions, TraceJob, figures, simulate
 from headgate.simulation.speeds import Interference, Speeds
@@ -183,6 +185,30 @@ def test_policies_of_shares_are_told_what_is_left_and_shorten_the_mean() -> None
     # core that goes on to the others, and their floors.
     assert ends(srpt) == pytest.approx({"a": 860.0, "b": 320.0, "c": 180.0}, rel=0.15)
     assert figures(srpt).mean < 0.85 * equal.mean
+
+
+def test_nothing_is_predicted_of_a_job_before_it_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[float, str]] = []
+
+    class Listening(Controller):
+        def step(self, now: float, event: Event) -> tuple[list[Action], float | None]:
+            if isinstance(event, Fitted):
+                told.append((now, event.job[0]))
+            return super().step(now, event)
+
+    monkeypatch.setattr("headgate.simulation.simulator.Controller", Listening)
+    given = replace(FREE, startup_core_seconds=3.0, report_seconds=100.0)
+    ran(on_cores((0.0, 10.0, 1.0), (1.0, 2.0, 1.0)), cores(2.0), "srpt", given)
+    assert told == [(3.0, "a"), (4.0, "b")]
+
+
+def test_what_a_job_does_before_its_work_takes_one_core_and_belongs_to_its_time_alone() -> None:
+    given = replace(FREE, startup_core_seconds=3.0)
+    # a starts on one core of two, b on its half; from 3 to 9 s a has 1.5 cores, then both.
+    outcome = simulate(on_cores((0.0, 10.0, 2.0), (1.0, 2.0, 0.5)), cores(2.0), "equal", given)
+    assert ends(outcome) == pytest.approx({"a": 14.5, "b": 9.0})
+    alone = figures(simulate(on_cores((0.0, 10.0, 2.0)), cores(2.0), "equal", given))
+    assert (alone.makespan, alone.max_rho) == pytest.approx((13.0, 1.0))
 
 
 @pytest.mark.parametrize("policy", [*BUILT_IN, "flowcon:faithful"])

@@ -66,6 +66,13 @@ def _seconds(_: click.Context, option: click.Parameter, text: str) -> float:
     show_default=True,
     help="Standard deviation of log(predicted / true) of what remains of a job.",
 )
+@click.option(
+    "--startup",
+    type=click.FloatRange(min=0.0),
+    default=0.0,
+    show_default=True,
+    help="Core-seconds that a job does on one core before anything is predicted of it.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of all that is drawn by chance.")
 @click.option("--output", type=_FILE, help="Write a page with plots to this file.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
@@ -81,6 +88,7 @@ def command(
     restart: float,
     report: float,
     error: float,
+    startup: float,
     seed: int,
     output: Path | None,
     as_json: bool,
@@ -109,6 +117,7 @@ def command(
         interference=read_pairs(interference) if interference is not None else Interference(),
         restart_seconds=restart,
         prediction_error=error,
+        startup_core_seconds=startup,
         report_seconds=report,
         share_gpus=share_gpus,
         seed=seed,

@@ -40,10 +40,11 @@ class Work:
     """A job that has not ended.
 
     Args:
-        left: Seconds that it would still take alone, at the time `at`.
+        left: Seconds that it would still take alone, at the time `at`; also what it has to do before its work.
         pace: Of the slowest of its tasks; 0 while not all of them run.
         version: Counts the changes of its pace, so that an end that was foreseen under another is known for stale.
         needs: Tasks that it takes.
+        starting: Whether it does what comes before its work, on one core.
     """
 
     id: JobId
@@ -53,14 +54,20 @@ class Work:
     at: float = 0.0
     pace: float = 0.0
     version: int = 0
+    starting: bool = False
     tasks: dict[TaskId, RunningTask] = field(default_factory=dict)
+
+    @property
+    def most(self) -> float:
+        """Cores that it can use now."""
+        return min(self.job.cores, 1.0) if self.starting else self.job.cores
 
     def remaining(self, now: float) -> float:
         """Seconds that it would still take alone."""
         return max(self.left - (now - self.at) * self.pace, 0.0)
 
     def fraction(self, now: float) -> float:
-        """The part of its work that is done; below 0 while it makes up for a restart."""
+        """The part of its work that is done; below 0 while it starts, or makes up for a restart."""
         return 1.0 - self.remaining(now) / self.job.seconds
 
 
@@ -115,6 +122,16 @@ class Engine:
         else:
             self._stale_nodes[task.node] = None
 
+    def begin(self, work: Work, now: float) -> None:
+        """A job has done what comes before its work."""
+        halt(work, now)
+        work.starting = False
+        for task in work.tasks.values():
+            if work.job.gpus:
+                self._stale_tasks[task.id] = task
+            else:
+                self._stale_nodes[task.node] = None
+
     def end(self, id: TaskId) -> None:
         """A task has ended."""
         task = self._tasks.pop(id)
@@ -160,7 +177,7 @@ class Engine:
         node, tasks = self._nodes[name], self._on_cores[name]
         claims = {}
         for task in tasks.values():
-            cap, most = task.share.cpu_cap_cores, task.work.job.cores
+            cap, most = task.share.cpu_cap_cores, task.work.most
             claims[task.id] = (
                 task.share.cpu_weight or WEIGHT_DEFAULT,
                 min(cap, most) if isinstance(cap, int | float) else most,
@@ -173,7 +190,8 @@ class Engine:
             if self._interference.pairs:
                 others = ((other.work.job.model, given[other.id]) for other in tasks.values() if other is not task)
                 kept = self._interference.on_cores(node.kind, job.model, node.cores - cores, others)
-            task.pace = kept * self._speeds.relative(job.model, cores, job.cores)
+            alone = cores / task.work.most if task.work.starting else self._speeds.relative(job.model, cores, job.cores)
+            task.pace = kept * alone
 
     def _pace_on_gpus(self, task: RunningTask) -> float:
         pace = 1.0
@@ -206,8 +224,9 @@ def halt(work: Work, now: float) -> None:
 
 
 def ends_at(work: Work) -> float:
-    """When a job will be done if nothing changes."""
-    return work.at + work.left / work.pace if work.pace > 0 else math.inf
+    """When a job will be done, or has started and begins with its work, if nothing changes."""
+    left = work.left - work.job.seconds if work.starting else work.left
+    return work.at + left / work.pace if work.pace > 0 else math.inf
 
 
 def loss_at(losses: tuple[tuple[float, float], ...], fraction: float) -> float:

@@ -16,6 +16,8 @@ class Assumptions:
         restart_seconds: What it costs a job to be stopped and started again, at its own speed.
         prediction_error: Standard deviation of the logarithm of what is predicted to remain of a job over what does;
             0: all is known.
+        startup_core_seconds: What a job does on one core before it has anything to say (it imports its framework): it
+            takes that beside its work, and nothing is predicted of it, nor are losses told, until it is done.
         report_seconds: How often a job on cores says what it uses and what its loss is, and what is left of it is
             predicted; 0: never.
         share_gpus: Whether jobs start at once and share GPUs, as they do without a queue.
@@ -26,6 +28,7 @@ class Assumptions:
     interference: Interference = field(default_factory=Interference)
     restart_seconds: float = 30.0
     prediction_error: float = 0.0
+    startup_core_seconds: float = 0.0
     report_seconds: float = 10.0
     share_gpus: bool = False
     seed: int = 0
@@ -33,9 +36,14 @@ class Assumptions:
 
 @dataclass(slots=True)
 class JobOutcome:
-    """What became of a job; times on the trace's clock, None where it never came to that."""
+    """What became of a job; times on the trace's clock, None where it never came to that.
+
+    Args:
+        startup_core_seconds: That it had to do beside its work.
+    """
 
     job: TraceJob
+    startup_core_seconds: float = 0.0
     started: float | None = None
     ended: float | None = None
     state: str = "waiting"

@@ -100,10 +100,10 @@ def presence(came: Array, ended: Array) -> tuple[Array, Array]:
 
 def _alone(outcome: JobOutcome, part: float, speeds: Speeds) -> float:
     """Seconds of a job alone on so many GPUs or cores."""
-    job = outcome.job
+    job, startup = outcome.job, outcome.startup_core_seconds
     if job.gpus:
-        return job.seconds * max(job.gpus / part, 1.0)
-    return job.seconds / speeds.relative(job.model, part, job.cores)
+        return startup + job.seconds * max(job.gpus / part, 1.0)
+    return startup / min(part, job.cores, 1.0) + job.seconds / speeds.relative(job.model, part, job.cores)
 
 
 def _busy_seconds(outcome: Outcome, until: float) -> float:

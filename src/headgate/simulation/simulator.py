@@ -148,16 +148,23 @@ class _Simulation:
 
     def _arrive(self, job: TraceJob) -> None:
         id = f"{job.name}/job"  # each is a run of its own, so that it can be forgotten when it has ended
-        self._outcomes[id] = outcome = JobOutcome(job)
+        startup = self._given.startup_core_seconds
+        self._outcomes[id] = outcome = JobOutcome(job, startup)
         self.outcome.jobs.append(outcome)
         if self._given.prediction_error > 0:
             self._off[id] = exp(self._random.gauss(0.0, self._given.prediction_error))
-        self._works[id] = Work(id, job, self._divided(job)[0], job.seconds)
+        work = self._works[id] = Work(id, job, self._divided(job)[0], job.seconds, starting=startup > 0)
+        work.left += startup / work.most
         self._step(JobSubmitted(id, self._spec(job)[0]))
         self._await_next()
 
     def _end(self, work: Work, version: int) -> None:
         if work.version != version:
+            return
+        if work.starting:
+            self._engine.begin(work, self._now)
+            self._predict(work)
+            self._settle()
             return
         halt(work, self._now)
         for task in list(work.tasks):
@@ -180,14 +187,14 @@ class _Simulation:
             self._step(Usage(task.id, task.cores, float(work.job.memory_bytes or 0)))
         self._predict(work)
         job, done = work.job, max(work.fraction(self._now), 0.0)
-        if job.losses and work.tasks and done >= job.losses[0][0]:
+        if job.losses and work.tasks and not work.starting and done >= job.losses[0][0]:
             loss, epochs = loss_at(job.losses, done), job.epochs
             epoch = min(int(done * epochs) + 1, epochs) if epochs is not None else None
             step = round(done * job.steps) if job.steps is not None else None
             self._step(Progress(next(iter(work.tasks)), step, epoch=epoch, loss=loss, epochs=epochs))
 
     def _predict(self, work: Work) -> None:
-        if not self._predicts or not work.tasks:
+        if not self._predicts or not work.tasks or work.starting:
             return
         job, left = work.job, work.remaining(self._now) * work.job.cores
         if job.losses and work.fraction(self._now) < job.losses[0][0]:
@@ -207,14 +214,17 @@ class _Simulation:
             actions, self._wake_at = self._controller.step(self._now, events.popleft())
             for action in actions:
                 self._act(action, events, ended)
+        self._settle()
+        for id in ended:
+            self._controller.forget(id.rsplit("/", 1)[0])
+
+    def _settle(self) -> None:
         for work in self._engine.settle(self._now):
             if work.pace > 0:
                 self._at(ends_at(work), _END, partial(self._end, work, work.version))
         busy = float(self._engine.gpus_held) if self._on_gpus else self._engine.cores_used
         if busy != self.outcome.busy[-1][1]:
             self.outcome.busy.append((self._now, busy))
-        for id in ended:
-            self._controller.forget(id.rsplit("/", 1)[0])
 
     def _act(self, action: Action, events: deque[Event], ended: list[JobId]) -> None:
         match action:
