@@ -19,6 +19,7 @@ from headgate.engines import scripts
 from headgate.engines.base import LOCAL
 from headgate.engines.launch import inject, launch
 from headgate.errors import UsageError
+from headgate.hub.gating import turns_in
 from headgate.hub.run import Submission
 from headgate.planning.choosing import Asked, choose
 from headgate.plans import Plan
@@ -109,6 +110,7 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
             gpus=start.gpus,
             role="server" if task.split("/")[1].startswith("server-") else "worker",
             place=cluster.node(start.node).place,
+            turns=turns_in(home),
         )
         if (kind := prepared.isolation or isolation.DEFAULT) not in boxes:
             boxes[kind] = isolation.make(kind, "dry-run")

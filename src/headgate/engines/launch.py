@@ -125,6 +125,7 @@ def launch(
     mode: str = "run",
     role: Role = "worker",
     place: Place | None = None,
+    turns: Path | None = None,
 ) -> Launch:
     """What is started for a task; its engine adds where it finds the task channel.
 
@@ -138,6 +139,7 @@ def launch(
         mode: `run` or `profile`.
         role: A worker runs the job's command; a parameter server runs under the interpreter of the job's script.
         place: Where on this machine it runs; None: on the machine as it is.
+        turns: Folder of the files by which tasks take turns on the GPUs of this machine; None: they do not.
 
     Raises:
         UsageError: There is no such interpreter, or no such folder to mount.
@@ -165,6 +167,8 @@ def launch(
         env["HEADGATE_RESUME"] = resume.path
     path = env.get("PATH")
     reads, writes = _files(job, injected, checkpoints, resume)
+    if turns is not None and gpus != ():
+        writes = (*writes, str(turns))
     script = Path(job.workdir, job.script) if job.script is not None else None
     argv = server_command(interpreter(job, path), script) if role == "server" else command(job, path)
     return Launch(

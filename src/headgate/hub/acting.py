@@ -16,7 +16,7 @@ from headgate.events import Action, Exit, TaskId
 from headgate.hub.attempt import Attempt
 from headgate.hub.choosing import Choosing
 from headgate.hub.engines import Engines
-from headgate.hub.gating import gate, turn_at
+from headgate.hub.gating import gate, turn_at, turns_in
 from headgate.hub.hearing import Hearing
 from headgate.hub.ledger import Ledger
 from headgate.hub.nodes import Nodes
@@ -112,7 +112,8 @@ class Acting:
         run.record_task(
             action.task, node=action.node, attempt=action.attempt, pid=None, started=run.clock(), ended=None, exit=None
         )
-        node = self._nodes.get(self._engines.spec_of(action.job), action.node)
+        spec = self._engines.spec_of(action.job)
+        node = self._nodes.get(spec, action.node)
         reader = ProgressReader(action.spec.progress)
         attempt.start(name, action.node, node.address if node is not None else "", reader, action.joins)
         self._shares.pop(action.task, None)
@@ -132,6 +133,7 @@ class Acting:
                 mode=run.submission.mode,
                 role="server" if name.startswith("server-") else "worker",
                 place=node.place,
+                turns=turns_in(self._home) if spec == LOCAL else None,
             )
         except HeadgateError as error:  # its interpreter may be gone since it was handed in
             failure = Exit(code=None, reason=f"could not be started: {error}")

@@ -32,6 +32,20 @@ def gate(
     return {"type": "gate", "cores": entitled_cores}
 
 
+def turns_in(home: Path) -> Path | None:
+    """The folder of the files by which tasks take turns on GPUs, made where it is not there; None: it cannot be.
+
+    Args:
+        home: Headgate's folder.
+    """
+    folder = home / _TURNS
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError:  # the disk is full: steps are held all the same, but may overlap
+        return None
+    return folder
+
+
 def turn_at(home: Path, gpus: Sequence[int]) -> str:
     """Path of the file by which the tasks on these GPUs of this machine take turns; empty where there is none.
 
@@ -39,14 +53,8 @@ def turn_at(home: Path, gpus: Sequence[int]) -> str:
         home: Headgate's folder.
         gpus: Numbers of the GPUs that a task uses.
     """
-    if not gpus:
-        return ""
-    folder = home / _TURNS
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-    except OSError:  # the disk is full: steps are held all the same, but may overlap
-        return ""
-    return str(folder / f"gpu-{min(gpus)}")
+    folder = turns_in(home) if gpus else None
+    return str(folder / f"gpu-{min(gpus)}") if folder is not None else ""
 
 
 def strictest(gates: Sequence[Mapping[str, object]]) -> Mapping[str, object]:

@@ -125,6 +125,10 @@ class Gate:
 
 
 def _number(index: int) -> int:
-    """The number that a GPU has on its node, of one that this process calls by another."""
-    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    return int(seen[index]) if index < len(seen) and seen[index].strip().isdigit() else index
+    """The number that a GPU has on its node, of one that this process calls by another: its script may see some of
+    those that its container has, and a container counts those from 0."""
+    for variable in ("CUDA_VISIBLE_DEVICES", "HEADGATE_GPUS"):
+        seen = os.environ.get(variable, "").split(",")
+        if index < len(seen) and seen[index].strip().isdigit():
+            index = int(seen[index])
+    return index

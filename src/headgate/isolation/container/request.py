@@ -42,6 +42,7 @@ class Request:
         network: What it is joined to.
         parent: What its cgroups are in.
         labels: What it is found by.
+        devices: Where this machine has its devices.
     """
 
     launch: Launch
@@ -52,11 +53,12 @@ class Request:
     network: Network = MACHINE
     parent: Parent = Parent()  # noqa: RUF009  # it is frozen
     labels: Mapping[str, str] = field(default_factory=dict)
+    devices: Path = Path("/dev")
 
     def config(self) -> Config:
         """The body of the request."""
         launch = self.launch
-        env, gpus = _gpus(launch)
+        env, gpus = _gpus(launch, self.devices)
         return {
             "Image": self.image,
             "Entrypoint": [self.program or launch.argv[0]],
@@ -119,22 +121,23 @@ def _disk_rates(launch: Launch, share: Share) -> dict[str, float]:
     return found
 
 
-def _gpus(launch: Launch) -> tuple[dict[str, str], dict[str, object]]:
+def _gpus(launch: Launch, devices: Path) -> tuple[dict[str, str], dict[str, object]]:
     """Environment and fields of the `HostConfig` for the GPUs: with the machine's own files its devices are enough, an
-    image needs the NVIDIA container toolkit. A container counts those that it has from 0."""
-    dev = Path("/dev")
-    numbers = sorted(int(number) for path in dev.glob("nvidia*") if (number := path.name[6:]).isdigit())
+    image needs the NVIDIA container toolkit. A container counts those that it has from 0, in the order of their
+    numbers, which the task is told."""
+    numbers = sorted(int(number) for path in devices.glob("nvidia*") if (number := path.name[6:]).isdigit())
     chosen = numbers if launch.gpus is None else list(launch.gpus)
     env = dict(launch.env)
     if launch.gpus is not None:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(len(chosen))))
+        env["HEADGATE_GPUS"] = ",".join(map(str, sorted(chosen)))
     if not chosen:
         return env, {}
     if launch.image != HOST_IMAGE:
         request = {"DeviceIDs": [str(number) for number in chosen], "Capabilities": [["gpu"]]}
         return env, {"DeviceRequests": [request]}
-    control = [str(path) for path in sorted(dev.glob("nvidia[-a-z]*")) if path.is_char_device()]
-    paths = [*(f"/dev/nvidia{number}" for number in chosen), *control]
+    control = [str(path) for path in sorted(devices.glob("nvidia[-a-z]*")) if path.is_char_device()]
+    paths = [*(f"{devices}/nvidia{number}" for number in chosen), *control]
     return env, {
         "Devices": [{"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rwm"} for path in paths]
     }
