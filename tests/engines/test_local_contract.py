@@ -42,7 +42,9 @@ class TestWithCgroups(EngineContract):
 class TestWithoutCgroups(EngineContract):
     @pytest.fixture
     def engine(self, tmp_path: Path) -> Engine:
-        return LocalEngine(NODE, ProcessIsolation(GROUP, mode="none"), tmp_path / "channel.sock")
+        isolation = ProcessIsolation(GROUP, mode="none")
+        isolation.waits = True  # so that starts and changes are made in other threads
+        return LocalEngine(NODE, isolation, tmp_path / "channel.sock")
 
     def traces(self) -> list[str]:
         return folders_left()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import selectors
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from headgate.engines.base import Listener
@@ -26,7 +26,8 @@ class Connections:
         selector: Of the engine's thread; what is registered there has as its data what to call.
         key_of: The key of a task that runs, None of any other.
         greeted: Called when a task has said hello, before what else it says is told.
-        listener: Told what tasks say.
+        said: Told what tasks say.
+        listener: Told what was worked around.
     """
 
     def __init__(
@@ -35,12 +36,14 @@ class Connections:
         selector: selectors.BaseSelector,
         key_of: Callable[[TaskId], str | None],
         greeted: Callable[[TaskId, Connection], None],
+        said: Callable[[TaskId, Mapping[str, object]], None],
         listener: Listener,
     ) -> None:
         self._path = path
         self._selector = selector
         self._key_of = key_of
         self._greeted = greeted
+        self._said = said
         self._listener = listener
         self._server = listen(path)
         self._open: set[Connection] = set()
@@ -147,7 +150,7 @@ class Connections:
             self._of[task] = connection
             self._greeted(task, connection)
         for message in messages:
-            self._listener.message(task, message)
+            self._said(task, message)
         return True
 
     def _disconnect(self, connection: Connection) -> None:

@@ -10,15 +10,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from headgate.cluster import Cluster, Node
+from headgate.engines import beside
 from headgate.engines.base import Engine, Listener
+from headgate.engines.beside import Beside
 from headgate.engines.channel import Connection
 from headgate.engines.connections import Connections
 from headgate.engines.log import TaskLog
+from headgate.engines.tasks import Keeper, Start, Task
 from headgate.errors import HeadgateError, IsolationError, UsageError
 from headgate.events import Exit, TaskId
 from headgate.isolation.base import Box, Isolation, Launch
@@ -29,28 +33,6 @@ _DRAIN_READS = 64
 
 CLOSE_SECONDS = 15.0
 """How long `close` waits for tasks that it killed."""
-
-
-class Keeper(Protocol):
-    """Who looks after the boxes should this process die."""
-
-    def add(self, task: TaskId, record: Mapping[str, object], output_fd: int, log: str) -> None: ...
-
-    def connected(self, task: TaskId) -> None: ...
-
-    def remove(self, task: TaskId) -> None: ...
-
-
-@dataclass(slots=True)
-class _Task:
-    id: TaskId
-    box: Box
-    key: str
-    output: int
-    log: TaskLog
-    kill_at: float | None = None
-    reads_again: float | None = None
-    complained: str | None = None
 
 
 class LocalEngine(Engine):
@@ -84,7 +66,9 @@ class LocalEngine(Engine):
         self._others = others
         self._isolations = {"": isolation, isolation.name: isolation}
         self._commands: deque[Callable[[], None]] = deque()
-        self._tasks: dict[TaskId, _Task] = {}
+        self._starts: dict[TaskId, Start] = {}
+        self._tasks: dict[TaskId, Task] = {}
+        self._beside = Beside(self._do)
         self._closing_at: float | None = None
         self._open = False
         self._thread = threading.Thread(target=self._watch, name="engine", daemon=True)
@@ -94,7 +78,9 @@ class LocalEngine(Engine):
     def open(self, listener: Listener) -> None:
         self._listener = listener
         self._selector = selectors.DefaultSelector()
-        self._connections = Connections(self._channel, self._selector, self._key_of, self._greeted, listener)
+        self._connections = Connections(
+            self._channel, self._selector, self._key_of, self._greeted, self._said, listener
+        )
         self._wake_out, self._wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(self._wake_out, selectors.EVENT_READ, self._woken)
         self._thread.start()
@@ -110,13 +96,13 @@ class LocalEngine(Engine):
         self._do(lambda: self._start(launch, share, log))
 
     def set_share(self, task: TaskId, share: Share) -> None:
-        self._do(lambda: self._apply(task, share))
+        self._do_once_it_runs(task, lambda: self._apply(task, share))
 
     def send(self, task: TaskId, message: Mapping[str, object]) -> None:
-        self._do(lambda: self._send(task, message))
+        self._do_once_it_runs(task, lambda: self._send(task, message))
 
     def stop(self, task: TaskId, grace: float) -> None:
-        self._do(lambda: self._stop(task, grace))
+        self._do_once_it_runs(task, lambda: self._stop(task, grace))
 
     def boxes(self) -> Mapping[TaskId, Box]:
         return {id: task.box for id, task in list(self._tasks.items())}
@@ -126,6 +112,7 @@ class LocalEngine(Engine):
             return
         self._do(self._kill_all)
         self._thread.join()
+        self._beside.close()
         self._open = False
         self._obey()  # what came while the thread ended is refused, not forgotten
         self._connections.close()
@@ -141,6 +128,25 @@ class LocalEngine(Engine):
         self._commands.append(command)
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake_in, b"!")
+
+    def _do_once_it_runs(self, id: TaskId, command: Callable[[], None]) -> None:
+        self._do(lambda: self._once_it_runs(id, command))
+
+    def _once_it_runs(self, id: TaskId, command: Callable[[], None]) -> None:
+        if (start := self._starts.get(id)) is not None:
+            start.held.append(command)
+        else:
+            command()
+
+    def _in_turn(
+        self, id: TaskId, isolation: Isolation, act: Callable[[], object], then: Callable[[Future[Any]], None]
+    ) -> None:
+        """Do something of a task's box after what is to be done of it before; beside this thread where it waits for
+        others, which must not keep the other tasks waiting too."""
+        if isolation.waits:
+            self._beside.do(id, act, then)
+        else:
+            beside.now(act, then)
 
     def _obey(self) -> None:
         while self._commands:
@@ -159,7 +165,7 @@ class LocalEngine(Engine):
             self._try(task.box.kill)
 
     def _watch(self) -> None:
-        while self._tasks or self._closing_at is None:
+        while self._starts or self._tasks or self._closing_at is None:
             for key, _ in self._selector.select(self._next_time()):
                 # What came before it may have closed it: a task's end closes its output and its connection.
                 if self._selector.get_map().get(key.fd) is key:
@@ -177,6 +183,7 @@ class LocalEngine(Engine):
             self._connections.read_on(now)
         for task in self._tasks.values():  # its box's record stays, for the next who cleans up
             self._listener.exited(task.id, Exit(code=None, reason="it could not be killed: it is stuck in the kernel"))
+        self._tasks.clear()
 
     def _next_time(self) -> float | None:
         times = [t.kill_at for t in self._tasks.values() if t.kill_at is not None]
@@ -189,26 +196,50 @@ class LocalEngine(Engine):
         os.read(self._wake_out, 4096)
 
     def _start(self, launch: Launch, share: Share, log: str) -> None:
-        key = secrets.token_hex(16)
-        added = {"HEADGATE_CHANNEL": f"unix:{self._channel}", "HEADGATE_KEY": key}
-        if launch.task in self._tasks:
+        if launch.task in self._tasks or launch.task in self._starts:
             self._listener.warned(launch.task, "it was to be started while it runs; it runs on")
             return
         try:
             if self._closing_at is not None:
                 raise HeadgateError("this engine is closing")
             isolation = self._isolation_of(launch)
-            reads = (*launch.reads, str(self._channel))
-            box, read_end = self._box(isolation, replace(launch, env={**launch.env, **added}, reads=reads), share)
         except Exception as error:  # noqa: BLE001  # whatever it is, the job has to hear of it
-            self._listener.exited(launch.task, Exit(code=None, reason=f"could not be started: {error}"))
+            self._not_started(launch.task, error)
             return
-        task = self._tasks[launch.task] = _Task(launch.task, box, key, read_end, self._logs(log))
+        key = secrets.token_hex(16)
+        added = {"HEADGATE_CHANNEL": f"unix:{self._channel}", "HEADGATE_KEY": key}
+        whole = replace(launch, env={**launch.env, **added}, reads=(*launch.reads, str(self._channel)))
+        self._starts[launch.task] = Start(key)
+        self._in_turn(
+            launch.task,
+            isolation,
+            lambda: self._box(isolation, whole, share),
+            lambda done: self._begun(launch.task, isolation, log, done),
+        )
+
+    def _begun(self, id: TaskId, isolation: Isolation, log: str, done: Future[tuple[Box, int]]) -> None:
+        start = self._starts.pop(id)
+        try:
+            box, read_end = done.result()
+        except Exception as error:  # noqa: BLE001  # as above
+            self._not_started(id, error)
+            return
+        if self._closing_at is not None:
+            os.close(read_end)
+            self._try(box.close)
+            self._not_started(id, HeadgateError("this engine is closing"))
+            return
+        task = self._tasks[id] = Task(id, isolation, box, start.key, read_end, self._logs(log))
         if self._keeper is not None:
             self._keeper.add(task.id, {"isolation": isolation.name, **box.record()}, read_end, log)
         self._selector.register(read_end, selectors.EVENT_READ, lambda: self._readable(task))
         self._selector.register(box.exit_fd, selectors.EVENT_READ, lambda: self._ended(task))
         self._listener.started(task.id, box.pid)
+        for command in start.held:
+            self._try(command)
+
+    def _not_started(self, id: TaskId, error: BaseException) -> None:
+        self._listener.exited(id, Exit(code=None, reason=f"could not be started: {error}"))
 
     def _isolation_of(self, launch: Launch) -> Isolation:
         if (found := self._isolations.get(launch.isolation)) is None:
@@ -233,8 +264,12 @@ class LocalEngine(Engine):
     def _apply(self, id: TaskId, share: Share) -> None:
         if (task := self._tasks.get(id)) is None:
             return
+        task.wanted.append(share)
+        self._in_turn(id, task.isolation, task.change, lambda done: self._changed(id, done))
+
+    def _changed(self, id: TaskId, done: Future[tuple[str, ...]]) -> None:
         try:
-            lines = task.box.apply(share)
+            lines = done.result()
         except IsolationError as error:
             lines = (str(error),)
         for line in lines:
@@ -262,25 +297,31 @@ class LocalEngine(Engine):
         task.kill_at = min(task.kill_at, kill_at)
 
     def _key_of(self, id: TaskId) -> str | None:
-        task = self._tasks.get(id)
-        return task.key if task is not None else None
+        known = self._starts.get(id) or self._tasks.get(id)
+        return known.key if known is not None else None
 
     def _greeted(self, id: TaskId, connection: Connection) -> None:
+        self._once_it_runs(id, lambda: self._welcome(id, connection))
+
+    def _welcome(self, id: TaskId, connection: Connection) -> None:
         if self._keeper is not None:
             self._keeper.connected(id)
         if self._tasks[id].kill_at is not None:
             connection.send({"type": "stop"})
 
+    def _said(self, id: TaskId, message: Mapping[str, object]) -> None:
+        self._once_it_runs(id, lambda: self._listener.message(id, message))
+
     # --- output -----------------------------------------------------------------------------------------------------
 
-    def _readable(self, task: _Task) -> None:
+    def _readable(self, task: Task) -> None:
         ended = not self._read(task)
         pause = task.log.resumes_in(now := time.monotonic())
         if ended or pause > 0:
             self._selector.unregister(task.output)
             task.reads_again = None if ended else now + pause
 
-    def _read(self, task: _Task) -> bool:
+    def _read(self, task: Task) -> bool:
         """Read once; False at the end of the output."""
         try:
             data = os.read(task.output, _READ_BYTES)
@@ -293,13 +334,13 @@ class LocalEngine(Engine):
             self._listener.warned(task.id, task.log.trouble or "its output is written again")
         return bool(data)
 
-    def _read_on(self, task: _Task) -> None:
+    def _read_on(self, task: Task) -> None:
         task.reads_again = None
         self._selector.register(task.output, selectors.EVENT_READ, lambda: self._readable(task))
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    def _ended(self, task: _Task) -> None:
+    def _ended(self, task: Task) -> None:
         self._selector.unregister(task.box.exit_fd)
         exit = Exit(code=None, reason="it ended, and how cannot be told")
         try:
@@ -313,15 +354,20 @@ class LocalEngine(Engine):
         finally:
             self._forget(task, exit)
 
-    def _forget(self, task: _Task, exit: Exit) -> None:
+    def _forget(self, task: Task, exit: Exit) -> None:
         if task.output in self._selector.get_map():
             self._selector.unregister(task.output)
         if lines := task.log.rest():
             self._listener.output(task.id, lines)
         task.log.close()
         os.close(task.output)
-        self._try(task.box.close)
-        del self._tasks[task.id]
+        task.kill_at = task.reads_again = None
+        self._in_turn(task.id, task.isolation, task.box.close, lambda done: self._gone(task, exit, done))
+
+    def _gone(self, task: Task, exit: Exit, done: Future[None]) -> None:
+        self._try(done.result)
+        if self._tasks.pop(task.id, None) is None:
+            return  # it was given up when this engine closed
         if self._keeper is not None:
             self._keeper.remove(task.id)
         self._listener.exited(task.id, exit)

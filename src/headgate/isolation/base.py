@@ -130,6 +130,9 @@ class Isolation(ABC):
     """
 
     name: str
+    waits: bool = False
+    """Whether its boxes are made, changed and closed by asking another program, which may take a while: an engine does
+    that beside its other work. They are then called from any thread, of one task one call at a time."""
 
     @abstractmethod
     def start(self, launch: Launch, share: Share, output_fd: int) -> Box:

@@ -137,12 +137,10 @@ class Cgroups(Enclosure):
         if boxes:
             self._weigh_group(boxes * self.in_kernel(each))
 
-    def weigh_as_its_box(self) -> None:
+    def weigh_around(self, weight: float) -> None:
         """Let the group weigh what its only box does."""
-        cpu = self.folders.get("cpu")
-        weight = read_number(cpu / self.weight_file) if cpu is not None else None
-        if weight is not None:
-            self._weigh_group(weight)
+        if "cpu" in self.folders:
+            self._weigh_group(self.in_kernel(weight))
 
     def _weigh_group(self, weight: int) -> None:
         with suppress(OSError):  # the group went with its last box

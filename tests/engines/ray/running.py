@@ -47,7 +47,8 @@ class Running:
         self.engine.reserve(job, 1, {f"{job}/worker-0": Slot(node, cores, gpus=gpus)})
 
     def release(self, name: str) -> None:
-        self.engine.release(f"ray-{os.getpid()}/{name}", 1)
+        job = f"ray-{os.getpid()}/{name}"
+        self.engine.release(job, 1, [f"{job}/worker-0"])
 
     def said(self, task: TaskId, line: str) -> None:
         until(lambda: line in self.told.lines(task), PATIENCE_SECONDS, f"{line!r} of {task}")

@@ -110,6 +110,8 @@ class ContainerBox(Box):
             if self._over:
                 return ()
             self._share = self._share.merged(share)
+            if share.cpu_weight is not None:
+                self._weigh()  # counts at once, where Docker's answer takes its time
             refused: list[str] = []
             docker = self._limit_apart(share, refused)
             for part in self._allowed(docker, refused):
@@ -117,8 +119,6 @@ class ContainerBox(Box):
             lines = [self._limit_disk(share, refused)] if share.disk_bytes_per_second is not None else []
             if isinstance(share.gpu_fraction, float | int):
                 lines.append(f"GPU fraction {share.gpu_fraction:g}: not limited")
-            if share.cpu_weight is not None:
-                self._weigh()
             if refused and not self._over:
                 raise IsolationError(f"{self.task}: {'; '.join(refused)}")
             return tuple(filter(None, lines))
@@ -243,9 +243,10 @@ class ContainerBox(Box):
         """Let the cgroup around that of the container weigh as much as the container, and as much for the disk; and the
         group that this is in as all that are in it."""
         if self._container.outer is not None and self.cgroups:
-            self._enclosure.weigh_as_its_box()
+            weight = self._share.cpu_weight or WEIGHT_DEFAULT
+            self._enclosure.weigh_around(weight)
             self._container.outer.weigh_group()
-            for write in self._container.outer.disk_weight_writes(self._share.cpu_weight or WEIGHT_DEFAULT):
+            for write in self._container.outer.disk_weight_writes(weight):
                 with contextlib.suppress(OSError):  # it has ended, and its cgroup with it
                     write.path.write_text(write.text)
 

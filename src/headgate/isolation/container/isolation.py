@@ -48,6 +48,7 @@ class ContainerIsolation(Isolation):
     """
 
     name = "container"
+    waits = True
 
     def __init__(self, group: str, *, daemon: str | None = None) -> None:
         """

@@ -1,0 +1,56 @@
+"""What the engine `local` knows of its tasks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Protocol
+
+from headgate.engines.log import TaskLog
+from headgate.events import TaskId
+from headgate.isolation.base import Box, Isolation
+from headgate.shares import NOTHING, Share
+
+
+class Keeper(Protocol):
+    """Who looks after the boxes should this process die."""
+
+    def add(self, task: TaskId, record: Mapping[str, object], output_fd: int, log: str) -> None: ...
+
+    def connected(self, task: TaskId) -> None: ...
+
+    def remove(self, task: TaskId) -> None: ...
+
+
+@dataclass(slots=True)
+class Start:
+    """A task that is being started: its key, and what is to be done of it as soon as it runs."""
+
+    key: str
+    held: list[Callable[[], None]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Task:
+    """A task that runs; times are those of `time.monotonic`."""
+
+    id: TaskId
+    isolation: Isolation
+    box: Box
+    key: str
+    output: int
+    log: TaskLog
+    wanted: deque[Share] = field(default_factory=deque)  # shares that are not in force yet
+    kill_at: float | None = None
+    reads_again: float | None = None
+    complained: str | None = None
+
+    def change(self) -> tuple[str, ...]:
+        """Bring all into force that is wanted by now: of several changes that waited, the first does the work of all;
+        what `Box.apply` says of it."""
+        shares = []
+        while self.wanted:
+            shares.append(self.wanted.popleft())
+        return self.box.apply(reduce(Share.merged, shares, NOTHING)) if shares else ()

@@ -1,0 +1,130 @@
+"""An isolation that waits for another program, as for Docker: a start keeps no other task waiting, and loses nothing."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headgate.cluster import Node
+from headgate.engines.local import LocalEngine
+from headgate.events import TaskId
+from headgate.isolation.base import Box, Launch
+from headgate.isolation.process import ProcessIsolation
+from headgate.shares import Share
+from headgate.testing import engine_programs
+from headgate.testing.recorder import Recorder
+from headgate.testing.wait import until
+
+GROUP = f"beside-{os.getpid()}"
+SECONDS = 30.0
+
+
+class Waiting(ProcessIsolation):
+    """Its tasks run at once; those whose name begins with `slow` are said to do so when `answered` is set."""
+
+    waits = True
+
+    def __init__(self) -> None:
+        super().__init__(GROUP)
+        self.answered = threading.Event()
+        self.applied: list[tuple[TaskId, Share]] = []
+        self.boxes: dict[TaskId, Box] = {}
+
+    def start(self, launch: Launch, share: Share, output_fd: int) -> Box:
+        box = super().start(launch, share, output_fd)
+        self.boxes[launch.task] = box
+        if launch.task.split("/")[1].startswith("slow"):
+            self.answered.wait(SECONDS)
+        apply = box.apply
+
+        def noted(share: Share) -> tuple[str, ...]:
+            self.applied.append((launch.task, share))
+            return apply(share)
+
+        box.apply = noted  # type: ignore[method-assign]
+        return box
+
+
+class Setting:
+    """An engine whose isolation waits."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.isolation = Waiting()
+        node = Node("here", cores=2, memory_bytes=1 << 32)
+        self.engine = LocalEngine(node, self.isolation, folder / "channel.sock")
+        self.told = Recorder(lambda task: task in self.engine.boxes())
+
+    def start(self, name: str, argv: tuple[str, ...]) -> TaskId:
+        task = f"{GROUP}/{name}/worker-0"
+        launch = Launch(task=task, argv=argv, env={"PATH": os.defpath, "HEADGATE_TASK": task}, cwd="/", threads=1)
+        self.engine.start(launch, Share(), str(self.folder / f"{name}.log"))
+        return task
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Iterator[Setting]:
+    setting = Setting(tmp_path)
+    setting.engine.open(setting.told)
+    yield setting
+    setting.isolation.answered.set()
+    setting.engine.close()
+    assert setting.told.breaches == []
+
+
+def test_others_start_and_end_while_one_is_being_started(setting: Setting) -> None:
+    slow = setting.start("slow", engine_programs.argv("write", "slow\\n"))
+    quick = setting.start("quick", engine_programs.argv("write", "quick\\n"))
+    until(lambda: setting.told.exit(quick) is not None, SECONDS, "the end of the quick one")
+    assert setting.told.of(slow, "started", "output", "exited") == []
+    setting.isolation.answered.set()
+    until(lambda: setting.told.exit(slow) is not None, SECONDS, "the end of the slow one")
+    assert setting.told.lines(slow) == ["slow"]
+
+
+def test_what_it_says_before_it_is_said_to_run_is_told_after_that(setting: Setting) -> None:
+    slow = setting.start("slow", engine_programs.argv("talk", 3))
+    until(lambda: slow in setting.isolation.boxes, SECONDS, "its box")
+    assert select.select([setting.isolation.boxes[slow].exit_fd], [], [], SECONDS)[0], "it has spoken, and ended"
+    # What arrived before another task connected has been read when that is heard.
+    quick = setting.start("quick", engine_programs.argv("talk", 3))
+    until(lambda: len(setting.told.messages(quick, "count")) == 3, SECONDS, "what the quick one says")
+    assert setting.told.of(slow) == []
+    setting.isolation.answered.set()
+    until(lambda: setting.told.exit(slow) is not None, SECONDS, "the end of the slow one")
+    assert [each["n"] for each in setting.told.messages(slow, "count")] == [0, 1, 2]
+    assert setting.told.of(slow)[0].kind == "started"
+
+
+def test_changes_that_wait_are_made_in_one_and_a_stop_is_not_forgotten(setting: Setting) -> None:
+    slow = setting.start("slow", engine_programs.argv("rest"))
+    setting.engine.set_share(slow, Share(cpu_weight=300.0))
+    setting.engine.set_share(slow, Share(cpu_cap_cores=1.0))
+    setting.engine.set_share(slow, Share(cpu_weight=50.0))
+    setting.engine.stop(slow, SECONDS)
+    setting.isolation.answered.set()
+    until(lambda: setting.told.exit(slow) is not None, SECONDS, "its end")
+    exit = setting.told.exit(slow)
+    assert exit is not None
+    assert exit.signal == signal.SIGTERM
+    shares = [share for task, share in setting.isolation.applied if task == slow]
+    assert len(shares) < 3
+    assert shares[-1].cpu_weight == 50.0
+
+
+def test_closing_ends_what_is_being_started(setting: Setting) -> None:
+    slow = setting.start("slow", engine_programs.argv("rest"))
+    quick = setting.start("quick", engine_programs.argv("write", "quick\\n"))
+    until(lambda: setting.told.exit(quick) is not None, SECONDS, "the end of the quick one")
+    threading.Timer(0.5, setting.isolation.answered.set).start()
+    setting.engine.close()
+    exit = setting.told.exit(slow)
+    assert exit is not None
+    assert not exit.ok
+    assert setting.engine.boxes() == {}
