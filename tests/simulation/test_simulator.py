@@ -19,6 +19,7 @@ from headgate.simulation import Assumptions, TraceJob, figures, simulate
 from headgate.simulation.speeds import Interference, Speeds
 from headgate.simulation.traces import made
 
+SHARED = replace(FREE, share_gpus=True)
 # a is alone for 2 s, shares with b for 2 s, and then with b and c.
 STAGGERED = ((0.0, 10.0, 1), (2.0, 4.0, 1), (4.0, 2.0, 1))
 
@@ -29,8 +30,30 @@ def test_three_jobs_on_one_core_share_it_equally() -> None:
 
 
 def test_three_jobs_share_one_gpu_in_equal_time_where_none_waits() -> None:
-    shared = replace(FREE, share_gpus=True)
-    assert ran(on_gpus(*STAGGERED), gpus(1), "equal", shared) == pytest.approx({"a": 16.0, "b": 12.0, "c": 10.0})
+    for policy in ("equal", "none"):
+        assert ran(on_gpus(*STAGGERED), gpus(1), policy, SHARED) == pytest.approx({"a": 16.0, "b": 12.0, "c": 10.0})
+
+
+def test_on_a_shared_gpu_the_shortest_has_what_srpt_leaves_it() -> None:
+    # By 20 to 1 of an equal share each keeps 1/40, and an eighth of the rest goes on to the other: 0.85625 of the time
+    # for b, which ends at 4 / 0.85625; then a has the GPU to itself.
+    part = 0.025 + 7 / 8 * 0.95
+    found = ran(on_gpus((0.0, 10.0, 1), (0.0, 4.0, 1)), gpus(1), "srpt", SHARED)
+    assert found == pytest.approx({"a": 14.0, "b": 4 / part}, rel=2e-3)
+    # What one GPU of its two is shared with holds a job for both.
+    found = ran(on_gpus((0.0, 10.0, 2), (0.0, 4.0, 1)), gpus(2), "srpt", SHARED)
+    assert found == pytest.approx({"a": 14.0, "b": 4 / part}, rel=2e-3)
+
+
+def test_gpus_go_by_priority_and_a_job_that_starts_up_uses_none() -> None:
+    trace = on_gpus((0.0, 6.0, 1), (0.0, 6.0, 1))
+    trace = replace(trace, jobs=(replace(trace.jobs[0], priority=2.0), trace.jobs[1]))
+    assert ran(trace, gpus(1), "equal", SHARED) == pytest.approx({"a": 9.0, "b": 12.0})
+    # b comes at 2 s and starts until 5 s, while a, which began at 3 s, has the GPU to itself; from then on halves.
+    given = replace(SHARED, startup_core_seconds=3.0)
+    for policy in ("equal", "none"):
+        found = ran(on_gpus((0.0, 6.0, 1), (2.0, 2.0, 1)), gpus(1), policy, given)
+        assert found == pytest.approx({"a": 11.0, "b": 9.0})
 
 
 def test_what_remains_least_goes_first() -> None:
@@ -221,8 +244,22 @@ def test_every_policy_ends_every_job_and_those_by_weight_leave_no_core_idle(poli
     assert ({job.state for job in outcome.jobs}, outcome.warnings) == ({"done"}, [])
     if not policy.startswith("flowcon"):  # whose limits leave cores idle
         assert figures(outcome).makespan == pytest.approx(660.0, rel=1e-3)
+    shared = simulate(made("t", [replace(job, gpus=2) for job in jobs]), gpus(2), policy, SHARED)
+    assert ({job.state for job in shared.jobs}, shared.warnings) == ({"done"}, [])
+    assert figures(shared).makespan == pytest.approx(660.0, rel=1e-3)
 
 
 def test_options_that_would_change_nothing_are_refused() -> None:
-    with pytest.raises(UsageError, match="found options in 'headgate:rho=2'; they are for jobs on cores"):
+    with pytest.raises(
+        UsageError, match="found options in 'headgate:rho=2'; they say how jobs share.* add --share-gpus"
+    ):
         simulate(on_gpus((0.0, 1.0, 1)), gpus(1), "headgate:rho=2")
+
+
+def test_where_jobs_wait_for_whole_gpus_a_policy_that_is_no_order_is_said_to_be_as_fifo() -> None:
+    trace = on_gpus(*STAGGERED)
+    equal = simulate(trace, gpus(1), "equal", FREE)
+    assert ends(equal) == ran(trace, gpus(1), "fifo")
+    assert equal.warnings == ["the jobs wait for whole GPUs and share nothing: as fifo"]
+    assert simulate(trace, gpus(1), "srpt", FREE).warnings == []
+    assert simulate(trace, gpus(1), "equal", SHARED).warnings == []

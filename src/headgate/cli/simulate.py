@@ -44,7 +44,7 @@ def _seconds(_: click.Context, option: click.Parameter, text: str) -> float:
     help="Of cores, in the throughput of what is not in --speeds.",
 )
 @click.option("--interference", type=_FILE, help="Throughput of pairs on one device, as measured: JSON.")
-@click.option("--share-gpus", is_flag=True, help="No job waits for GPUs; they share them.")
+@click.option("--share-gpus", is_flag=True, help="No job waits for GPUs; they share them by the policy.")
 @click.option(
     "--restart",
     callback=_seconds,
@@ -57,7 +57,7 @@ def _seconds(_: click.Context, option: click.Parameter, text: str) -> float:
     callback=_seconds,
     default="10s",
     show_default=True,
-    help="How often jobs on cores tell their use and their loss.",
+    help="How often jobs that share tell their use and their loss.",
 )
 @click.option(
     "--error",

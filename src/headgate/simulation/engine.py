@@ -74,9 +74,9 @@ class Work:
 class Engine:
     """Runs tasks without a process.
 
-    A GPU that a task has to itself brings all of its speed; one that it shares, what was measured of the pair, or
-    equal time. Cores go by weight, within caps and what a job can use; what one leaves, the others have. A job is as
-    fast as the slowest of its tasks.
+    A GPU that a task has to itself brings all of its speed. Where several take turns, each has the fraction of the time
+    that it is granted; where they run side by side, what was measured of the pair, or equal time. Cores go by weight,
+    within caps and what a job can use; what one leaves, the others have. A job is as fast as the slowest of its tasks.
     """
 
     def __init__(self, nodes: Iterable[Node], speeds: Speeds, interference: Interference) -> None:
@@ -128,7 +128,8 @@ class Engine:
         work.starting = False
         for task in work.tasks.values():
             if work.job.gpus:
-                self._stale_tasks[task.id] = task
+                for gpu in task.gpus:
+                    self._stale_tasks.update(self._on_gpu[task.node, gpu])
             else:
                 self._stale_nodes[task.node] = None
 
@@ -194,15 +195,26 @@ class Engine:
             task.pace = kept * alone
 
     def _pace_on_gpus(self, task: RunningTask) -> float:
-        pace = 1.0
+        fraction, pace = _fraction(task), 1.0
+        if task.work.starting:
+            return pace
+        if fraction is not None:
+            return fraction
         for gpu in task.gpus:
             beside = self._on_gpu[task.node, gpu]
             if len(beside) > 1:
-                others = (other.work.job.model for other in beside.values() if other is not task)
-                name = self._gpu_names[task.node, gpu]
-                pace = min(pace, self._interference.on_gpu(name, task.work.job.model, others))
-        fraction = task.share.gpu_fraction
-        return min(pace, fraction) if isinstance(fraction, int | float) else pace
+                others = [other for other in beside.values() if other is not task and not other.work.starting]
+                free = 1.0 - sum(_fraction(other) or 0.0 for other in others)  # the others' turns are their own
+                models = (other.work.job.model for other in others if _fraction(other) is None)
+                kept = self._interference.on_gpu(self._gpu_names[task.node, gpu], task.work.job.model, models)
+                pace = min(pace, free * kept)
+        return pace
+
+
+def _fraction(task: RunningTask) -> float | None:
+    """The part of its GPUs' time that a task is granted; None where it takes no turns."""
+    fraction = task.share.gpu_fraction
+    return fraction if isinstance(fraction, int | float) else None
 
 
 def _repace(work: Work, now: float) -> bool:

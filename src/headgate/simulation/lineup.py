@@ -17,21 +17,23 @@ class Chosen:
     Args:
         listens: Whether the policy makes anything of what jobs report.
         predicts: Whether it wants to be told what is left of them.
+        note: What its user should know; empty: nothing.
     """
 
     policy: Policy
     order: Order
     listens: bool
     predicts: bool = False
+    note: str = ""
 
 
-def choose(name: str, remaining: Remaining, *, on_cores: bool) -> Chosen:
+def choose(name: str, remaining: Remaining, *, shared: bool) -> Chosen:
     """The policy and the order of that name; what is no order goes by arrival.
 
     Args:
         name: As for `run --policy`; `fifo` leaves cores to the system's own sharing.
         remaining: What is known, or predicted, of what remains of a job.
-        on_cores: Whether any job shares cores; else nothing is there for a policy of shares to decide.
+        shared: Whether any job shares cores or GPUs; else nothing is there for a policy of shares to decide.
 
     Raises:
         UsageError: Nothing is so called, or it has options that would change nothing.
@@ -48,11 +50,13 @@ def choose(name: str, remaining: Remaining, *, on_cores: bool) -> Chosen:
         case _:
             order = FifoOrder()
     policy: Policy = NoPolicy() if name == FifoOrder.name else policies.make(name)
-    if not on_cores:
+    if not shared:
         if plain != name:
             raise UsageError(
-                f"found options in {name!r}; they are for jobs on cores, and all of this trace are on GPUs"
+                f"found options in {name!r}; they say how jobs share, and those of this trace wait for whole GPUs, "
+                f"where the name alone says who goes first; leave them out, or add --share-gpus"
             )
-        policy = NoPolicy()
-    listens = on_cores and not isinstance(policy, NoPolicy | EqualPolicy)
+        note = f"the jobs wait for whole GPUs and share nothing: as {order.name}" if order.name != plain else ""
+        return Chosen(NoPolicy(), order, listens=False, note=note)
+    listens = not isinstance(policy, NoPolicy | EqualPolicy)
     return Chosen(policy, order, listens, predicts=listens and policy.predicts)

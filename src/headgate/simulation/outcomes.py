@@ -18,8 +18,8 @@ class Assumptions:
             0: all is known.
         startup_core_seconds: What a job does on one core before it has anything to say (it imports its framework): it
             takes that beside its work, and nothing is predicted of it, nor are losses told, until it is done.
-        report_seconds: How often a job on cores says what it uses and what its loss is, and what is left of it is
-            predicted; 0: never.
+        report_seconds: How often a job that shares what it runs on says what it uses and what its loss is, and what is
+            left of it is predicted; 0: never.
         share_gpus: Whether jobs start at once and share GPUs, as they do without a queue.
         seed: Of all that is drawn by chance.
     """
@@ -60,7 +60,7 @@ class Outcome:
         capacity: How many there are.
         events: Told to the controller.
         wall_seconds: That it took to simulate.
-        warnings: Of the controller.
+        warnings: Of the controller, and what has to be known of the policy.
     """
 
     policy: str

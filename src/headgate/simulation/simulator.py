@@ -20,6 +20,7 @@ from headgate.events import (
     Event,
     Exit,
     Fitted,
+    GpusUsed,
     JobId,
     JobPlanned,
     JobSubmitted,
@@ -90,7 +91,8 @@ class _Simulation:
         self._coming: list[tuple[float, int, int, Callable[[], None]]] = []
         self._count = 0
         self._on_gpus = trace.on_gpus
-        chosen = lineup.choose(policy, self._remaining, on_cores=not all(job.gpus for job in trace.jobs))
+        shared = assumptions.share_gpus or not all(job.gpus for job in trace.jobs)
+        chosen = lineup.choose(policy, self._remaining, shared=shared)
         self._listens = chosen.listens and assumptions.report_seconds > 0
         self._predicts = chosen.predicts
         waits = any((job.gpus and not assumptions.share_gpus) or job.memory_bytes for job in trace.jobs)
@@ -99,6 +101,8 @@ class _Simulation:
         capacity = sum(len(node.gpus) if self._on_gpus else node.cores for node in cluster.nodes)
         order = chosen.order.name if waits else ""
         self.outcome = Outcome(policy, order, [], [(0.0, 0.0)], float(capacity), 0, 0.0, [])
+        if chosen.note:
+            self.outcome.warnings.append(chosen.note)
         self._check(trace)
 
     def _check(self, trace: Trace) -> None:
@@ -163,12 +167,19 @@ class _Simulation:
             return
         if work.starting:
             self._engine.begin(work, self._now)
+            self._compute(work)
             self._predict(work)
             self._settle()
             return
         halt(work, self._now)
         for task in list(work.tasks):
             self._exit(task, _DONE)
+
+    def _compute(self, work: Work) -> None:
+        """A job begins to use GPUs that it may share."""
+        if work.job.gpus and self._given.share_gpus:
+            for task in list(work.tasks.values()):
+                self._step(GpusUsed(task.id, task.gpus))
 
     def _exit(self, task: TaskId, exit: Exit) -> None:
         self._engine.end(task)
@@ -184,7 +195,8 @@ class _Simulation:
             return
         self._at(self._now + self._given.report_seconds, _REPORT, partial(self._report, work, start))
         for task in list(work.tasks.values()):
-            self._step(Usage(task.id, task.cores, float(work.job.memory_bytes or 0)))
+            cores = task.pace if work.job.gpus else task.cores
+            self._step(Usage(task.id, cores, float(work.job.memory_bytes or 0)))
         self._predict(work)
         job, done = work.job, max(work.fraction(self._now), 0.0)
         if job.losses and work.tasks and not work.starting and done >= job.losses[0][0]:
@@ -196,12 +208,13 @@ class _Simulation:
     def _predict(self, work: Work) -> None:
         if not self._predicts or not work.tasks or work.starting:
             return
-        job, left = work.job, work.remaining(self._now) * work.job.cores
+        job, cores = work.job, self._busy_cores(work)
+        left = work.remaining(self._now) * cores
         if job.losses and work.fraction(self._now) < job.losses[0][0]:
             return  # of a job that has said nothing yet nothing is predicted
         likely, spread = left * self._off.get(work.id, 1.0), exp(_NINE_OF_TEN * self._given.prediction_error)
         final = job.losses[-1][1] if job.losses else None
-        drops = drops_ahead(job.losses, work.fraction(self._now), job.seconds * job.cores)
+        drops = drops_ahead(job.losses, work.fraction(self._now), job.seconds * cores)
         self._step(Fitted(work.id, likely, likely / spread, likely * spread, final, drops))
 
     # --- what the controller has done -------------------------------------------------------------------------------
@@ -257,10 +270,18 @@ class _Simulation:
         else:
             work.left, work.at = work.remaining(self._now) + self._given.restart_seconds, self._now
         outcome.starts += 1
-        if self._listens and not work.job.gpus:
+        shares = not work.job.gpus or self._given.share_gpus
+        if shares and not work.starting and work.job.gpus:
+            self._at(self._now, _FIRST_REPORT, partial(self._compute, work))
+        if shares and self._listens:
             self._at(self._now, _FIRST_REPORT, partial(self._first_report, work, outcome.starts))
 
     # --- what the controller and its queue are told -----------------------------------------------------------------
+
+    @staticmethod
+    def _busy_cores(work: Work) -> float:
+        """Cores that a job keeps busy at its own speed: on GPUs one for each worker, which feeds them."""
+        return float(work.needs) if work.job.gpus else work.job.cores
 
     def _remaining(self, id: JobId, now: float) -> float:
         return self._works[id].remaining(now) * self._off.get(id, 1.0)
