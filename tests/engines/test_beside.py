@@ -1,4 +1,4 @@
-"""An isolation that waits for another program, as for Docker: a start keeps no other task waiting, and loses nothing."""
+"""An isolation that waits for another program, as for Docker: a start keeps no other task waiting, nor loses a word."""
 
 from __future__ import annotations
 
