@@ -53,8 +53,9 @@ PLUGIN = """
             taken = {task.rsplit("/", 1)[1]: [slot.node, slot.cores] for task, slot in slots.items()}
             self.say("reserve", job=job.split("/")[1], attempt=attempt, slots=taken)
 
-        def release(self, job, attempt):
-            self.say("release", job=job.split("/")[1], attempt=attempt)
+        def release(self, job, attempt, tasks):
+            names = sorted(task.rsplit("/", 1)[1] for task in tasks)
+            self.say("release", job=job.split("/")[1], attempt=attempt, tasks=names)
 
         def start(self, launch, share, log):
             self.say("start", task=launch.task.split("/", 1)[1])
@@ -121,7 +122,29 @@ def test_what_tasks_take_is_set_aside_before_they_start_and_given_back_after_the
     assert job[0]["what"] == "reserve"
     assert set(job[0]["slots"]) == {"worker-0", "worker-1", "server-0"}
     assert sum(cores for _, cores in job[0]["slots"].values()) <= 2
-    assert job[-1] == {"what": "release", "job": "quick", "attempt": 1}
+    given = [told for told in job if told["what"] == "release"]
+    assert {told["attempt"] for told in given} == {1}
+    assert sorted(name for told in given for name in told["tasks"]) == ["server-0", "worker-0", "worker-1"]
+    assert job[-1] == given[-1]
+
+
+def test_what_a_worker_took_that_leaves_is_given_back_while_its_job_runs_on(user: User, elsewhere: Elsewhere) -> None:
+    plan = ("--strategy", "ps", "--workers", "2", "--servers", "1", "--address", "far,near")
+    words = ("--detach", "--json", "--engine", "elsewhere", *plan, "waits.py", "--", "go")
+    run = user.types("run", *words).json["run"]
+    user.sees_state("waits", "running", run=run)
+    user.types("resize", "waits", "--workers", "1")
+    wait.until(lambda: elsewhere.told("release"), 30, "something is given back")
+    assert elsewhere.told("release") == [{"what": "release", "job": "waits", "attempt": 1, "tasks": ["worker-1"]}]
+    assert user.jobs(run)["waits"]["state"] == "running"
+    before = len(elsewhere.told("reserve"))
+    user.types("run", "quick.py", "--engine", "elsewhere", "--address", "far,near")
+    [taken] = [told["slots"]["worker-0"] for told in elsewhere.told("reserve")[before:] if told["job"] == "quick"]
+    held = elsewhere.told("reserve")[0]["slots"]
+    others = [name for name, (node, _) in held.items() if node == taken[0] and name != "worker-1"]
+    assert taken[1] == pytest.approx(1 / (1 + len(others)), abs=0.001)
+    user.touch("go")
+    user.sees_state("waits", "done", run=run)
 
 
 def test_a_job_gives_back_the_cores_that_a_later_one_takes(user: User, elsewhere: Elsewhere) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import pytest
@@ -281,8 +281,20 @@ class ForgetsWhoWaits(MemoryEngine):
 
 
 class KeepsWhatIsReleased(MemoryEngine):
-    def release(self, job: JobId, attempt: int) -> None:
+    def release(self, job: JobId, attempt: int, tasks: Collection[TaskId]) -> None:
         return
+
+
+class ReleasesWithTheLast(MemoryEngine):
+    def release(self, job: JobId, attempt: int, tasks: Collection[TaskId]) -> None:
+        had = {task for task, kept in self._slots.items() if kept[:2] == (job, attempt)}
+        if had <= {*tasks}:
+            super().release(job, attempt, tasks)
+
+
+class ReleasesAll(MemoryEngine):
+    def release(self, job: JobId, attempt: int, tasks: Collection[TaskId]) -> None:
+        super().release(job, attempt, [task for task in self._slots if task.rsplit("/", 1)[0] == job])
 
 
 class WaitsForTheImpossible(MemoryEngine):
@@ -388,6 +400,8 @@ DEFECTS: dict[str, tuple[Callable[[], MemoryEngine], str]] = {
     "a wait is not told": (WaitsInSilence, "test_30"),
     "what is released is kept": (KeepsWhatIsReleased, "test_30"),
     "one that waits cannot be stopped": (ForgetsWhoWaits, "test_31"),
+    "what one task had is kept": (ReleasesWithTheLast, "test_33"),
+    "what the others have is released": (ReleasesAll, "test_33"),
     "the impossible is waited for": (WaitsForTheImpossible, "test_32"),
     "a node without cores": (HasNoNodes, "test_28"),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -106,6 +106,7 @@ class Engine(ABC):
        otherwise; `grace` seconds later everything that is left is killed. A second `stop` can only shorten the grace.
     5. `reserve` comes before the first `start` of an attempt with what all its tasks take, and again before each one
        that is added to it. A task for which that cannot be had now waits, and `warned` says for what, once.
+       `release` gives back what tasks had, and nothing of what others of their attempt have.
     6. Calls that name a task which is unknown or has ended do nothing.
     7. `close` kills what still runs, and returns when every task's box is gone.
     """
@@ -140,8 +141,8 @@ class Engine(ABC):
         """Set aside what tasks of an attempt take: in addition to what was set aside for others of it, and in place of
         what was for themselves. Returns at once. Engines whose nodes have no accounts that others go by ignore it."""
 
-    def release(self, job: JobId, attempt: int) -> None:  # noqa: B027  # as above
-        """Give back what `reserve` set aside for an attempt, whose tasks have all ended."""
+    def release(self, job: JobId, attempt: int, tasks: Collection[TaskId]) -> None:  # noqa: B027  # as above
+        """Give back what `reserve` set aside for tasks of an attempt, which have ended; others of it may run on."""
 
     def waiting(self) -> frozenset[JobId]:
         """Jobs of which no task has begun, since what `reserve` is to set aside for them cannot be had now."""

@@ -168,13 +168,18 @@ class Reserving:
         return not placed and (not run.submission.only or node in run.submission.only)
 
     def give_back(self, job: JobId) -> None:
-        """Give back what is held for attempts of a job whose tasks have all ended."""
+        """Give back what is held for those tasks of a job that have ended, be it for one that others go on without."""
         _, live = self._ledger.find(job)
-        running = live.current is not None and any(task.state != "ended" for task in live.current.tasks.values())
-        for attempt in list(self._held.get(job, ())):
-            if attempt != live.attempt or not running:
-                del self._held[job][attempt]
-                self._engines.of(job).release(job, attempt)
+        now = live.current.tasks if live.current is not None else {}
+        running = {(live.attempt, f"{job}/{name}") for name, task in now.items() if task.state != "ended"}
+        attempts = self._held.get(job, {})
+        for attempt, held in list(attempts.items()):
+            ended = [task for task in held if (attempt, task) not in running]
+            if ended:
+                attempts[attempt] = {task: slot for task, slot in held.items() if task not in ended}
+                self._engines.of(job).release(job, attempt, ended)
+            if not attempts[attempt]:
+                del attempts[attempt]
 
     def forget(self, run: str) -> None:
         """A run has ended."""

@@ -125,15 +125,17 @@ class EngineContract:
         assert self.traces() == []
         assert self.descriptors() == self._descriptors, "descriptors were left open"
 
-    def task(self, name: str = "job") -> TaskId:
+    def task(self, name: str = "job", index: int = 0) -> TaskId:
         """Id of a task that no other suite on this machine has."""
-        return f"run-{os.getpid()}/{name}/worker-0"
+        return f"run-{os.getpid()}/{name}/worker-{index}"
 
     def log(self, task: TaskId) -> Path:
         return self.folder / f"{task.split('/')[1]}.log"
 
-    def start(self, argv: tuple[str, ...], name: str = "job", share: Share | None = None, cwd: str = "/") -> TaskId:
-        task = self.task(name)
+    def start(
+        self, argv: tuple[str, ...], name: str = "job", share: Share | None = None, cwd: str = "/", index: int = 0
+    ) -> TaskId:
+        task = self.task(name, index)
         env = {"PATH": os.environ.get("PATH", os.defpath), "HEADGATE_TASK": task}
         launch = Launch(task=task, argv=argv, env=env, cwd=cwd, threads=1, place=self.place)
         self._starts[task] = self._starts.get(task, 0) + 1
@@ -475,7 +477,7 @@ class EngineContract:
         if not self.accounts:
             pytest.skip("it keeps no accounts")
         task = self.task()
-        self.reserve(task, 1000.0)
+        self.reserve(task, cores=1000.0)
         self.start(programs.argv("rest"))
         reason = self.ended(task).reason
         assert reason is not None
@@ -483,13 +485,40 @@ class EngineContract:
         assert self.told.of(task, "started") == []
         self.release(task)
 
-    def reserve(self, task: TaskId, cores: float = 0.0) -> None:
-        """Set aside so many cores, by default all that a node has, for a task that is a job by itself."""
+    def test_33_what_one_task_had_is_given_back_while_another_of_its_attempt_runs_on(self) -> None:
+        half = self.tested.cluster().nodes[0].cores / 2
+        stays, leaves = self.task("pair"), self.task("pair", 1)
+        self.reserve(stays, leaves, cores=half)
+        for index, task in enumerate((stays, leaves)):
+            assert self.start(programs.argv("rest"), "pair", index=index) == task
+            self.wait(functools.partial(self.told.of, task, "started"), f"the start of {task}")
+        waits, late = self.task("waits"), self.task("late")
+        self.reserve(waits, cores=half)
+        self.start(programs.argv("rest"), "waits")
+        if self.accounts:
+            self.wait(lambda: self.told.of(waits, "warned"), "a warning that it waits")
+        self.tested.stop(leaves, 0)
+        self.ended(leaves)
+        self.release(leaves)
+        self.ready(waits)
+        self.reserve(late, cores=half)
+        self.start(programs.argv("rest"), "late")
+        if self.accounts:
+            self.wait(lambda: self.told.of(late, "warned"), "a warning that it waits: the other one runs on")
+        assert self.told.exit(stays) is None
+        for task in (stays, waits, late):
+            self.tested.stop(task, 0)
+            self.ended(task)
+            self.release(task)
+
+    def reserve(self, *tasks: TaskId, cores: float = 0.0) -> None:
+        """Set aside so many cores, by default all that a node has, for each of the tasks of a job."""
         node = self.tested.cluster().nodes[0]
-        self.tested.reserve(task.rsplit("/", 1)[0], 1, {task: Slot(node.name, cores or node.cores)})
+        slots = {task: Slot(node.name, cores or node.cores) for task in tasks}
+        self.tested.reserve(tasks[0].rsplit("/", 1)[0], 1, slots)
 
     def release(self, task: TaskId) -> None:
-        self.tested.release(task.rsplit("/", 1)[0], 1)
+        self.tested.release(task.rsplit("/", 1)[0], 1, [task])
 
 
 def _equal(what: Callable[[], list[Share]], wanted: list[Share]) -> bool:

@@ -20,7 +20,7 @@ import json
 import os
 import select
 import signal
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from headgate.cluster import Cluster, Node
 from headgate.engines.base import Engine, Listener, Slot
@@ -69,8 +69,9 @@ class MemoryEngine(Engine):
         self._slots |= {task: (job, attempt, slot) for task, slot in slots.items()}
         self._account()
 
-    def release(self, job: JobId, attempt: int) -> None:
-        self._slots = {task: kept for task, kept in self._slots.items() if kept[:2] != (job, attempt)}
+    def release(self, job: JobId, attempt: int, tasks: Collection[TaskId]) -> None:
+        gone = {task for task in tasks if task in self._slots and self._slots[task][:2] == (job, attempt)}
+        self._slots = {task: kept for task, kept in self._slots.items() if task not in gone}
         self._had &= self._slots.keys()
         self._account()
 

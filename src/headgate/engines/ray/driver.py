@@ -112,8 +112,8 @@ class Driver:
                     with self._lock:
                         facts = dict(self._facts)
                     self._reservations.reserve(key, slots, facts)
-                case Release(key):
-                    self._reservations.release(key)
+                case Release(key, tasks):
+                    self._reservations.release(key, tasks)
                 case Ask(number, node):
                     if (link := self._links.get(node)) is not None:
                         threading.Thread(target=link.ask, args=(request,), daemon=True).start()

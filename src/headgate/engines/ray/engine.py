@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar, cast
@@ -127,20 +127,27 @@ class RayEngine(Engine):
         with self._lock:
             self._count += 1
             reservation = _Reservation(f"{job}#{attempt}#{self._count}")
+            self._give_back(slots)  # what is set aside now takes its place
             self._reservations[reservation.key] = reservation
             self._slots |= {task: (slot, reservation) for task, slot in slots.items()}
-            used = {kept.key for _, kept in self._slots.values()}
-            for key in [key for key in self._reservations if key not in used and key != reservation.key]:
-                del self._reservations[key]  # what is set aside now takes its place
-                self._pipe.send(wire.Release(key))
             self._pipe.send(wire.Reserve(reservation.key, dict(slots)))
 
-    def release(self, job: JobId, attempt: int) -> None:
+    def release(self, job: JobId, attempt: int, tasks: Collection[TaskId]) -> None:
         with self._lock:
-            for key in [key for key in self._reservations if key.startswith(f"{job}#{attempt}#")]:
+            of_attempt = f"{job}#{attempt}#"
+            had = [task for task in tasks if task in self._slots]
+            self._give_back([task for task in had if self._slots[task][1].key.startswith(of_attempt)])
+
+    def _give_back(self, tasks: Iterable[TaskId]) -> None:
+        given: dict[str, list[TaskId]] = {}
+        for task in tasks:
+            if (kept := self._slots.pop(task, None)) is not None:
+                given.setdefault(kept[1].key, []).append(task)
+        used = {kept.key for _, kept in self._slots.values()}
+        for key, those in given.items():
+            if key not in used:
                 del self._reservations[key]
-                self._pipe.send(wire.Release(key))
-                self._slots = {task: kept for task, kept in self._slots.items() if kept[1].key != key}
+            self._pipe.send(wire.Release(key, tuple(those)))
 
     def waiting(self) -> frozenset[JobId]:
         with self._lock:

@@ -1,9 +1,18 @@
-"""What tasks take, set aside in Ray's own accounts: a placement group for each reservation."""
+"""What tasks take, set aside in Ray's own accounts: a placement group for each task. Tasks leave before others do, and
+a group cannot shrink.
+
+All groups of a job are had together, or none: two jobs of which each had a part of what both need would wait for ever.
+What is not there at once is waited for by one group of all, which holds nothing while it waits and makes room for the
+others when it is had. Somebody else may be faster then; so it may take more than one time.
+"""
 
 from __future__ import annotations
 
+import math
+import random
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import ray
@@ -18,6 +27,13 @@ PATIENCE_SECONDS = 2.0
 """A reservation that takes longer is told of."""
 
 _LOOK_SECONDS = 0.5
+_TOGETHER_SECONDS = (2.0, 4.0)
+"""How long the groups of several tasks may take; chosen anew each time, so that two who disturb each other part. Groups
+take 2 ms each, and all of them up to 1 s more where another was just removed."""
+
+_TASK_SECONDS = 0.05
+"""How much longer for each task."""
+
 _PIN = 0.001
 """Of the resource that Ray gives each node by its address: what asks for some of it is put there."""
 
@@ -31,9 +47,7 @@ class Reservations:
 
     def __init__(self, tell: Callable[[Report], None]) -> None:
         self._tell = tell
-        self._groups: dict[str, Any] = {}
-        self._holders: dict[str, list[Any]] = {}
-        self._lock = threading.Lock()
+        self._open: dict[str, _Reservation] = {}
 
     def reserve(self, key: str, slots: Mapping[TaskId, Slot], nodes: Mapping[str, Mapping[str, Any]]) -> None:
         """Set aside what tasks take; returns at once.
@@ -47,52 +61,155 @@ class Reservations:
         if lacks:
             self._tell(Impossible(key, "; ".join(lacks)))
             return
-        group = placement_group([_bundle(slot, nodes[slot.node]) for slot in slots.values()], strategy="PACK")
-        with self._lock:
-            self._groups[key] = group
-        threading.Thread(target=self._wait, args=(key, group, dict(slots), dict(nodes)), daemon=True).start()
+        reservation = self._open[key] = _Reservation(key, slots, nodes, self._tell)
+        threading.Thread(target=reservation.wait, daemon=True).start()
 
-    def release(self, key: str) -> None:
-        """Give back what was set aside, or is still waited for."""
-        with self._lock:
-            group = self._groups.pop(key, None)
-            self._holders.pop(key, None)
-        if group is not None:
-            remove_placement_group(group)
+    def release(self, key: str, tasks: Collection[TaskId]) -> None:
+        """Give back what was set aside for tasks, or is still waited for."""
+        if (found := self._open.get(key)) is not None and found.release(tasks):
+            del self._open[key]
 
     def close(self) -> None:
         """Give everything back."""
-        for key in list(self._groups):
-            self.release(key)
+        for reservation in self._open.values():
+            reservation.release(reservation.tasks())
+        self._open.clear()
 
-    def _wait(self, key: str, group: Any, slots: Mapping[TaskId, Slot], nodes: Mapping[str, Mapping[str, Any]]) -> None:
-        waited, told = 0.0, False
-        while key in self._groups:
-            try:
-                if group.wait(_LOOK_SECONDS):
-                    gpus = self._hold_gpus(key, group, slots)
-                    if key in self._groups:
-                        self._tell(Granted(key, gpus))
-                    return
-                waited += _LOOK_SECONDS
-                if waited >= PATIENCE_SECONDS and not told:
-                    told = True
-                    self._tell(Waits(key, _shortage(slots, nodes)))
-            except Exception as error:  # noqa: BLE001  # whatever it is, the job has to hear of it
-                if key in self._groups:
-                    self._tell(Impossible(key, f"Ray could not set aside what it takes: {error}"))
-                return
 
-    def _hold_gpus(self, key: str, group: Any, slots: Mapping[TaskId, Slot]) -> dict[TaskId, tuple[str, ...]]:
+class _Reservation:
+    """What is set aside, or waited for, together."""
+
+    def __init__(
+        self,
+        key: str,
+        slots: Mapping[TaskId, Slot],
+        nodes: Mapping[str, Mapping[str, Any]],
+        tell: Callable[[Report], None],
+    ) -> None:
+        self._key = key
+        self._slots = dict(slots)
+        self._nodes = nodes
+        self._tell = tell
+        self._groups: dict[TaskId, Any] = {}
+        self._holders: dict[TaskId, Any] = {}
+        self._lock = threading.Lock()
+        self._began = time.monotonic()
+        self._told = False
+
+    def tasks(self) -> list[TaskId]:
+        """Those that it is for."""
+        with self._lock:
+            return list(self._slots)
+
+    def release(self, tasks: Collection[TaskId]) -> bool:
+        """Give back what tasks have; whether it was for no others."""
+        with self._lock:
+            for task in tasks:
+                self._slots.pop(task, None)
+                self._holders.pop(task, None)
+            groups = [self._groups.pop(task) for task in tasks if task in self._groups]
+            last = not self._slots
+        for group in groups:
+            remove_placement_group(group)
+        return last
+
+    def wait(self) -> None:
+        """Have it, for those tasks that it is still for by then; tell what comes of that."""
+        try:
+            while not self._each():
+                self._together()
+            gpus = self._hold_gpus()
+        except Exception as error:  # noqa: BLE001  # whatever it is, the job has to hear of it
+            if self.tasks():
+                self._tell(Impossible(self._key, f"Ray could not set aside what it takes: {error}"))
+            return
+        if self.tasks():
+            self._tell(Granted(self._key, gpus))
+
+    def _each(self) -> bool:
+        """Set aside what each task takes; False, and nothing is held, where that takes long for several."""
+        tasks = self.tasks()
+        for task in tasks:
+            self._set_aside(task)
+        alone = len(tasks) == 1
+        patience = math.inf if alone else random.uniform(*_TOGETHER_SECONDS) + _TASK_SECONDS * len(tasks)
+        deadline = time.monotonic() + patience
+        for task in tasks:
+            while not self._has(task):
+                if time.monotonic() > deadline:
+                    self._give_back()
+                    return False
+                if alone:
+                    self._complain()
+        return True
+
+    def _together(self) -> None:
+        """Wait until there is room for what all tasks take, or they are fewer."""
+        with self._lock:
+            slots = dict(self._slots)
+        if len(slots) < 2:
+            return
+        group = placement_group([_bundle(slot, self._nodes[slot.node]) for slot in slots.values()], strategy="PACK")
+        try:
+            while len(self.tasks()) == len(slots) and not group.wait(_LOOK_SECONDS):
+                self._complain()
+        finally:
+            remove_placement_group(group)
+
+    def _set_aside(self, task: TaskId) -> None:
+        with self._lock:
+            slot = self._slots.get(task)
+        if slot is None:
+            return
+        group = placement_group([_bundle(slot, self._nodes[slot.node])])
+        with self._lock:
+            wanted = task in self._slots
+            if wanted:
+                self._groups[task] = group
+        if not wanted:
+            remove_placement_group(group)
+
+    def _has(self, task: TaskId) -> bool:
+        """Whether what a task takes is set aside, soon; or nobody wants that any more."""
+        with self._lock:
+            group = self._groups.get(task)
+        try:
+            return group is None or bool(group.wait(_LOOK_SECONDS))
+        except Exception:
+            if task in self.tasks():
+                raise
+            return True
+
+    def _give_back(self) -> None:
+        with self._lock:
+            groups, self._groups = self._groups, {}
+        for group in groups.values():
+            remove_placement_group(group)
+
+    def _complain(self) -> None:
+        if not self._told and time.monotonic() - self._began >= PATIENCE_SECONDS:
+            self._told = True
+            with self._lock:
+                slots = dict(self._slots)
+            self._tell(Waits(self._key, _shortage(slots, self._nodes)))
+
+    def _hold_gpus(self) -> dict[TaskId, tuple[str, ...]]:
         """Find out which GPUs of its node each task has: Ray says so to none but an actor that holds them."""
+        with self._lock:
+            groups = {task: group for task, group in self._groups.items() if self._slots[task].gpus}
+            counts = {task: self._slots[task].gpus for task in groups}
         found = {}
-        for index, (task, slot) in enumerate(slots.items()):
-            if slot.gpus:
-                where = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
-                holder = _holder().options(num_gpus=slot.gpus, scheduling_strategy=where).remote()
-                with self._lock:
-                    self._holders.setdefault(key, []).append(holder)
+        for task, group in groups.items():
+            where = PlacementGroupSchedulingStrategy(group)
+            holder = _holder().options(num_gpus=counts[task], scheduling_strategy=where).remote()
+            with self._lock:
+                if task in self._slots:
+                    self._holders[task] = holder
+            try:
                 found[task] = tuple(ray.get(holder.gpus.remote()))
+            except Exception:
+                if task in self.tasks():
+                    raise
         return found
 
 

@@ -80,7 +80,10 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True)
 class Release:
+    """Give back what was set aside under a key for some of its tasks, or all."""
+
     key: str
+    tasks: tuple[TaskId, ...]
 
 
 @dataclass(frozen=True, slots=True)
