@@ -59,14 +59,34 @@ def test_a_raylet_that_is_killed_is_a_node_that_is_gone_and_another_one_is_used_
 
 
 @pytest.mark.long
-def test_a_head_that_is_killed_ends_its_jobs_with_one_line_and_the_hub_goes_on(user: Somebody, hill: Hill) -> None:
+@pytest.mark.timeout(600)  # another head, and raylets for it
+def test_a_head_that_is_killed_ends_its_jobs_with_one_line_and_what_was_recorded_goes_on_under_another_head(
+    user: Somebody, hill: Hill
+) -> None:
     run, _ = begins(user)
     hub = user.traces.hub()
+    user.types("checkpoint", "learns")
+    wait.until(lambda: user.rows(run, "checkpoints"), 60, "a checkpoint")
+    before = {table: user.rows(run, table) for table in ("progress", "checkpoints")}
     hill.loses("a")
     job = user.sees_state("learns", "failed", run=run)
     assert "gone" in job["reason"]
+    assert "\n" not in job["reason"]
     wait.until(lambda: not hill.left(), 60, "nothing is left on the nodes")
     refused = user.types("run", "learns.py", *RAY, code=1).message
     assert refused.startswith("no Ray cluster answers at 10.77.0.1:6379")
     user.types("run", "learns.py")
     assert user.traces.hub() == hub
+    for table, rows in before.items():
+        assert user.rows(run, table)[: len(rows)] == rows
+
+    saved = user.rows(run, "checkpoints")[-1]
+    hill.loses("b")
+    hill.loses("c")
+    hill.starts("a", "b", "c")
+    again = user.json("resume", run, "--detach")["run"]
+    user.sees_progress("learns", again)
+    first = next(row for row in user.rows(again, "progress") if row["step"] is not None)
+    assert first["step"] > saved["step"]
+    assert {row["node"] for row in user.rows(again, "tasks")} == {"b", "c"}
+    ends(user, again)
