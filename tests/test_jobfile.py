@@ -70,7 +70,7 @@ def test_every_field_is_read(load: Loader, folder: Path) -> None:
             share: 1/3
             limits: {cores: 1.5, memory: 2GiB, gpus: 0, workers: 1..8}
             allow: [async, weak]
-            progress: {metric: accuracy, pattern: 'acc (?P<accuracy>[0-9.]+)', goal: 0.97}
+            progress: {metric: accuracy, pattern: 'acc (?P<accuracy>[0-9.]+)', goal: 0.97, patience: 5, min_delta: 0.01}
             retries: 3
             timeout: 2h
           - name: after
@@ -90,7 +90,7 @@ def test_every_field_is_read(load: Loader, folder: Path) -> None:
         share="1/3",
         limits=Limits(1.5, 2 << 30, 0, (1, 8)),
         allow=frozenset(("async", "weak")),
-        progress=ProgressRule("accuracy", "acc (?P<accuracy>[0-9.]+)", 0.97),
+        progress=ProgressRule("accuracy", "acc (?P<accuracy>[0-9.]+)", 0.97, 5, 0.01),
         retries=3,
         timeout=7200.0,
     )
@@ -169,7 +169,7 @@ BAD: Mapping[str, tuple[str, str, str, str]] = {
     "key with brackets": ("'a[0](b)': 1", "jobs[0]", "unknown key 'a[0](b)'", "expected one of after, "),
     "key called as a type": ("int: 1", "jobs[0]", "unknown key 'int'", ""),
     "key twice": ("script: other.py", "jobs[0]", "'script' is given twice", "keep one"),
-    "cores negative": ("limits: {cores: -1}", "jobs[0].limits.cores", "found -1", "expected a value greater than 0"),
+    "cores negative": ("limits: {cores: -1}", "jobs[0].limits.cores", "found -1", "a value greater than 0"),
     "cores infinite": ("limits: {cores: .inf}", "jobs[0].limits.cores", "found inf", "expected a finite number"),
     "cores yes": ("limits: {cores: yes}", "jobs[0].limits.cores", "found True", "expected a number"),
     "cores text": ("limits: {cores: many}", "jobs[0].limits.cores", "found 'many'", "expected a number"),
@@ -201,6 +201,12 @@ BAD: Mapping[str, tuple[str, str, str, str]] = {
     "name with a slash": ("name: a/b", "jobs[0].name", "found 'a/b'", "expected letters, digits"),
     "name too long": (f"name: {'a' * 65}", "jobs[0].name", "found 'aaa", "at most 64"),
     "pattern broken": ("progress: {pattern: '('}", "jobs[0].progress.pattern", "found '('", ""),
+    "no patience": (
+        "progress: {patience: 0}",
+        "jobs[0].progress.patience",
+        "found 0",
+        "a value greater than 0",
+    ),
     "goal not a number": ("progress: {goal: .nan}", "jobs[0].progress.goal", "found nan", "expected a finite number"),
     "folder missing": ("workdir: nowhere", "jobs[0].workdir", "found 'nowhere', which is not a folder", "correct"),
     "python missing": ("python: no-python-here", "jobs[0].python", "found 'no-python-here', which is not", "path of"),
@@ -341,7 +347,7 @@ def test_the_schema_knows_every_field() -> None:
     definitions = schema["$defs"]
     assert set(definitions["JobEntry"]["properties"]) == set(Job.__dataclass_fields__)
     assert set(definitions["LimitsEntry"]["properties"]) == {"cores", "memory", "gpus", "workers"}
-    assert set(definitions["ProgressEntry"]["properties"]) == {"metric", "pattern", "goal"}
+    assert set(definitions["ProgressEntry"]["properties"]) == {"metric", "pattern", "goal", "patience", "min_delta"}
     assert schema["required"] == ["jobs"]
     for model in (schema, *definitions.values()):
         assert model["additionalProperties"] is False

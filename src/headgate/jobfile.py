@@ -109,6 +109,8 @@ class ProgressEntry(Entry):
     metric: str = "loss"
     pattern: Annotated[str | None, AfterValidator(_pattern)] = None
     goal: Number | None = None
+    patience: Annotated[Whole, Field(gt=0)] | None = None
+    min_delta: Annotated[Number, Field(ge=0)] = 0.0
 
 
 class JobEntry(Entry):
@@ -289,7 +291,7 @@ class _Draft:
             share=entry.share,
             limits=self._limits(),
             allow=frozenset(entry.allow),
-            progress=ProgressRule(entry.progress.metric, entry.progress.pattern, entry.progress.goal),
+            progress=ProgressRule(**entry.progress.model_dump()),
             retries=entry.retries,
             timeout=entry.timeout,
             moves=entry.moves,

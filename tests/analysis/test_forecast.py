@@ -45,6 +45,36 @@ def test_a_goal_that_is_reached_earlier_counts_instead() -> None:
     assert last(asked).work == pytest.approx((750 - asked[-1][1].step) * 0.2, rel=0.4)
 
 
+@pytest.mark.parametrize(("epochs", "patience", "earlier"), [(1000, 3, True), (6, 3, False), (None, 3, True)])
+def test_early_stopping_counts_where_it_comes_before_the_last_epoch(
+    epochs: int | None, patience: int, earlier: bool
+) -> None:
+    """It falls by 2 * 0.5 ** (step / 250) * (1 - 0.5 ** (300 / 250)) in three epochs: by 0.05 from step 1190 on."""
+    outlook = Outlook(0.0)
+    outlook.stopping = (patience, 0.05)
+    asked = run(outlook, 50, epochs=epochs)
+    now, question = asked[-1]
+    assert question.rest is not None and question.rest[0] == pytest.approx(patience * 100, rel=0.02)
+    ends = 1190 + patience * 100 if earlier else 600
+    assert last(asked).work == pytest.approx((ends - 10 * now) * 0.2, rel=0.25)
+
+
+def test_patience_is_counted_in_steps_where_no_epochs_are_told_and_waits_for_the_first_that_is() -> None:
+    outlook = Outlook(0.0)
+    outlook.stopping = (70, 0.0)
+    outlook.used(5.0, 2.0)
+    outlook.reported(5.0, 1.0, step=50, epoch=None, epochs=None, count=1)
+    outlook.used(10.0, 2.0)
+    question = outlook.reported(10.0, 0.5, step=100, epoch=None, epochs=None, count=1)
+    assert question is not None and question.rest == (70.0, 0.0)
+    outlook = Outlook(0.0)
+    outlook.stopping = (2, 0.0)
+    asked = run(outlook, 30, epochs=10)
+    assert asked[0][1].rest is None
+    rest = asked[-1][1].rest
+    assert rest is not None and rest[0] == pytest.approx(200, rel=0.1)
+
+
 def test_drops_are_told_by_work() -> None:
     asked = run(Outlook(0.0), 60, epochs=100)
     step = asked[-1][1].step

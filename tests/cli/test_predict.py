@@ -82,6 +82,15 @@ def test_a_goal_that_comes_first_ends_it(recorder: Recorder, home: Path) -> None
     assert found["steps_left"]["low"] <= 80 <= found["steps_left"]["high"]
 
 
+def test_early_stopping_before_the_last_epoch_ends_it(recorder: Recorder, home: Path) -> None:
+    job(recorder, home, metric="loss", patience=50, min_delta=0.05)  # from step 201 to 251 the loss falls by that
+    for step, loss in losses(150):
+        recorder.add("progress", t=float(step), task="a/worker-0", step=step, loss=loss)
+    found = told(recorder)
+    assert found["until"] == "rest"
+    assert found["steps_left"]["low"] <= 101 <= found["steps_left"]["high"]
+
+
 def test_of_a_metric_that_rises_the_curve_does(recorder: Recorder, home: Path) -> None:
     job(recorder, home, metric="accuracy", goal=0.95)
     for step, loss in losses(100):

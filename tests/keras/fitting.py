@@ -64,7 +64,8 @@ def main() -> None:
     features = np.random.default_rng(0).normal(size=(SAMPLES, 5)).astype("float32")
     labels = np.random.default_rng(1).integers(0, 3, SAMPLES)
     model = hg.prepare(network())
-    callbacks = [hg.callback(), *([AwaitOrder(int(order))] if order else [])]
+    patient = keras.callbacks.EarlyStopping(monitor="loss", patience=9, min_delta=0.001)  # for longer than any of it
+    callbacks = [hg.callback(), patient, *([AwaitOrder(int(order))] if order else [])]
     data: Any = (features, labels)
     if {"pipeline", "unknown", "endless"} & set(sys.argv):
         import tensorflow as tf

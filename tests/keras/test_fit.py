@@ -25,6 +25,8 @@ def test_what_plain_python_comes_to_is_trained_told_and_measured(backend: str, s
     last = told.of("progress")[-1]
     assert (last["step"], last["epoch"], last["epochs"], last["samples"]) == (20, 3, 4, 4 * 70)
     assert any("accuracy" in message.get("metrics", {}) for message in told.of("progress"))
+    (stopping,) = told.of("stopping")
+    assert (stopping["patience"], stopping["min_delta"], stopping["monitor"]) == (9, 0.001, "loss")
     spans = told.of("spans")
     assert spans and all({"input", "compute"} <= {span["name"] for span in message["spans"]} for message in spans)
     profile = told.of("profile")[0]["profile"]

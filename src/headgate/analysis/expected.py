@@ -10,7 +10,7 @@ from statistics import median
 from typing import NamedTuple
 
 from headgate.analysis import curves
-from headgate.analysis.forecast import PATIENCE
+from headgate.analysis.forecast import first_end
 from headgate.analysis.losses import Epochs, Estimate, Losses
 
 _PACES = 200
@@ -76,12 +76,18 @@ class Expected:
         return Estimate(steps * pace, low * pace, high * pace, likely)
 
 
-def expect(reports: Iterable[Report], goal: float | None = None, rising: bool = False) -> Expected | None:
+def expect(
+    reports: Iterable[Report],
+    goal: float | None = None,
+    rising: bool = False,
+    stopping: tuple[int, float] | None = None,
+) -> Expected | None:
     """What follows from the reports of a job, in the order of time.
 
     Args:
         goal: The value of its metric at which it ends; None: it has none.
         rising: Whether more of that metric is better.
+        stopping: Epochs without a gain of so much after which it ends by itself, as of `forecast.Outlook`.
 
     Returns:
         None where it reported no number.
@@ -100,13 +106,8 @@ def expect(reports: Iterable[Report], goal: float | None = None, rising: bool = 
     sign = -1.0 if rising else 1.0
     step = max(losses.step, paces[-1][1])
     fitted = curves.fit(points)
-    left, until = epochs.left(), "epochs"
-    if fitted is not None and goal is not None:
-        reached = fitted.to(sign * goal)
-        if left is None or reached.steps < left.steps:
-            left, until = reached, "goal"
-    if left is None and fitted is not None:
-        left, until = fitted.to_plateau(PATIENCE * step), "rest"
+    aim = sign * goal if goal is not None else None
+    left, until = first_end(fitted, step, epochs.left(), aim, epochs.rest(stopping))
     return Expected(
         points=tuple((at, sign * value) for at, value, _ in points),
         step=step,

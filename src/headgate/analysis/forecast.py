@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from headgate.analysis.losses import Epochs, Estimate, Losses
+
+if TYPE_CHECKING:
+    from headgate.analysis.curves import Fit
 
 _GROWTH = 1.1
 """A fit is due when a job has done so many times the steps of the last one."""
 _APART_SECONDS = 2.0
+LONGEST_SECONDS = 10.0
+"""Longest that what was used last is taken to have gone on for: many times what lies between two readings. A longer gap
+is a hub or a machine that stood still, and no work."""
 _AHEAD = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """How far ahead drops are told, in parts of the steps done so far."""
 PATIENCE = 0.2
@@ -42,6 +48,7 @@ class Question:
         cost: Core-seconds of a step.
         epochs: Steps left by the epochs that it is to do.
         goal: The loss at which it ends.
+        rest: Steps after which it ends by itself if the loss has got no better by so much; None: it does not.
     """
 
     points: tuple[tuple[float, float, float], ...]
@@ -49,10 +56,15 @@ class Question:
     cost: float
     epochs: Estimate | None
     goal: float | None
+    rest: tuple[float, float] | None = None
 
 
 class Outlook:
     """A job's losses, epochs and use of cores.
+
+    Attributes:
+        stopping: Epochs (steps, where it tells no epochs) after which it ends by itself if its loss has got no better
+            by so much; None: it does not, or nobody knows.
 
     Args:
         now: Seconds, when it starts.
@@ -62,6 +74,7 @@ class Outlook:
 
     def __init__(self, now: float, *, goal: float | None = None, rising: bool = False) -> None:
         self.losses = Losses(rising=rising)
+        self.stopping: tuple[int, float] | None = None
         self._epochs = Epochs()
         self._goal = -goal if goal is not None and rising else goal
         self._used_at = self._asked_at = now
@@ -77,7 +90,7 @@ class Outlook:
 
     def used(self, now: float, cpu_cores: float) -> None:
         """Take in what it used on the mean since the last time."""
-        self._work += cpu_cores * (now - self._used_at)
+        self._work += cpu_cores * self._since(now)
         self._used_at, self._cores = now, cpu_cores
 
     def reported(
@@ -105,9 +118,13 @@ class Outlook:
             self._asked_step, self._asked_left = 0.0, None
         self._step = at
         if at - (self._begin or 0.0) > _GROWTH * self._marks[-1][0]:
-            self._marks.append((at - (self._begin or 0.0), self._work + self._cores * (now - self._used_at)))
+            self._marks.append((at - (self._begin or 0.0), self._work + self._cores * self._since(now)))
         self._epochs.add(step, epoch, epochs, within)
         return self._question(now, at) if asks else None
+
+    def _since(self, now: float) -> float:
+        """Seconds since the last time that count."""
+        return min(now - self._used_at, LONGEST_SECONDS)
 
     def _question(self, now: float, step: float) -> Question | None:
         done = step - (self._begin or 0.0)
@@ -118,7 +135,7 @@ class Outlook:
         if step < _GROWTH * self._asked_step and not news:
             return None
         # The last use was told a while ago; what came since is taken to be like it.
-        work = self._work + self._cores * (now - self._used_at)
+        work = self._work + self._cores * self._since(now)
         if work <= 0.0:
             return None
         self._asked_at, self._asked_step = now, step
@@ -127,25 +144,18 @@ class Outlook:
         steps, cost = next(mark for mark in reversed(self._marks) if mark[0] <= done / 2)
         if work <= cost:
             steps, cost = self._marks[0]
-        return Question(tuple(self.losses.points()), step, (work - cost) / (done - steps), left, self._goal)
+        points, rest = tuple(self.losses.points()), self._epochs.rest(self.stopping)
+        return Question(points, step, (work - cost) / (done - steps), left, self._goal, rest)
 
 
 def answer(question: Question) -> Left | None:
-    """Fit, and say what is left; None where nothing can be said. Takes milliseconds.
-
-    By the goal or the epochs, whichever comes first, where the job has one; else by where its loss comes to rest.
-    """
+    """Fit, and say what is left; None where nothing can be said. Takes milliseconds."""
     from headgate.analysis import curves
 
     fitted = curves.fit(question.points)
-    steps = question.epochs
-    if fitted is not None and question.goal is not None:
-        reached = fitted.to(question.goal)
-        steps = reached if steps is None or reached.steps < steps.steps else steps
+    steps, _ = first_end(fitted, question.step, question.epochs, question.goal, question.rest)
     if steps is None:
-        if fitted is None:
-            return None
-        steps = fitted.to_plateau(PATIENCE * question.step)
+        return None
     asymptote, drops = None, []
     if fitted is not None:
         asymptote = fitted.asymptote
@@ -158,3 +168,22 @@ def answer(question: Question) -> Left | None:
     if not math.isfinite(high):
         return None
     return Left(work, low, high, asymptote, tuple(drops))
+
+
+def first_end(
+    fitted: Fit | None, step: float, epochs: Estimate | None, goal: float | None, rest: tuple[float, float] | None
+) -> tuple[Estimate | None, str]:
+    """Steps that are left after `step`, and what ends the job then: `epochs`, `goal` or `rest`.
+
+    The first of its epochs, its goal and its own early stopping, as `Question` has them, where the job has any of them;
+    else where its loss comes to rest.
+    """
+    ends = [(epochs, "epochs")] if epochs is not None else []
+    if fitted is not None:
+        if goal is not None:
+            ends.append((fitted.to(goal), "goal"))
+        if rest is not None:
+            ends.append((fitted.to_plateau(*rest), "rest"))
+        if not ends:
+            ends.append((fitted.to_plateau(PATIENCE * step), "rest"))
+    return min(ends, key=lambda end: end[0].steps, default=(None, "epochs"))

@@ -229,6 +229,22 @@ class Epochs:
             self._now = (self._step, epoch - 1 + within)
             self._began = self._began or self._now
 
+    def length(self) -> float | None:
+        """Steps of an epoch; None until one, or a part of one that says how much of it, has ended. 1 where nobody told
+        an epoch: what is counted in epochs is counted in steps there."""
+        if self._epoch is None:
+            return 1.0
+        if self._first is None or self._last is None:
+            return self._length_by_parts()
+        (first, began), (last, at) = self._first, self._last
+        return (at - began) / (last - first) if last > first else at / (last - 1)
+
+    def rest(self, stopping: tuple[int, float] | None) -> tuple[float, float] | None:
+        """Early stopping after so many epochs without a gain of so much, counted in steps; None until an epoch has
+        a known length."""
+        length = self.length()
+        return (stopping[0] * length, stopping[1]) if stopping is not None and length is not None else None
+
     def left(self) -> Estimate | None:
         """Steps left; None until an epoch, or a part of one that says how much of it, has ended, or where nobody said
         how many there are."""
@@ -236,9 +252,8 @@ class Epochs:
             return None
         if self._first is None or self._last is None:
             return self._left_by_parts(self._epochs)
-        (first, began), (last, at) = self._first, self._last
-        length = (at - began) / (last - first) if last > first else at / (last - 1)
-        slack = self._slack / max(last - first, 1)
+        length, (last, at) = self.length() or 0.0, self._last
+        slack = self._slack / max(last - self._first[0], 1)
         passed = self._step - at
         ahead = self._epochs - last + 1
         low, middle, high = (
@@ -247,8 +262,14 @@ class Epochs:
         return Estimate(middle, low, high)
 
     def _left_by_parts(self, epochs: int) -> Estimate | None:
+        length = self._length_by_parts()
+        if length is None or self._now is None:
+            return None
+        steps = max(epochs - self._now[1], 0.0) * length
+        return Estimate(steps, steps * (1 - _PART_ERROR), steps * (1 + _PART_ERROR))
+
+    def _length_by_parts(self) -> float | None:
         if self._began is None or self._now is None or self._now[1] - self._began[1] < _PART:
             return None
         (first, done_first), (step, done) = self._began, self._now
-        steps = max(epochs - done, 0.0) * (step - first) / (done - done_first)
-        return Estimate(steps, steps * (1 - _PART_ERROR), steps * (1 + _PART_ERROR))
+        return (step - first) / (done - done_first)

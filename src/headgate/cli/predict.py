@@ -50,7 +50,7 @@ def command(job: str, run: str | None, as_json: bool) -> None:
         rule = ProgressRule(**(json.loads(row["spec"] or "{}").get("progress") or {}))
         reports = _reports(reader, name, rule)
         cores = _cores(reader, name)
-    expected = expect(reports, rule.goal, rule.rising)
+    expected = expect(reports, rule.goal, rule.rising, rule.stopping)
     if expected is None:
         cure = "see `headgate logs` for what it prints, and docs/progress.md for how it can say more"
         raise HeadgateError(f"job {name!r} has reported no {rule.metric} yet, so nothing can be predicted; {cure}")

@@ -122,10 +122,12 @@ class Forecasting:
 
     def _reported(self, told: Progress) -> None:
         job = told.task.rsplit("/", 1)[0]
-        value = self._ledger.find(job)[1].spec.progress.of(told.loss, told.metrics)
+        rule = self._ledger.find(job)[1].spec.progress
+        value = rule.of(told.loss, told.metrics)
         if value is None:
             return
         outlook = self._of(told.task).outlook
+        outlook.stopping = rule.stopping
         question = outlook.reported(
             time.monotonic(),
             value,

@@ -20,7 +20,7 @@ from headgate.hub.run import LiveRun
 from headgate.profiling import store as profiles
 from headgate.units import say_seconds
 
-_LINE_SHOWN = 200
+_LINE_SHOWN = 400  # characters: an error of ours says what to do at its end
 
 
 class Hearing(Listener):
@@ -114,6 +114,9 @@ class Hearing(Listener):
                 case "progress":
                     attempt.tasks[name].reports_itself = True
                     self._progress(task, messages.progress(task, message))
+                case "stopping":
+                    live.stops_after(int(message["patience"]), float(message["min_delta"]), str(message["monitor"]))
+                    run.record_job(job)
                 case "spans":
                     run.record_spans(task, message)
                     if name.startswith("worker-"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headgate.events import ENDED, Checkpoint, JobState, Progress
@@ -101,6 +101,13 @@ class LiveJob:
         self.not_a_number = True
         where = f" at step {self.step}" if self.step is not None else ""
         return f"its loss is no longer a number: {progress.loss}{where}"
+
+    def stops_after(self, patience: int, min_delta: float, monitor: str) -> None:
+        """Take note that the script ends by itself after so many epochs without a gain; the least gain that counts is
+        that of its own measure, `monitor`, which may be of another scale than the job's metric."""
+        rule = self.spec.progress
+        least = min_delta if monitor in (rule.metric, f"val_{rule.metric}") else 0.0
+        self.spec = replace(self.spec, progress=replace(rule, patience=max(patience, 1), min_delta=least))
 
     def _keep(self, loss: float) -> None:
         """Keep a loss for the sparkline: the whole course in at most `_LOSSES` means of ever more losses each."""

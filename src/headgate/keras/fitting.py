@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -316,10 +316,18 @@ class Fitting:
         """The callbacks of the script, and ours after them: what they change is part of a checkpoint."""
         ours = callback_of(self._keras, self)
         if hasattr(given, "append") and not isinstance(given, list):
+            self._tell_stopping(given.callbacks)
             given.append(ours)
             return given
         found = list(given) if isinstance(given, (list, tuple)) else [] if given is None else [given]
+        self._tell_stopping(found)
         return [*(each for each in found if not getattr(each, "headgate", False)), ours]
+
+    def _tell_stopping(self, callbacks: Iterable[Any]) -> None:
+        """That training ends before its last epoch where a callback sees no gain any more."""
+        for each in callbacks:
+            if isinstance(each, self._keras.callbacks.EarlyStopping):
+                self._session.stops_after(each.patience, abs(each.min_delta), each.monitor)
 
     def _ended_before(self) -> Any:
         history = self._keras.callbacks.History()

@@ -243,6 +243,12 @@ class Session:
             self._noted.add(text)
             self._channel.send({"type": "note", "text": text})
 
+    def stops_after(self, patience: int, min_delta: float, monitor: str) -> None:
+        """The script ends by itself after so many epochs in which `monitor` has not got better by `min_delta`."""
+        if self._leads and not self.profiling:
+            told = {"patience": int(patience), "min_delta": float(min_delta), "monitor": monitor}
+            self._channel.send({"type": "stopping", **told})
+
     def send_profile(self) -> None:
         """Send what was measured so far."""
         self._profiled = True
