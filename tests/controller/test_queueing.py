@@ -192,6 +192,41 @@ def test_who_waits_is_told_who_has_what_it_waits_for_and_when_that_is_expected_t
     assert started(queue.end(60.0, "b/worker-0")) == [("r/e/worker-0", "b", ())]  # it was only asked
 
 
+def test_who_waits_behind_others_that_wait_is_told_when_where_it_is_known_how_long_those_take() -> None:
+    lasts = {"r/b": 20.0, "r/c": 5.0, "r/d": 30.0}
+    queue = Queueing()
+    queue.controller = Controller(NoPolicy(), Queue(FifoOrder(), seconds=lasts.get))
+    queue.step(0.0, NodeJoined(with_gpus("a", 2)))
+    for name, gpus in (("a", 2), ("b", 1), ("c", 1), ("d", 2), ("e", 1), ("f", 2), ("g", 1)):
+        queue.submit(0.0, asks(name, gpus))
+
+    def ahead(**ends: float) -> dict[str, tuple[float | None, tuple[str, ...]]]:
+        found = queue.controller.ahead({f"r/{job}": at for job, at in ends.items()})
+        return {each.job[2:]: (each.at, each.unknown) for each in found}
+
+    # b and c run side by side, and d when both have ended; e takes nobody knows how long, so that nothing is said of f,
+    # or of g, which does not start before it.
+    assert ahead(a=10.0) == {
+        "b": (10.0, ()),
+        "c": (10.0, ()),
+        "d": (30.0, ()),
+        "e": (60.0, ()),
+        "f": (None, ("r/e",)),
+        "g": (None, ("r/e",)),
+    }
+    assert set(ahead().values()) == {(None, ("r/a",))}
+    lasts["r/e"] = 1.0
+    lasts["r/f"] = 2.0
+    assert list(ahead(a=10.0).values())[-2:] == [(61.0, ()), (63.0, ())]
+    assert [task for task, *_ in started(queue.end(11.0, "a/worker-0"))] == ["r/b/worker-0", "r/c/worker-0"]
+    assert ahead(b=31.0) == {
+        "d": (None, ("r/c",)),
+        "e": (None, ("r/c",)),
+        "f": (None, ("r/c",)),
+        "g": (None, ("r/c",)),
+    }
+
+
 def test_what_no_node_has_waits_for_one_that_does_and_holds_up_nobody() -> None:
     queue = Queueing()
     waits = queue.submit(0.0, asks("large", 4))

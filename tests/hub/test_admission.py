@@ -41,18 +41,21 @@ def test_jobs_that_do_not_fit_wait_by_priority_and_are_told_for_what(user: User)
     user.sees_state("free", "running")  # what says nothing of its memory does not wait
     memory = re.escape(f"for {most / 2**30:.3g} GiB of memory, which first has")
     expected = r"; expected to start at about \d\d:\d\d"
-    told = {"high": f"{memory}{expected}", "low": f"{memory}; 1 before it"}
+    told = {"high": f"{memory}{expected}", "low": f"{memory}; 1 before it; nothing tells yet how long high takes"}
     for name, words in told.items():
         assert user.sees_job(name, partial(is_told, words), run, words)["state"] == "waiting"
     high, low = (user.jobs(run)[name] for name in ("high", "low"))
     assert high["expected"] > 0 and low["expected"] is None
     assert "which first has" in user.types("status").stdout
+    user.touch("free")  # of the same script: from now on something tells how long high takes
+    words = f"{memory}; 1 before it{expected}"
+    assert user.sees_job("low", partial(is_told, words), run, words)["expected"] > 0
     user.touch("first")
     user.sees_state("high", "running")
     low = user.sees_job("low", lambda job: "which high has" in job["reason"], run, "waits for the other")
     assert low["state"] == "waiting"
     user.types("stop", "low")
-    for name in ("high", "free"):
-        user.touch(name)
-        user.sees_state(name, "done")
+    user.sees_state("free", "done")
+    user.touch("high")
+    user.sees_state("high", "done")
     assert user.jobs(run)["low"]["state"] == "stopped"

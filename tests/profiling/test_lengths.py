@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from headgate.profiling.lengths import recall, remember
+from headgate.profiling.lengths import recall, remember, seconds
 
 
 def test_the_same_job_is_expected_to_take_what_it_took_and_others_of_its_script_about_that(tmp_path: Path) -> None:
     assert recall(tmp_path, "script", "job") is None
+    assert seconds(tmp_path, "script", "job") is None
     for work in (10.0, 12.0, 50.0):
-        remember(tmp_path, "script", "job", work)
+        remember(tmp_path, "script", "job", work, work / 2)
     same = recall(tmp_path, "script", "job")
     assert same is not None
     assert same.work == 12.0
@@ -22,19 +23,24 @@ def test_the_same_job_is_expected_to_take_what_it_took_and_others_of_its_script_
     assert other.work == 12.0
     assert other.low < same.low < same.high < other.high
     assert recall(tmp_path, "another", "job") is None
+    remember(tmp_path, "script", "other", 1.0, 1.5)
+    assert [seconds(tmp_path, "script", job) for job in ("job", "other", "third")] == [6.0, 1.5, 5.5]
 
 
 def test_the_latest_of_a_script_are_kept(tmp_path: Path) -> None:
     for work in range(1, 101):
-        remember(tmp_path, "script", "job", float(work))
+        remember(tmp_path, "script", "job", float(work), 1.0)
     known = recall(tmp_path, "script", "job")
     assert known is not None
     assert known.work == pytest.approx(90.5)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[[1]]", '{"a": 1}', '[["job", "long"]]', '[["job", NaN], ["job", -1]]'])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[[1]]", '{"a": 1}', '[["job", "long", 1]]', '[["job", NaN, 1], ["job", -1, 1], ["job", 1, NaN]]'],
+)
 def test_a_file_that_makes_no_sense_is_as_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "script.json").write_text(text)
     assert recall(tmp_path, "script", "job") is None
-    remember(tmp_path, "script", "job", 3.0)
+    remember(tmp_path, "script", "job", 3.0, 2.0)
     assert recall(tmp_path, "script", "job") is not None

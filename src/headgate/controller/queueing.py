@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping
-from copy import deepcopy
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from heapq import heappop, heappush
 from typing import NamedTuple
 
 from headgate.cluster import Node
+from headgate.controller.foreseeing import beside, foresee
 from headgate.controller.orders import Claim, Order
 from headgate.controller.records import JobRecord
 from headgate.controller.room import Ask, Room, Trial, asked
@@ -25,13 +25,20 @@ class Ahead(NamedTuple):
     Args:
         what: What it waits for, in words.
         holders: The jobs that have it now.
-        at: When it is expected to start; None: cannot be told. No job that waits is taken to end before that.
+        at: When it is expected to start; None: cannot be told. Jobs of which nobody knows how long they take are taken
+            to go on.
+        unknown: Where it cannot be told, those of them that would have to end first.
     """
 
     job: JobId
     what: str
     holders: tuple[JobId, ...]
     at: float | None
+    unknown: tuple[JobId, ...] = ()
+
+
+def _unknown(_: JobId) -> None:
+    """Nothing is known of how long a job takes."""
 
 
 Key = tuple[float, ...]
@@ -45,10 +52,17 @@ class Queue:
         order: Who goes first.
         gpus_are_shared: Jobs take turns on GPUs, so that none waits for one; and memory is what a job may take at the
             most, so that one which may take more than a node has gets the node's.
+        seconds: How long a job that waits is expected to run for; None: unknown.
     """
 
-    def __init__(self, order: Order, gpus_are_shared: bool = False) -> None:
+    def __init__(
+        self,
+        order: Order,
+        gpus_are_shared: bool = False,
+        seconds: Callable[[JobId], float | None] = _unknown,
+    ) -> None:
         self.order = order
+        self._seconds = seconds
         self._gpus_are_shared = gpus_are_shared
         self._room = Room()
         self._claims: dict[JobId, Claim] = {}
@@ -151,20 +165,16 @@ class Queue:
             ends: When jobs that run are expected to end, as far as that is known.
         """
         running = [claim for _, claim in self._running]
-        leaving = sorted((claim for claim in running if claim.job.id in ends), key=lambda claim: ends[claim.job.id])
-        room, at, known, found = deepcopy(self._room), 0.0, True, list[Ahead]()
-        for _, claim in sorted(entry for waiting in self._waiting.values() for entry in waiting):
-            if not _waits(claim.job):
-                continue
-            while known and room.seize(claim.ask) is None:
-                known = bool(leaving)
-                if known:
-                    room.give(leaving[0].ask, leaving[0].nodes)
-                    at = ends[leaving.pop(0).job.id]
-            beside = set(claim.ask.fixed)
-            holders = [other.job.id for other in running if not beside or beside.intersection(other.nodes)]
-            found.append(Ahead(claim.job.id, claim.ask.in_words(), tuple(holders), at if known else None))
-        return found
+        waiting = [
+            claim
+            for _, claim in sorted(entry for each in self._waiting.values() for entry in each)
+            if _waits(claim.job)
+        ]
+        have = [(claim.job.id, claim.nodes) for claim in running]
+        return [
+            Ahead(claim.job.id, claim.ask.in_words(), beside(claim.ask, have), start.at, start.unknown)
+            for claim, start in zip(waiting, foresee(self._room, waiting, running, ends, self._seconds), strict=True)
+        ]
 
     # --- what follows -----------------------------------------------------------------------------------------------
 

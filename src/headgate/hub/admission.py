@@ -35,6 +35,9 @@ def _in_words(ahead: Ahead, place: int) -> str:
         words += f", which {_names(ahead.job, ahead.holders)} {'have' if len(ahead.holders) > 1 else 'has'}"
     if place:
         words += f"; {place} before it"
+    if ahead.unknown:
+        many = len(ahead.unknown) > 1
+        words += f"; nothing tells yet how long {_names(ahead.job, ahead.unknown)} {'take' if many else 'takes'}"
     if ahead.at is not None:
         at = time.localtime(time.time() + max(ahead.at - time.monotonic(), 0.0))
         words += f"; expected to start at about {time.strftime('%H:%M', at)}"

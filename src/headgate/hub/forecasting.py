@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headgate.analysis.forecast import Outlook, Question, answer
+from headgate.analysis.forecast import LONGEST_SECONDS, Outlook, Question, answer
 from headgate.events import Event, Fitted, JobId, Progress, TaskExited, TaskId, TaskStarted, Usage
 from headgate.hub.job import LiveJob
 from headgate.hub.ledger import Ledger
@@ -18,12 +18,13 @@ from headgate.profiling import lengths
 
 @dataclass
 class _Watched:
-    """A job's outlook, the cores that each of its tasks uses, the core-seconds that they used, and when it is expected
-    to end. `whole` is whether all that it takes is seen, as of a job that does not resume."""
+    """A job's outlook, the cores that each of its tasks uses, the core-seconds that they used, when it began, and when
+    it is expected to end. `whole` is whether all that it takes is seen, as of a job that does not resume."""
 
     live: LiveJob
     outlook: Outlook
     whole: bool
+    began: float
     since: float
     cores: dict[TaskId, float] = field(default_factory=dict)
     work: float = 0.0
@@ -31,7 +32,7 @@ class _Watched:
 
     def used(self, now: float) -> None:
         """Count what was used since the last time, by what was told last."""
-        self.work += sum(self.cores.values()) * (now - self.since)
+        self.work += sum(self.cores.values()) * min(now - self.since, LONGEST_SECONDS)
         self.since = now
 
 
@@ -61,13 +62,29 @@ class Forecasting:
         self._waits = waits
         self._predicts = predicts
         self._watched: dict[JobId, _Watched] = {}
+        self._took: dict[JobId, float | None] = {}
         self._doing: set[asyncio.Task[None]] = set()
 
     @property
     def ends(self) -> Mapping[JobId, float]:
-        """When jobs are expected to end at the rate at which they go, seconds as of `time.monotonic`, where that is
-        known."""
-        return {job: watched.ends for job, watched in self._watched.items() if watched.ends is not None}
+        """When jobs that run are expected to end, seconds as of `time.monotonic`, where that is known: by the rate at
+        which they go, or else by how long such jobs took. One that should have ended is expected to end now."""
+        now, found = time.monotonic(), dict[JobId, float]()
+        for job, watched in self._watched.items():
+            if watched.ends is not None:
+                found[job] = max(watched.ends, now)
+            elif watched.whole and (took := self.lasts(job)) is not None and watched.began + took > now:
+                found[job] = watched.began + took
+        return found
+
+    def lasts(self, job: JobId) -> float | None:
+        """Seconds that a job is expected to run for, by how long such jobs took; None: none did, or it goes on from a
+        checkpoint, and has done a part of it already."""
+        if job not in self._took:
+            live = self._ledger.find(job)[1]
+            known = lengths.seconds(self._lengths, live.script_key, live.profile_key)
+            self._took[job] = known if live.checkpoint is None else None
+        return self._took[job]
 
     def hear(self, event: Event) -> None:
         """Take in an event, after the controller."""
@@ -97,7 +114,7 @@ class Forecasting:
             whole = starts and live.checkpoint is None and live.attempt == 1 and run.submission.mode == "run"
             rule = live.spec.progress
             outlook = Outlook(now, goal=rule.goal, rising=rule.rising)
-            self._watched[job] = _Watched(live, outlook, whole, now)
+            self._watched[job] = _Watched(live, outlook, whole, now, now)
         return self._watched[job]
 
     def _ended(self, task: TaskId) -> None:
@@ -117,8 +134,12 @@ class Forecasting:
 
     async def _remember(self, watched: _Watched) -> None:
         live = watched.live
+        took = watched.since - watched.began
         with suppress(OSError):  # it is worth no warning: the next one is predicted later
-            await asyncio.to_thread(lengths.remember, self._lengths, live.script_key, live.profile_key, watched.work)
+            await asyncio.to_thread(
+                lengths.remember, self._lengths, live.script_key, live.profile_key, watched.work, took
+            )
+        self._took.clear()  # what is remembered now tells of others
 
     def _reported(self, told: Progress) -> None:
         job = told.task.rsplit("/", 1)[0]

@@ -38,7 +38,7 @@ from headgate.policies import Policy
 from headgate.profiling import lengths
 from headgate.profiling import store as profiles
 
-_NOT_USED = "disk rate"  # no policy sets one, so that its lack changes nothing
+_DISK_RATE = "disk rate"  # where the policy sets none its lack changes nothing
 ORIGIN_SECONDS = 5.0
 """Longest that the end of a short run waits for what its scripts run with to be listed."""
 REPORT_SECONDS = 600.0
@@ -59,8 +59,15 @@ class LiveHub:
         self._loop = asyncio.get_running_loop()
         self._home = home
         self._node = node
-        self._controller = _controller(policy)
         self._ledger = Ledger(lambda: self.policy)
+        self._forecasting = Forecasting(
+            self._ledger,
+            home / "lengths",
+            self._step,
+            lambda: self._controller.waits,
+            lambda: self._controller.policy.predicts,
+        )
+        self._controller = self._controlled(policy)
         self._nodes = Nodes(node, self._ledger, self._step)
         self._hearing = Hearing(
             self._ledger,
@@ -71,13 +78,6 @@ class LiveHub:
         )
         self._sampling = Sampling(self._ledger, engine, self._step)
         self._lookout = Lookout(self._ledger, self._nodes.look)
-        self._forecasting = Forecasting(
-            self._ledger,
-            home / "lengths",
-            self._step,
-            lambda: self._controller.waits,
-            lambda: self._controller.policy.predicts,
-        )
         self._engines = Engines(home, engine, self._hearing, self._sampling.told, self._nodes, self._ledger)
         self._reserving = Reserving(self._ledger, self._engines, self._nodes)
         self._choosing = Choosing(home, self._ledger, self._nodes, node, self._step)
@@ -118,7 +118,7 @@ class LiveHub:
         if self.runs:
             join = f"wait for them, or leave out `--policy {policy.name}` to join them"
             raise UsageError(f"jobs run under policy {self.policy!r}; {join}")
-        self._controller = _controller(policy)
+        self._controller = self._controlled(policy)
         self._nodes.tell()
 
     async def submit(self, submission: Submission) -> LiveRun:
@@ -155,7 +155,8 @@ class LiveHub:
             needs = known.memory_peak_bytes if known is not None else None
             took = lengths.recall(self._home / "lengths", live.script_key, live.profile_key)
             self._step(events.JobSubmitted(f"{run.id}/{name}", live.spec, live.checkpoint, names, needs, took))
-        if lost := [line.split(":")[0] for line in engine.lost() if not line.startswith(_NOT_USED)]:
+        unused = () if self._controller.policy.limits_disk else (_DISK_RATE,)
+        if lost := [line.split(":")[0] for line in engine.lost() if not line.startswith(unused)]:
             text = f"only approximate or missing here: {', '.join(lost)}; `headgate doctor` says why and what to do"
             # Not at once: whoever submitted it watches it from here on.
             self._loop.call_soon(self._ledger.event, run, "warning", text)
@@ -284,6 +285,9 @@ class LiveHub:
 
     # --- small things -----------------------------------------------------------------------------------------------
 
+    def _controlled(self, policy: Policy) -> Controller:
+        return Controller(policy, Queue(FifoOrder(), gpus_are_shared=True, seconds=self._forecasting.lasts))
+
     def _job(self, run: str, name: str) -> LiveJob:
         """A job of a run.
 
@@ -300,10 +304,6 @@ class LiveHub:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task
-
-
-def _controller(policy: Policy) -> Controller:
-    return Controller(policy, Queue(FifoOrder(), gpus_are_shared=True))
 
 
 async def _write_report(store: Path, page: Path) -> None:

@@ -1,0 +1,62 @@
+"""When jobs that wait are expected to start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+from headgate.controller.orders import Claim
+from headgate.controller.room import Ask, Room
+from headgate.events import JobId
+
+
+class Start(NamedTuple):
+    """When a job is expected to start; None: cannot be told before it is known how long the `unknown` ones take."""
+
+    at: float | None
+    unknown: tuple[JobId, ...] = ()
+
+
+def foresee(
+    room: Room,
+    waiting: Sequence[Claim],
+    running: Sequence[Claim],
+    ends: Mapping[JobId, float],
+    seconds: Callable[[JobId], float | None],
+) -> Iterator[Start]:
+    """The start of each job that waits, if nobody starts before one that ranks higher.
+
+    Args:
+        room: What is free now; it stays as it is.
+        waiting: In their turn.
+        ends: When those that run are expected to end; one that is not there is taken to go on.
+        seconds: How long one that waits is expected to run for; None: it is taken to go on.
+    """
+    room = deepcopy(room)
+    leaving = [(ends[claim.job.id], -i, claim, claim.nodes) for i, claim in enumerate(running) if claim.job.id in ends]
+    heapify(leaving)
+    staying = [(claim.job.id, claim.nodes) for claim in running if claim.job.id not in ends]
+    now = 0.0
+    for place, claim in enumerate(waiting):
+        while (nodes := room.seize(claim.ask)) is None and leaving:
+            end, _, gone, left = heappop(leaving)
+            room.give(gone.ask, left)
+            now = max(now, end)
+        if nodes is None:
+            unknown = beside(claim.ask, staying)
+            yield from (Start(None, unknown) for _ in waiting[place:])
+            return
+        yield Start(now)
+        lasts = seconds(claim.job.id)
+        if lasts is None:
+            staying.append((claim.job.id, nodes))
+        else:
+            heappush(leaving, (now + lasts, place + 1, claim, nodes))
+
+
+def beside(ask: Ask, jobs: Iterable[tuple[JobId, tuple[str, ...]]]) -> tuple[JobId, ...]:
+    """Those of some jobs that are on nodes which are asked for."""
+    wanted = set(ask.fixed)
+    return tuple(job for job, nodes in jobs if not wanted or wanted.intersection(nodes))
