@@ -100,7 +100,7 @@ def compare(jobs: Sequence[Job], policies: Sequence[str], repetitions: int, isol
             "mean": mean,
             "mean_over_control": mean / uncontrolled,
             "of_gain": (uncontrolled - mean) / (uncontrolled - clairvoyant),
-            "p95": statistics.quantiles(seconds.values(), n=20)[-1],
+            "p95": statistics.quantiles(seconds.values(), n=20, method="inclusive")[-1],
             "best": min(ratios.values()),
             "worst": max(ratios.values()),
             "makespan_over_control": makespan / least,

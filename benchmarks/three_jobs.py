@@ -4,7 +4,7 @@ last end.
     python benchmarks/three_jobs.py [--repetitions 3] [--json PATH]
 
 By hand means `python cnn.py & sleep 5; python vae.py & sleep 5; python charlm.py &` and waiting for all. Policy
-`none` adds nothing but the boxes; `equal`, the default, also has threads follow the grant.
+`none` adds nothing but the boxes; `equal` also has threads follow the grant.
 """
 
 from __future__ import annotations
