@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.planning.jobs import profile
 
 from headgate.cli.simulate import command
-from headgate.errors import InvalidFileError, UsageError
+from headgate.errors import InvalidFileError, NotFoundError, UsageError
+from headgate.profiling import store
 
 TRACE = "job_id,submission_time,num_gpu,duration\na,0,1,10\nb,2,1,4\nc,4,1,2\n"
 CLUSTER = "nodes: [{name: a, cores: 8, memory: 32GiB, gpus: [{name: T4, memory: 16GB}]}]\n"
@@ -68,6 +70,19 @@ def test_load_makes_jobs_come_slower(files: Path) -> None:
     told = json.loads(simulated("--load", "0.5", "--json").stdout)
     assert told["policies"][0]["makespan"] == pytest.approx(34.0)  # 16 s of work come within 32 s, the last of 2 s
     assert told["policies"][0]["utilisation"] == pytest.approx(16 / 34)
+
+
+def test_a_profile_says_how_much_slower_other_gpus_are(files: Path) -> None:
+    (files / "cnn.json").write_text(store.dump(profile()))
+    unlike = "nodes: [{name: a, cores: 8, memory: 32GiB, gpus: [{name: V100, memory: 16GB}]}, "
+    unlike += "{name: b, cores: 8, memory: 32GiB, gpus: [{name: K80, memory: 16GB}]}]\n"
+    (files / "cluster.yaml").write_text(unlike)
+    told = [json.loads(simulated("--json", *more).stdout)["policies"][0] for more in ((), ("--profile", "cnn.json"))]
+    assert told[0]["makespan"] == 10.0
+    assert told[1]["makespan"] > 12.0  # b and c take longer on the K80 than beside a on a second V100
+    (files / "trace.csv").write_text("job_id,submission_time,num_gpu,duration,profile\na,0,1,10,lost.json\n")
+    with pytest.raises(NotFoundError, match=r"lost\.json is no profile that can be read"):
+        simulated()
 
 
 def test_mistakes_are_said(files: Path) -> None:

@@ -250,9 +250,7 @@ def test_every_policy_ends_every_job_and_those_by_weight_leave_no_core_idle(poli
 
 
 def test_options_that_would_change_nothing_are_refused() -> None:
-    with pytest.raises(
-        UsageError, match="found options in 'headgate:rho=2'; they say how jobs share.* add --share-gpus"
-    ):
+    with pytest.raises(UsageError, match="found options in 'headgate:rho=2'; they say how jobs share"):
         simulate(on_gpus((0.0, 1.0, 1)), gpus(1), "headgate:rho=2")
 
 

@@ -43,6 +43,16 @@ def test_a_trace_of_philly_has_dates_and_jobs_that_never_ran(tmp_path: Path) -> 
     )
 
 
+def test_a_trace_may_say_what_profile_a_job_has_and_how_many_workers(tmp_path: Path) -> None:
+    path = written(tmp_path, "job,at,seconds,cores,workers,profile", "a,0,10,4,2,1f3a", "b,0,10,4,,")
+    assert read(path).jobs == (
+        TraceJob("a", 0.0, 10.0, cores=4.0, workers=2, profile="1f3a"),
+        TraceJob("b", 0.0, 10.0, cores=4.0),
+    )
+    with pytest.raises(InvalidFileError, match="line 2: workers: found '0'; expected 1 or more workers"):
+        read(written(tmp_path, "at,seconds,cores,workers", "0,10,4,0"))
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import click
 
 from headgate import units
 from headgate.cli.following import print_table
-from headgate.cluster import Cluster
+from headgate.cluster import Cluster, Node
 from headgate.errors import UsageError
+from headgate.profiles import Profile
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -34,6 +36,9 @@ def _seconds(_: click.Context, option: click.Parameter, text: str) -> float:
     "--load",
     type=click.FloatRange(min=0, min_open=True),
     help="Have jobs come so fast that they ask for so much of the cluster.",
+)
+@click.option(
+    "--profile", "key", metavar="KEY|FILE", help="Of jobs that name none: how fast they are by the cost model."
 )
 @click.option("--speeds", type=_FILE, help="Throughput by cores, as measured: CSV with model, cores, throughput.")
 @click.option(
@@ -81,6 +86,7 @@ def command(
     names: tuple[str, ...],
     cluster: str | None,
     load: float | None,
+    key: str | None,
     speeds: Path | None,
     exponent: float,
     interference: Path | None,
@@ -112,7 +118,12 @@ def command(
         if not capacity:
             raise UsageError("found --load with jobs on GPUs, and a cluster that has none; name one that has")
         jobs = jobs.at_load(load, float(capacity))
+    if key is not None:
+        jobs = replace(jobs, jobs=tuple(replace(job, profile=job.profile or key) for job in jobs.jobs))
+    profiles, measured_on = _profiles(sorted({job.profile for job in jobs.jobs} - {""}))
     assumptions = simulation.Assumptions(
+        profiles=profiles,
+        measured_on=measured_on,
         speeds=Speeds(exponent, read_speeds(speeds) if speeds is not None else {}),
         interference=read_pairs(interference) if interference is not None else Interference(),
         restart_seconds=restart,
@@ -140,6 +151,18 @@ def command(
             click.echo(f"{outcome.policy}: {warning}", err=True)
     if page is not None:
         click.echo(page)
+
+
+def _profiles(names: Sequence[str]) -> tuple[dict[str, Profile], Node | None]:
+    """Stored profiles by what a trace calls them, and the node that they were measured on."""
+    if not names:
+        return {}, None
+    from headgate import runs
+    from headgate.cli import profiled
+    from headgate.telemetry import machine
+
+    here = machine.detect(runs.home() / "node.json")
+    return {name: profiled.jobs((), (), name, None, None, here)[0][1] for name in names}, here
 
 
 def _cluster(path: str | None) -> Cluster:

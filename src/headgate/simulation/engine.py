@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from headgate.cluster import Node
 from headgate.events import JobId, StartTask, TaskId
 from headgate.shares import WEIGHT_DEFAULT, Share, fill
+from headgate.simulation.modelled import Curve, Modelled
 from headgate.simulation.speeds import Interference, Speeds
 from headgate.simulation.traces import TraceJob
 
@@ -45,6 +46,7 @@ class Work:
         version: Counts the changes of its pace, so that an end that was foreseen under another is known for stale.
         needs: Tasks that it takes.
         starting: Whether it does what comes before its work, on one core.
+        curve: How fast it is where its tasks are, if there is a profile of it.
     """
 
     id: JobId
@@ -55,12 +57,16 @@ class Work:
     pace: float = 0.0
     version: int = 0
     starting: bool = False
+    curve: Curve | None = None
     tasks: dict[TaskId, RunningTask] = field(default_factory=dict)
 
     @property
     def most(self) -> float:
-        """Cores that it can use now."""
-        return min(self.job.cores, 1.0) if self.starting else self.job.cores
+        """Cores that each of its tasks can use now."""
+        if self.job.gpus:
+            return 1.0  # which feeds them
+        cores = self.job.cores / self.needs
+        return min(cores, 1.0) if self.starting else cores
 
     def remaining(self, now: float) -> float:
         """Seconds that it would still take alone."""
@@ -79,13 +85,16 @@ class Engine:
     within caps and what a job can use; what one leaves, the others have. A job is as fast as the slowest of its tasks.
     """
 
-    def __init__(self, nodes: Iterable[Node], speeds: Speeds, interference: Interference) -> None:
+    def __init__(
+        self, nodes: Iterable[Node], speeds: Speeds, interference: Interference, modelled: Modelled | None = None
+    ) -> None:
         self._nodes = {node.name: node for node in nodes}
         self._gpu_names = {
             (node.name, gpu.index): gpu.name.lower() for node in self._nodes.values() for gpu in node.gpus
         }
         self._speeds = speeds
         self._interference = interference
+        self._modelled = modelled
         self._on_gpu: dict[tuple[str, int], dict[TaskId, RunningTask]] = {}
         self._on_cores: dict[str, dict[TaskId, RunningTask]] = {name: {} for name in self._nodes}
         self._tasks: dict[TaskId, RunningTask] = {}
@@ -101,6 +110,8 @@ class Engine:
         task = RunningTask(action.task, work, action.node, gpus, action.share)
         work.tasks[action.task] = self._tasks[action.task] = task
         self._count[action.node] += 1
+        if self._modelled is not None and work.job.profile and len(work.tasks) == work.needs:
+            work.curve = self._modelled.curve(work.job, [each.node for each in work.tasks.values()])
         if work.job.gpus:
             for gpu in gpus:
                 beside = self._on_gpu.setdefault((action.node, gpu), {})
@@ -191,13 +202,24 @@ class Engine:
             if self._interference.pairs:
                 others = ((other.work.job.model, given[other.id]) for other in tasks.values() if other is not task)
                 kept = self._interference.on_cores(node.kind, job.model, node.cores - cores, others)
-            alone = cores / task.work.most if task.work.starting else self._speeds.relative(job.model, cores, job.cores)
-            task.pace = kept * alone
+            task.pace = kept * self._relative(task.work, cores)
+
+    def _relative(self, work: Work, cores: float) -> float:
+        """What so many cores of a task bring, over all that it can use."""
+        if work.starting:
+            return cores / work.most
+        if work.curve is not None:
+            return work.curve.at(cores)
+        return self._speeds.relative(work.job.model, cores, work.most)
 
     def _pace_on_gpus(self, task: RunningTask) -> float:
-        fraction, pace = _fraction(task), 1.0
         if task.work.starting:
-            return pace
+            return 1.0
+        whole = task.work.curve.whole if task.work.curve is not None else 1.0
+        return whole * self._part_of_gpus(task)
+
+    def _part_of_gpus(self, task: RunningTask) -> float:
+        fraction, pace = _fraction(task), 1.0
         if fraction is not None:
             return fraction
         for gpu in task.gpus:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from headgate.cluster import Node
+from headgate.profiles import Profile
+from headgate.simulation.modelled import Modelled
 from headgate.simulation.speeds import Interference, Speeds
 from headgate.simulation.traces import TraceJob
 
@@ -13,6 +17,9 @@ class Assumptions:
     """What is assumed where the trace says nothing.
 
     Args:
+        profiles: By what jobs call them: the cost model says how fast such a job is, and nothing of `speeds` counts.
+        measured_on: The node that they were measured on; None: not known.
+        speeds: Of the others.
         restart_seconds: What it costs a job to be stopped and started again, at its own speed.
         prediction_error: Standard deviation of the logarithm of what is predicted to remain of a job over what does;
             0: all is known.
@@ -24,6 +31,8 @@ class Assumptions:
         seed: Of all that is drawn by chance.
     """
 
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
+    measured_on: Node | None = None
     speeds: Speeds = field(default_factory=Speeds)
     interference: Interference = field(default_factory=Interference)
     restart_seconds: float = 30.0
@@ -58,6 +67,7 @@ class Outcome:
         order: Who went first for GPUs; empty where nobody waited for any.
         busy: Times, and how many GPUs (cores, where no job has GPUs) were busy from then on.
         capacity: How many there are.
+        modelled: How fast those jobs are of which there is a profile.
         events: Told to the controller.
         wall_seconds: That it took to simulate.
         warnings: Of the controller, and what has to be known of the policy.
@@ -71,3 +81,4 @@ class Outcome:
     events: int
     wall_seconds: float
     warnings: list[str]
+    modelled: Modelled | None = None

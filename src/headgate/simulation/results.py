@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headgate.analysis.usage import Array
+from headgate.simulation.modelled import Modelled
 from headgate.simulation.outcomes import JobOutcome, Outcome
 from headgate.simulation.speeds import Speeds
 
@@ -50,7 +51,7 @@ def figures(outcome: Outcome, speeds: Speeds | None = None) -> Figures:
     """Figures of what a policy made of a trace."""
     done = [job for job in outcome.jobs if job.ended is not None]
     times = completions(outcome)
-    fairness = rho(done, outcome.capacity, speeds or Speeds())
+    fairness = rho(done, outcome.capacity, speeds or Speeds(), outcome.modelled)
     makespan = max((job.ended for job in done if job.ended is not None), default=0.0)
     return Figures(
         policy=outcome.policy,
@@ -76,7 +77,7 @@ def completions(outcome: Outcome) -> Array:
     return np.array([job.ended - job.job.submitted for job in outcome.jobs if job.ended is not None])
 
 
-def rho(jobs: list[JobOutcome], capacity: float, speeds: Speeds) -> Array:
+def rho(jobs: list[JobOutcome], capacity: float, speeds: Speeds, modelled: Modelled | None = None) -> Array:
     """Finish-time fairness of each of these jobs, which have ended: at most 1 is fair."""
     if not jobs:
         return np.empty(0)
@@ -86,7 +87,8 @@ def rho(jobs: list[JobOutcome], capacity: float, speeds: Speeds) -> Array:
     sums = np.concatenate([[0.0], np.cumsum(present[:-1] * np.diff(edges))])
     spent = np.maximum(ended - came, 1e-9)
     others = np.maximum((np.interp(ended, edges, sums) - np.interp(came, edges, sums)) / spent, 1.0)
-    alone = np.array([_alone(each, capacity / n, speeds) for each, n in zip(jobs, others.tolist(), strict=True)])
+    parts = zip(jobs, (capacity / others).tolist(), strict=True)
+    alone = np.array([_alone(each, part, speeds, modelled) for each, part in parts])
     found: Array = spent / alone
     return found
 
@@ -98,12 +100,17 @@ def presence(came: Array, ended: Array) -> tuple[Array, Array]:
     return edges, np.cumsum(change)
 
 
-def _alone(outcome: JobOutcome, part: float, speeds: Speeds) -> float:
+def _alone(outcome: JobOutcome, part: float, speeds: Speeds, modelled: Modelled | None) -> float:
     """Seconds of a job alone on so many GPUs or cores."""
     job, startup = outcome.job, outcome.startup_core_seconds
     if job.gpus:
         return startup + job.seconds * max(job.gpus / part, 1.0)
-    return startup / min(part, job.cores, 1.0) + job.seconds / speeds.relative(job.model, part, job.cores)
+    each, most = part / job.workers, job.cores / job.workers
+    if modelled is not None and job.profile:
+        speed = modelled.usual(job).at(each)
+    else:
+        speed = speeds.relative(job.model, each, most)
+    return startup / min(each, most, 1.0) + job.seconds / speed
 
 
 def _busy_seconds(outcome: Outcome, until: float) -> float:

@@ -41,6 +41,7 @@ from headgate.jobs import Job, Limits
 from headgate.plans import Plan, Strategy
 from headgate.simulation import lineup
 from headgate.simulation.engine import Engine, Work, drops_ahead, ends_at, halt, loss_at
+from headgate.simulation.modelled import Modelled
 from headgate.simulation.outcomes import Assumptions, JobOutcome, Outcome
 from headgate.simulation.traces import Trace, TraceJob
 
@@ -79,7 +80,9 @@ class _Simulation:
         self._given = assumptions
         self._nodes = {node.name: node for node in cluster.nodes}
         self._gpus_of_node = max(len(node.gpus) for node in cluster.nodes)
-        self._engine = Engine(cluster.nodes, assumptions.speeds, assumptions.interference)
+        profiled = any(job.profile for job in trace.jobs)
+        modelled = Modelled(cluster, assumptions.profiles, assumptions.measured_on) if profiled else None
+        self._engine = Engine(cluster.nodes, assumptions.speeds, assumptions.interference, modelled)
         self._works: dict[JobId, Work] = {}
         self._outcomes: dict[JobId, JobOutcome] = {}
         self._random = random.Random(assumptions.seed)
@@ -100,7 +103,7 @@ class _Simulation:
         self._controller = Controller(chosen.policy, self._queue)
         capacity = sum(len(node.gpus) if self._on_gpus else node.cores for node in cluster.nodes)
         order = chosen.order.name if waits else ""
-        self.outcome = Outcome(policy, order, [], [(0.0, 0.0)], float(capacity), 0, 0.0, [])
+        self.outcome = Outcome(policy, order, [], [(0.0, 0.0)], float(capacity), 0, 0.0, [], modelled)
         if chosen.note:
             self.outcome.warnings.append(chosen.note)
         self._check(trace)
@@ -115,6 +118,8 @@ class _Simulation:
         memory = max(node.memory_bytes for node in self._nodes.values())
         known: dict[int, bool] = {}
         for job in trace.jobs:
+            if job.profile and job.profile not in self._given.profiles:
+                raise UsageError(f"job {job.name!r} names the profile {job.profile!r}, which is not given")
             if job.gpus not in known:
                 workers, each = self._divided(job)
                 known[job.gpus] = not each or sum(len(node.gpus) // each for node in self._nodes.values()) >= workers
@@ -289,13 +294,13 @@ class _Simulation:
     def _divided(self, job: TraceJob) -> tuple[int, int]:
         """Workers of a job, and the GPUs of each: as many as one node can give."""
         if not job.gpus:
-            return 1, 0
+            return job.workers, 0
         each = next((size for size in range(min(job.gpus, self._gpus_of_node), 0, -1) if job.gpus % size == 0), 1)
         return job.gpus // each, each
 
     def _spec(self, job: TraceJob) -> tuple[Job, Plan]:
         """What its user would have handed in, without a plan's nodes; the same for jobs that are alike."""
-        key = (job.gpus, job.priority, job.memory_bytes)
+        key = (job.gpus, job.workers, job.priority, job.memory_bytes)
         if key not in self._specs:
             workers, gpus = self._divided(job)
             limits = Limits(gpus=gpus, memory_bytes=job.memory_bytes)

@@ -32,10 +32,11 @@ class Speeds:
         table = self.tables.get(model)
         if table is None:
             return cores / most if self.exponent == 1.0 else float((cores / most) ** self.exponent)
-        return _between(table, cores) / _between(table, most)
+        return between(table, cores) / between(table, most)
 
 
-def _between(table: tuple[tuple[float, float], ...], x: float) -> float:
+def between(table: tuple[tuple[float, float], ...], x: float) -> float:
+    """What a table says, in straight lines: from nothing at 0, and beyond its last point no more."""
     i = bisect_left(table, (x,))
     if i == len(table):
         return table[-1][1]

@@ -22,7 +22,9 @@ class TraceJob:
         seconds: That it takes alone, with all the GPUs or cores that it asks for.
         gpus: That it has to have, all at once; 0: it uses cores.
         cores: The most that it can use; of no meaning where it has GPUs.
+        workers: Among which its cores are divided; of no meaning where it has GPUs.
         model: What it trains, by which speeds and interference are looked up.
+        profile: The stored profile that says how fast it is on other nodes, or with less; empty: none.
         priority: As of any job.
         memory_bytes: As its limits say.
         steps: That it takes.
@@ -35,7 +37,9 @@ class TraceJob:
     seconds: float
     gpus: int = 0
     cores: float = 1.0
+    workers: int = 1
     model: str = ""
+    profile: str = ""
     priority: float = 1.0
     memory_bytes: int | None = None
     steps: int | None = None
@@ -109,7 +113,9 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "ended": ("end_time", "ended", "finish_time"),
     "gpus": ("num_gpu", "num_gpus", "gpu_num", "gpus", "gpu"),
     "cores": ("cpu_num", "num_cpu", "num_cpus", "cores", "cpus"),
+    "workers": ("workers", "num_workers"),
     "model": ("model_name", "model"),
+    "profile": ("profile",),
     "priority": ("priority",),
     "steps": ("num_iteration", "iterations", "num_steps", "steps"),
 }
@@ -192,7 +198,9 @@ def _job(cells: Mapping[str, str], number: int) -> TraceJob | None:
         seconds=seconds,
         gpus=int(gpus),
         cores=cores or 1.0,
+        workers=int(_value(cells, "workers", _some, "1 or more workers", default=1)),
         model=cells.get("model", ""),
+        profile=cells.get("profile", ""),
         priority=_value(cells, "priority", _positive, "a positive number", default=1.0),
         steps=int(_value(cells, "steps", _number, "0 or more steps", default=0.0)) or None,
     )
@@ -228,6 +236,13 @@ def _number(text: str) -> float:
 def _whole(text: str) -> float:
     value = _number(text)
     if value != int(value):
+        raise ValueError
+    return value
+
+
+def _some(text: str) -> float:
+    value = _whole(text)
+    if not value:
         raise ValueError
     return value
 

@@ -1,0 +1,141 @@
+"""How fast jobs are of which there is a profile: what the cost model says of their workers, nodes and cores."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headgate.cluster import Cluster, Node
+from headgate.jobs import Job, Limits
+from headgate.planning.kinds import kinds
+from headgate.plans import Plan
+from headgate.profiles import Profile
+from headgate.simulation.speeds import between
+from headgate.simulation.traces import TraceJob
+
+if TYPE_CHECKING:
+    from headgate.planning.cost import Costs
+
+_PARTS = 16
+"""Of a core, between which throughput is taken for a straight line;"""
+_GROWTH = 1.04
+"""and so it is above one core between numbers of cores that are so many times as many, and between whole ones."""
+
+_Layout = tuple[tuple[int, int], ...]
+"""Of each node its kind, and how many workers are there; in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Throughput of a job on some nodes by the cores of a worker, over that with all it asks for, as `Modelled` has it;
+    on GPUs cores do not matter."""
+
+    points: tuple[tuple[float, float], ...]
+
+    def at(self, cores: float) -> float:
+        """With so many cores for each worker."""
+        return between(self.points, cores)
+
+    @property
+    def whole(self) -> float:
+        """With all that it can use."""
+        return self.points[-1][1]
+
+
+class Modelled:
+    """The cost model of planning as a source of speeds, each asked for once.
+
+    What a job asks for are its workers (of a job on GPUs one for each), as many beside each other as a node can hold,
+    on nodes of the first kind in the cluster that there are enough of; its batch is divided among them.
+
+    Args:
+        cluster: The nodes.
+        profiles: By what jobs call them.
+        measured_on: The node that they were measured on; None: not known.
+
+    Raises:
+        UsageError: A profile says nothing of the time of a step.
+    """
+
+    def __init__(self, cluster: Cluster, profiles: Mapping[str, Profile], measured_on: Node | None = None) -> None:
+        self._cluster, self._profiles, self._measured_on = cluster, profiles, measured_on
+        self._kinds = kinds(cluster.nodes)
+        self._kind_of = {name: i for i, kind in enumerate(self._kinds) for name in kind.names}
+        self._costs: dict[tuple[str, bool], Costs] = {}
+        self._curves: dict[tuple[str, int, float, _Layout], Curve] = {}
+        self._usual: dict[tuple[str, int, int, float], tuple[str, ...]] = {}
+
+    def curve(self, job: TraceJob, nodes: Sequence[str]) -> Curve:
+        """The speed of a job whose tasks are on these nodes; its GPUs are divided evenly among them."""
+        there = tuple(name for name in nodes for _ in range(max(job.gpus // len(nodes), 1)))
+        most = _most(job)
+        layout = tuple(sorted((self._kind_of[name], count) for name, count in Counter(there).items()))
+        key = (job.profile, job.gpus, most, layout)
+        if key not in self._curves:
+            whole = self._throughput(job, self._asked(job), (most,))[0]
+            cores = (most,) if job.gpus else _grid(most)
+            speeds = self._throughput(job, there, cores)
+            self._curves[key] = Curve(tuple((x, speed / whole) for x, speed in zip(cores, speeds, strict=True)))
+        return self._curves[key]
+
+    def usual(self, job: TraceJob) -> Curve:
+        """The speed of a job on the nodes that it asks for."""
+        return self.curve(job, self._asked(job))
+
+    def _asked(self, job: TraceJob) -> tuple[str, ...]:
+        """The nodes that a job asks for, one for each of its workers."""
+        workers = job.gpus or job.workers
+        most = _most(job)
+        key = (job.profile, job.gpus, workers, most)
+        if key not in self._usual:
+
+            def held(node: Node) -> int:
+                return len(node.gpus) if job.gpus else max(math.floor(node.cores / most + 1e-9), 1)
+
+            enough = (each for each in self._kinds if len(each.names) * held(each.node) >= workers)
+            kind = next(enough, None)
+            nodes = [node for node in self._cluster.nodes if kind is None or node.name in kind.names]
+            places = [node.name for node in nodes for _ in range(held(node))]
+            self._usual[key] = tuple(places[i % len(places)] for i in range(workers))
+        return self._usual[key]
+
+    def _throughput(self, job: TraceJob, nodes: tuple[str, ...], cores: Sequence[float]) -> list[float]:
+        costs = self._of(job.profile, bool(job.gpus))
+        workers = len(nodes)
+        plans = [
+            Plan(
+                strategy="allreduce" if workers > 1 else "single",
+                workers=workers,
+                batch_per_worker=None,
+                worker_nodes=nodes,
+                cores_per_worker=None if job.gpus else each,
+            )
+            for each in cores
+        ]
+        found: list[float] = costs.many(plans)[0].tolist()
+        return found
+
+    def _of(self, profile: str, on_gpus: bool) -> Costs:
+        if (profile, on_gpus) not in self._costs:
+            from headgate.planning.cost import Costs  # its numerics take half a second to import
+
+            job = Job(name="job", run="simulated", limits=Limits(gpus=None if on_gpus else 0))
+            found = Costs(job, self._cluster, self._profiles[profile], measured_on=self._measured_on)
+            self._costs[profile, on_gpus] = found
+        return self._costs[profile, on_gpus]
+
+
+def _most(job: TraceJob) -> float:
+    """Cores that each worker of a job can use."""
+    return 1.0 if job.gpus else job.cores / job.workers
+
+
+def _grid(most: float) -> tuple[float, ...]:
+    """Numbers of cores up to `most`, in order."""
+    parts = {part / _PARTS for part in range(1, _PARTS + 1)}
+    grown = {_GROWTH**i for i in range(int(math.log(max(most, 1.0)) / math.log(_GROWTH)) + 1)}
+    whole = {float(count) for count in range(1, int(most) + 1)}
+    return tuple(sorted(each for each in parts | grown | whole | {most} if each <= most))
