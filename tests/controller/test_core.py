@@ -385,7 +385,10 @@ def test_the_policy_is_woken_when_it_asked_to_be() -> None:
     running(driver, 0.0, job())
     assert driver.wake_at == 30.0
     policy.answer = Decision({"r/a": (Share(cpu_weight=50.0), "it learns no more"), "r/gone": (Share(), "")})
-    assert driver.step(30.0, Wake()) == [SetShare("r/a/worker-0", Share(cpu_weight=50.0), 2, 2.0, "it learns no more")]
+    assert driver.step(30.0, Wake()) == [
+        Warn("policy 'recording': its share for r/gone is dropped: no such job is there"),
+        SetShare("r/a/worker-0", Share(cpu_weight=50.0), 2, 2.0, "it learns no more"),
+    ]
     assert policy.calls[-1] == (30.0, 2.0, ())
     assert driver.wake_at is None
 
@@ -414,9 +417,12 @@ def test_a_policy_never_grants_more_than_the_user_allows() -> None:
 @pytest.mark.parametrize(
     ("fault", "told"),
     [
-        (ZeroDivisionError("oh"), "ZeroDivisionError('oh')"),
-        (None, "AttributeError(\"'NoneType' object has no attribute 'shares'\")"),
-        (Decision({"r/a": Share()}), "TypeError('cannot unpack non-iterable Share object')"),  # type: ignore[dict-item]
+        (ZeroDivisionError("oh"), " failed, shares stay as they are: ZeroDivisionError('oh')"),
+        (None, " failed, shares stay as they are: AttributeError(\"'NoneType' object has no attribute 'shares'\")"),
+        (
+            Decision({"r/a": Share()}),  # type: ignore[dict-item]
+            ": its share for r/a is dropped: TypeError('cannot unpack non-iterable Share object')",
+        ),
     ],
     ids=["raises", "answers nothing", "answers nonsense"],
 )
@@ -431,7 +437,7 @@ def test_a_broken_policy_is_reported_once_and_ends_no_job(fault: object, told: s
 
     driver = Driver(Broken())
     assert driver.submit(0.0, job()) == [
-        Warn(f"policy 'broken' failed, shares stay as they are: {told}"),
+        Warn(f"policy 'broken'{told}"),
         start(job(), Share(), 2, 2.0, "no policy"),
         MarkJob("r/a", "running", "started"),
     ]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 
 from headgate.cluster import Node
 from headgate.controller.dividing import on_gpu, part
+from headgate.controller.guarding import Granted, Guard
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order, threads
 from headgate.events import Action, JobId, SetShare, TaskId, Warn
 from headgate.policies.base import Change, Policy
@@ -62,6 +64,7 @@ class Sharing:
         self._cores = 0.0
         self.wake_at: float | None = None
         self._fault = ""
+        self._guard = Guard(policy)
 
     def join(self, node: Node) -> None:
         """A node is there, or has changed."""
@@ -148,32 +151,33 @@ class Sharing:
         turn.changes, turn.starting, turn.moved, turn.nodes = [], {}, {}, set()
         return actions
 
-    def _decide(self, turn: Turn, actions: list[Action]) -> tuple[dict[JobId, tuple[Share, str]], Mapping[JobId, str]]:
-        """The policy's answer for the jobs that run, and the reasons of those whose share stays; none where it fails,
-        which is told once."""
+    def _decide(self, turn: Turn, actions: list[Action]) -> tuple[Granted, Mapping[JobId, str]]:
+        """What is granted to jobs that run, and the reasons of those whose share stays. Where the policy fails, which
+        is told once, nothing but what it said before."""
+        cores, shares, reasons = self._free_cores(), dict[JobId, object](), dict[JobId, str]()
+        wake_at = None
         try:
-            decision = self.policy.decide(turn.now, self._free_cores(), turn.changes)
-            jobs = self.jobs.all
-            decided = {
-                id: (NOTHING.merged(share), why)
-                for id, (share, why) in decision.shares.items()
-                if id in jobs and jobs[id].tasks and not self._is_pinned(id)
-            }
-            reasons = {
-                id: why
-                for id, why in decision.reasons.items()
-                if id in jobs and jobs[id].tasks and id not in decided and not self._is_pinned(id)
-            }
-            wake_at = decision.wake_at
-            self.wake_at = max(wake_at, turn.now + _SOONEST_SECONDS) if wake_at is not None else None
+            decision = self.policy.decide(turn.now, cores, turn.changes)
+            shares, reasons = dict(decision.shares), {id: str(why) for id, why in decision.reasons.items()}
+            asked = decision.wake_at
+            wake_at = max(asked, turn.now + _SOONEST_SECONDS) if asked is not None and isfinite(asked) else None
             self._fault = ""
         except Exception as error:  # noqa: BLE001  # a plug-in's fault must not end the jobs
-            self.wake_at = None
             if self._fault != repr(error):  # not with each report of each job
                 self._fault = repr(error)
                 actions.append(Warn(f"policy {self.policy.name!r} failed, shares stay as they are: {error!r}"))
-            return {}, {}
-        return decided, reasons
+        decided, dropped = self._guard.hold(turn.now, cores, turn.changes, shares)
+        actions += map(Warn, dropped)
+        self.wake_at = min((at for at in (wake_at, self._guard.free_at) if at is not None), default=None)
+        there = self._is_there
+        return {id: each for id, each in decided.items() if there(id)}, {
+            id: why for id, why in reasons.items() if id not in decided and there(id)
+        }
+
+    def _is_there(self, job: JobId) -> bool:
+        """Whether a job runs and is the policy's business."""
+        known = self.jobs.all.get(job)
+        return known is not None and bool(known.tasks) and not self._is_pinned(job)
 
     def _part(self, share: Share, job: JobRecord, task: TaskRecord, beside: Counter[str]) -> Share:
         if not beside:

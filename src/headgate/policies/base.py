@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headgate.events import JobId
+from headgate.policies.granting import FLOOR, MOST_CHANGES
 from headgate.shares import Share
 
 
@@ -28,7 +29,11 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A job reported a loss, as the mean of `count` losses; NaN where it was."""
+    """A job reported the metric of its progress rule, as the mean of `count` values; NaN where it was.
+
+    `loss` falls as the job learns, on whatever scale: a metric of which more is better, such as an accuracy or a
+    reward, comes with its sign turned.
+    """
 
     job: JobId
     loss: float
@@ -93,12 +98,20 @@ class Policy(ABC):
     3. Leave every job more than nothing: a CPU weight of at least 1, a cap above 0.
     4. Be deterministic: the same calls, the same decisions.
 
+    What it answers is held to `floor` and `most_changes`, and what is no share is dropped: `controller.guarding`.
+
     Attributes:
         predicts: Whether it wants to be told `Predicted`, for which curves have to be fitted.
+        limits_disk: Whether it limits disk rates, so that users are told where those cannot be held.
+        floor: Least part of an equal share that each job is left, whatever it grants; 0: as little as it says.
+        most_changes: Of a job's share in a minute; what is more waits. `math.inf`: as many as it says.
     """
 
     name: str
     predicts: bool = False
+    limits_disk: bool = False
+    floor: float = FLOOR
+    most_changes: float = MOST_CHANGES
 
     @abstractmethod
     def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:

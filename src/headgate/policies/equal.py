@@ -18,6 +18,7 @@ class EqualPolicy(Policy):
     """
 
     name = "equal"
+    floor = 0.0  # what a priority comes to is the user's word
 
     def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:
         shares: dict[JobId, tuple[Share, str]] = {}

@@ -1,0 +1,234 @@
+"""What holds whatever a policy says: only shares that are shares, a floor for each job, few changes a minute."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headgate.events import JobId
+from headgate.policies.base import Arrived, Change, Left, Policy
+from headgate.shares import FIELDS, NOTHING, Share
+
+_MINUTE = 60.0
+_KEPT = 1
+"""Of a minute's changes, kept for lifting a job to its floor."""
+_ABOVE = 4.0
+"""A job is lifted to so many times its floor, so that it need not be lifted again soon."""
+_SLIGHTLY = 1e-9
+_MOST_WEIGHT = 10_000.0
+_STRANGERS = ""
+"""Stands for all jobs that are not there, of which one is told."""
+
+Granted = dict[JobId, tuple[Share, str]]
+
+
+@dataclass(slots=True)
+class _Held:
+    """What a job was granted and when, and what the policy wants it to have but could not be granted yet."""
+
+    changed: deque[float]
+    granted: Share = NOTHING
+    wanted: Share = NOTHING
+    why: str = ""
+
+    def free_at(self, most: float) -> float:
+        """From when on a change would be at most the `most`-th of a minute."""
+        return self.changed[-int(most)] + _MINUTE if len(self.changed) >= most else 0.0
+
+
+class Guard:
+    """Brings what a policy says to what may be granted.
+
+    An entry that is no share, or is for a job that is not there, is dropped. A job whose share has changed as often as
+    it may within a minute keeps it for now; the policy's last word is granted when it may be. No job that has a weight
+    is left less than its floor, nor a cap below that; where one would be that cannot be changed again yet, the others
+    are not raised. Only the end of a job can leave one below its floor, until it may be changed.
+
+    Attributes:
+        free_at: When something that waits may be granted; None where nothing does.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._most = policy.most_changes
+        self._present: dict[JobId, _Held] = {}
+        self._waiting: dict[JobId, None] = {}
+        self._warned: set[JobId] = set()
+        self._has_granted = False
+        self.free_at: float | None = None
+
+    def hold(
+        self, now: float, cores: float, changes: Iterable[Change], shares: Mapping[JobId, object]
+    ) -> tuple[Granted, list[str]]:
+        """What is granted, and what is to be said of what was dropped, once of each job.
+
+        Args:
+            now: Seconds; never goes back.
+            cores: Cores that all jobs share.
+            changes: What happened since the last call.
+            shares: What the policy says.
+        """
+        moved = self._note(changes)
+        dropped = self._take(shares)
+        granted: Granted = {}
+        for id in list(self._waiting):
+            self._grant(now, id, granted)
+        self._has_granted = self._has_granted or bool(granted)
+        stuck: list[float] = []
+        if self._has_granted and self._policy.floor > 0.0 and (moved or granted):
+            stuck = self._lift(now, granted)
+            self._lift_caps(now, cores, granted)
+        for id, (share, _) in list(granted.items()):
+            held = self._present[id]
+            after = held.granted.merged(share)
+            if after == held.granted:
+                del granted[id]
+            else:
+                held.granted = after
+                held.changed.append(now)
+        times = [*stuck, *(self._present[id].free_at(self._usual) for id in self._waiting)]
+        self.free_at = min((time for time in times if time > now), default=None)
+        return granted, dropped
+
+    @property
+    def _usual(self) -> float:
+        """Changes of a job in a minute, but for the one that is kept."""
+        return max(self._most - _KEPT, 1.0)
+
+    def _note(self, changes: Iterable[Change]) -> bool:
+        """Note who is there; whether anybody came or went."""
+        moved = False
+        for change in changes:
+            if isinstance(change, Arrived | Left):
+                moved = True
+                self._present.pop(change.job, None)
+                self._waiting.pop(change.job, None)
+                self._warned.discard(change.job)
+            if isinstance(change, Arrived):
+                self._present[change.job] = _Held(deque(maxlen=int(self._most) if self._most < math.inf else 0))
+        return moved
+
+    def _take(self, shares: Mapping[JobId, object]) -> list[str]:
+        """Note what the policy wants; what is to be said of what is none."""
+        said = []
+        for id, entry in shares.items():
+            held = self._present.get(id)
+            try:
+                if held is None:
+                    raise KeyError("no such job is there")
+                share, why = _checked(entry)
+            except Exception as error:  # noqa: BLE001  # whatever a plug-in hands in must not end the jobs
+                key = id if held is not None else _STRANGERS
+                if key not in self._warned:
+                    self._warned.add(key)
+                    text = error.args[0] if isinstance(error, KeyError | ValueError) and error.args else repr(error)
+                    said.append(f"policy {self._policy.name!r}: its share for {id} is dropped: {text}")
+                continue
+            held.wanted, held.why = held.wanted.merged(share), why
+            self._waiting[id] = None
+        return said
+
+    def _grant(self, now: float, id: JobId, granted: Granted) -> None:
+        """Grant what waits, if it may be."""
+        held = self._present[id]
+        if held.granted.merged(held.wanted) == held.granted:
+            held.wanted = NOTHING
+            self._waiting.pop(id, None)
+        elif held.free_at(self._usual) <= now:
+            granted[id] = held.wanted, held.why
+            held.wanted = NOTHING
+            self._waiting.pop(id, None)
+
+    # --- floors -----------------------------------------------------------------------------------------------------
+
+    def _weights(self, granted: Granted) -> dict[JobId, float]:
+        weights = {}
+        for id, held in self._present.items():
+            weight = granted[id][0].cpu_weight if id in granted else None
+            weight = held.granted.cpu_weight if weight is None else weight
+            if weight is not None:
+                weights[id] = weight
+        return weights
+
+    def _low(self, weights: Mapping[JobId, float], total: float) -> list[JobId]:
+        least = self._policy.floor * total / max(len(weights), 1) * (1.0 - _SLIGHTLY)
+        return [id for id, weight in weights.items() if weight < least]
+
+    def _lift(self, now: float, granted: Granted) -> list[float]:
+        """Lift those whose weight would be below their floor; when those may be that cannot be changed again yet."""
+        weights = self._weights(granted)
+        low = self._low(weights, sum(weights.values()))
+        stuck = [id for id in low if id not in granted and self._present[id].free_at(self._most) > now]
+        if stuck:
+            self._put_off(granted)
+            weights = self._weights(granted)
+            low = [id for id in self._low(weights, sum(weights.values())) if id not in stuck]
+        if not low:
+            return [self._present[id].free_at(self._most) for id in stuck]
+        part = min(_ABOVE * self._policy.floor, 1.0) / len(weights)
+        lifted: dict[JobId, None] = {}
+        while low:
+            lifted |= dict.fromkeys(low)
+            others = {id: weight for id, weight in weights.items() if id not in lifted}
+            total = sum(others.values()) / (1.0 - part * len(lifted))
+            least = self._policy.floor * total / len(weights)
+            low = [
+                id
+                for id, weight in others.items()
+                if weight < least and (id in granted or self._present[id].free_at(self._most) <= now)
+            ]
+        most = round(min(max(part * total, 1.0), _MOST_WEIGHT), 3)
+        for id in lifted:
+            share, _ = granted.get(id, (NOTHING, ""))
+            weight, why = most, "lifted to its floor"
+            if (wanted := self._present[id].wanted.cpu_weight) is not None and wanted >= least:
+                weight, why = min(wanted, most), self._present[id].why  # the policy lifts it itself
+            granted[id] = share.merged(Share(cpu_weight=weight)), why
+        return [self._present[id].free_at(self._most) for id in stuck]
+
+    def _put_off(self, granted: Granted) -> None:
+        """Leave weights that would rise as they are, and those of newcomers at the mean of the others at most: so the
+        mean does not rise, and nobody falls below a part of it."""
+        before = [held.granted.cpu_weight for held in self._present.values() if held.granted.cpu_weight is not None]
+        mean = sum(before) / max(len(before), 1)
+        for id, (share, why) in list(granted.items()):
+            held = self._present[id]
+            most = held.granted.cpu_weight
+            if share.cpu_weight is None or share.cpu_weight <= (mean if most is None else most):
+                continue
+            held.wanted, held.why = Share(cpu_weight=share.cpu_weight), why
+            self._waiting[id] = None
+            share = replace(share, cpu_weight=mean if most is None else None)
+            if share == NOTHING:
+                del granted[id]
+            else:
+                granted[id] = share, why
+
+    def _lift_caps(self, now: float, cores: float, granted: Granted) -> None:
+        """Lift caps that are below what a floor comes to."""
+        equal = cores / max(len(self._present), 1)
+        least = self._policy.floor * equal * (1.0 - _SLIGHTLY)
+        for id, held in self._present.items():
+            share, why = granted.get(id, (NOTHING, "lifted to its floor"))
+            cap = share.cpu_cap_cores if share.cpu_cap_cores is not None else held.granted.cpu_cap_cores
+            is_low = isinstance(cap, int | float) and cap < least
+            if is_low and (id in granted or held.free_at(self._most) <= now):
+                lifted = Share(cpu_cap_cores=min(_ABOVE * self._policy.floor, 1.0) * equal)
+                granted[id] = share.merged(lifted), why
+
+
+def _checked(entry: Any) -> tuple[Share, str]:
+    """An entry of a decision.
+
+    Raises:
+        Exception: It is none.
+    """
+    share, why = entry
+    values = {name: getattr(share, name) for name in FIELDS}
+    for name, value in values.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"Share.{name} is {value!r}; expected a positive number, None or UNLIMITED")
+    return Share(**values), str(why)

@@ -1,0 +1,236 @@
+"""Whatever a policy says, shares are shares, no job is below its floor, and few changes come a minute."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.controller.driver import Driver, job, running
+
+from headgate.events import Action, Event, Exit, SetShare, StartTask, TaskExited, Usage, Wake, Warn
+from headgate.policies import Arrived, Change, Decision, Left, Policy, make
+from headgate.policies.granting import FLOOR, MOST_CHANGES
+from headgate.shares import NOTHING, UNLIMITED, Share
+
+Say = Callable[[float], Mapping[str, object]]
+
+
+class Plugin(Policy):
+    """A plug-in that says what it is given to say of those that run, whenever it is asked."""
+
+    name = "plugin"
+
+    def __init__(self) -> None:
+        self.say: Say = lambda _: {}
+        self.there: set[str] = set()
+
+    def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:
+        for change in changes:
+            if isinstance(change, Arrived):
+                self.there.add(change.job)
+            elif isinstance(change, Left):
+                self.there.discard(change.job)
+        return Decision(dict(self.say(now)))  # type: ignore[arg-type]
+
+    def weighs(self, **weights: float) -> None:
+        """Say from now on what those that are there are to weigh."""
+        said = {f"r/{name}": (Share(cpu_weight=weight), "as it likes") for name, weight in weights.items()}
+        self.say = lambda _: {job: each for job, each in said.items() if job in self.there}
+
+
+@dataclass(frozen=True)
+class Loose(Share):
+    """A share of a plug-in that looks at no value."""
+
+    def __post_init__(self) -> None:
+        pass
+
+
+class Watched(Driver):
+    """Keeps what every job has, and when its weight was changed."""
+
+    def __init__(self, policy: Policy, cores: float = 4.0) -> None:
+        self.shares: dict[str, Share] = {}
+        self.changed: dict[str, list[float]] = {}
+        self.warned: list[str] = []
+        super().__init__(policy, cores)
+
+    def step(self, now: float, event: Event) -> list[Action]:
+        actions = super().step(now, event)
+        for action in actions:
+            if isinstance(action, Warn):
+                self.warned.append(action.text)
+            elif isinstance(action, StartTask):
+                self.shares[action.job] = action.share
+                self.changed[action.job] = [now] if action.share != NOTHING else []
+            elif isinstance(action, SetShare) and action.share != NOTHING:
+                id = action.task.rsplit("/", 1)[0]
+                self.shares[id] = self.shares[id].merged(action.share)
+                self.changed[id].append(now)
+        if isinstance(event, TaskExited):
+            for kept in (self.shares, self.changed):
+                kept.pop(event.task.rsplit("/", 1)[0], None)
+        return actions
+
+    def ask(self, now: float) -> None:
+        """Have the policy asked, by what a task that runs used."""
+        self.step(now, Usage(f"{next(iter(self.shares))}/worker-0", 1.0, 1e6))
+
+    def weights(self) -> dict[str, float]:
+        return {id: share.cpu_weight for id, share in self.shares.items() if share.cpu_weight is not None}
+
+    def lowest(self) -> float:
+        """The least part of an equal share that a job has."""
+        weights = self.weights()
+        return min(weights.values()) * len(weights) / sum(weights.values()) if weights else 1.0
+
+    def most_in_a_minute(self) -> int:
+        return max(
+            (sum(start <= at < start + 60 for at in times) for times in self.changed.values() for start in times),
+            default=0,
+        )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (Loose(cpu_weight=math.nan), "Share.cpu_weight is nan; expected a positive number, None or UNLIMITED"),
+        (Loose(cpu_weight=-3.0), "Share.cpu_weight is -3.0; expected a positive number, None or UNLIMITED"),
+        (Loose(cpu_weight=0.0), "Share.cpu_weight is 0.0; expected a positive number, None or UNLIMITED"),
+        (Loose(cpu_weight=1e6), "Share.cpu_weight is 1000000.0; expected 1 to 10,000"),
+        (Share(cpu_cap_cores=math.inf), "Share.cpu_cap_cores is inf; expected a positive number, None or UNLIMITED"),
+        (0.5, "AttributeError(\"'float' object has no attribute 'cpu_weight'\")"),
+    ],
+)
+def test_what_is_no_share_is_dropped_with_one_warning_and_the_rest_is_granted(wrong: object, told: str) -> None:
+    policy = Plugin()
+    driver = Watched(policy)
+    running(driver, 0.0, job("a"), job("b"), job("c"))
+    policy.say = lambda _: {
+        "r/a": (Share(cpu_weight=300.0), "good"),
+        "r/b": (wrong, "bad"),
+        "r/c": (Share(cpu_weight=200.0), "good"),
+    }
+    for now in (1.0, 2.0, 3.0):
+        driver.ask(now)
+    assert driver.weights() == {"r/a": 300.0, "r/c": 200.0}
+    assert driver.warned == [f"policy 'plugin': its share for r/b is dropped: {told}"]
+
+
+def test_a_share_for_a_job_that_is_gone_is_dropped_with_one_warning() -> None:
+    policy = Plugin()
+    driver = Watched(policy)
+    running(driver, 0.0, job("a"), job("b"))
+    policy.say = lambda now: {f"r/{name}": (Share(cpu_weight=100.0 + now), "on and on") for name in ("a", "b", "never")}
+    driver.step(1.0, TaskExited("r/b/worker-0", Exit(code=0)))
+    driver.ask(2.0)
+    assert driver.weights() == {"r/a": 102.0}
+    assert driver.warned == ["policy 'plugin': its share for r/b is dropped: no such job is there"]
+
+
+def test_a_policy_that_asks_to_be_woken_at_no_time_is_not() -> None:
+    class Asks(Plugin):
+        def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:
+            return Decision(wake_at=math.nan)
+
+    driver = Watched(Asks())
+    running(driver, 0.0, job("a"))
+    assert driver.wake_at is None
+
+
+def test_nobody_is_left_less_than_a_twentieth_of_an_equal_share() -> None:
+    policy = Plugin()
+    policy.weighs(a=1.0, b=10_000.0)
+    driver = Watched(policy)
+    running(driver, 0.0, job("a"), job("b"))
+    assert driver.weights()["r/b"] == 10_000.0
+    assert driver.lowest() >= FLOOR
+    # A cap is no way round it: a twentieth of 2 cores.
+    policy.say = lambda _: {"r/a": (Share(cpu_cap_cores=0.001), "starved")}
+    driver.ask(1.0)
+    cap = driver.shares["r/a"].cpu_cap_cores
+    assert isinstance(cap, float)
+    assert cap >= FLOOR * 2.0
+
+
+def test_who_is_outweighed_by_newcomers_is_lifted() -> None:
+    policy = Plugin()
+    policy.weighs(a=1.0, b=10.0, c=10_000.0)
+    driver = Watched(policy)
+    running(driver, 0.0, job("a"))
+    assert driver.weights() == {"r/a": 1.0}
+    running(driver, 1.0, job("b"))
+    running(driver, 2.0, job("c"))
+    assert driver.weights()["r/c"] == 10_000.0
+    assert driver.lowest() >= FLOOR
+
+
+@pytest.mark.parametrize(("name", "least"), [("srpt:floor=0.01", 0.01), ("srpt", FLOOR), ("equal", 0.0)])
+def test_how_low_a_job_may_be_is_its_users_word(name: str, least: float) -> None:
+    assert make(name).floor == least
+
+
+def test_priorities_are_the_users_word() -> None:
+    driver = Watched(make("equal"))
+    running(driver, 0.0, job("a", priority=0.01), job("b", priority=100.0))
+    assert driver.weights() == {"r/a": 1.0, "r/b": 10_000.0}
+
+
+def test_six_changes_a_minute_are_granted_and_the_last_word_when_it_may_be() -> None:
+    policy = Plugin()
+    driver = Watched(policy)
+    running(driver, 0.0, job("a"), job("b"))
+    for index in range(100):
+        policy.weighs(a=100.0 + index, b=200.0)
+        driver.ask(0.6 * index)
+    assert driver.most_in_a_minute() <= MOST_CHANGES
+    assert driver.weights()["r/a"] < 199.0
+    policy.say = lambda _: {}
+    while driver.wake_at is not None:
+        driver.step(driver.wake_at, Wake())
+    assert driver.weights() == {"r/a": 199.0, "r/b": 200.0}
+    assert driver.most_in_a_minute() <= MOST_CHANGES
+
+
+def test_the_published_flowcon_is_held_to_neither() -> None:
+    policy = make("flowcon:faithful,itval=1")
+    assert (policy.floor, policy.most_changes) == (0.0, math.inf)
+
+
+def test_a_lifted_cap_is_lifted_once_however_often_it_is_said() -> None:
+    policy = Plugin()
+    driver = Watched(policy)
+    running(driver, 0.0, job("a"))
+    policy.say = lambda _: {"r/a": (Share(cpu_cap_cores=UNLIMITED), "all of it")}
+    for now in range(1, 20):
+        driver.ask(float(now))
+    assert driver.changed["r/a"] == [1.0]
+
+
+_WEIGHTS = st.dictionaries(
+    st.sampled_from("abcde"), st.sampled_from((1.0, 5.0, 100.0, 3e3, 1e4)) | st.floats(1.0, 1e4), max_size=5
+)
+
+
+@settings(deadline=None, derandomize=True, database=None, max_examples=50)
+@given(st.lists(st.tuples(st.sampled_from((0.5, 3.0, 20.0)), _WEIGHTS), max_size=40))
+def test_both_hold_at_every_moment_of_any_history(said: list[tuple[float, dict[str, float]]]) -> None:
+    policy = Plugin()
+    driver = Watched(policy)
+    running(driver, 0.0, job("a"), job("b"))
+    now, coming = 0.0, list("cde")
+    for wait, weights in said:
+        now += wait
+        while driver.wake_at is not None and driver.wake_at < now:
+            driver.step(driver.wake_at, Wake())
+            assert driver.lowest() >= FLOOR * 0.999
+        policy.weighs(**weights)
+        if coming and wait == 20.0:
+            running(driver, now, job(coming.pop()))
+        driver.ask(now)
+        assert driver.lowest() >= FLOOR * 0.999
+        assert driver.most_in_a_minute() <= MOST_CHANGES
