@@ -165,13 +165,15 @@ class Controller:
         return []
 
     def _progressed(self, turn: Turn, job: JobRecord, progress: Progress) -> list[Action]:
-        if progress.loss is not None:
-            turn.changes.append(
-                Reported(job.id, progress.loss, progress.step, progress.epoch, progress.epochs, progress.count)
-            )
         rule = job.spec.progress
         value = rule.of(progress.loss, progress.metrics)
-        if value is None or rule.goal is None or job.state != "running" or not rule.reached(value):
+        if value is None:
+            return []
+        less_is_better = -value if rule.rising else value
+        turn.changes.append(
+            Reported(job.id, less_is_better, progress.step, progress.epoch, progress.epochs, progress.count)
+        )
+        if rule.goal is None or job.state != "running" or not rule.reached(value):
             return []
         return self._end(job, "done", f"reached its goal: {rule.metric} {value:.6g}, asked for {rule.goal:g}")
 

@@ -25,12 +25,12 @@ class _Container:
     placed: Placed = "new"
     losses: deque[tuple[float, float, int]] = field(default_factory=deque)
     cpu: deque[tuple[float, float]] = field(default_factory=deque)
-    largest: float = -math.inf
+    largest: float = 0.0
     progress: float = 0.0
     limit: int | None = None
 
     def mean_loss(self, begin: float, end: float) -> float | None:
-        """Of an interval, over the largest so far."""
+        """Of an interval, over the size of the largest so far."""
         inside = [(loss * count, count) for at, loss, count in self.losses if begin <= at <= end]
         if not inside or self.largest == 0.0:
             return None
@@ -87,7 +87,7 @@ class PublishedFlowCon(Policy):
     def _note(self, now: float, job: _Container, change: Change) -> None:
         if isinstance(change, Reported) and math.isfinite(change.loss):
             job.losses.append((now, change.loss, change.count))
-            job.largest = max(job.largest, change.loss)
+            job.largest = max(job.largest, abs(change.loss))
         elif isinstance(change, Used):
             job.cpu.append((now, change.cpu_cores))
         while job.losses and job.losses[0][0] < now - 2 * self._itval:
