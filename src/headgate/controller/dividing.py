@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from headgate.controller.records import JobRecord, TaskRecord
 from headgate.events import JobId
@@ -15,8 +15,9 @@ _LEFT_TO_OTHERS = 0.05
 
 
 def part(share: Share, job: JobRecord, task: TaskRecord, beside: int, cores: float) -> Share:
-    """What a job is granted on one of its tasks, never above what the user allows: caps are divided among all tasks,
-    the weight among the `beside` that are on one node. A job that is pinned has its slice of the node's `cores`."""
+    """What a job is granted on one of its tasks, never above what the user allows: caps and disk rates are divided
+    among all tasks, memory by what each uses, the weight among the `beside` that are on one node. A job that is pinned
+    has its slice of the node's `cores`."""
     most = job.allowed(task).cpu_cap_cores
     if (slice := job.spec.slice) is not None:
         own = slice * cores / beside
@@ -30,13 +31,34 @@ def part(share: Share, job: JobRecord, task: TaskRecord, beside: int, cores: flo
         cap = min(cap, most) if isinstance(most, int | float) else cap
     elif cap is not None and most is not None:
         cap = most
+    memory, disk = share.memory_bytes, share.disk_bytes_per_second
+    if isinstance(memory, int):
+        memory = max(int(memory * _memory_part(job, task)), 1)
     return Share(
         cpu_weight=max(weight / beside, 1.0) if weight is not None else None,
         cpu_cap_cores=cap,
-        memory_bytes=share.memory_bytes if job.spec.limits.memory_bytes is None else None,
-        disk_bytes_per_second=share.disk_bytes_per_second,
+        memory_bytes=memory if job.spec.limits.memory_bytes is None else None,
+        disk_bytes_per_second=disk / len(job.tasks) if isinstance(disk, int | float) else disk,
         gpu_fraction=share.gpu_fraction,
     )
+
+
+def _memory_part(job: JobRecord, task: TaskRecord) -> float:
+    """A task's part of its job's memory: as it uses it, since servers need what workers do not, but no less than the
+    others of its kind on the mean, as one that has just started will need as much."""
+    tasks = list(job.tasks.values())
+    every = _mean_bytes(tasks) or 1.0
+    usual = {kind: _mean_bytes(each for each in tasks if each.is_worker == kind) or every for kind in (True, False)}
+    needs = {
+        each.id: max(each.used.memory_bytes if each.used is not None else 0.0, usual[each.is_worker]) for each in tasks
+    }
+    return needs[task.id] / sum(needs.values())
+
+
+def _mean_bytes(tasks: Iterable[TaskRecord]) -> float | None:
+    """Memory that tasks use on the mean, of those of which it is known."""
+    known = [task.used.memory_bytes for task in tasks if task.used is not None and task.used.memory_bytes > 0]
+    return sum(known) / len(known) if known else None
 
 
 def on_gpu(jobs: Collection[JobRecord]) -> Mapping[JobId, float]:

@@ -9,14 +9,16 @@ from dataclasses import dataclass, field
 from headgate.events import JobId
 from headgate.policies.base import Change, Decision, Policy
 from headgate.policies.flowcon_published import Placed, PublishedFlowCon
+
 from headgate.policies.weighing import Present, WeighingPolicy, check
 from headgate.shares import UNLIMITED, Share
 
 ALPHA = 0.03
 ITVAL_SECONDS = 30.0
-_RESOURCES = ("cpu", "memory", "disk", "network")
+_LIMITED = ("cpu", "memory", "disk")
+"""What a share can limit, and jobs have lists for."""
 _HEADROOM = 1.25
-"""Memory is never limited to less than so many times what is used: past its limit a job is killed."""
+"""Memory is never limited to less than so many times the most that was used: past its limit a job is killed."""
 
 
 class FlowConPolicy(Policy):
@@ -28,9 +30,14 @@ class FlowConPolicy(Policy):
     machine that was used. Below `alpha` a job goes from New to Watching to Completing, at or above it back to New. New
     jobs have min(G/ΣG, 1), Watching ones what they had, Completing ones max(G/ΣG, 1/(βn)), β = 1 + 1/n, n jobs. When
     all are Completing all have 1, as has a job of which nothing is known yet, and rounds come further apart. CPU parts
-    are weights; what one leaves the others use. Disk rates and memory are limited for Completing jobs alone, where
-    the options say what the machine has; network use only counts for G. A job that reported or used nothing keeps its
-    list.
+    are weights; what one leaves the others use. Disk rates and memory are limited for Completing jobs alone, and only
+    where the options say what the machine has. G of the network is told in the reason and limits nothing, for no share
+    holds a task's network. A job that reported or used nothing keeps its list.
+
+    Memory is off by default though what the nodes have is known: CPU and disk come back when a limit is lifted, while a
+    job that needs more memory than its limit is killed, which growth efficiency says nothing of. Where it is asked for,
+    a job keeps a quarter more than the most it ever used; one that grows by more than that within a second may be
+    killed all the same.
     Source: FlowCon (ICPP 2019), doi 10.1145/3337821.3337868.
     Use it for a mix of jobs near their end and at their beginning, when ends cannot be predicted.
 
@@ -40,19 +47,22 @@ class FlowConPolicy(Policy):
     2. Losses are computed anew only in a round that comes `itval` after the last one, within 2 s. A first round has no
        progress and sends the job to Watching; rounds of the back-off and after it join old losses with new CPU use.
     3. P is the absolute difference of the mean losses of the last two intervals over `itval`: diverging is progress.
-    4. Losses are divided by the largest so far, which makes G incomparable across losses of different scale.
+    4. Losses are divided by the largest so far (of a metric that rises, which comes with its sign turned, by the
+       largest size), which makes G incomparable across losses of different scale.
     5. No losses in either interval, or no CPU figure: G = 0, so that the job goes to Watching.
     6. "All Completing" is judged by the lists that the round before left.
     7. Only CPU counts.
     8. After a round with all jobs Completing the time between rounds doubles, without an end, until a job arrives or
        leaves; then one round comes at once, and the period is reset. No job is seen before the next round otherwise.
+    9. Nothing bounds how low a limit is or how often it changes: the floor and the changes a minute that the controller
+       holds other policies to are not held here.
 
     Args:
         alpha: Threshold of G, a second; the paper has 0.01 to 0.15.
         itval: Seconds between rounds; the paper has 20 to 60.
         memory: Bytes of memory of the machine; 0: memory is not limited.
         disk: Bytes a second that its disks read or write; 0: disks are not limited.
-        network: Bytes a second of its network; 0: it does not count.
+        network: Bytes a second of its network; 0: its G is not told.
         floor: Least part of an equal share that a job is left; not in `faithful`.
     """
 
@@ -75,7 +85,10 @@ class FlowConPolicy(Policy):
         for option, size in (("memory", memory), ("disk", disk), ("network", network)):
             check(self.name, option, size, 0 <= size < math.inf, "0 or more")
             check(self.name, option, size, not (faithful and size), "nothing: `faithful` knows CPU alone")
-        self.predicts = not faithful
+        self.predicts, self.limits_disk = not faithful, disk > 0
+        self.floor = 0.0 if faithful else floor
+        if faithful:
+            self.most_changes = math.inf
         capacity = {"memory": memory, "disk": disk, "network": network}
         self._acting: Policy = (
             PublishedFlowCon(alpha, itval) if faithful else _PaperFlowCon(alpha, itval, floor, capacity)
@@ -90,13 +103,20 @@ class _Watched:
     """What is remembered of a job from round to round."""
 
     number: int
-    placed: dict[str, Placed] = field(default_factory=lambda: dict.fromkeys(_RESOURCES, "new"))
+    placed: dict[str, Placed] = field(default_factory=lambda: dict.fromkeys(_LIMITED, "new"))
     growth: dict[str, float] = field(default_factory=dict)
     parts: dict[str, float] = field(default_factory=dict)
     limits: Share = field(default_factory=Share)
+    peak_bytes: float = 0.0
     measured: tuple[float, float, float, float] | None = None  # time, mean loss, core-seconds attained, step
     start: float = -math.inf
     least: float = math.inf
+
+    def in_words(self) -> str:
+        """Its list, and its growth efficiency by each resource whose size is known."""
+        others = [f"{name} {value:.3g}" for name, value in self.growth.items() if name != "cpu"]
+        told = f" ({', '.join(others)})" if others else ""
+        return f"{self.placed['cpu']}, growth efficiency {self.growth.get('cpu', 0.0):.3g}{told}"
 
 
 class _PaperFlowCon(WeighingPolicy):
@@ -132,12 +152,10 @@ class _PaperFlowCon(WeighingPolicy):
         }
         for job in jobs:
             self._measure(now, cores, job, self._watched[job.id])
-        for resource in ("cpu", *self._capacity):
-            self._part(resource)
-        return {
-            id: (each.parts["cpu"], f"{each.placed['cpu']}, growth efficiency {each.growth.get('cpu', 0.0):.3g}")
-            for id, each in self._watched.items()
-        }
+        for resource in _LIMITED:
+            if resource == "cpu" or resource in self._capacity:
+                self._part(resource)
+        return {id: (each.parts["cpu"], each.in_words()) for id, each in self._watched.items()}
 
     def settled(self) -> bool:
         return all(each.placed["cpu"] == "completing" for each in self._watched.values())
@@ -168,6 +186,8 @@ class _PaperFlowCon(WeighingPolicy):
         used |= {name: now_used[name] / size for name, size in self._capacity.items()}
         for resource, part in used.items():
             growth = watched.growth[resource] = progress / part if part > 0.0 else 0.0
+            if resource not in _LIMITED:
+                continue
             placed = watched.placed[resource]
             if growth >= self._alpha:
                 watched.placed[resource] = "new"
@@ -198,11 +218,12 @@ class _PaperFlowCon(WeighingPolicy):
         memory_bytes: int | None = None
         limits = Share()
         if memory is not None and job.used is not None:
+            peak = watched.peak_bytes = max(watched.peak_bytes, job.used.memory_bytes)
             if watched.placed["memory"] == "completing":
-                wanted = max(watched.parts["memory"] * memory, _HEADROOM * job.used.memory_bytes, 1.0)
+                wanted = max(watched.parts["memory"] * memory, _HEADROOM * peak, 1.0)
                 held = watched.limits.memory_bytes
                 # What is held stays while it leaves that room: use creeps, and limits are not to follow each byte.
-                if isinstance(held, int) and job.used.memory_bytes * 1.1 <= held <= 2 * wanted:
+                if isinstance(held, int) and peak * 1.1 <= held <= 2 * wanted:
                     memory_bytes = held
                 else:
                     memory_bytes = int(wanted)
