@@ -205,6 +205,10 @@ def test_options_that_contradict_each_other_are_refused(user: User, elsewhere: E
         (("--shared-files",), "found --shared-files for engine local"),
         (("--engine", "elsewhere", "--cluster", "lab"), "found --cluster with --engine elsewhere"),
         (("--engine", "elsewhere", "--dry-run"), "--dry-run shows what engine local would start"),
+        (
+            ("--engine", "elsewhere", "--isolation", "container", "--image", "any"),
+            "job 'quick': `isolation: container` is for this machine and labs on it; found engine elsewhere",
+        ),
     ):
         assert part in user.types("run", "quick.py", *words, code=2).message
 

@@ -20,7 +20,8 @@ START_SECONDS = 300.0
 
 @contextmanager
 def head(cores: int = 2, dashboard: int | None = None) -> Iterator[str]:
-    """Address of a Ray that has this machine as its only node, with so many cores and two GPUs, be they there or not.
+    """Address of a Ray that has this machine as its only node, with so many cores and two GPUs, be they there or not,
+    and resources called `fast` and `near`.
 
     Args:
         dashboard: Port of its dashboard; None: it has none.
@@ -33,7 +34,7 @@ def head(cores: int = 2, dashboard: int | None = None) -> Iterator[str]:
             str(Path(sys.executable).with_name("ray")),
             *("start", "--head", "--block", "--node-ip-address", "127.0.0.1", "--port", address.split(":")[1]),
             *("--num-cpus", str(cores), "--num-gpus", "2", "--temp-dir", folder, "--include-dashboard", *shown),
-            *("--disable-usage-stats", "--object-store-memory", "80000000"),
+            *("--disable-usage-stats", "--object-store-memory", "80000000", "--resources", '{"near": 1, "fast": 4}'),
         ],
         env={**os.environ, "RAY_worker_niceness": "0", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
         stdin=subprocess.DEVNULL,

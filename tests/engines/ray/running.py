@@ -8,6 +8,7 @@ from pathlib import Path
 from headgate.engines.base import Slot
 from headgate.engines.ray import RayEngine
 from headgate.events import Exit, TaskId
+from headgate.isolation import processes
 from headgate.isolation.base import Launch
 from headgate.shares import Share
 from headgate.testing.recorder import Recorder
@@ -58,3 +59,12 @@ class Running:
         end = self.told.exit(task)
         assert end is not None
         return end
+
+
+def bridge() -> int:
+    """The bridge that this process started."""
+    for path in Path("/proc").glob("[0-9]*"):
+        found = processes.look(int(path.name))
+        if found and found.parent == os.getpid() and b"engines.ray.bridge" in (path / "cmdline").read_bytes():
+            return found.pid
+    raise AssertionError("there is no bridge")

@@ -104,11 +104,11 @@ def test_what_is_not_sealed_with_the_key_is_not_taken() -> None:
 def test_what_was_sealed_once_is_not_taken_twice_nor_back() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        Pipe(ours, b"key", "hub").send(Release("a"))
+        Pipe(ours, b"key", "hub").send(Release("a", ("a/worker-0",)))
         heard = theirs.recv(4096)
         bridge = Pipe(theirs, b"key", "bridge")
         ours.sendall(heard + heard)
-        assert bridge.receive() == Release("a")
+        assert bridge.receive() == Release("a", ("a/worker-0",))
         assert bridge.receive() is None
         theirs.sendall(heard)
         assert Pipe(ours, b"key", "hub").receive() is None

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
+from headgate.cli.layout import Layout, Where
+from headgate.engines.base import LOCAL, EngineSpec
 from headgate.engines.ray import RayEngine, connect
 from headgate.errors import HeadgateError, UsageError
 from headgate.testing.recorder import Recorder
@@ -42,9 +48,27 @@ def test_addresses_that_do() -> None:
     assert connect.split("[fd00::1]:6379") == ("fd00::1", 6379)
 
 
-def test_other_versions_are_named_on_both_sides() -> None:
+def test_other_versions_are_named_on_both_sides(
+    ray_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = import_module("ray")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys, types\nsys.modules['ray._version'] = types.SimpleNamespace(version='2.41.0', commit='none')\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    python = ".".join(map(str, sys.version_info[:3]))
+    error = refusal(ray_address)
+    assert isinstance(error, UsageError)
+    assert str(error) == (
+        f"the Ray cluster at {ray_address} has Ray {ray.__version__} and Python {python}, this headgate Ray 2.41.0 and "
+        f"Python {python}; run headgate with the cluster's Python and Ray, or through its Jobs API: "
+        "--address http://127.0.0.1:8265"
+    )
+
+
+def test_another_minor_version_of_python_is_named_as_well() -> None:
     text = """Version mismatch: The cluster was started with:
-    Ray: 2.41.0
+    Ray: 2.60.0
     Python: 3.10.4
 This process on node 10.0.0.2 was started with:
     Ray: 2.60.0
@@ -52,10 +76,18 @@ This process on node 10.0.0.2 was started with:
 """
     error = connect.explained(RuntimeError(text), "10.0.0.1", 6379)
     assert isinstance(error, UsageError)
-    assert str(error) == (
-        "the Ray cluster at 10.0.0.1:6379 has Ray 2.41.0 and Python 3.10.4, this headgate Ray 2.60.0 and Python "
-        "3.11.7; run headgate with the cluster's Python and Ray, or through its Jobs API: --address http://10.0.0.1:8265"
-    )
+    assert "has Ray 2.60.0 and Python 3.10.4, this headgate Ray 2.60.0 and Python 3.11.7; run" in str(error)
+
+
+def test_an_address_that_is_not_stated_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert Layout(engine="ray").place().engine == EngineSpec("ray", "10.0.0.1:6379")
+    assert Layout(engine="ray", address="10.0.0.2:6379").place().engine == EngineSpec("ray", "10.0.0.2:6379")
+    assert Layout().place().engine == LOCAL
+    before = Where(engine=EngineSpec("ray", "10.0.0.3:6379"))  # of a run that is resumed
+    assert Layout().place(before).engine == before.engine
+    monkeypatch.delenv("RAY_ADDRESS")
+    assert Layout(engine="ray").place().engine == EngineSpec("ray", "")
 
 
 def test_a_token_that_is_wanted() -> None:

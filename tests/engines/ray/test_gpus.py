@@ -24,4 +24,8 @@ def test_each_task_sees_those_that_were_set_aside_for_it(ray_address: str, tmp_p
     task = running.start(shows, "both")
     assert running.ended(task).ok
     assert running.told.lines(task) == ["0,1"]
+    running.reserve("many", 0.5, 3)
+    reason = running.ended(running.start(shows, "many")).reason
+    node = running.engine.cluster().nodes[0].name
+    assert reason == f"could not be started: asked for 3 GPUs on node {node}, where Ray has 2 GPUs"
     running.engine.close()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.engines.ray.cluster import folders_left
-from tests.engines.ray.running import PATIENCE_SECONDS, Running
+from tests.engines.ray.running import PATIENCE_SECONDS, Running, bridge
 
 from headgate.engines.ray import RayEngine
 from headgate.errors import UsageError
@@ -40,15 +40,6 @@ def parent(pid: int) -> int:
     found = processes.look(pid)
     assert found is not None
     return found.parent
-
-
-def bridge() -> int:
-    """The bridge that this process started."""
-    for path in Path("/proc").glob("[0-9]*"):
-        found = processes.look(int(path.name))
-        if found and found.parent == os.getpid() and b"engines.ray.bridge" in (path / "cmdline").read_bytes():
-            return found.pid
-    raise AssertionError("there is no bridge")
 
 
 def test_a_killed_task_is_told_as_such_and_others_run_on(running: Running) -> None:
