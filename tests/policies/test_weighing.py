@@ -13,6 +13,8 @@ from tests.policies.playing import Play, arrivals, loss, predicted, used
 from headgate import policies
 from headgate.errors import UsageError
 from headgate.policies import Arrived, Change, Left, Predicted, Reported
+from headgate.policies.present import Present
+from headgate.policies.weighing import SteadyOrder
 
 WEIGHING = ("flowcon", "slaq", "srpt", "las", "themis", "headgate")
 
@@ -132,12 +134,50 @@ def test_of_jobs_of_which_nothing_is_known_the_first_goes_on_until_it_is(name: s
     play.at(6, used("a", 1.0), used("b", 0.1), *arrivals("c"))
     assert play.over("a", "b") > 5
     assert play.over("b", "c") > 3
-    play.at(9, used("a", 1.0), used("b", 0.1), used("c", 0.1), predicted("a", 40), predicted("c", 20))
-    # b is taken for a job like them: of 33 core-seconds, the median of 20.3 and 49.
+    play.at(9, used("a", 1.0), used("b", 0.1), used("c", 0.1), predicted("a", 40), predicted("c", 10))
+    # b is taken for one like them: it will tell after some 4 core-seconds, and then may need little.
     assert sorted(play.shares, key=lambda job: -play.parts()[job]) == ["c", "b", "a"]
 
 
+def test_a_job_of_which_nothing_is_predicted_is_ranked_by_what_its_like_cost_for_each_that_is_done() -> None:
+    job = Present("a", 1.0, None, 0.0, 1, attained=2.0, needs=(10.0, 20.0, 40.0), tells_after=4.0)
+    # 2 more core-seconds tell what it needs. To give up on all but the shortest takes 3 * 2 + 6 for one that is done;
+    # to give up on the longest 3 * 2 + 6 + 16 for two; on none 3 * 2 + 6 + 16 + 36 for three.
+    assert job.patience() == pytest.approx(min(12 / 1, 28 / 2, 64 / 3))
+    job.attained = 25.0  # it should have told: as long again, for the only kind of job that it can be
+    assert job.patience() == pytest.approx(min(25.0, 25.0 + max(15.0 - 25.0, 0.0)))
+    job.prediction = Predicted("a", 7.0, 5.0, 9.0), 25.0
+    assert job.patience() == 7.0
+
+
+def test_jobs_keep_their_places_until_one_is_clearly_before_another() -> None:
+    order = SteadyOrder()
+    jobs = [Present(id, 1.0, None, 0.0, number) for number, id in enumerate("abc")]
+
+    def sort(**measure: float) -> str:
+        return "".join(job.id for job in order.sort(jobs, {job.id: (False, measure[job.id]) for job in jobs}))
+
+    assert sort(a=3, b=2, c=1) == "cba"
+    assert sort(a=1.9, b=2, c=2.05) == "cba"
+    assert sort(a=1.5, b=2, c=1.6) == "cab"
+    jobs.append(Present("d", 1.0, None, 0.0, 3))
+    assert sort(a=1.5, b=2, c=1.6, d=1.55) == "cadb"  # one that has just come goes where it belongs
+    assert "".join(job.id for job in order.sort(jobs[:2], {"a": (True, 1.0), "b": (False, 9.0)})) == "ba"
+
+
 # --- what they have in common
+
+
+def test_places_far_behind_the_first_use_up_no_changes_that_the_first_place_needs() -> None:
+    play = Play("srpt:itval=1")
+    play.at(0, *arrivals("a", "b", "c"), predicted("a", 5), predicted("b", 50), predicted("c", 60))
+    for second in range(1, 7):  # b and c change places behind a, again and again
+        b, c = (100, 50) if second % 2 else (50, 100)
+        play.at(second, predicted("b", b), predicted("c", c))
+    play.at(7, predicted("b", 1), predicted("c", 100))
+    assert play.parts()["b"] > 0.8
+    play.at(8, predicted("b", 100), predicted("c", 1))
+    assert play.parts()["c"] > 0.8
 
 
 def test_what_happens_is_acted_upon_at_once_and_rounds_back_off_when_nothing_does() -> None:
@@ -172,7 +212,7 @@ def test_a_jump_of_the_loss_makes_what_was_predicted_void() -> None:
 
 
 def test_a_stall_is_noticed_without_a_report() -> None:
-    play = Play("headgate:itval=1000")
+    play = Play("headgate:itval=1000,rho=100")
     play.at(0, *arrivals("a", "b"))
     for now in range(1, 11):
         play.at(now, loss("a", 1 / now, now))
@@ -180,6 +220,21 @@ def test_a_stall_is_noticed_without_a_report() -> None:
     assert play.wake_at == 10 + 30  # six times its interval, and 30 s at least
     play.at(40)
     assert play.wake_at == 1040  # a round was held
+    assert play.over("b", "a") > 5
+    play.at(41, loss("a", 0.05, 41), predicted("a", 5))
+    assert play.over("a", "b") > 5
+
+
+def test_who_has_too_little_of_the_cpu_to_report_does_not_stall() -> None:
+    play = Play("headgate:itval=1000")
+    play.at(0, *arrivals("a", "b"))
+    for now in range(1, 11):
+        play.at(now, used("a", 1.0), loss("a", 1 / now, now))
+    play.at(40, used("a", 0.1))  # 3 core-seconds without a report, which come one a core-second
+    assert play.wake_at == 70
+    assert play.over("a", "b") > 5
+    play.at(70, used("a", 0.2))
+    assert play.over("b", "a") > 5
 
 
 BAD = {

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from headgate.events import JobId
 from headgate.policies.base import Change, Decision, Policy
 from headgate.policies.flowcon_published import Placed, PublishedFlowCon
-
-from headgate.policies.weighing import Present, WeighingPolicy, check
+from headgate.policies.present import Present
+from headgate.policies.weighing import WeighingPolicy, check
 from headgate.shares import UNLIMITED, Share
 
 ALPHA = 0.03

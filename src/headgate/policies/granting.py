@@ -17,7 +17,11 @@ MOST_CHANGES = 6
 
 _MINUTE = 60.0
 _KEPT = 1
-"""Of a minute's changes, kept for lifting a job to its floor."""
+"""Of a minute's changes, kept for lifting a job to its floor,"""
+_KEPT_FOR_LARGE = 2
+"""and so many more for changes by at least this part of all weights: who changes places far behind the first has little
+of it, and must not be left there for it when his turn comes."""
+_LARGE = 0.2
 _SLIGHT = 0.05
 """A weight that would change by no more than this part stays,"""
 _TINY = 0.02
@@ -92,7 +96,8 @@ class Grants:
             if held.weight is None:
                 changes[job] = target
             elif abs(target - held.weight) > max(_SLIGHT * held.weight, _TINY * scale):
-                free = held.free_at(MOST_CHANGES - _KEPT)
+                large = abs(target - held.weight) >= _LARGE * scale
+                free = held.free_at(MOST_CHANGES - _KEPT - (0 if large else _KEPT_FOR_LARGE))
                 if free <= now:
                     changes[job] = target
                 else:

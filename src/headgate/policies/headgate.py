@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headgate.events import JobId
+from headgate.policies.present import Present
 from headgate.policies.themis import FairFinish
-from headgate.policies.weighing import Present, WeighingPolicy, check, first_come
+from headgate.policies.weighing import SteadyOrder, WeighingPolicy, check, first_come
 
 RHO = 2.0
 """Finish-time fairness that nobody is to exceed: time shared over time alone on 1/n."""
-_CLEARLY = 0.9
 _SHORTEST_SECONDS = 10.0
 """Fair times that are shorter count as this, as in bounded slowdown: of a job that has hardly begun nothing is known
 that another should stand back for."""
@@ -41,15 +41,13 @@ class HeadgatePolicy(WeighingPolicy):
         check(self.name, "rho", rho, rho >= 1, "1 or more")
         self._rho = rho
         self._finish = FairFinish()
-        self._first: JobId | None = None
+        self._order = SteadyOrder()
 
     def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
         fair = self._finish.fair(now, cores, jobs)
         equal = cores / len(jobs)
-        expected = {job.id: job.remaining() / job.priority for job in jobs}
-        expected |= {self._first: expected[self._first] * _CLEARLY} if self._first in expected else {}
-        order = sorted(jobs, key=lambda job: (job.diverging, expected[job.id], job.number))
-        self._first = order[0].id
+        measure = {job.id: (job.diverging or job.stalled, job.patience() / job.priority) for job in jobs}
+        order = self._order.sort(jobs, measure)
         pressed = set()
         for job in jobs:
             latest = job.arrived + self._rho * max(fair[job.id], _SHORTEST_SECONDS)
@@ -64,6 +62,8 @@ class HeadgatePolicy(WeighingPolicy):
     def _why(self, job: Present, rank: int, pressed: bool) -> str:
         if job.diverging:
             return "its loss diverges: last"
+        if job.stalled and not pressed:
+            return "it has ceased to report: last"
         if pressed:
             return f"would else end later than {self._rho:g} times its fair time"
         return f"{'first' if rank == 0 else f'{rank} before it'}: {job.remaining_in_words()}"

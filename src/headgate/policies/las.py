@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headgate.events import JobId
-from headgate.policies.weighing import Present, WeighingPolicy, check, first_come
+from headgate.policies.present import Present
+from headgate.policies.weighing import WeighingPolicy, check, first_come
 
 
 class LasPolicy(WeighingPolicy):

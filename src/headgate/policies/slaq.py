@@ -7,7 +7,8 @@ from heapq import heapify, heapreplace
 from itertools import pairwise
 
 from headgate.events import JobId
-from headgate.policies.weighing import Present, WeighingPolicy
+from headgate.policies.present import Present
+from headgate.policies.weighing import WeighingPolicy
 
 _UNITS = 40
 """Parts in which the cores are given away."""

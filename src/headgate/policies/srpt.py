@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headgate.events import JobId
-from headgate.policies.weighing import Present, WeighingPolicy, first_come
-
-_CLEARLY = 0.9
-"""A job takes the first place only from one that takes so much longer: the last of two alike would keep changing."""
+from headgate.policies.present import Present
+from headgate.policies.weighing import SteadyOrder, WeighingPolicy, first_come
 
 
 class SrptPolicy(WeighingPolicy):
@@ -26,12 +24,10 @@ class SrptPolicy(WeighingPolicy):
 
     def __init__(self, *, itval: float = 10.0, floor: float = 0.05) -> None:
         super().__init__(itval=itval, floor=floor)
-        self._first: JobId | None = None
+        self._order = SteadyOrder()
 
     def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
-        left = {job.id: job.remaining() / job.priority for job in jobs}
-        order = sorted(jobs, key=lambda job: left[job.id] * (_CLEARLY if job.id == self._first else 1.0))
-        self._first = order[0].id
+        order = self._order.sort(jobs, {job.id: (False, job.patience() / job.priority) for job in jobs})
         parts = first_come(cores, order, self._floor)
         return {
             job.id: (parts[job.id], f"{_place(rank)}: {job.remaining_in_words()}") for rank, job in enumerate(order)

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from headgate.events import JobId
-from headgate.policies.weighing import Present, WeighingPolicy, check
+from headgate.policies.present import Present
+from headgate.policies.weighing import WeighingPolicy, check
 
 
 class FairFinish:

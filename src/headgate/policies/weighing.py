@@ -5,14 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from statistics import median
 
-from headgate.analysis.losses import Losses
 from headgate.errors import UsageError
 from headgate.events import JobId
 from headgate.policies.base import Arrived, Change, Decision, Left, Policy, Predicted, Reported, Used
 from headgate.policies.granting import FLOOR, Grants
+from headgate.policies.present import SPREAD, STARTUP_WORK, TYPICAL_WORK, Present
 from headgate.shares import Share
 
 ITVAL_SECONDS = 10.0
@@ -21,106 +20,12 @@ _BACK_OFF = 8.0
 """Rounds that change nothing come further and further apart, up to so many times as far."""
 _NEWS = 0.25
 """A prediction that differs from what was believed by more than this part is acted upon at once."""
-_TYPICAL_WORK = 60.0
-"""Core-seconds that a job is taken to need where nothing is known of it or any other."""
 _REMEMBERED = 20
 """Jobs that ended of which it is remembered."""
 _HANDED_ON = 1.0 / 8.0
 """Of what a job of an order may have, to those after it: seldom does one keep all cores busy all the time."""
-_STALL_REPORTS = 6.0
-_STALL_SECONDS = 30.0
-
-
-@dataclass(slots=True, eq=False)
-class Present:
-    """A job that is there.
-
-    Args:
-        cores_limit: Most cores it may use.
-        arrived: When it started.
-        number: How many had arrived before it.
-        attained: CPU time it was served with, core-seconds.
-        used: The latest that it was said to use.
-        diverging: Its loss rises beyond its noise, or is no number any more.
-        stalled: It has ceased to report: no loss for 6 times its usual interval, and 30 s at least.
-        prediction: The latest, and what had been attained when it came.
-        typical: What jobs here need, core-seconds.
-    """
-
-    id: JobId
-    priority: float
-    cores_limit: float | None
-    arrived: float
-    number: int
-    losses: Losses = field(default_factory=Losses)
-    attained: float = 0.0
-    used: Used | None = None
-    diverging: bool = False
-    stalled: bool = False
-    prediction: tuple[Predicted, float] | None = None
-    typical: float = _TYPICAL_WORK
-    _used_at: float = 0.0
-    _reported_at: float | None = None
-    _gap: float | None = None
-
-    def __post_init__(self) -> None:
-        self._used_at = self.arrived
-
-    @property
-    def done_since(self) -> float:
-        """Core-seconds attained since the latest prediction."""
-        return self.attained - self.prediction[1] if self.prediction is not None else 0.0
-
-    def remaining(self) -> float:
-        """Core-seconds left, the likeliest.
-
-        A job of which nothing was predicted is taken to need what is typical. Once it has had that, the likeliest is
-        that it lasts as long again as it has (Gott, Nature 1993).
-        """
-        if self.prediction is None:
-            return max(self.typical - self.attained, self.attained)
-        return self._left(self.prediction[0].work)
-
-    def _left(self, said: float) -> float:
-        # What lasts longer than was predicted is about to end, or was predicted wrongly: not to be told, so not zero.
-        return max(said - self.done_since, 0.05 * self.done_since)
-
-    def remaining_in_words(self) -> str:
-        """What is left of it, or what it has had where nothing was predicted."""
-        if self.prediction is None:
-            return f"nothing predicted yet, {self.attained:.3g} core-seconds had"
-        said = self.prediction[0]
-        left, low, high = (self._left(each) for each in (said.work, said.low, said.high))
-        return f"{left:.3g} core-seconds left ({low:.3g} to {high:.3g})"
-
-    def most_cores(self, cores: float) -> float:
-        """That it may use of the cores there are."""
-        return min(cores, self.cores_limit) if self.cores_limit is not None else cores
-
-    def use(self, now: float, change: Used) -> None:
-        """Take in what it used since the last time."""
-        self.attained += change.cpu_cores * (now - self._used_at)
-        self.used, self._used_at = change, now
-
-    def report(self, now: float, change: Reported) -> bool:
-        """Take in a report; whether it calls for acting at once: another phase, divergence or its end, an end of a
-        stall."""
-        if self._reported_at is not None and now > self._reported_at:
-            gap = now - self._reported_at
-            self._gap = gap if self._gap is None else self._gap + 0.2 * (gap - self._gap)
-        self._reported_at = now
-        jumped = self.losses.add(change.step, change.loss, change.count)
-        before, self.diverging = (self.diverging, self.stalled), self.losses.diverging
-        self.stalled = False
-        if jumped:
-            self.prediction = None
-        return jumped or before != (self.diverging, self.stalled)
-
-    def stalls_at(self) -> float | None:
-        """When it is taken for stalled if it does not report before; None where that cannot be told."""
-        if self._reported_at is None or self._gap is None or self.stalled:
-            return None
-        return self._reported_at + max(_STALL_REPORTS * self._gap, _STALL_SECONDS)
+_CLEARLY = 0.9
+"""A job goes before another only where it is less by so much: two alike would keep changing places."""
 
 
 class WeighingPolicy(Policy):
@@ -151,6 +56,7 @@ class WeighingPolicy(Policy):
         self._stall_at: float | None = None  # no job stalls before; reports only put it off
         self._wanted: dict[JobId, tuple[float, str]] = {}
         self._needed: deque[float] = deque(maxlen=_REMEMBERED)
+        self._told_after: deque[float] = deque(maxlen=_REMEMBERED)
 
     @abstractmethod
     def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
@@ -191,11 +97,15 @@ class WeighingPolicy(Policy):
         return Decision(shares, wake_at, reasons)
 
     def _learn(self) -> None:
-        """What is typical: of the jobs that ended, and of those of which something is predicted."""
+        """What jobs here need: those that ended, and those of which something is predicted."""
         predicted = [job.attained + job.remaining() for job in self._jobs.values() if job.prediction is not None]
-        known = [*self._needed, *predicted]
+        known = sorted([*self._needed, *predicted])
+        if len(known) < len(SPREAD):
+            typical = median(known) if known else TYPICAL_WORK
+            known = [typical * part for part in SPREAD]
+        tells_after = median(self._told_after) if self._told_after else STARTUP_WORK
         for job in self._jobs.values():
-            job.typical = median(known) if known else _TYPICAL_WORK
+            job.needs, job.tells_after = known, tells_after
 
     def _stall(self, now: float) -> bool:
         """Note who has stalled; whether anybody has."""
@@ -204,8 +114,9 @@ class WeighingPolicy(Policy):
         for job in self._jobs.values():
             stalls_at = job.stalls_at()
             if stalls_at is not None and now >= stalls_at:
-                job.stalled = stalled = True
-            elif stalls_at is not None:
+                stalled |= job.stall(now)
+                stalls_at = job.stalls_at()
+            if stalls_at is not None:
                 times.append(stalls_at)
         self._stall_at = min(times, default=None)
         return stalled
@@ -237,6 +148,9 @@ class WeighingPolicy(Policy):
                 job.use(now, change)
             case Predicted():
                 believed = job.remaining() if job.prediction is not None else None
+                if not job.foretold and job.attained > 0.0:
+                    self._told_after.append(job.attained)
+                job.foretold = True
                 job.prediction = change, job.attained
                 return believed is None or abs(change.work - believed) > _NEWS * max(believed, 1e-9)
         return False
@@ -250,6 +164,36 @@ def check(policy: str, option: str, value: float, fits: bool, expected: str) -> 
     """
     if not fits:
         raise UsageError(f"policy {policy!r}: `{option}` is {value!r}; expected {expected}")
+
+
+class SteadyOrder:
+    """Jobs by a measure, the least first, as they were before where two are alike."""
+
+    def __init__(self) -> None:
+        self._order: list[JobId] = []
+
+    def sort(self, jobs: Sequence[Present], measure: Mapping[JobId, tuple[bool, float]]) -> list[Present]:
+        """The jobs in order.
+
+        Args:
+            measure: Of each job whether it comes after all others, and what it is sorted by.
+        """
+        known = {job.id: job for job in jobs}
+        before = [known.pop(id) for id in self._order if id in known]
+        order: list[Present] = []
+        for clearly, each in ((_CLEARLY, before), (1.0, sorted(known.values(), key=lambda job: measure[job.id]))):
+            for job in each:
+                last, size = measure[job.id]
+                place = len(order)
+                while place and (last, size) < _scaled(measure[order[place - 1].id], clearly):
+                    place -= 1
+                order.insert(place, job)
+        self._order = [job.id for job in order]
+        return order
+
+
+def _scaled(measure: tuple[bool, float], by: float) -> tuple[bool, float]:
+    return measure[0], by * measure[1]
 
 
 def first_come(cores: float, order: Sequence[Present], floor: float) -> dict[JobId, float]:

@@ -1,0 +1,147 @@
+"""What policies by weight know of a job that is there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from statistics import median
+
+from headgate.analysis.losses import Losses
+from headgate.events import JobId
+from headgate.policies.base import Predicted, Reported, Used
+
+TYPICAL_WORK = 60.0
+"""Core-seconds that a job is taken to need where nothing is known of it or any other."""
+SPREAD = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""What jobs need, over what is typical, where too few are known."""
+STARTUP_WORK = 4.0
+"""Core-seconds until the first prediction of a job, where none has come yet: what it takes to import a framework."""
+_STALL_REPORTS = 6.0
+_STALL_SECONDS = 30.0
+_FOLLOWING = 0.2
+"""How far what is usual moves towards what is new."""
+
+
+@dataclass(slots=True, eq=False)
+class Present:
+    """A job that is there.
+
+    Args:
+        cores_limit: Most cores it may use.
+        arrived: When it started.
+        number: How many had arrived before it.
+        attained: CPU time it was served with, core-seconds.
+        used: The latest that it was said to use.
+        diverging: Its loss rises beyond its noise, or is no number any more.
+        stalled: It has ceased to report: no loss for 6 times its usual interval, and 30 s at least, though it used the
+            CPU time that it takes for as many reports.
+        foretold: Something has been predicted of it.
+        prediction: The latest, and what had been attained when it came.
+        needs: What jobs here need, core-seconds, the least first.
+        tells_after: Core-seconds that they have had when the first prediction of them comes.
+    """
+
+    id: JobId
+    priority: float
+    cores_limit: float | None
+    arrived: float
+    number: int
+    losses: Losses = field(default_factory=Losses)
+    attained: float = 0.0
+    used: Used | None = None
+    diverging: bool = False
+    stalled: bool = False
+    prediction: tuple[Predicted, float] | None = None
+    needs: Sequence[float] = tuple(TYPICAL_WORK * part for part in SPREAD)
+    tells_after: float = STARTUP_WORK
+    foretold: bool = False
+    _used_at: float = 0.0
+    _reported_at: float | None = None
+    _gap: float | None = None  # usual, between two reports: seconds
+    _effort: float = 0.0  # and core-seconds
+    _reported_with: float = 0.0
+    _stalls_no_sooner: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._used_at = self.arrived
+
+    @property
+    def done_since(self) -> float:
+        """Core-seconds attained since the latest prediction."""
+        return self.attained - self.prediction[1] if self.prediction is not None else 0.0
+
+    def remaining(self) -> float:
+        """Core-seconds left, the likeliest.
+
+        A job of which nothing was predicted is taken to need what is typical. Once it has had that, the likeliest is
+        that it lasts as long again as it has (Gott, Nature 1993).
+        """
+        if self.prediction is None:
+            return max(median(self.needs) - self.attained, self.attained)
+        return self._left(self.prediction[0].work)
+
+    def patience(self) -> float:
+        """Core-seconds by which it is ranked among the others, the least first: those left, where they are predicted.
+
+        A job of which nothing was predicted yet is worth beginning with: soon it tells what it needs, and where that is
+        little it is done soon. So many core-seconds are spent on the likes of it for each that is done, where those
+        that turn out to need more than the best bound are left for later (the inverse of Gittins' index, 1979).
+        """
+        if self.prediction is not None:
+            return self.remaining()
+        had = self.attained
+        until_told = self.tells_after - had if had < self.tells_after else had
+        longer = [need - had for need in self.needs if need > had]
+        extra = accumulate(max(left - until_told, 0.0) for left in longer)
+        tried = until_told * len(longer)
+        return min(((tried + spent) / done for done, spent in enumerate(extra, 1)), default=self.remaining())
+
+    def _left(self, said: float) -> float:
+        # What lasts longer than was predicted is about to end, or was predicted wrongly: not to be told, so not zero.
+        return max(said - self.done_since, 0.05 * self.done_since)
+
+    def remaining_in_words(self) -> str:
+        """What is left of it, or what it has had where nothing was predicted."""
+        if self.prediction is None:
+            return f"nothing predicted yet, {self.attained:.3g} core-seconds had"
+        said = self.prediction[0]
+        left, low, high = (self._left(each) for each in (said.work, said.low, said.high))
+        return f"{left:.3g} core-seconds left ({low:.3g} to {high:.3g})"
+
+    def most_cores(self, cores: float) -> float:
+        """That it may use of the cores there are."""
+        return min(cores, self.cores_limit) if self.cores_limit is not None else cores
+
+    def use(self, now: float, change: Used) -> None:
+        """Take in what it used since the last time."""
+        self.attained += change.cpu_cores * (now - self._used_at)
+        self.used, self._used_at = change, now
+
+    def report(self, now: float, change: Reported) -> bool:
+        """Take in a report; whether it calls for acting at once: another phase, divergence or its end, an end of a
+        stall."""
+        if self._reported_at is not None and now > self._reported_at:
+            gap, effort = now - self._reported_at, self.attained - self._reported_with
+            part = 1.0 if self._gap is None else _FOLLOWING
+            self._gap = gap if self._gap is None else self._gap + part * (gap - self._gap)
+            self._effort += part * (effort - self._effort)
+        self._reported_at, self._reported_with = now, self.attained
+        jumped = self.losses.add(change.step, change.loss, change.count)
+        before, self.diverging = (self.diverging, self.stalled), self.losses.diverging
+        self.stalled = False
+        if jumped:
+            self.prediction = None
+        return jumped or before != (self.diverging, self.stalled)
+
+    def stalls_at(self) -> float | None:
+        """When it is taken for stalled if it does not report before; None where that cannot be told."""
+        if self._reported_at is None or self._gap is None or self.stalled:
+            return None
+        return max(self._reported_at + max(_STALL_REPORTS * self._gap, _STALL_SECONDS), self._stalls_no_sooner)
+
+    def stall(self, now: float) -> bool:
+        """Take it for stalled, its time having come, unless it had too little of the CPU to report; whether it is."""
+        self.stalled = self.attained - self._reported_with >= _STALL_REPORTS * self._effort
+        self._stalls_no_sooner = now + _STALL_SECONDS
+        return self.stalled
