@@ -24,9 +24,11 @@ class HeadgatePolicy(WeighingPolicy):
     Rule: the CPU goes by work left over priority, the least first; each job has most of what those before it leave.
     Each has a latest end, `rho` times what it would take alone on 1/n, n the mean number of jobs that were present.
     Who would miss it with an equal share from now on has an equal share, whatever else. A job of which nothing is
-    predicted yet is taken for one like the others here. Who diverges comes last. Only weights are set: what one does
-    not use the others have, so that no core idles that anybody wants and the makespan stays.
-    Source: shortest remaining processing time (Schrage 1968) with the deadlines of Themis' fairness (NSDI 2020).
+    predicted yet goes by what it costs to find out and to end those of its like that are short. Who diverges or has
+    ceased to report comes last. Only weights are set: what one does not use the others have, so that no core idles
+    that anybody wants and the makespan stays.
+    Source: shortest remaining processing time (Schrage 1968), Gittins' index (1979) where that is not known, with the
+    deadlines of Themis' fairness (NSDI 2020).
     Use it, unless one of the others' objectives is yours.
 
     Args:

@@ -14,7 +14,8 @@ class SrptPolicy(WeighingPolicy):
 
     Objective: the least mean completion time.
     Rule: jobs in the order of predicted core-seconds left over priority; each has most of what those before it leave.
-    A job of which nothing is predicted yet is taken for one like the others here.
+    A job of which nothing is predicted yet goes by what it costs to find out and to end those of its like that are
+    short.
     Source: shortest remaining processing time, optimal where remaining work is known and any job can use the whole
     machine (Schrage 1968); with limits of cores it is a reference, not an optimum (heSRPT, Berg et al. 2020).
     Use it when only the mean counts and losses are predicted well. Long jobs wait as long as shorter ones keep coming.
