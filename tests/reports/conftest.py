@@ -71,7 +71,8 @@ def store(tmp_path: Path) -> Path:
             ended=end,
             exit={"code": 0, "memory_peak_bytes": 300 * 2**20},
         )
-        recorder.add("shares", t=start, task=task, entitled_cores=2.0 if name == "a" else 1.0, reason="equal")
+        cores, reason = (2.0, "first: nothing predicted yet") if name == "a" else (1.0, HOSTILE)
+        recorder.add("shares", t=start, task=task, entitled_cores=cores, reason=reason)
         for t in range(int(start), int(end) + 1):
             if name == "b" and t in (21, 22):
                 continue
@@ -104,7 +105,7 @@ def store(tmp_path: Path) -> Path:
         recorder.add(
             "checkpoints", t=start + 5, task=task, path="x", step=50, epoch=0, bytes=10, seconds=0.1, why="epoch"
         )
-    recorder.add("shares", t=10.0, task="a/worker-0", entitled_cores=1.0, reason="equal")
+    recorder.add("shares", t=10.0, task="a/worker-0", entitled_cores=1.0, reason="1 before it: 30 core-seconds left")
     events = [
         (0.0, "a", "running", "started"),
         (0.0, "b", "waiting", "starts in 10 s"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.reports.browsing import opened, seen_as
+from tests.reports.conftest import HOSTILE
 
 from headgate.analysis.jobs import figures
 from headgate.reports import html
@@ -80,6 +81,47 @@ def test_the_plots_have_the_data_of_the_store(page: Any, store: Path) -> None:
     assert sum(v for v in line(page, "share-0", "used") if v is not None) == pytest.approx(15.0)
 
 
+def test_shares_with_their_reasons_stand_above_the_losses_on_one_axis_of_time(page: Any) -> None:
+    titles = page.execute_script("return [...document.querySelectorAll('h2')].map((title) => title.textContent)")
+    begin = titles.index("Timeline")
+    assert titles[begin + 1 : begin + 4] == ["Shares and losses", "Decisions", "Share: granted against used"]
+    places = page.execute_script(
+        "return ['shares', 'loss', 'loss-cpu'].map((key) => {"
+        "  const area = headgate.drawn[key].u.over.getBoundingClientRect();"
+        "  return [area.left, area.right, area.top, headgate.drawn[key].plot.to];"
+        "})"
+    )
+    shares, losses, by_cpu = places
+    assert (shares[0], shares[1], shares[3]) == (losses[0], losses[1], losses[3])
+    assert shares[2] < losses[2] < by_cpu[2]
+    drawn = line(page, "shares", "a")
+    assert drawn[:300] == pytest.approx([2.0] * 150 + [1.0] * 150)
+    assert drawn[300:] == [None] * 300
+    rows = page.execute_script(
+        "return [...document.querySelectorAll('#decisions tbody tr')]"
+        ".map((row) => [...row.cells].map((cell) => cell.textContent))"
+    )
+    assert rows[0] == ["0 s", "a", "2", "first: nothing predicted yet"]
+    assert rows[1:] == [["10 s", "a", "2 → 1", "1 before it: 30 core-seconds left"], ["10 s", "b", "1", HOSTILE]]
+
+
+def test_the_reason_of_a_share_is_told_under_the_cursor(page: Any) -> None:
+    def told(index: int) -> list[str]:
+        page.execute_script(
+            "const {u} = headgate.drawn.shares;"
+            "u.setCursor({left: u.valToPos(u.data[0][arguments[0]], 'x'), top: 1}, true, true)",
+            index,
+        )
+        found: list[str] = page.execute_script(
+            "return [...document.querySelectorAll(\"figure[data-plot='shares'] .why\")].map((why) => why.textContent)"
+        )
+        return found
+
+    assert told(149) == ["first: nothing predicted yet", ""]
+    assert told(150) == ["1 before it: 30 core-seconds left", HOSTILE]
+    assert told(599) == ["", HOSTILE]
+
+
 def test_every_plot_is_drawn(page: Any) -> None:
     blank = page.execute_script(
         "return Object.entries(headgate.drawn).filter(([, {u}]) => {"
@@ -93,6 +135,7 @@ def test_every_plot_is_drawn(page: Any) -> None:
     assert blank == []
     keys = set(page.execute_script("return Object.keys(headgate.drawn)"))
     wanted = {
+        "shares",
         "loss",
         "loss-cpu",
         "metric-0",

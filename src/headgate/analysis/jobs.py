@@ -35,6 +35,22 @@ class Phase:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a job was granted from a time on, and why.
+
+    Args:
+        t: Seconds since the run began.
+        cores: That it is entitled to when everybody wants the CPU, all its tasks together.
+        before: The same by the decision before it; None: it is the first.
+    """
+
+    t: float
+    cores: float
+    before: float | None
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskRecord:
     """What was recorded of a task of a job.
@@ -81,6 +97,7 @@ class JobRecord:
     """All that was recorded of a job; of several tasks, what they come to together.
 
     Args:
+        decisions: About what it was entitled to, in the order of time.
         division: How the sampled steps of its workers divide.
         tasks: Workers first, by index, then servers.
         sampled: A typical and the slowest step with all that its tasks did; empty for a job of one task.
@@ -100,6 +117,7 @@ class JobRecord:
     progress: Progress
     usage: Usage
     entitled: Signal
+    decisions: tuple[Decision, ...]
     division: Division | None
     profile: Mapping[str, Any] | None
     plan: Mapping[str, Any] | None

@@ -32,6 +32,7 @@ class Line:
         summary: What the legend says of it.
         unit: Unit of its summary, where that is not the plot's.
         stepped: It is a setting, which jumps from one value to the next.
+        notes: What is said of it from a time on, in the order of time.
     """
 
     label: str
@@ -42,6 +43,7 @@ class Line:
     stepped: bool = False
     band: bool = True
     unit: str | None = None
+    notes: Sequence[tuple[float, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +80,24 @@ def grid(seconds: float, finest: float) -> Array:
     return np.linspace(0.0, end, min(max(math.ceil(end / finest), 1), BUCKETS) + 1)
 
 
+def entitled_plot(run: Recording) -> Plot | None:
+    """The cores that each job was entitled to, with the reasons, over the same time as the losses; None where nothing
+    was recorded of that."""
+    edges = _fine(run)
+    lines = []
+    for index, job in enumerate(run.jobs):
+        if len(job.entitled):
+            colour, dash = job_colour(index)
+            notes = [(each.t, each.reason) for each in job.decisions]
+            mean = (("mean", job.entitled.mean),)
+            data = job.entitled.buckets(edges)
+            lines.append(Line(job.name, colour, data, mean, dash, stepped=True, band=False, notes=notes))
+    return Plot("shares", "Shares", "cores", edges, lines) if lines else None
+
+
 def loss_plots(run: Recording) -> list[Plot]:
     """Loss over time and over CPU seconds, and any other metric over time."""
-    edges = grid(run.seconds, run.seconds / BUCKETS if run.seconds else 1.0)
+    edges = _fine(run)
     spent = {job.name: job.signal("cpu_cores").cumulative(job.progress.t) for job in run.jobs}
     most = max((float(at[-1]) for at in spent.values() if len(at)), default=0.0)
     cpu_edges = np.linspace(0.0, max(most, 1e-3), BUCKETS + 1)
@@ -113,6 +130,10 @@ def loss_plots(run: Recording) -> list[Plot]:
         *(Plot(f"metric-{i}", name, "", edges, metrics[name]) for i, name in enumerate(list(metrics)[:_METRICS])),
     ]
     return [plot for plot in plots if plot.lines]
+
+
+def _fine(run: Recording) -> Array:
+    return grid(run.seconds, run.seconds / BUCKETS if run.seconds else 1.0)
 
 
 def _apart(lines: Sequence[Line]) -> bool:

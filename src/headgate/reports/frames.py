@@ -38,6 +38,8 @@ def payload(plots: Iterable[Plot]) -> list[dict[str, Any]]:
             }
             if line.stepped:
                 entry["stepped"] = True
+            if line.notes:
+                entry["notes"] = _thinned(line.notes, plot.edges)
             if line.band and not np.array_equal(line.data.low, line.data.high, equal_nan=True):
                 entry["low"], entry["high"] = _rounded(line.data.low), _rounded(line.data.high)
             lines.append(entry)
@@ -57,6 +59,12 @@ def payload(plots: Iterable[Plot]) -> list[dict[str, Any]]:
             }
         )
     return result
+
+
+def _thinned(notes: Iterable[tuple[float, str]], edges: Array) -> list[tuple[int, str]]:
+    """The last note of each bucket, with the bucket's number."""
+    last = len(edges) - 2
+    return list({min(int(np.searchsorted(edges, t, side="right")) - 1, last): text for t, text in notes}.items())
 
 
 _OPTIONS = {
@@ -87,6 +95,7 @@ def frame(plot: Plot) -> Markup:
                 element("span", class_=f"swatch dash-{line.dash % 3}", style=f"--c:var(--{line.colour})"),
                 element("span", line.label, class_="name"),
                 facts,
+                element("output", class_="why") if line.notes else None,
                 element("output", class_="at"),
                 type="button",
                 aria_pressed="true",

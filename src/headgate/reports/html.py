@@ -12,7 +12,16 @@ from pathlib import Path
 from headgate.analysis.jobs import figures
 from headgate.errors import StorageError
 from headgate.reports import network, overview, sections, tasks
-from headgate.reports.figures import Plot, job_plots, loss_plots, nic_plots, node_plots, pace_plot, share_plots
+from headgate.reports.figures import (
+    Plot,
+    entitled_plot,
+    job_plots,
+    loss_plots,
+    nic_plots,
+    node_plots,
+    pace_plot,
+    share_plots,
+)
 from headgate.reports.frames import frame, payload
 from headgate.reports.markup import Markup, element, joined, script_json
 from headgate.reports.recording import Recording, read
@@ -49,6 +58,7 @@ def page(run: Recording) -> str:
     """The whole page."""
     jobs = [figures(job) for job in run.jobs]
     losses, shares, by_job = loss_plots(run), share_plots(run), job_plots(run)
+    entitled = entitled_plot(run)
     several = [(index, job, pace_plot(run, index)) for index, job in enumerate(run.jobs) if job.distributed]
     nics = network.nic_uses(run)
     network_plots = nic_plots(run, nics)
@@ -57,6 +67,7 @@ def page(run: Recording) -> str:
         (node, node_plots(run, node, index, network=node.name not in told)) for index, node in enumerate(run.nodes)
     ]
     every = [
+        *([entitled] if entitled is not None else ()),
         *losses,
         *shares,
         *by_job,
@@ -72,7 +83,8 @@ def page(run: Recording) -> str:
         _section("Faults", found) if (found := sections.faults(run)) else None,
         *(_section(f"Tasks of {job.name}", tasks.section(job, pace)) for _, job, pace in several),
         _section("Network", network.table(nics), _frames(network_plots, "plots small")) if nics else None,
-        _section("Loss", _frames(losses) or _none("No job reported a loss.")),
+        _course(entitled, losses),
+        _section("Decisions", decisions) if (decisions := sections.decisions(run)) else None,
         _section("Share: granted against used", _frames(shares, "plots small")) if shares else None,
         _section("Use by job", _frames(by_job) or _none(nothing)),
         *(_section(f"Use of {node.name}", _frames(plots)) for node, plots in by_node if plots),
@@ -87,6 +99,14 @@ def page(run: Recording) -> str:
 
 def _section(title: str, *children: object) -> Markup:
     return element("section", element("h2", title), children)
+
+
+def _course(entitled: Plot | None, losses: Sequence[Plot]) -> Markup:
+    """Shares above the losses that they follow, on one axis of time, and the other plots of losses below."""
+    nothing = None if losses else _none("No job reported a loss.")
+    if entitled is None:
+        return _section("Loss", _frames(losses), nothing)
+    return _section("Shares and losses", _frames([entitled, *losses[:1]], "stack"), _frames(losses[1:]), nothing)
 
 
 def _none(text: str) -> Markup:

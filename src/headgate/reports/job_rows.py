@@ -14,9 +14,9 @@ from headgate.analysis.jobs import JobRecord, Phase, TaskRecord, Usage, phases, 
 from headgate.analysis.progress import Progress, together
 from headgate.analysis.sampled import by_role
 from headgate.analysis.steps import divide
-from headgate.analysis.usage import EMPTY, Array, Signal, highest, settings, total
+from headgate.analysis.usage import EMPTY, Array, Signal, highest, total
 from headgate.events import ENDED
-from headgate.reports import stepping
+from headgate.reports import share_rows, stepping
 from headgate.reports.stepping import Stepping
 from headgate.telemetry.columns import COLUMNS, Column
 from headgate.telemetry.store import RunReader
@@ -78,6 +78,7 @@ def job(
     synchronous = plan.get("synchronous") is not False
     progress = together(_progress(reader, list(tasks)), synchronous=synchronous)
     records = tuple(_task(task, usage, steps, course) for task in tasks.values())
+    entitled, decisions = share_rows.granted(reader, tasks, course, until)
     return JobRecord(
         name=name,
         state=state,
@@ -91,7 +92,8 @@ def job(
         phases=course,
         progress=progress,
         usage=_together([usage.get(task, {}) for task in tasks], course),
-        entitled=_entitled(reader, tasks, course, until),
+        entitled=entitled,
+        decisions=decisions,
         division=divide(steps.sums[task.id] for task in records if task.is_worker and task.id in steps.sums),
         profile=as_object(row["profile"]) or None,
         plan=plan or None,
@@ -130,17 +132,6 @@ def _together(usages: Sequence[Usage], course: Sequence[Phase]) -> dict[Column, 
         if len(clipped):
             result[column] = clipped
     return result
-
-
-def _entitled(
-    reader: RunReader, tasks: Mapping[str, Mapping[str, Any]], course: Sequence[Phase], until: float
-) -> Signal:
-    shares = []
-    for task in tasks:
-        found = reader.tuples("SELECT t, entitled_cores FROM shares WHERE task = ? ORDER BY t", (task,))
-        table = np.array(found, dtype=float).reshape(-1, 2)
-        shares.append(settings(table[:, 0], table[:, 1], until))
-    return total(shares).during(running(course))
 
 
 def _marks(names: Sequence[str]) -> str:

@@ -156,12 +156,44 @@ def faults(run: Recording) -> Markup | None:
         ("Steps", "done again or lost"),
     )
     names = [element("th", name, scope="col", title=why or None) for name, why in titles]
-    table = element("table", element("thead", element("tr", names)), element("tbody", rows), id="faults")
-    left = len(every) - len(shown)
+    return _listed("faults", "Faults", names, rows, len(every) - len(shown))
+
+
+def decisions(run: Recording) -> Markup | None:
+    """What jobs were granted and why, line by line; of very many, the newest."""
+    named = [(each, job.name, job_colour(i)[0]) for i, job in enumerate(run.jobs) for each in job.decisions]
+    every = sorted(named, key=lambda each: each[0].t)
+    shown = every[-_EVENTS:]
+    rows = [
+        element(
+            "tr",
+            element("td", figure_of(decision.t, text=say_moment(decision.t)), class_="when"),
+            element("td", element("span", class_="swatch", style=f"--c:var(--{colour})"), name),
+            element(
+                "td",
+                f"{say(decision.before)} → "
+                if decision.before is not None and say(decision.before) != say(decision.cores)
+                else None,
+                figure_of(decision.cores, key="cores", name="b"),
+                class_="cores",
+            ),
+            element("td", decision.reason, class_="what"),
+        )
+        for decision, name, colour in shown
+    ]
+    if not rows:
+        return None
+    names = [element("th", name, scope="col") for name in ("At", "Job", "Cores", "Why")]
+    return _listed("decisions", "Decisions", names, rows, len(every) - len(shown))
+
+
+def _listed(id: str, label: str, names: Sequence[Markup], rows: Sequence[Markup], left: int) -> Markup:
+    """A table with a row for each thing that happened, below how many before them it leaves out."""
+    table = element("table", element("thead", element("tr", names)), element("tbody", rows), id=id)
     return element(
         "div",
         element("p", f"The {left:,} before these are in the run's store.", class_="note") if left else None,
-        element("div", table, class_="scroll tall", tabindex=0, role="region", aria_label="Faults"),
+        element("div", table, class_="scroll tall", tabindex=0, role="region", aria_label=label),
     )
 
 
@@ -187,14 +219,8 @@ def events(run: Recording) -> Markup:
         )
         for event in shown
     ]
-    left = len(run.events) - len(shown)
     names = [element("th", name, scope="col") for name in ("At", "Job", "Event", "")]
-    table = element("table", element("thead", element("tr", names)), element("tbody", rows), id="events")
-    return element(
-        "div",
-        element("p", f"The {left:,} before these are in the run's store.", class_="note") if left else None,
-        element("div", table, class_="scroll tall", tabindex=0, role="region", aria_label="Events"),
-    )
+    return _listed("events", "Events", names, rows, len(run.events) - len(shown))
 
 
 def _kind(kind: str | None) -> str:

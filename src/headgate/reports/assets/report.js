@@ -131,6 +131,8 @@
             buttons.forEach((button, n) => {
               const v = t === null ? null : nearest(columns[ofLine[n].mean], i);
               button.querySelector(".at").textContent = v === null ? "" : say(v);
+              const why = button.querySelector(".why");
+              if (why) why.textContent = v === null ? "" : said(plot.lines[n].notes, i);
             });
           }],
         },
@@ -145,6 +147,9 @@
       for (let k = i; k >= Math.max(0, i - 12); k--) if (list[k] !== null) return list[k];
       return null;
     };
+
+    // What was said last of a line by then.
+    const said = (notes, i) => notes.reduce((found, [from, text]) => (from <= i ? text : found), "");
 
     build();
     buttons.forEach((button, n) => button.addEventListener("click", () => {
