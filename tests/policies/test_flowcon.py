@@ -1,17 +1,20 @@
 """FlowCon, the published implementation and the paper's, against rounds that were worked out by hand.
 
-Everywhere alpha is 0.02 and itval 10 s, on 4 cores: β = 1.5 and 1/(βn) = 1/3 for two jobs, 4/3 and 1/4 for three.
+But for the recorded series alpha is 0.02 and itval 10 s, on 4 cores: β = 1.5 and 1/(βn) = 1/3 for two jobs, 4/3 and
+1/4 for three.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pytest
 from tests.policies.playing import Play, arrivals, loss, predicted, used
 
 from headgate.policies import Left
-from headgate.shares import UNLIMITED, Share
+from headgate.shares import UNLIMITED, Share, Unlimited
 
 FAITHFUL = "flowcon:faithful,alpha=0.02,itval=10"
 PAPER = "flowcon:alpha=0.02,itval=10"
@@ -195,3 +198,179 @@ def test_paper_holds_disk_and_memory_of_who_learns_little_by_them_and_lets_go_of
             assert play.shares["b"].disk_bytes_per_second is None
     assert play.shares["a"].disk_bytes_per_second is UNLIMITED
     assert play.shares["a"].memory_bytes is UNLIMITED
+
+
+# --- recorded series in both modes: every limit of every round -------------------------------------------------------
+
+SERIES = "alpha=0.01,itval=20"
+"""Rounds every 20 s with a reading in the middle of each, on 4 cores."""
+TOLERANCE = 0.026
+"""Of the CPU, for the paper's mode: a weight that would change by no more than a twentieth stays."""
+FREE = UNLIMITED
+
+
+@dataclass(frozen=True)
+class Row:
+    """A moment at which either mode may have a round.
+
+    Args:
+        told: When, and then of each job loss and cores, since the row before.
+        caps: The limit of each job as published, CPUs; None: it never had one.
+        limits: The limit of each job by the paper, a part of the machine: weights in that proportion.
+        comes: Jobs that start at that moment, each with the loss that it is predicted to come to.
+        goes: The job that ends then.
+    """
+
+    at: float
+    told: Mapping[float, Mapping[str, tuple[float, float]]]
+    caps: Mapping[str, float | Unlimited | None]
+    limits: Mapping[str, float]
+    comes: Mapping[str, float] = field(default_factory=dict)
+    goes: str | None = None
+
+
+# One learns on beside one that is near its end. n = 2: β = 1.5, 1/(βn) = 1/3. R: cores / 4. N, W, C: New, Watching,
+# Completing.
+#
+# Published: E = loss over the largest, 10 and 2; G = |ΔE|/20/R.
+# at   G of a                    G of b                    limits of 4 CPUs, cut to whole ones
+#  20  no round before: 0, W     no round before: 0, W     ΣG = 0: none
+#  40  .4/20/.5   = .04,   N     .05/20/.5   = .005, C     a .04/.045 = .889: 3.56.     b 1/3: 1.33
+#  60  .2/20/.75  = .0133, N     .02/20/.25  = .004, C     a .0133/.0173 = .769: 3.08.  b 1/3
+#  80  .1/20/.75  = .0067, W     .005/20/.25 = .001, C     a as it was.                 b 1/3
+# 100  .05/20/.75 = .0033, C     0,                  C     a all of ΣG: 4.              b 1/3
+#      (all are Completing now, but a was not in the round before)
+#
+# Paper: W = what is to be learned, 10 - 2 = 8 and 2 - 0 = 2; G = -Δloss/W/20/R.
+# at   G of a                    G of b                    limits
+#  20  no loss before: N         no loss before: N         1, 1
+#  40  4/8/20/.5    = .05,   N   .1/2/20/.5   = .005, W    a .05/.055 = 10/11.          b as it was, 1
+#  60  2/8/20/.75   = .0167, N   .04/2/20/.25 = .004, C    a .0167/.0207 = 25/31.       b 1/3
+#  80  1/8/20/.75   = .0083, W   .01/2/20/.25 = .001, C    a as it was.                 b 1/3
+# 100  .5/8/20/.75  = .0042, C   0,                   C    all are Completing: 1, 1
+BESIDE_A_LATE_ONE = (
+    Row(0, {}, {"a": None, "b": None}, {"a": 1, "b": 1}, comes={"a": 2.0, "b": 0.0}),
+    Row(20, {10: {"a": (10, 2), "b": (2, 2)}}, {"a": None, "b": None}, {"a": 1, "b": 1}),
+    Row(40, {30: {"a": (6, 2), "b": (1.9, 2)}}, {"a": 3, "b": 1}, {"a": 10 / 11, "b": 1}),
+    Row(60, {50: {"a": (4, 3), "b": (1.86, 1)}}, {"a": 3, "b": 1}, {"a": 25 / 31, "b": 1 / 3}),
+    Row(80, {70: {"a": (3, 3), "b": (1.85, 1)}}, {"a": 3, "b": 1}, {"a": 25 / 31, "b": 1 / 3}),
+    Row(100, {90: {"a": (2.5, 3), "b": (1.85, 1)}}, {"a": 4, "b": 1}, {"a": 1, "b": 1}),
+)
+
+# Three jobs that come at 0, 40 and 80 s, as in the paper's fixed schedule. Largest losses 8, 4, 1, all of which are to
+# be learned: so both modes have the same G, but for whom the published one knows nothing of yet: 0. n = 1, 2, 3:
+# 1/(βn) = 1/2, 1/3, 1/4.
+#
+# at   G of a                G of b                G of c              published, CPUs      paper
+#  20  nothing before                                                  a Wat, ΣG = 0: none  New: 1
+#  40  (8-4)/8/20/1=.025 N   nothing: b Wat                            a 1 (4)              1, 1
+#  60  2/8/20/.5=.025 N      nothing before: b Cmp                     a 1 (4), b 1/3 (1)   1, 1
+#  80  .4/8/20/.5=.005 Wat   1/4/20/.5=.025 N      nothing: c Wat      a as was,            a as was (1),
+#                                                                      b .025/.03 (3.33)    b .8333, c 1
+# 100  .1/8/20/.25=.0025 C   1/4/20/.25=.05 N      nothing before: C   a 1/4, b .952 (3.8), a 1/4, b .9524, c 1
+#                                                                      c 1/4
+# 120  0 C                   .4/4/20/.25=.02 N     .5/1/20/.5=.05 N    a 1/4, b 2/7 (1.14), a 1/4, b 2/7, c 5/7
+#                                                                      c 5/7 (2.86)
+ONE_AFTER_ANOTHER = (
+    Row(0, {}, {"a": None}, {"a": 1}, comes={"a": 0.0}),
+    Row(20, {10: {"a": (8, 4)}}, {"a": None}, {"a": 1}),
+    Row(40, {30: {"a": (4, 4)}}, {"a": 4, "b": None}, {"a": 1, "b": 1}, comes={"b": 0.0}),
+    Row(60, {50: {"a": (2, 2), "b": (4, 2)}}, {"a": 4, "b": 1}, {"a": 1, "b": 1}),
+    Row(
+        80,
+        {70: {"a": (1.6, 2), "b": (3, 2)}},
+        {"a": 4, "b": 3, "c": None},
+        {"a": 1, "b": 5 / 6, "c": 1},
+        comes={"c": 0.0},
+    ),
+    Row(
+        100,
+        {90: {"a": (1.5, 1), "b": (2, 1), "c": (1, 2)}},
+        {"a": 1, "b": 3, "c": 1},
+        {"a": 1 / 4, "b": 20 / 21, "c": 1},
+    ),
+    Row(
+        120,
+        {110: {"a": (1.5, 1), "b": (1.6, 1), "c": (0.5, 2)}},
+        {"a": 1, "b": 1, "c": 2},
+        {"a": 1 / 4, "b": 2 / 7, "c": 5 / 7},
+    ),
+)
+
+# Back-off and two wake-ups. Largest losses 4, 2, 1, all of which are to be learned.
+#
+# at   published                                             paper
+#  20  nothing before: both Wat                              New: 1, 1
+#  40  a 2/4/20/.5=.05 New: 1 (4). b 0 Cmp: 1/3 (1)          a .05 New: 1. b 0 Wat: as was
+#  60  a 0 Wat, ΣG = 0: nothing changes                      a 0 Wat, b Cmp, ΣG = 0: nothing changes
+#  80  a 0 Cmp, but was not in the round before              all Cmp: 1, 1; the next round in 40 s
+# 100  all were Cmp: lifted; the next round in 40 s          no round
+# 120  no round                                              all Cmp; the next in 80 s, at 200
+# 140  all were Cmp; the next in 80 s, at 220                no round
+# 150  c comes, a round at once, 10 s after the last: losses as they were, G = 0. c Wat, ΣG = 0
+#                                                            c comes, a round at once: c New, 1. ΣG = 0: as was
+# 170  c: nothing before, Cmp. ΣG = 0                        c: nothing before. ΣG = 0
+# 190  all were Cmp: the next round in 40 s, although        c .2/20/.5=.02 New: 1. a, b 0 Cmp: 1/4
+#      c .2/20/.5=.02 New
+# 210  no round                                              c .02/20/.5=.002 Wat: as was. a, b 1/4
+# 230  40 s after the last: P of c still .01, R now 2.4/4:   c 0 Cmp: all are, 1, 1, 1
+#      .01/.6=.0167 New: 1 (4). a, b 0 Cmp: 1/4 (1)
+# 240  c goes, a round at once: all were Cmp: lifted         c goes, a round at once: all are Cmp: 1, 1
+BACK_OFF_AND_WAKE_UP = (
+    Row(0, {}, {"a": None, "b": None}, {"a": 1, "b": 1}, comes={"a": 0.0, "b": 0.0}),
+    Row(20, {10: {"a": (4, 2), "b": (2, 2)}}, {"a": None, "b": None}, {"a": 1, "b": 1}),
+    Row(40, {30: {"a": (2, 2), "b": (2, 2)}}, {"a": 4, "b": 1}, {"a": 1, "b": 1}),
+    Row(60, {50: {"a": (2, 3), "b": (2, 1)}}, {"a": 4, "b": 1}, {"a": 1, "b": 1}),
+    Row(80, {70: {"a": (2, 3), "b": (2, 1)}}, {"a": 4, "b": 1}, {"a": 1, "b": 1}),
+    Row(100, {90: {"a": (2, 3), "b": (2, 1)}}, {"a": FREE, "b": FREE}, {"a": 1, "b": 1}),
+    Row(120, {110: {"a": (2, 3), "b": (2, 1)}}, {"a": FREE, "b": FREE}, {"a": 1, "b": 1}),
+    Row(140, {130: {"a": (2, 3), "b": (2, 1)}}, {"a": FREE, "b": FREE}, {"a": 1, "b": 1}),
+    Row(150, {}, {"a": FREE, "b": FREE, "c": None}, {"a": 1, "b": 1, "c": 1}, comes={"c": 0.0}),
+    Row(
+        170,
+        {160: {"a": (2, 1), "b": (2, 1), "c": (1, 2)}},
+        {"a": FREE, "b": FREE, "c": None},
+        {"a": 1, "b": 1, "c": 1},
+    ),
+    Row(
+        190,
+        {180: {"a": (2, 1), "b": (2, 1), "c": (0.8, 2)}},
+        {"a": FREE, "b": FREE, "c": None},
+        {"a": 1 / 4, "b": 1 / 4, "c": 1},
+    ),
+    Row(
+        210,
+        {200: {"a": (2, 1), "b": (2, 1), "c": (0.78, 2)}},
+        {"a": FREE, "b": FREE, "c": None},
+        {"a": 1 / 4, "b": 1 / 4, "c": 1},
+    ),
+    Row(
+        230,
+        {220: {"a": (2, 0.8), "b": (2, 0.8), "c": (0.78, 2.4)}},
+        {"a": 1, "b": 1, "c": 4},
+        {"a": 1, "b": 1, "c": 1},
+    ),
+    Row(240, {235: {"a": (2, 2), "b": (2, 1)}}, {"a": FREE, "b": FREE}, {"a": 1, "b": 1}, goes="c"),
+)
+
+
+@pytest.mark.parametrize("mode", ["faithful", "paper"])
+@pytest.mark.parametrize(
+    "series",
+    [BESIDE_A_LATE_ONE, ONE_AFTER_ANOTHER, BACK_OFF_AND_WAKE_UP],
+    ids=["beside a late one", "one after another", "back-off and wake-up"],
+)
+def test_a_recorded_series_has_the_limits_that_were_worked_out_by_hand(series: Sequence[Row], mode: str) -> None:
+    faithful = mode == "faithful"
+    play = Play(f"flowcon:{'faithful,' if faithful else ''}{SERIES}", cores=4.0)
+    for row in series:
+        for at, values in row.told.items():
+            tell(play, at, **values)
+        comes = [*arrivals(*row.comes), *(predicted(job, 100, end) for job, end in row.comes.items())]
+        play.at(row.at, *comes, *([Left(row.goes)] if row.goes is not None else []))
+        if faithful:
+            assert limits(play.shares) == row.caps, f"at {row.at} s"
+        else:
+            total = sum(row.limits.values())
+            wanted = {job: limit / total for job, limit in row.limits.items()}
+            assert play.parts() == pytest.approx(wanted, abs=TOLERANCE), f"at {row.at} s"
