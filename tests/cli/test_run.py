@@ -186,6 +186,28 @@ def test_what_cannot_be_started_is_one_message(words: tuple[str, ...], says: str
     assert says in user.types("run", *words, "--dry-run", code=2).message
 
 
+def test_variables_that_name_another_cluster_are_one_message(user: User) -> None:
+    """As a shell has them in which somebody worked for torchrun."""
+    user.write("train.py", "import headgate.torch as hg\n")
+    together = ("run", "train.py", "--strategy", "allreduce", "--workers", "2")
+    said = user.types(*together, code=2, WORLD_SIZE="8", RANK="0").message
+    assert said.startswith("job 'train': found WORLD_SIZE=8, RANK=0 in the environment, but Headgate tells the 2 tasks")
+    assert said.endswith("unset it, or run with --strategy single")
+    assert user.json("ps") == []
+
+
+def test_more_gpus_than_the_machine_has_are_one_message(user: User) -> None:
+    gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
+    user.write("a.py", "")
+    user.write("jobs.yaml", f"jobs: [{{script: a.py, limits: {{gpus: {gpus + 1}}}}}]\n")
+    for dry in (["--dry-run"], []):
+        said = user.types("run", "jobs.yaml", *dry, code=2).message
+        assert re.fullmatch(
+            rf"job 'a' fits on no node: .* has {gpus} GPUs, {gpus + 1} are asked for; lower its limits", said
+        )
+    assert user.json("ps") == []
+
+
 def test_the_same_script_twice_is_two_jobs(user: User) -> None:
     user.write("a.py", "")
     planned = user.json("run", "a.py", "./a.py", "--dry-run")

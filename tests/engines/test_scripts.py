@@ -34,6 +34,14 @@ def job(folder: Path, text: str, plan: Plan) -> Job:
         (KERAS, STALE, {}, "leave --staleness out"),
         (KERAS, ASYNC, {"KERAS_BACKEND": "jax"}, "headgate.keras over JAX"),
         (KERAS, TOGETHER, {"KERAS_BACKEND": "torch"}, "set KERAS_BACKEND=jax"),
+        (TORCH, TOGETHER, {"WORLD_SIZE": "8", "RANK": "3"}, "found WORLD_SIZE=8, RANK=3 in the environment, but "),
+        (
+            TORCH + JAX,
+            TOGETHER,
+            {"TF_CONFIG": "{}"},
+            "of each other by itself; unset it, or run with --strategy single",
+        ),
+        (JAX, TOGETHER, {"JAX_NUM_PROCESSES": "8"}, "found JAX_NUM_PROCESSES=8 in the environment"),
     ],
 )
 def test_what_the_library_does_not_have_is_refused_with_what_works(

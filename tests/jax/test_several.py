@@ -119,7 +119,7 @@ def test_a_script_that_fails_in_one_worker_ends_there_at_once(tmp_path: Path) ->
 
 
 def test_variables_that_join_processes_by_themselves_are_refused(tmp_path: Path) -> None:
-    with gang(tmp_path, 2, JAX_NUM_PROCESSES="8") as running:
+    with gang(tmp_path, 2, WORLD_SIZE="4", JAX_NUM_PROCESSES="8") as running:
         running.start("worker-0")
         assert running.left("worker-0") == 1
-        assert "found JAX_NUM_PROCESSES=8 in the environment" in running.output("worker-0")
+        assert "found WORLD_SIZE=4, JAX_NUM_PROCESSES=8 in the environment" in running.output("worker-0")

@@ -89,7 +89,13 @@ def test_a_job_of_tensorflow_s_parameter_servers_learns_and_its_servers_end(tmp_
     [
         ("tensorflow", allreduce(2), "fit", {}, "fit of Keras 3 fails over several workers of TensorFlow"),
         ("torch", allreduce(2), "fit", {}, "Keras over torch trains in one task"),
-        ("tensorflow", allreduce(2), "loop", {"TF_CONFIG": "{}"}, "found TF_CONFIG={} in the environment"),
+        (
+            "tensorflow",
+            allreduce(2),
+            "loop",
+            {"TF_CONFIG": "{}", "WORLD_SIZE": "2"},
+            "found TF_CONFIG={}, WORLD_SIZE=2 in the environment",
+        ),
         (
             "tensorflow",
             Plan(strategy="ps", workers=2, servers=1, batch_per_worker=None),

@@ -9,8 +9,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from headgate.errors import UsageError
+from headgate.isolation.base import HOST_IMAGE
 from headgate.jobs import Job
 from headgate.plans import Plan
+from headgate.task import named_cluster
 
 LIBRARIES = frozenset({"torch", "keras", "jax"})
 
@@ -32,14 +34,20 @@ def check(job: Job, environment: Mapping[str, str]) -> None:
 
     Args:
         job: One with absolute paths.
-        environment: That its tasks will have.
+        environment: Of the person who submitted it, with the job's own: what its tasks have, but for those in an
+            image, which have the latter alone.
 
     Raises:
-        UsageError: It cannot; the message says why, and what works.
+        UsageError: It cannot, or that environment names another cluster; the message says why, and what works.
     """
     if job.plan is None or job.plan.strategy == "single" or job.script is None:
         return
     script = Path(job.workdir, job.script)
+    if job.image not in (None, HOST_IMAGE):
+        environment = job.env
+    refusal = named_cluster(environment, job.plan.tasks) if job.plan.tasks > 1 and libraries(script) else ""
+    if refusal:
+        raise UsageError(f"job {job.name!r}: {refusal}")
     found = library(script)
     backend = ""
     if found == "keras" and job.plan.tasks > 1 and not _settles_backend(script):

@@ -18,7 +18,6 @@ from headgate.task import Channel, Stop, end_failed
 
 START_SECONDS = 300
 """How long the workers of a job wait for each other to start."""
-_SET_BY_USERS = ("JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 
 
 class JoinError(RuntimeError):
@@ -57,12 +56,6 @@ def check(plan: Mapping[str, Any]) -> None:
         raise JoinError(
             f"strategy {plan['strategy']!r} is not for JAX: its steps are compiled with the exchange of gradients in "
             f"them, and JAX has no parameter servers; run with --strategy allreduce --workers {plan['workers']}"
-        )
-    found = [f"{name}={os.environ[name]}" for name in _SET_BY_USERS if os.environ.get(name)]
-    if found:
-        raise JoinError(
-            f"found {', '.join(found)} in the environment, but Headgate joins the {plan['workers']} workers of this "
-            "job by itself; unset it, or run with --strategy single and join your processes yourself"
         )
     if distributed.global_state.client is not None:
         raise JoinError(

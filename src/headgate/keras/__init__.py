@@ -49,8 +49,8 @@ def strategy() -> Any:
         in force already. Models are made under its `scope()`.
 
     Raises:
-        headgate.keras.cluster.PlanError: The plan cannot be run with this back end, or the script's environment
-            describes a cluster itself.
+        headgate.keras.cluster.PlanError: The plan cannot be run with this back end.
+        headgate.task.ClusterError: The script's environment describes a cluster itself.
     """
     from headgate.keras import strategies
 

@@ -11,25 +11,9 @@ from typing import Any
 from headgate.keras.agreement import START_SECONDS, endpoint_of
 from headgate.task import Channel, PeerLost, Stop
 
-_SET_BY_USERS = ("TF_CONFIG", "MASTER_ADDR", "WORLD_SIZE", "LOCAL_RANK")
-
 
 class PlanError(RuntimeError):
     """The script cannot be run as its plan says; the message says why and what works."""
-
-
-def check_environment(plan: Mapping[str, Any]) -> None:
-    """Whether the user's environment leaves it to Headgate who is who.
-
-    Raises:
-        PlanError: TF_CONFIG, or a variable that torchrun sets, is there.
-    """
-    found = [f"{name}={os.environ[name][:60]}" for name in _SET_BY_USERS if os.environ.get(name)]
-    if found:
-        raise PlanError(
-            f"found {', '.join(found)} in the environment, but Headgate tells the tasks of this job ({plan['workers']} "
-            f"workers, {plan['servers']} servers) of each other itself; unset it, or run with --strategy single"
-        )
 
 
 def free_ports(address: str, count: int) -> list[int]:

@@ -15,6 +15,30 @@ WELCOME_SECONDS = 60.0
 """How long a task waits to be told what it is."""
 GOODBYE_SECONDS = 10.0
 """How long a worker whose step failed waits to be told that another one is gone."""
+_CLUSTERS = (
+    *("TF_CONFIG", "MASTER_ADDR", "WORLD_SIZE", "RANK", "LOCAL_RANK"),
+    *("JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"),
+)
+"""What tells a script, in its environment, of processes to train with: TensorFlow's, torchrun's and JAX's variables."""
+_SHOWN = 60
+
+
+class ClusterError(RuntimeError):
+    """The environment of a job's tasks describes a cluster of its own; the message says which and what to do."""
+
+
+def named_cluster(variables: Mapping[str, str], tasks: int) -> str:
+    """Why a job of so many tasks is not run with these environment variables; empty where they are none of that kind.
+
+    Headgate tells its tasks of each other by itself. A script that goes by the variables would wait for others.
+    """
+    found = [f"{name}={variables[name][:_SHOWN]}" for name in _CLUSTERS if variables.get(name)]
+    if not found:
+        return ""
+    return (
+        f"found {', '.join(found)} in the environment, but Headgate tells the {tasks} tasks of this job of each other "
+        "by itself; unset it, or run with --strategy single"
+    )
 
 
 def plan_of(channel: Channel) -> Mapping[str, Any]:
@@ -22,6 +46,7 @@ def plan_of(channel: Channel) -> Mapping[str, Any]:
 
     Raises:
         RuntimeError: The engine did not say.
+        ClusterError: The user's environment says otherwise.
     """
     if not channel.connected:
         return {}
@@ -32,7 +57,12 @@ def plan_of(channel: Channel) -> Mapping[str, Any]:
         )
     plan: Mapping[str, Any] = channel.welcome.get("plan") or {}
     alone = plan.get("strategy", "single") == "single" or (plan["strategy"] == "allreduce" and plan["workers"] == 1)
-    return {} if alone else plan
+    if alone:
+        return {}
+    refusal = named_cluster(os.environ, plan["workers"] + plan["servers"])
+    if refusal:
+        raise ClusterError(refusal)
+    return plan
 
 
 def workers_gone(channel: Channel, workers: int) -> list[int]:
