@@ -75,6 +75,19 @@ def test_patience_is_counted_in_steps_where_no_epochs_are_told_and_waits_for_the
     assert rest is not None and rest[0] == pytest.approx(200, rel=0.1)
 
 
+@pytest.mark.parametrize("heard_first", ["use", "report"])
+def test_a_clock_that_jumps_by_an_hour_is_no_hour_of_work(heard_first: str) -> None:
+    outlook = Outlook(0.0)
+    run(outlook, 30, epochs=10)
+    back = 3630.0
+    if heard_first == "use":
+        outlook.used(back, 2.0)
+    question = outlook.reported(back, 0.5, step=400, epoch=4, epochs=10, count=10)
+    assert question is not None
+    # 30 s and the longest that is believed, 10 s, of two cores.
+    assert question.cost == pytest.approx(0.2, rel=0.01)
+
+
 def test_drops_are_told_by_work() -> None:
     asked = run(Outlook(0.0), 60, epochs=100)
     step = asked[-1][1].step

@@ -1,0 +1,49 @@
+"""What a job is granted is divided among its tasks."""
+
+from __future__ import annotations
+
+from tests.controller.driver import Recording, Team, allreduce, ps
+
+from headgate.events import Usage
+from headgate.policies.base import Decision
+from headgate.shares import UNLIMITED, Share
+
+
+def granted(team: Team, policy: Recording, share: Share) -> dict[str, Share]:
+    """What each task has once the policy grants its job that."""
+    policy.answer = Decision({"r/a": (share, "so much")})
+    team.step(10.0, Usage("r/a/worker-0", 1.0, *_uses(team, "r/a/worker-0")))
+    return {task.name: task.share for task in team.controller._jobs.all["r/a"].tasks.values()}
+
+
+def _uses(team: Team, id: str) -> tuple[float]:
+    used = team.controller._jobs.all["r/a"].tasks[id].used
+    return (used.memory_bytes if used is not None else 0.0,)
+
+
+def test_four_workers_have_a_quarter_each_of_memory_disk_and_cores() -> None:
+    policy = Recording()
+    team = Team(allreduce(4), policy)
+    share = Share(cpu_cap_cores=2.0, memory_bytes=4_000, disk_bytes_per_second=100.0)
+    assert set(granted(team, policy, share).values()) == {
+        Share(cpu_cap_cores=0.5, memory_bytes=1_000, disk_bytes_per_second=25.0)
+    }
+    lifted = Share(memory_bytes=UNLIMITED, disk_bytes_per_second=UNLIMITED)
+    assert {each.memory_bytes for each in granted(team, policy, lifted).values()} == {UNLIMITED}
+
+
+def test_memory_is_divided_as_it_is_used_and_who_has_just_started_has_what_its_kind_has() -> None:
+    policy = Recording()
+    team = Team(ps(workers=2, servers=1), policy)
+    team.step(1.0, Usage("r/a/worker-0", 1.0, 1e6))
+    team.step(1.0, Usage("r/a/worker-1", 1.0, 1e3))
+    team.step(1.0, Usage("r/a/server-0", 1.0, 6e6))
+    shares = granted(team, policy, Share(memory_bytes=10_000_000))
+    memory = {name: share.memory_bytes for name, share in shares.items()}
+    # Needs: 1e6; half of it, the mean of both workers; 6e6.
+    total = 1e6 + 5.005e5 + 6e6
+    assert memory == {
+        "worker-0": int(1e7 * 1e6 / total),
+        "worker-1": int(1e7 * 5.005e5 / total),
+        "server-0": int(1e7 * 6e6 / total),
+    }
