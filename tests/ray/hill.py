@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from tests.hub.traces import command
-from tests.hub.user import SECONDS, SOURCE, User
+from tests.engines.ray.accounts import Accounts, reader
+from tests.engines.ray.cluster import folders_left
+from tests.hub.traces import HUB, command, variables
+from tests.hub.user import SECONDS, SOURCE, Done, User
 
 from headgate import lab
 from headgate.telemetry.store import RunReader
@@ -34,6 +36,7 @@ RAY = ("--engine", "ray", "--address", ADDRESS)
 ENDLESS = ("--", "--epochs", "1000000")
 START_SECONDS = 120.0
 AGENT = "ray::HeadgateAgent"
+WARDEN = "headgate.engines.ray.warden"
 
 # A machine that is busy with other tests takes its time to answer.
 HEALTH = {
@@ -55,6 +58,10 @@ class Hill:
         self.home = folder / "home"
         self._folder = Path(tempfile.mkdtemp(prefix="hill-", dir="/tmp"))  # sockets' paths must be short
         self._raylets: dict[str, subprocess.Popen[bytes]] = {}
+        self._accounts: Accounts | None = None
+        self._readers = ExitStack()
+        self.hubs: set[int] = set()
+        """Process ids of those that have been seen."""
 
         token = self._folder / "token"
         token.write_text(secrets.token_hex(32))
@@ -114,10 +121,37 @@ class Hill:
                     found[int(entry)] = " ".join(command(int(entry)))
         return found
 
+    def accounts(self) -> Accounts:
+        """Ray's own, as a driver on node a reads them."""
+        if self._accounts is None:
+            self._accounts = self._readers.enter_context(
+                reader(
+                    ADDRESS,
+                    lambda *words: within("a", "env", "-u", "HEADGATE_HOME", *words),
+                    {**os.environ, **self.variables, "HEADGATE_HOME": str(self.home), "PYTHONPATH": str(SOURCE)},
+                )
+            )
+        return self._accounts
+
     def left(self) -> list[str]:
-        """Command lines of Headgate's processes on b and c: agents, their wardens and what they run."""
-        lines = [line for node in "bc" for line in self.processes(node).values()]
-        return [line for line in lines if line.startswith(AGENT) or "-m headgate" in line]
+        """What there is of Headgate on the nodes, a line each: agents and their wardens, tasks, folders, cgroups; on a,
+        where hubs are at home, not these."""
+        found = [f"{path} of an agent" for hub in self.hubs for path in folders_left(hub)]
+        for node in "abc":
+            for pid, line in self.processes(node).items():
+                ours = line.startswith(AGENT) or WARDEN in line or (node != "a" and "-m headgate" in line)
+                if ours or "HEADGATE_TASK" in variables(pid):
+                    found.append(f"{line} on {node}")
+        return found
+
+    def finds_nothing_left(self) -> None:
+        """Nothing is on the nodes nor, while there is a head, in Ray's accounts, at the latest after a while."""
+        try:
+            wait.until(lambda: not self.left(), SECONDS, "nothing is left on the nodes")
+        except TimeoutError as error:
+            raise TimeoutError("\n".join([str(error), *self.left()])) from None
+        if "a" in self._raylets:
+            self.accounts().show(lambda table: table.whole, "Ray's accounts are whole")
 
     def kills(self, node: str, *words: str) -> None:
         """kill -9 of the processes of a node with one of these in their command lines."""
@@ -128,11 +162,15 @@ class Hill:
 
     def loses(self, node: str) -> None:
         """kill -9 of all of Ray on a node, and what hangs on it; of a: of the head."""
+        if node == "a":
+            self._readers.close()
+            self._accounts = None
         self.kills(node, "/raylet/raylet", "gcs_server", "ray.scripts.scripts")
         self._raylets.pop(node).wait(60)
 
     def ends(self) -> None:
         """End all raylets."""
+        self._readers.close()
         for raylet in self._raylets.values():
             raylet.terminate()
         for raylet in self._raylets.values():
@@ -159,6 +197,7 @@ class Somebody(User):
     def __init__(self, folder: Path, hill: Hill, speed: Path, home: Path | None = None) -> None:
         super().__init__(folder, home or hill.home, speed)
         self._lab = hill.home
+        self._hill = hill
         self.variables |= hill.variables
 
     def command(self, *words: str) -> list[str]:
@@ -167,6 +206,15 @@ class Somebody(User):
             return typed
         # It is the lab's home that knows node a.
         return ["env", f"HEADGATE_HOME={self._lab}", *within("a", "env", f"HEADGATE_HOME={self.home}", *typed)]
+
+    def types(self, *words: str, code: int = 0, **variables: str) -> Done:
+        done = super().types(*words, code=code, **variables)
+        self._hill.hubs |= {*self.traces.processes(HUB)}
+        return done
+
+    def leaves(self) -> None:
+        super().leaves()
+        self._hill.finds_nothing_left()
 
     def runs(self, *words: str, code: int = 0) -> str:
         """Run jobs on the cluster until they end; the id of the run."""
