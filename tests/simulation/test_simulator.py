@@ -15,6 +15,7 @@ from headgate.controller import Controller
 from headgate.errors import UsageError
 from headgate.events import Action, Event, Fitted
 from headgate.policies import BUILT_IN
+from headgate.policies.headgate import RHO
 from headgate.simulation import Assumptions, TraceJob, figures, simulate
 from headgate.simulation.speeds import Interference, Speeds
 from headgate.simulation.traces import made
@@ -175,6 +176,23 @@ def test_no_job_is_lost_and_no_gpu_is_given_twice(jobs: list[tuple[int, int, int
     held = sum(b * (t1 - t0) for (t0, b), (t1, _) in zip(outcome.busy, outcome.busy[1:], strict=False))
     assert held == pytest.approx(sum(seconds * n for _, seconds, n in jobs))
     assert all(job.ended >= job.job.submitted + job.job.seconds - 1e-6 for job in outcome.jobs if job.ended is not None)
+
+
+@settings(max_examples=12, derandomize=True, database=None, deadline=None)
+@given(st.lists(st.integers(20, 400), min_size=1, max_size=8))
+def test_nobody_falls_behind_the_bound_of_headgate_and_no_core_idles(work: list[int]) -> None:
+    trace = made("t", [TraceJob(f"j{i}", 0.0, float(seconds), cores=2.0) for i, seconds in enumerate(work)])
+    equal, bound = (figures(simulate(trace, cores(2.0), name, FREE)) for name in ("equal", "headgate"))
+    assert bound.max_rho <= RHO * 1.05
+    assert bound.makespan == pytest.approx(equal.makespan, rel=0.01)
+    assert bound.mean <= equal.mean * 1.01
+
+
+def test_among_jobs_that_are_alike_headgate_keeps_near_its_bound_where_srpt_does_not() -> None:
+    trace = on_cores(*((0.0, float(seconds), 2.0) for seconds in (100, 110, 120, 130, 100, 105, 115, 125)))
+    srpt, bound = (figures(simulate(trace, cores(2.0), name, FREE)) for name in ("srpt", "headgate:rho=1.5"))
+    assert bound.max_rho <= 1.5 * 1.15  # of the mean of those present that ends up lower than it was half way
+    assert srpt.max_rho > 1.5 * 1.2
 
 
 def test_a_job_that_could_never_run_is_refused() -> None:
