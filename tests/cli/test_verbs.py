@@ -83,6 +83,12 @@ def test_status_has_state_reason_and_progress(past: User) -> None:
     assert "epoch 2/2" in past.types("status", first[:-1]).stdout
 
 
+def test_status_tells_why_a_job_has_its_share(past: User) -> None:
+    decision = past.jobs()["good"]["decision"]
+    assert decision["t"] >= 0 and decision["reason"].startswith("first: nothing predicted yet")
+    assert "share of" not in past.types("status").stdout  # nothing runs
+
+
 def test_logs_are_whole_or_only_their_end(past: User) -> None:
     assert past.types("logs", "bad").stdout == "one\ntwo\nthree\nno data\n"
     assert past.types("logs", "bad", "--tail", "1").stdout == "no data\n"

@@ -24,7 +24,7 @@ EPOCHS = """
 
 
 def test_who_is_predicted_to_have_less_left_goes_first(user: User) -> None:
-    policy = "headgate:rho=3"
+    policy = "srpt:floor=0.06"
     user.write("train.py", EPOCHS)
     user.write("short.yaml", "jobs: [{name: short, script: train.py, args: ['3000']}]")
     user.write("long.yaml", "jobs: [{name: long, script: train.py, args: ['100000']}]")
@@ -33,6 +33,10 @@ def test_who_is_predicted_to_have_less_left_goes_first(user: User) -> None:
     second = str(user.json("run", "--detach", "long.yaml")["run"])
     wait.until(lambda: weight(user, first) > 2 * weight(user, second), 60, "who has less left goes first")
     wait.until(lambda: predicted(user, first) and predicted(user, second), 60, "what is left of each is told")
+    job = user.sees_job("short", lambda job: "core-seconds left" in job["decision"]["reason"], first, "is told why")
+    assert job["reason"] == "started"
+    last = user.types("status", first).stdout.splitlines()[-1].rstrip()
+    assert last.startswith("short ") and last.endswith(tuple(row["reason"] for row in shares(user, first)))
     assert f"policy {policy}, 2 runs going on" in user.types("doctor").stdout
     assert user.types("run", "long.yaml", "--policy", "srpt:floor=0.1", code=2).message.startswith("jobs run under")
     for run, job in ((first, "short"), (second, "long")):

@@ -20,8 +20,8 @@ from headgate.units import say_bytes, say_seconds
 @click.argument("run", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(run: str | None, as_json: bool) -> None:
-    """Show how the jobs of a run (the latest, when none is named) stand: state and reason, progress, share, use,
-    and where the tasks of one that has several are.
+    """Show how the jobs of a run (the latest, when none is named) stand: state and reason, progress, share and why it
+    is that, use, and where the tasks of one that has several are.
 
     \b
     Example: headgate status
@@ -52,12 +52,30 @@ def command(run: str | None, as_json: bool) -> None:
         for task in job["tasks"] if len(job["tasks"]) > 1 and running else ():
             table.add_row(*task_cells(task))
     print_table(table)
+    decided = [job for job in jobs if job["state"] in ("running", "stopping") and job["decision"] is not None]
+    if decided:
+        click.echo()
+        print_table(_decisions(decided))
+
+
+def _decisions(jobs: Iterable[dict[str, Any]]) -> Table:
+    """What was decided last of each job, and why: a table of its own, since a reason is as long as a line of theirs."""
+    table = Table("share of", "since", "weight", "cores", "why", box=None, pad_edge=False)
+    for job in jobs:
+        table.add_row(
+            job["name"],
+            say_seconds(job["decision"]["t"]),
+            "" if job["cpu_weight"] is None else f"{job['cpu_weight']:.4g}",
+            "" if job["entitled_cores"] is None else f"{job['entitled_cores']:.2f}",
+            job["decision"]["reason"].replace("[", r"\["),
+        )
+    return table
 
 
 def latest(reader: RunReader, job: str) -> dict[str, Any]:
     """The last known progress, share and use of a job, and of each task of its last attempt; `nan`: its last loss was
-    none (NaN or infinite). Of several workers the steps are those of the first that runs, the loss is the mean of their
-    last ones."""
+    none (NaN or infinite); `decision`: when its share was last decided on, in seconds of the run, and why. Of several
+    workers the steps are those of the first that runs, the loss is the mean of their last ones."""
     attempt = "SELECT max(attempt) FROM tasks WHERE job = ?"
     rows = list(reader.rows("tasks", f"job = ? AND attempt = ({attempt})", [job, job]))
     tasks = [_task(reader, row) for row in sorted(rows, key=_order)]
@@ -72,6 +90,7 @@ def latest(reader: RunReader, job: str) -> dict[str, Any]:
         **{name: _sum(task[name] for task in left) for name in ("entitled_cores", "threads")},
         **{name: left[0][name] if left else None for name in ("cpu_weight", "cpu_cap_cores")},
         **{name: _sum(task[name] for task in left) for name in ("cpu_cores", "memory_bytes")},
+        "decision": _decision(reader, [f"{job}/{task['task']}" for task in left]),
         "tasks": tasks,
     }
 
@@ -99,6 +118,13 @@ def _newest(reader: RunReader, table: str, column: str, id: str, names: Sequence
     # The newest rows have what was reported lately; a table of weeks is not searched for what never was.
     rows = reader.query(f"SELECT * FROM {table} WHERE {column} = ? ORDER BY rowid DESC LIMIT 100", [id])
     return {name: next((row[name] for row in rows if row[name] is not None), None) for name in names}
+
+
+def _decision(reader: RunReader, tasks: Sequence[str]) -> dict[str, Any] | None:
+    """When the share of a job was last decided on, and why."""
+    marks = ", ".join("?" * len(tasks))
+    sql = f"SELECT t, reason FROM shares WHERE task IN ({marks}) AND reason IS NOT NULL ORDER BY rowid DESC LIMIT 1"
+    return next(iter(reader.query(sql, tasks)), None)
 
 
 def _last_loss(reader: RunReader, id: str) -> tuple[float | None, int, bool] | None:
