@@ -208,6 +208,7 @@ class Fitted:
     high: float
     asymptote: float | None = None
     drops: tuple[tuple[float, float], ...] = ()
+    cores: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

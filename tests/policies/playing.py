@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from headgate import policies
@@ -74,5 +75,5 @@ def used(job: str, cores: float, memory: float = 1e9, disk: float = 0.0) -> Used
     return Used(job, cores, memory, disk)
 
 
-def predicted(job: str, work: float, asymptote: float | None = None) -> Predicted:
-    return Predicted(job, work, work / 2, work * 2, asymptote)
+def predicted(job: str, work: float, asymptote: float | None = None, cores: float | None = math.inf) -> Predicted:
+    return Predicted(job, work, work / 2, work * 2, asymptote, cores=cores)

@@ -126,9 +126,24 @@ def test_headgate_serves_who_diverges_last() -> None:
     assert play.changed["a"] == [0, 3]  # at the third loss that is no number, not at the next round
 
 
+def test_headgate_gives_no_job_more_cores_than_it_puts_to_good_use_while_others_want_them() -> None:
+    play = Play("headgate:rho=100")
+    jobs = {"a": 10, "b": 20, "c": 30}
+    play.at(0, *arrivals(*jobs), *(predicted(job, work, cores=None) for job, work in jobs.items()))
+    floor = 0.05 * 2 / 3
+    second = floor + (1.9 - (1 - floor)) * 7 / 8  # of a core of its own, but for what is handed on
+    assert play.over("a", "b") == pytest.approx(1 / second, rel=1e-3)
+    assert play.over("b", "c") > 5
+    play.at(1, predicted("a", 10, cores=2.0))
+    assert play.over("a", "b") == pytest.approx((floor + 1.9 * 7 / 8) / (floor + 1.9 / 8 * 7 / 8), rel=0.06)
+    alone = Play("headgate")
+    alone.at(0, *arrivals("a"))
+    assert alone.parts() == {"a": 1.0}
+
+
 @pytest.mark.parametrize("name", ["srpt", "headgate"])
 def test_of_jobs_of_which_nothing_is_known_the_first_goes_on_until_it_is(name: str) -> None:
-    play = Play(name)
+    play = Play(name, cores=1.0)
     play.at(0, *arrivals("a"))
     play.at(3, used("a", 1.0), *arrivals("b"))
     play.at(6, used("a", 1.0), used("b", 0.1), *arrivals("c"))
@@ -212,7 +227,7 @@ def test_a_jump_of_the_loss_makes_what_was_predicted_void() -> None:
 
 
 def test_a_stall_is_noticed_without_a_report() -> None:
-    play = Play("headgate:itval=1000,rho=100")
+    play = Play("headgate:itval=1000,rho=100", cores=1.0)
     play.at(0, *arrivals("a", "b"))
     for now in range(1, 11):
         play.at(now, loss("a", 1 / now, now))
@@ -226,7 +241,7 @@ def test_a_stall_is_noticed_without_a_report() -> None:
 
 
 def test_who_has_too_little_of_the_cpu_to_report_does_not_stall() -> None:
-    play = Play("headgate:itval=1000")
+    play = Play("headgate:itval=1000", cores=1.0)
     play.at(0, *arrivals("a", "b"))
     for now in range(1, 11):
         play.at(now, used("a", 1.0), loss("a", 1 / now, now))

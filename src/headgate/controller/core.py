@@ -102,9 +102,9 @@ class Controller:
                 actions += self._exited(turn, task, exit)
             case TaskConnected() | GpusUsed() | TaskJoined() | TaskLeaves() | CheckpointDone() | Usage() | Progress():
                 actions += self._told(turn, event)
-            case Fitted(job, work, low, high, asymptote, drops):
+            case Fitted(job, work, low, high, asymptote, drops, cores):
                 if self.policy.predicts and (owner := self._jobs.all.get(job)) is not None and owner.tasks:
-                    turn.changes.append(Predicted(job, work, low, high, asymptote, drops))
+                    turn.changes.append(Predicted(job, work, low, high, asymptote, drops, cores))
             case StopRequested(job, kill):
                 actions += self._stop(job, kill)
             case ResizeRequested(job, workers):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headgate.analysis.forecast import LONGEST_SECONDS, Outlook, Question, answer
+from headgate.analysis.scaling import Scaling
 from headgate.events import Event, Fitted, JobId, Progress, TaskExited, TaskId, TaskStarted, Usage
 from headgate.hub.job import LiveJob
 from headgate.hub.ledger import Ledger
@@ -27,6 +28,7 @@ class _Watched:
     began: float
     since: float
     cores: dict[TaskId, float] = field(default_factory=dict)
+    scaling: Scaling = field(default_factory=Scaling)
     work: float = 0.0
     ends: float | None = None
 
@@ -98,8 +100,16 @@ class Forecasting:
                 watched.cores[task] = cpu_cores
                 watched.used(now)
                 watched.outlook.used(now, sum(watched.cores.values()))
+                self._scale(watched, now)
             case TaskExited(task):
                 self._ended(task)
+
+    def _scale(self, watched: _Watched, now: float) -> None:
+        """Note with how many threads a job used what; of one with several tasks that says nothing of its cores."""
+        attempt = watched.live.current
+        if attempt is not None and len(attempt.tasks) == 1:
+            [task] = attempt.tasks.values()
+            watched.scaling.used(now, sum(watched.cores.values()), task.threads, task.entitled_cores)
 
     def _runs(self, task: TaskId) -> bool:
         """Whether it has not ended yet: what was measured of one may come after its end."""
@@ -147,10 +157,11 @@ class Forecasting:
         value = rule.of(told.loss, told.metrics)
         if value is None:
             return
-        outlook = self._of(told.task).outlook
+        now, watched = time.monotonic(), self._of(told.task)
+        outlook = watched.outlook
         outlook.stopping = rule.stopping
         question = outlook.reported(
-            time.monotonic(),
+            now,
             value,
             step=told.step,
             epoch=told.epoch,
@@ -159,6 +170,7 @@ class Forecasting:
             within=told.within,
             asks=self._waits() or (len(self._watched) > 1 and self._predicts()),
         )
+        watched.scaling.reported(now, told.step if told.step is not None else outlook.losses.seen)
         if question is not None:
             self._do(self._answer(job, outlook, question))
 
@@ -173,7 +185,7 @@ class Forecasting:
         if left is not None and watched is not None and watched.outlook is outlook:  # the same attempt still runs
             cores = sum(watched.cores.values())
             watched.ends = time.monotonic() + left.work / cores if cores > 0.0 else None
-            self._tell(Fitted(job, *left))
+            self._tell(Fitted(job, *left, watched.scaling.useful()))
 
     def close(self) -> None:
         """Answer nothing more."""

@@ -65,6 +65,7 @@ class Predicted:
         asymptote: What its loss comes to in the end; None: not told.
         drops: CPU times (core-seconds, growing), each with what the loss falls by during it, below zero where it rises;
             empty: not told.
+        cores: That it puts to good use while others want them (`analysis.scaling`); None: not told.
     """
 
     job: JobId
@@ -73,6 +74,7 @@ class Predicted:
     high: float
     asymptote: float | None = None
     drops: tuple[tuple[float, float], ...] = ()
+    cores: float | None = None
 
 
 Change = Arrived | Left | Reported | Used | Predicted

@@ -109,6 +109,11 @@ class Present:
         left, low, high = (self._left(each) for each in (said.work, said.low, said.high))
         return f"{left:.3g} core-seconds left ({low:.3g} to {high:.3g})"
 
+    def good_cores(self, cores: float) -> float:
+        """That it puts to good use of the cores there are, while others want them; one where that is not known."""
+        told = self.prediction[0].cores if self.prediction is not None else None
+        return min(self.most_cores(cores), told if told is not None else 1.0)
+
     def most_cores(self, cores: float) -> float:
         """That it may use of the cores there are."""
         return min(cores, self.cores_limit) if self.cores_limit is not None else cores

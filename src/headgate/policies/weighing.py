@@ -147,12 +147,16 @@ class WeighingPolicy(Policy):
             case Used():
                 job.use(now, change)
             case Predicted():
-                believed = job.remaining() if job.prediction is not None else None
+                believed, cores = (
+                    (job.remaining(), job.prediction[0].cores) if job.prediction is not None else (None, None)
+                )
                 if not job.foretold and job.attained > 0.0:
                     self._told_after.append(job.attained)
                 job.foretold = True
                 job.prediction = change, job.attained
-                return believed is None or abs(change.work - believed) > _NEWS * max(believed, 1e-9)
+                if believed is None or change.cores != cores:
+                    return True
+                return abs(change.work - believed) > _NEWS * max(believed, 1e-9)
         return False
 
 
@@ -196,19 +200,21 @@ def _scaled(measure: tuple[bool, float], by: float) -> tuple[bool, float]:
     return measure[0], by * measure[1]
 
 
-def first_come(cores: float, order: Sequence[Present], floor: float) -> dict[JobId, float]:
+def first_come(cores: float, order: Sequence[Present], floor: float, well: bool = False) -> dict[JobId, float]:
     """Cores by an order: each job has what those before it leave and it may use, but for an eighth of it, which goes
     on to those after it.
 
     Args:
         order: Who comes first, first.
         floor: Part of an equal share.
+        well: Whether each has first only what it puts to good use, and of what is then left the rest.
     """
     least = floor * cores / len(order)
-    left, parts = cores - least * len(order), dict[JobId, float]()
-    for rank, job in enumerate(order, 1):
-        keeps = 1.0 - _HANDED_ON if rank < len(order) else 1.0
-        part = min(job.most_cores(cores) - least, left * keeps)
-        parts[job.id] = least + part
-        left -= part
+    left, parts = cores - least * len(order), dict.fromkeys((job.id for job in order), least)
+    for most in (Present.good_cores, Present.most_cores) if well else (Present.most_cores,):
+        for rank, job in enumerate(order, 1):
+            keeps = 1.0 - _HANDED_ON if rank < len(order) else 1.0
+            part = max(min(most(job, cores) - parts[job.id], left * keeps), 0.0)
+            parts[job.id] += part
+            left -= part
     return parts

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headgate.analysis.scaling import WORTH
 from headgate.errors import InvalidFileError, Problem, UsageError
 
 
@@ -33,6 +34,13 @@ class Speeds:
         if table is None:
             return cores / most if self.exponent == 1.0 else float((cores / most) ** self.exponent)
         return between(table, cores) / between(table, most)
+
+    def useful(self, model: str, most: float) -> float:
+        """Cores of those that a job can use of which each adds half of what the first brings, or more."""
+        one, cores = self.relative(model, 1.0, most), 1.0
+        while cores < most and self.relative(model, cores + 1, most) - self.relative(model, cores, most) >= WORTH * one:
+            cores += 1.0
+        return cores
 
 
 def between(table: tuple[tuple[float, float], ...], x: float) -> float:

@@ -1,0 +1,105 @@
+"""How much faster a job gets with more cores, from what its steps cost it with one number of threads and another."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+_SETTLE_SECONDS = 1.0
+"""After a change of the threads, what is used and reported still belongs to before."""
+_WINDOW_SECONDS = 1.0
+"""Steps are counted over so long at least: what is used is read once a second."""
+_LEAST_SECONDS = 3.0
+"""Of one number of threads, before it is gone by."""
+WORTH = 0.5
+"""Of two jobs that would take equally long on one core each, both end sooner on the mean one after the other on two
+cores than each on its own where a second core adds more than this part of the first: 3 / s < 2 + (1 - 1) / s."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What was seen with one number of threads: seconds, steps, core-seconds used, and core-seconds it could have."""
+
+    seconds: float = 0.0
+    steps: float = 0.0
+    used: float = 0.0
+    entitled: float = 0.0
+
+
+class Scaling:
+    """A job's steps and what they cost, by the number of its threads."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, _Seen] = {}
+        self._threads = 0
+        self._entitled = 0.0
+        self._settled_at = 0.0
+        self._work = 0.0
+        self._cores = 0.0
+        self._used_at: float | None = None
+        self._begun: tuple[float, float, float] | None = None  # of the window: second, step, core-seconds
+
+    def used(self, now: float, cores: float, threads: int, entitled: float) -> None:
+        """Take in what it used on the mean since the last time.
+
+        Args:
+            now: Seconds.
+            cores: That it used.
+            threads: Compute threads that it has.
+            entitled: Cores that it could have if all wanted theirs.
+        """
+        if self._used_at is not None:
+            self._work += cores * (now - self._used_at)
+        self._used_at, self._cores = now, cores
+        if threads != self._threads:
+            self._threads, self._settled_at, self._begun = threads, now + _SETTLE_SECONDS, None
+        self._entitled = entitled
+
+    def reported(self, now: float, step: float) -> None:
+        """Take in the step that it has come to."""
+        if self._used_at is None or now < self._settled_at:
+            return
+        work = self._work + self._cores * (now - self._used_at)
+        if self._begun is None or step < self._begun[1]:
+            self._begun = now, step, work
+            return
+        since, first, before = self._begun
+        if now - since < _WINDOW_SECONDS or step == first:
+            return
+        seen = self._seen.setdefault(self._threads, _Seen())
+        seen.seconds += now - since
+        seen.steps += step - first
+        seen.used += max(work - before, 0.0)
+        seen.entitled += self._entitled * (now - since)
+        self._begun = now, step, work
+
+    def useful(self) -> float | None:
+        """Cores that it puts to good use while others want them: each adds half of what the first brings, or more.
+
+        Its speed on k cores is taken for a power of k, through the least and the most threads that it was seen with
+        (heSRPT, Berg et al. 2020, has such speeds).
+
+        Returns:
+            None where it was not seen for long enough with two numbers of threads; infinity where it loses nothing.
+        """
+        speeds = {threads: _speed(threads, seen) for threads, seen in self._seen.items() if _is_told(seen)}
+        few, many = min(speeds, default=0), max(speeds, default=0)
+        if few == many:
+            return None
+        exponent = math.log(speeds[many] / speeds[few]) / math.log(many / few)
+        if exponent >= 1.0:
+            return math.inf
+        cores = 1
+        while (cores + 1) ** exponent - cores**exponent >= WORTH:
+            cores += 1
+        return float(cores)
+
+
+def _is_told(seen: _Seen) -> bool:
+    return seen.seconds >= _LEAST_SECONDS and seen.used > 0.0
+
+
+def _speed(threads: int, seen: _Seen) -> float:
+    """Steps a second on as many cores as threads: by what a step costs, and the part that it used of what it could."""
+    busy = min(seen.used / seen.entitled, 1.0) if seen.entitled > 0.0 else 1.0
+    return seen.steps / seen.used * busy * threads

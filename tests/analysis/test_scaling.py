@@ -1,0 +1,74 @@
+"""How much faster a job gets with more cores."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from headgate.analysis.scaling import Scaling
+
+
+def run(scaling: Scaling, begin: float, seconds: int, threads: int, rate: float, cores: float, entitled: float) -> None:
+    """A job that reports twice a second and whose use is read once a second."""
+    scaling.used(begin, cores, threads, entitled)
+    for half in range(1, 2 * seconds + 1):
+        now = begin + half / 2
+        if half % 2 == 0:
+            scaling.used(now, cores, threads, entitled)
+        scaling.reported(now, round(rate * now))
+
+
+def test_nothing_is_told_before_it_ran_with_two_numbers_of_threads() -> None:
+    scaling = Scaling()
+    assert scaling.useful() is None
+    run(scaling, 0, 10, threads=2, rate=100, cores=1.8, entitled=2)
+    assert scaling.useful() is None
+    run(scaling, 10, 3, threads=1, rate=100, cores=0.9, entitled=1)
+    assert scaling.useful() is None, "of three seconds one is for it to settle"
+    run(scaling, 13, 3, threads=1, rate=100, cores=0.9, entitled=1)
+    assert scaling.useful() is not None
+
+
+# Steps a second on a core, and on so many more cores; what follows from a power through both.
+@pytest.mark.parametrize(
+    ("one", "threads", "many", "useful"),
+    [
+        (100.0, 2, 90.0, 1.0),  # it only gets in its own way
+        (100.0, 2, 149.0, 1.0),
+        (100.0, 2, 151.0, 2.0),  # 2 ** 0.595; a third core would add 0.42
+        (100.0, 2, 170.0, 6.0),  # k ** 0.766 grows by 0.51 to 6, by 0.49 to 7
+        (100.0, 2, 205.0, math.inf),
+        (100.0, 4, 200.0, 1.0),  # the root: a second core adds 0.41
+        (100.0, 4, 380.0, math.inf),
+    ],
+)
+def test_cores_that_add_half_of_what_the_first_brings_are_useful(
+    one: float, threads: int, many: float, useful: float
+) -> None:
+    scaling = Scaling()
+    run(scaling, 0, 8, threads=1, rate=one, cores=1.0, entitled=1.0)
+    run(scaling, 8, 8, threads=threads, rate=many, cores=float(threads), entitled=float(threads))
+    found = scaling.useful()
+    assert found is not None
+    assert min(found, 64.0) == pytest.approx(min(useful, 64.0)) if useful < math.inf else found > 20
+
+
+def test_what_it_could_not_have_does_not_count_against_it() -> None:
+    scaling = Scaling()
+    run(scaling, 0, 8, threads=1, rate=10.0, cores=0.1, entitled=0.1)  # 100 a core-second
+    run(scaling, 8, 8, threads=2, rate=150.0, cores=1.5, entitled=1.5)  # 100 as well
+    assert scaling.useful() == math.inf
+    idle = Scaling()
+    run(idle, 0, 8, threads=1, rate=100.0, cores=1.0, entitled=1.0)
+    run(idle, 8, 8, threads=2, rate=100.0, cores=1.0, entitled=2.0)  # a second thread that has nothing to do
+    assert idle.useful() == 1.0
+
+
+def test_a_step_that_goes_back_begins_anew() -> None:
+    scaling = Scaling()
+    run(scaling, 0, 4, threads=1, rate=100.0, cores=1.0, entitled=1.0)
+    for second in range(4, 10):
+        scaling.used(second, 1.0, 2, 2.0)
+        scaling.reported(second, 10 * second)  # another attempt, from its checkpoint on
+    assert scaling.useful() == 1.0
