@@ -147,14 +147,12 @@ class WeighingPolicy(Policy):
             case Used():
                 job.use(now, change)
             case Predicted():
-                believed, cores = (
-                    (job.remaining(), job.prediction[0].cores) if job.prediction is not None else (None, None)
-                )
+                before, believed = job.prediction, job.remaining()
                 if not job.foretold and job.attained > 0.0:
                     self._told_after.append(job.attained)
                 job.foretold = True
                 job.prediction = change, job.attained
-                if believed is None or change.cores != cores:
+                if before is None or change.cores != before[0].cores:
                     return True
                 return abs(change.work - believed) > _NEWS * max(believed, 1e-9)
         return False
