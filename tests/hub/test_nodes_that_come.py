@@ -42,7 +42,12 @@ class Hub:
         self.submission = SimpleNamespace(engine=ENGINE, only=())
         self.run = SimpleNamespace(submission=self.submission)
         ledger = cast(Ledger, SimpleNamespace(find=lambda id: (self.run, self.jobs[id.split("/")[1]]), runs={}))
-        engine = SimpleNamespace(waiting=lambda: frozenset(self.waiting), reserve=self._reserve)
+        self.given_back: list[str] = []
+        engine = SimpleNamespace(
+            waiting=lambda: frozenset(self.waiting),
+            reserve=self._reserve,
+            release=lambda job, attempt, tasks: self.given_back.extend(tasks),
+        )
         engines = cast(Engines, SimpleNamespace(of=lambda _: engine, spec_of=lambda _: ENGINE))
         self.set_aside: dict[str, tuple[str, float]] = {}
         self.nodes = Nodes(node("here"), ledger, lambda _: None)
@@ -65,6 +70,14 @@ class Hub:
             for task, node in tasks
         ]
         self.reserving.reserve(actions)
+
+    def ends(self, name: str, *ended: str) -> None:
+        """Some of a job's tasks end, and the others go on."""
+        tasks = {task.rsplit("/", 1)[1] for task in self.set_aside if task.startswith(f"r/{name}/")}
+        self.jobs[name].current.tasks = {
+            task: SimpleNamespace(state="ended" if task in ended else "running") for task in tasks
+        }
+        self.reserving.give_back(f"r/{name}")
 
     def meets(self, *nodes: Node) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
         """Nodes come; where the workers and servers of jobs go to for the last of them, by job."""
@@ -98,6 +111,15 @@ def test_servers_are_placed_with_the_workers() -> None:
     shape: dict[str, Any] = {"cores_per_worker": 1.0, "cores_per_server": 1.0, "synchronous": True}
     hub.starts("waits", plan("a", "a", servers=("a",), **shape), waits=True)
     assert hub.meets(node("c")) == {"waits": (("a", "c"), ("c",))}
+
+
+def test_what_one_that_has_left_its_job_took_is_room() -> None:
+    hub = Hub(node("a"), node("b"))
+    hub.starts("runs", plan("a", "b", cores_per_worker=2.0))
+    hub.starts("waits", plan("a", "b", cores_per_worker=2.0), waits=True)
+    hub.ends("runs", "worker-1")
+    assert hub.given_back == ["r/runs/worker-1"]
+    assert hub.meets(node("c")) == {"waits": (("c", "b"), ())}
 
 
 def test_what_finds_no_room_anywhere_stays() -> None:
