@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 from tests.policies.playing import Play, arrivals, loss, predicted, used
 
-from headgate.policies import Left
+from headgate.policies import Change, Left
 from headgate.shares import UNLIMITED, Share, Unlimited
 
 FAITHFUL = "flowcon:faithful,alpha=0.02,itval=10"
@@ -366,8 +366,10 @@ def test_a_recorded_series_has_the_limits_that_were_worked_out_by_hand(series: S
     for row in series:
         for at, values in row.told.items():
             tell(play, at, **values)
-        comes = [*arrivals(*row.comes), *(predicted(job, 100, end) for job, end in row.comes.items())]
-        play.at(row.at, *comes, *([Left(row.goes)] if row.goes is not None else []))
+        changes: list[Change] = [*arrivals(*row.comes), *(predicted(job, 100, end) for job, end in row.comes.items())]
+        if row.goes is not None:
+            changes.append(Left(row.goes))
+        play.at(row.at, *changes)
         if faithful:
             assert limits(play.shares) == row.caps, f"at {row.at} s"
         else:
