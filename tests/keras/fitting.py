@@ -1,7 +1,8 @@
 """A small network with dropout and batch normalisation, trained by `fit`; prints what came of it.
 
 Arguments: epochs, and, after an `@`, the number of the step before which it waits for an order of the test; `pipeline`
-to read through tf.data, `unknown` through one whose length nobody knows, `endless` through one that has no end.
+to read through tf.data, `unknown` through one whose length nobody knows, `endless` through one that has no end; `slow`
+besides to take ten milliseconds to read each sample.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import headgate.keras as hg
 keras: Any = importlib.import_module("tf_keras" if os.environ.get("LEGACY") else "keras")
 
 SAMPLES, BATCH = 70, 16
+SECONDS_A_SAMPLE = 0.01
 
 
 class AwaitOrder(keras.callbacks.Callback):  # type: ignore[misc]
@@ -41,6 +43,11 @@ class AwaitOrder(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.done += 1  # of data of unknown length a batch more begins, and does not come
+
+
+def slowly(sample: Any) -> Any:
+    time.sleep(SECONDS_A_SAMPLE)
+    return sample
 
 
 def network() -> Any:
@@ -70,7 +77,10 @@ def main() -> None:
     if {"pipeline", "unknown", "endless"} & set(sys.argv):
         import tensorflow as tf
 
-        pipeline = tf.data.Dataset.from_tensor_slices(data).shuffle(SAMPLES, seed=5).batch(BATCH)
+        samples = tf.data.Dataset.from_tensor_slices(data).shuffle(SAMPLES, seed=5)
+        if "slow" in sys.argv:
+            samples = samples.map(lambda x, y: (tf.ensure_shape(tf.numpy_function(slowly, [x], x.dtype), x.shape), y))
+        pipeline = samples.batch(BATCH)
         steps = None
         if "unknown" in sys.argv:
             pipeline = pipeline.filter(lambda features, labels: True)

@@ -76,6 +76,15 @@ def test_a_stop_and_a_resume_change_nothing(
 
 
 @pytest.mark.timeout(600)
+def test_what_a_pipeline_takes_to_read_a_sample_is_in_the_profile(start: Start) -> None:
+    script = start("tensorflow", "2", "pipeline", "slow")
+    script.finish()
+    dataset = script.listener.of("profile")[0]["profile"]["dataset"]
+    assert dataset["samples"] == 5 * 16  # of five batches, of which the last is smaller
+    assert 0.003 < dataset["read_seconds_per_sample"] < 0.1  # 0.01, without what is read while a step computes
+
+
+@pytest.mark.timeout(600)
 def test_a_profile_times_parts_of_batches_and_ends_the_script(start: Start) -> None:
     script = start("tensorflow", "1000", mode="profile")
     assert results(script.finish()) == []

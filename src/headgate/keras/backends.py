@@ -48,6 +48,13 @@ def size_of(data: Any) -> int | None:
     return None
 
 
+def batches_of(data: Any) -> int | None:
+    """Batches of a tf.data pipeline; None where it does not know, has no end, or is none."""
+    cardinality = getattr(data, "cardinality", None)
+    found = int(cardinality()) if callable(cardinality) and hasattr(data, "element_spec") else -1
+    return found if found > 0 else None
+
+
 def bytes_of(data: Any) -> int:
     """Bytes of a batch as the model gets it."""
     total = 0

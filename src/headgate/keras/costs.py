@@ -69,6 +69,7 @@ class Costs:
         self._source = source
         self._sample_bytes: float | None = None
         self._reads: list[float] = []
+        self._reads_inside = False
         self.samples: int | None = None
         self.batch: int | None = None
         self.flops: tuple[float | None, float | None] = (None, None)
@@ -80,6 +81,10 @@ class Costs:
         self.batch = backends.size_of(batch)
         if self.batch:
             self._sample_bytes = backends.bytes_of(batch) / self.batch
+
+    def reads_inside(self) -> None:
+        """Batches are read within the compiled step: neither they nor their reading are seen."""
+        self._reads_inside = True
 
     def stepped(self, step: measured.Step) -> None:
         """A step was measured."""
@@ -130,7 +135,9 @@ class Costs:
         frozen = sum(_count(v) for m in self._trained.models for v in getattr(m, "non_trainable_variables", ()))
         if frozen:
             notes.append(f"{frozen} numbers that are not trained (frozen weights, statistics, seeds) are not counted")
-        if self._source == "run":
+        if self._reads_inside:
+            notes.append("TensorFlow reads batches of several workers within their step: no time to read is told apart")
+        elif self._source == "run":
             notes.append("one batch size: `headgate profile` measures how the time of a step grows with it")
         return notes
 

@@ -62,6 +62,7 @@ class Fitting:
         self._reading: Reading | None = None
         self._epochs: int | None = None
         self._samples_left: int | None = None
+        self._batches: int | None = None
         self._skip = 0
         self._skipped = False
         self._metrics_wait = False
@@ -90,6 +91,7 @@ class Fitting:
         if start.resumes and start.epoch >= self._epochs:
             self._session.note(f"the checkpoint is at the end of epoch {start.epoch} of {self._epochs}")
         self._session.costs.samples = _samples_of(given.get("x"))
+        self._batches = backends.batches_of(given.get("x"))
         given["callbacks"] = self._callbacks(given.get("callbacks"))
         try:
             with self._reading.caught() if self._reading is not None else contextlib.nullcontext():
@@ -154,8 +156,10 @@ class Fitting:
             held = iter(batches) if self._backend == "jax" else batches
             return self._run(tuple(state), held, batches[0] if len(batches) == 1 else None, _size(batches))
         if not Feeder.fits(source):
-            if self._skip and Feeder.reads(source):
-                self._pass_over(source)
+            if Feeder.reads(source):
+                self._session.costs.reads_inside()
+                if self._skip:
+                    self._pass_over(source)
             return self._run((), source, None, None)
         if self._skip:
             feeder = Feeder(source)
@@ -227,6 +231,8 @@ class Fitting:
             self._build(batch)
         if session.costs.batch is None:
             session.costs.saw_batch(batch)
+            if session.costs.samples is None and self._batches and session.costs.batch:
+                session.costs.samples = self._batches * session.costs.batch  # the last may have fewer
         if session.meter.steps + 1 == _FLOPS_STEP and session.costs.batch:
             try:
                 self._count(state, batch, session.costs.batch)
