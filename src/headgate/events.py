@@ -304,7 +304,7 @@ class StartTask:
 @dataclass(frozen=True, slots=True)
 class SetShare:
     """Change a running task's share. `entitled_cores` is what the share comes to when everybody wants the CPU;
-    `threads`, that many rounded up, is how many compute threads the task should have."""
+    `threads`, about that many, is how many compute threads the task should have."""
 
     task: TaskId
     share: Share

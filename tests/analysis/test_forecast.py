@@ -40,6 +40,17 @@ def test_epochs_say_what_is_left_in_core_seconds() -> None:
     assert left.low <= left.work <= left.high
 
 
+def test_who_tells_epochs_and_no_steps_is_counted_in_reports() -> None:
+    outlook, asked = Outlook(0.0), list[tuple[int, Question]]()
+    for epoch in range(1, 13):
+        outlook.used(3 * epoch, 0.5)
+        question = outlook.reported(3 * epoch, 1 / epoch, step=None, epoch=epoch, epochs=60, count=1)
+        if question is not None:
+            asked.append((epoch, question))
+    assert asked[-1][1].cost == pytest.approx(1.5)
+    assert last(asked).work == pytest.approx((60 - asked[-1][0]) * 1.5, rel=0.03)
+
+
 def test_a_goal_that_is_reached_earlier_counts_instead() -> None:
     asked = run(Outlook(0.0, goal=0.35), 60, epochs=1000)  # 0.35 is reached at step 750
     assert last(asked).work == pytest.approx((750 - asked[-1][1].step) * 0.2, rel=0.4)

@@ -337,7 +337,7 @@ def test_priorities_and_limits_divide_the_cores() -> None:
     running(driver, 0.0, high, low)
     actions = driver.submit(1.0, capped)
     assert [(a.task, a.entitled_cores, a.threads) for a in actions if isinstance(a, SetShare)] == [
-        ("r/high/worker-0", 5.25, 6),
+        ("r/high/worker-0", 5.25, 5),
         ("r/low/worker-0", 1.75, 2),
     ]
     [started] = [a for a in actions if isinstance(a, StartTask)]

@@ -97,7 +97,7 @@ def expect(
     for report in reports:
         if report.value is not None:
             losses.add(report.step, report.value, report.of)
-        epochs.add(report.step, report.epoch, report.epochs)
+        epochs.add(report.step if report.step is not None else losses.seen, report.epoch, report.epochs)
         if report.value is not None or report.step is not None:
             paces.append((report.t, float(report.step if report.step is not None else losses.seen)))
     points = losses.points()

@@ -16,6 +16,9 @@ from headgate.plans import Plan
 from headgate.policies.base import Used
 from headgate.shares import NOTHING, Share
 
+_LITTLE = 0.25
+"""Of a core."""
+
 GRACE_SECONDS = 10.0
 """How long a task that is asked to end may take before it is killed."""
 
@@ -316,5 +319,6 @@ def instead(job: JobRecord, node: str, nodes: Mapping[str, Node]) -> str | None:
 
 
 def threads(cores: float) -> int:
-    """Compute threads for so many cores: those rounded up."""
-    return max(1, math.ceil(cores - 1e-9))
+    """Compute threads for so many cores: those rounded up, but for a core of which there is only a little: a thread
+    that seldom runs holds up those that wait for it."""
+    return max(1, math.ceil(cores - _LITTLE))
