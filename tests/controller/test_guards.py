@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.controller.driver import Driver, job, running
 
+from headgate.controller.guarding import Guard
 from headgate.events import Action, Event, Exit, SetShare, StartTask, TaskExited, Usage, Wake, Warn
 from headgate.policies import Arrived, Change, Decision, Left, Policy, make
 from headgate.policies.granting import FLOOR, MOST_CHANGES
 from headgate.shares import NOTHING, UNLIMITED, Share
+from headgate.testing.policy import CALLS, CORES
 
 Say = Callable[[float], Mapping[str, object]]
 
@@ -167,6 +169,33 @@ def test_who_is_outweighed_by_newcomers_is_lifted() -> None:
     running(driver, 2.0, job("c"))
     assert driver.weights()["r/c"] == 10_000.0
     assert driver.lowest() >= FLOOR
+
+
+@pytest.mark.parametrize(("floor", "most"), [(50.0, -3.0), (math.nan, math.nan), (-1.0, 0.0), (1.0, 2.5)])
+def test_bounds_that_make_no_sense_end_no_job(floor: float, most: float) -> None:
+    policy = Plugin()
+    policy.floor, policy.most_changes = floor, most
+    policy.weighs(a=1.0, b=300.0)
+    driver = Watched(policy)
+    running(driver, 0.0, job("a"), job("b"))
+    assert driver.weights()["r/a"] == (300.0 if floor >= 1.0 else 1.0)
+
+
+@pytest.mark.parametrize(
+    "name", ["headgate", "srpt", "las", "themis", "slaq", "flowcon:disk=1e8,itval=5", "flowcon:faithful"]
+)
+def test_what_headgates_own_policies_say_is_granted_as_they_say_it(name: str) -> None:
+    @settings(deadline=None, derandomize=True, database=None, max_examples=15)
+    @given(CALLS)
+    def hold(calls: list[tuple[float, list[Change]]]) -> None:
+        policy, now = make(name), 0.0
+        guard = Guard(policy)
+        for seconds, changes in calls:
+            now += seconds
+            said = policy.decide(now, CORES, changes).shares
+            assert guard.hold(now, CORES, changes, said) == (said, [])
+
+    hold()
 
 
 @pytest.mark.parametrize(("name", "least"), [("srpt:floor=0.01", 0.01), ("srpt", FLOOR), ("equal", 0.0)])

@@ -53,7 +53,9 @@ class Guard:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._most = policy.most_changes
+        self._floor = min(policy.floor, 1.0)
+        most = policy.most_changes
+        self._most = most if most == math.inf else math.floor(most) if most >= 1 else 1
         self._present: dict[JobId, _Held] = {}
         self._waiting: dict[JobId, None] = {}
         self._warned: set[JobId] = set()
@@ -78,7 +80,7 @@ class Guard:
             self._grant(now, id, granted)
         self._has_granted = self._has_granted or bool(granted)
         stuck: list[float] = []
-        if self._has_granted and self._policy.floor > 0.0 and (moved or granted):
+        if self._has_granted and self._floor > 0.0 and (moved or granted):
             stuck = self._lift(now, granted)
             self._lift_caps(now, cores, granted)
         for id, (share, _) in list(granted.items()):
@@ -154,7 +156,7 @@ class Guard:
         return weights
 
     def _low(self, weights: Mapping[JobId, float], total: float) -> list[JobId]:
-        least = self._policy.floor * total / max(len(weights), 1) * (1.0 - _SLIGHTLY)
+        least = self._floor * total / max(len(weights), 1) * (1.0 - _SLIGHTLY)
         return [id for id, weight in weights.items() if weight < least]
 
     def _lift(self, now: float, granted: Granted) -> list[float]:
@@ -168,13 +170,13 @@ class Guard:
             low = [id for id in self._low(weights, sum(weights.values())) if id not in stuck]
         if not low:
             return [self._present[id].free_at(self._most) for id in stuck]
-        part = min(_ABOVE * self._policy.floor, 1.0) / len(weights)
+        part = min(_ABOVE * self._floor, 1.0) / len(weights)
         lifted: dict[JobId, None] = {}
         while low:
             lifted |= dict.fromkeys(low)
             others = {id: weight for id, weight in weights.items() if id not in lifted}
             total = sum(others.values()) / (1.0 - part * len(lifted))
-            least = self._policy.floor * total / len(weights)
+            least = self._floor * total / len(weights)
             low = [
                 id
                 for id, weight in others.items()
@@ -210,13 +212,13 @@ class Guard:
     def _lift_caps(self, now: float, cores: float, granted: Granted) -> None:
         """Lift caps that are below what a floor comes to."""
         equal = cores / max(len(self._present), 1)
-        least = self._policy.floor * equal * (1.0 - _SLIGHTLY)
+        least = self._floor * equal * (1.0 - _SLIGHTLY)
         for id, held in self._present.items():
             share, why = granted.get(id, (NOTHING, "lifted to its floor"))
             cap = share.cpu_cap_cores if share.cpu_cap_cores is not None else held.granted.cpu_cap_cores
             is_low = isinstance(cap, int | float) and cap < least
             if is_low and (id in granted or held.free_at(self._most) <= now):
-                lifted = Share(cpu_cap_cores=min(_ABOVE * self._policy.floor, 1.0) * equal)
+                lifted = Share(cpu_cap_cores=min(_ABOVE * self._floor, 1.0) * equal)
                 granted[id] = share.merged(lifted), why
 
 
