@@ -1,0 +1,100 @@
+"""The share that a policy grants is the share that the kernel delivers: from a real hub down to CPU time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from tests.dockerd import any_daemon
+from tests.hub.traces import variables
+from tests.hub.user import SECONDS, User
+
+from headgate.testing import wait
+
+SPINS = """
+    import os
+    first, *others = sorted(os.sched_getaffinity(0))
+    core = next((core for core in others if os.fork() == 0), first)
+    os.sched_setaffinity(0, {core})
+    while True:
+        pass
+"""
+"""A process on each core: what else runs on the machine takes from all jobs alike."""
+WITHIN = 0.05
+MEASURED_CPU_SECONDS = 6.0
+
+
+@pytest.fixture(scope="session")
+def daemon() -> Iterator[str]:
+    with any_daemon() as url:
+        yield url
+
+
+def used(user: User) -> dict[str, float]:
+    """CPU seconds of the processes of each job, as the kernel counts them."""
+    found: dict[str, float] = {}
+    for pid in user.traces.tasks():
+        name = variables(pid)["HEADGATE_TASK"].split("/")[1]
+        times = psutil.Process(pid).cpu_times()
+        found[name] = found.get(name, 0.0) + times.user + times.system
+    return found
+
+
+def delivered(user: User) -> dict[str, float]:
+    """Cores that each job has had, over some seconds from now on."""
+    began, before = time.monotonic(), used(user)
+
+    def grown() -> dict[str, float]:
+        return {name: seconds - before[name] for name, seconds in used(user).items()}
+
+    wait.until(lambda: sum(grown().values()) > MEASURED_CPU_SECONDS, SECONDS, "CPU time is used")
+    seconds = time.monotonic() - began
+    return {name: grown / seconds for name, grown in grown().items()}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param("process", "process", marks=pytest.mark.long),
+        ("process", "container"),
+        pytest.param("container", "container", marks=pytest.mark.long),
+    ],
+)
+def test_jobs_get_the_cpu_that_they_are_entitled_to(daemon: str, user: User, first: str, second: str) -> None:
+    user.variables["DOCKER_HOST"] = daemon
+    user.write("spins.py", SPINS)
+    user.write(
+        "jobs.yaml",
+        f"""
+        jobs:
+          - {{name: a, script: spins.py, priority: 3, isolation: {first}}}
+          - {{name: b, script: spins.py, isolation: {second}}}
+        """,
+    )
+    user.write("pinned.yaml", f"jobs: [{{name: c, script: spins.py, share: 1/3, isolation: {second}}}]")
+    cores = psutil.cpu_count() or 1
+
+    def spin(names: str) -> None:
+        wait.until(lambda: used(user).keys() == set(names) and len(user.traces.tasks()) == cores * len(names), SECONDS)
+
+    def entitled(name: str) -> float:
+        return float((user.stands(name) or {})["entitled_cores"])
+
+    user.detaches("jobs.yaml", "--policy", "equal")
+    spin("ab")
+    had = delivered(user)
+    assert entitled("a") + entitled("b") == pytest.approx(cores)
+    assert had["a"] / sum(had.values()) == pytest.approx(entitled("a") / cores, rel=WITHIN)
+    assert had["b"] / sum(had.values()) == pytest.approx(entitled("b") / cores, rel=WITHIN)
+
+    user.detaches("pinned.yaml")
+    spin("abc")
+    user.sees_job("a", lambda job: job["entitled_cores"] < cores / 2 + 0.01, what="has left a third")
+    had = delivered(user)
+    # No less than a third of what the jobs have, which is less than all where something else runs, and no more of all.
+    assert entitled("c") == pytest.approx(cores / 3)
+    assert sum(had.values()) / 3 * (1 - WITHIN) < had["c"] < cores / 3 * (1 + WITHIN)
+    assert had["a"] / had["b"] == pytest.approx(entitled("a") / entitled("b"), rel=WITHIN)
+    user.types("stop", "--all", "--kill")
