@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import _frame
@@ -83,8 +83,9 @@ class Raylets:
     def kill(self, name: str) -> None:
         """kill -9 of all that Ray itself runs on a node: its actors end by themselves."""
         for process in self.below(name):
-            if not process.name().startswith("ray::"):
-                process.kill()
+            with suppress(psutil.NoSuchProcess):  # what lost its head ends by itself
+                if not process.name().startswith("ray::"):
+                    process.kill()
         self._started.pop(name).wait()
 
     def end(self) -> None:
@@ -103,7 +104,7 @@ class OnHead(_job.Bench):
     """LAB/NODE."""
 
     def headgate(self, *words: str) -> str:
-        if words[0] not in ("run", "calibrate", "profile"):
+        if words[0] not in ("run", "resume", "calibrate", "profile"):
             return super().headgate(*words)
         return super().headgate("lab", "exec", self.head, "--", sys.executable, "-m", "headgate", *words)
 

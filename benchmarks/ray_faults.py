@@ -7,16 +7,20 @@ own, with one node to spare, which the server of `synchronous` has. Given are th
 has taken a step that the job had not taken before, and until all workers are at work again: under `synchronous` the
 others do without one whose node is gone. Steps that are done again from a checkpoint are part of the time. How soon Ray
 gives a node up is as its health check comes, unless `RAY_health_check_*` in the environment says otherwise.
+
+A run whose hub was killed is resumed at once. One whose head was killed is resumed once its job has failed and another
+head has been started, with a raylet on each node, which is part of the time.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import _frame
@@ -25,6 +29,7 @@ import _ray
 from faults import OUTAGE_SECONDS, PACE_SECONDS, Training
 
 from headgate import lab
+from headgate.hub import client
 
 LAB = """
 lab: true
@@ -52,12 +57,15 @@ class OnRay(_ray.OnHead):
 class Stillness(Training):
     """A job that runs, and how long it stands still."""
 
+    cut_off = ""
+    """The node whose NIC stays down."""
+
     def seconds(self, fault: Callable[[], object], workers: int) -> tuple[float, float]:
         """From a fault until the job's next step, and until so many workers are at work again."""
         self._lasts(PACE_SECONDS)
-        before, at = max(step.number for step in self.bench.steps()), time.time()
+        at = time.time()
         fault()
-        over = time.time()
+        before, over = max(step.number for step in self.bench.steps()), time.time()
 
         def next_step() -> float:
             # What was under way when the fault came is none that the job took after it.
@@ -73,9 +81,45 @@ class Stillness(Training):
         self._lasts(OUTAGE_SECONDS)
         lab.change(node, {}, plugged=True)
 
+    def cut(self, node: str) -> None:
+        """The NIC of a node is down until the job has ended."""
+        self.cut_off = node
+        lab.change(node, {}, plugged=False)
+
+    def resume(self) -> None:
+        """Go on with the run, as another one."""
+        self.bench.run = json.loads(self.bench.headgate("resume", self.bench.run, "--detach", "--json"))["run"]
+
     def node(self) -> str:
         """The node of the worker that is disturbed."""
         return str(next(each["node"] for each in self.bench.job()["tasks"] if each["task"] == WORKER))
+
+
+def kill_agent(ray: _ray.Raylets, node: str) -> None:
+    """kill -9 of Headgate's actor on a node."""
+    for process in ray.below(node):
+        if any(word.startswith(AGENT) for word in process.cmdline()):
+            process.kill()
+
+
+def kill_hub(job: Stillness) -> None:
+    """kill -9 of the hub; its run is resumed."""
+    hub = client.connect()
+    if hub is None:
+        raise RuntimeError("no hub is running")
+    with closing(hub):
+        os.kill(hub.ask("hello")["pid"], signal.SIGKILL)
+    job.resume()
+
+
+def kill_head(job: Stillness, ray: _ray.Raylets) -> None:
+    """kill -9 of Ray's head; its job fails, and is resumed on a Ray that is started anew."""
+    ray.kill(HEAD)
+    _job.until(lambda: job.bench.job()["state"] == "failed", "the job has failed")
+    for node in ray.running():
+        ray.kill(node)
+    start(ray, HEAD, *WORKING, SPARE)
+    job.resume()
 
 
 Fault = Callable[[Stillness, _ray.Raylets], object]
@@ -85,15 +129,11 @@ FAULTS: dict[str, tuple[Fault, bool]] = {
     "kill -9 of its node's agent": (lambda job, ray: kill_agent(ray, job.node()), True),
     "kill -9 of its node's raylet": (lambda job, ray: ray.kill(job.node()), True),
     f"NIC of its node down for {OUTAGE_SECONDS:g} s": (lambda job, ray: job.unplug(job.node()), False),
+    "NIC of its node down for good": (lambda job, ray: job.cut(job.node()), True),
+    "kill -9 of the hub": (lambda job, ray: kill_hub(job), False),
+    "kill -9 of Ray's head": (kill_head, False),
 }
 """What is done, and whether that takes the node away."""
-
-
-def kill_agent(ray: _ray.Raylets, node: str) -> None:
-    """kill -9 of Headgate's actor on a node."""
-    for process in ray.below(node):
-        if any(word.startswith(AGENT) for word in process.cmdline()):
-            process.kill()
 
 
 def start(ray: _ray.Raylets, *nodes: str) -> None:
@@ -112,6 +152,9 @@ def training(bench: _job.Bench, ray: _ray.Raylets, plan: str) -> Iterator[Stilln
         yield made
     finally:
         bench.stops()
+        if made.cut_off:
+            ray.kill(made.cut_off)
+            lab.change(made.cut_off, {}, plugged=True)
 
 
 def main() -> None:
