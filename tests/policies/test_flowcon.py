@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 from tests.policies.playing import Play, arrivals, loss, predicted, used
 
-from headgate.policies import Change, Left
+from headgate.policies import Change, Left, Used, make
 from headgate.shares import UNLIMITED, Share, Unlimited
 
 FAITHFUL = "flowcon:faithful,alpha=0.02,itval=10"
@@ -198,6 +198,32 @@ def test_paper_holds_disk_and_memory_of_who_learns_little_by_them_and_lets_go_of
             assert play.shares["b"].disk_bytes_per_second is None
     assert play.shares["a"].disk_bytes_per_second is UNLIMITED
     assert play.shares["a"].memory_bytes is UNLIMITED
+
+
+def test_paper_leaves_a_job_a_quarter_more_memory_than_the_most_it_ever_used() -> None:
+    play = Play("flowcon:alpha=0.02,itval=10,memory=8e9", cores=4.0)
+    play.at(0, *arrivals("a", "b"), predicted("a", 100, 0.0), predicted("b", 100, 0.0))
+    for index, memory in enumerate((6e9, 1e9, 1e9, 1e9)):
+        for job, value in (("a", 4.0), ("b", 4.0 - index)):
+            play.at(10 * index + 5, loss(job, value), used(job, 2.0, memory))
+        play.at(10 * index + 10)
+    # What a use of 1e9 comes to is 8e9/3, 1/3 of the machine; but it used 6e9 once, and may again.
+    assert play.shares["a"].memory_bytes == 7.5e9
+
+
+def test_paper_tells_growth_efficiency_by_each_resource_whose_size_it_was_told() -> None:
+    play = Play("flowcon:alpha=0.02,itval=10,memory=8e9,disk=1e8,network=1e9", cores=4.0)
+    play.at(0, *arrivals("a", "b"), predicted("a", 100, 0.0), predicted("b", 100, 0.0))
+    for now, value in ((5, 4.0), (15, 2.0)):
+        play.at(now, loss("a", value), loss("b", 4.0), Used("a", 2.0, 4e9, 2e7, 1e8), used("b", 2.0))
+        decided = play.policy.decide(now + 5, 4.0, [])
+    # 2/4/10 = .05, over half of the CPU, half of the memory, a fifth of the disk, a tenth of the network.
+    assert decided.reasons["a"] == "new, growth efficiency 0.1 (memory 0.1, disk 0.25, network 0.5)"
+
+
+@pytest.mark.parametrize(("name", "limits_disk"), [("flowcon", False), ("flowcon:disk=1e8", True), (FAITHFUL, False)])
+def test_it_says_whether_it_limits_disk_rates(name: str, limits_disk: bool) -> None:
+    assert make(name).limits_disk is limits_disk
 
 
 # --- recorded series in both modes: every limit of every round -------------------------------------------------------
