@@ -11,14 +11,17 @@ Reads `traces/elasticflow-traces.tar.gz` of FOLDER (default: HEADGATE_DATA, or .
 
 A job that is stopped for another loses 30 s. Nothing else is on the GPUs, so that policies that move shares of cores
 come to `fifo`. Every simulation has a process of its own, whose CPU time and largest memory are given. Below each trace
-stands whether the mean completion time is least under srpt, then las, then fifo, as is published.
+stands whether the mean completion time is least under srpt, then las, then fifo, as is published; below `growth`, by
+which power of the jobs, and of the nodes, CPU time grows. What is going on is said on the error output.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import resource
+import sys
 import tarfile
 import tempfile
 import time
@@ -38,6 +41,7 @@ POLICIES = ("fifo", "las", "srpt", "headgate")
 CLUSTERS = tuple(f"cluster{number:02}" for number in range(1, 11))
 GPUS_OF_NODE = 8
 LOAD = 0.9
+_BEGAN = time.monotonic()
 
 
 def nodes(count: int) -> Cluster:
@@ -70,11 +74,13 @@ def compare(trace: Trace, count: int, policies: tuple[str, ...]) -> list[dict[st
     """Print a line for each policy, and whether their order is the published one."""
     rows = []
     for policy in policies:
+        what = f"{len(trace.jobs):,} jobs of {trace.name} on {count} nodes under {policy}"
+        print(f"{time.monotonic() - _BEGAN:.0f} s: {what}", file=sys.stderr, flush=True)
         row = apart(trace, count, policy)
         rows.append(row)
         print(
-            f"{trace.name:12}{row['jobs']:>7,}{row['gpus']:>6}  {policy:10}{row['wall_seconds']:>7.1f}"
-            f"{row['cpu_seconds']:>7.1f}{row['microseconds_an_event']:>6.0f}{row['memory_bytes'] / 2**20:>7.0f}"
+            f"{trace.name:12}{row['jobs']:>7,}{row['gpus']:>6}  {policy:10}{row['events']:>9,}"
+            f"{row['wall_seconds']:>7.1f}{row['cpu_seconds']:>7.1f}{row['microseconds_an_event']:>6.0f}{row['memory_bytes'] / 2**20:>7.0f}"
             f"{row['mean'] / 3600:>8.1f}{row['p99'] / 3600:>8.1f}{row['makespan'] / 86400:>8.2f}{row['max_rho']:>8.1f}"
             f"{row['utilisation'] * 100:>6.0f}{row['restarts']:>8,}",
             flush=True,
@@ -108,8 +114,8 @@ def main() -> None:
         whole = first(whole, options.jobs)
     print(f"{_frame.machine()}; {', '.join(f'{name} {text}' for name, text in _frame.versions().items())}; once each\n")
     print(
-        f"{'trace':12}{'jobs':>7}{'GPUs':>6}  {'policy':10}{'wall s':>7}{'CPU s':>7}{'us/ev':>6}{'MiB':>7}{'mean h':>8}"
-        f"{'p99 h':>8}{'span d':>8}{'max ρ':>8}{'used%':>6}{'stopped':>8}"
+        f"{'trace':12}{'jobs':>7}{'GPUs':>6}  {'policy':10}{'events':>9}{'wall s':>7}{'CPU s':>7}{'us/ev':>6}{'MiB':>7}"
+        f"{'mean h':>8}{'p99 h':>8}{'span d':>8}{'max ρ':>8}{'used%':>6}{'stopped':>8}"
     )
     rows: list[dict[str, Any]] = []
     for name in options.only:
@@ -126,7 +132,23 @@ def main() -> None:
                 if jobs <= len(whole.jobs):
                     part = first(whole, jobs).at_load(LOAD, count * GPUS_OF_NODE)
                     rows += compare(replace(part, name="growth"), count, policies)
+            print_growth([row for row in rows if row["trace"] == "growth"], policies)
     _frame.write(options.json, "simulator", {"rows": rows})
+
+
+def print_growth(rows: list[dict[str, Any]], policies: tuple[str, ...]) -> None:
+    """The power of the jobs at most nodes alike, and of the nodes at jobs alike, that CPU time grows with."""
+    for policy in policies:
+        own = [row for row in rows if row["policy"] == policy]
+        said = []
+        for what, other in (("jobs", "gpus"), ("gpus", "jobs")):
+            usual = own[0][other] if own else None  # the first has the fewest jobs, on as many nodes as most have
+            alike = sorted((row for row in own if row[other] == usual), key=lambda row: row[what])
+            if len(alike) > 1:
+                low, high = alike[0], alike[-1]
+                power = math.log(high["cpu_seconds"] / low["cpu_seconds"]) / math.log(high[what] / low[what])
+                said.append(f"{what}^{power:.2f} from {low[what]:,} to {high[what]:,}")
+        print(f"{'':12}CPU time under {policy}: {'; '.join(said)}")
 
 
 def together(paths: list[Path], place: Path) -> Trace:
