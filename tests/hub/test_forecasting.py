@@ -33,8 +33,8 @@ def test_who_is_predicted_to_have_less_left_goes_first(user: User) -> None:
     second = str(user.json("run", "--detach", "long.yaml")["run"])
     wait.until(lambda: weight(user, first) > 2 * weight(user, second), 60, "who has less left goes first")
     wait.until(lambda: predicted(user, first) and predicted(user, second), 60, "what is left of each is told")
-    job = user.sees_job("short", lambda job: "core-seconds left" in job["decision"]["reason"], first, "is told why")
-    assert job["reason"] == "started"
+    stands = user.sees_job("short", lambda job: "core-seconds left" in job["decision"]["reason"], first, "is told why")
+    assert stands["reason"] == "started"
     last = user.types("status", first).stdout.splitlines()[-1].rstrip()
     assert last.startswith("short ") and last.endswith(tuple(row["reason"] for row in shares(user, first)))
     assert f"policy {policy}, 2 runs going on" in user.types("doctor").stdout

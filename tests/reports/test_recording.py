@@ -88,6 +88,33 @@ def test_tasks_of_a_job_are_told_together(tmp_path: Path) -> None:
     assert np.isclose(job.entitled.integral, 20.0)
 
 
+def test_a_decision_is_told_of_a_job_as_a_whole_and_once_and_a_worker_that_left_has_nothing(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run.sqlite")
+    recorder.add("jobs", name="a", position=0, state="done", submitted=0.0, started=0.0, ended=10.0, attempt=1)
+    for index, end in enumerate((10.0, 6.0)):
+        recorder.add("tasks", id=f"a/worker-{index}", job="a", attempt=1, started=0.0, ended=end)
+    for t, worker, cores, reason in (
+        (0.0, 0, 1.0, "first"),
+        (0.001, 1, 1.0, "first"),
+        (2.0, 0, 1.0, "first"),  # nothing new
+        (2.001, 1, 1.0, "first"),
+        (4.0, 0, 0.5, "1 before it"),
+        (4.001, 1, 0.5, "1 before it"),
+        (5.0, 0, 0.5, "2 before it"),
+        (6.01, 0, 1.0, "2 before it"),
+    ):
+        recorder.add("shares", t=t, task=f"a/worker-{worker}", entitled_cores=cores, reason=reason)
+    recorder.close()
+    [job] = read(tmp_path / "run.sqlite").jobs
+    assert [(each.before, each.cores, each.reason) for each in job.decisions] == [
+        (None, 2.0, "first"),
+        (2.0, 1.0, "1 before it"),
+        (1.0, 1.0, "2 before it"),
+    ]
+    assert [round(each.t) for each in job.decisions] == [0, 4, 5]
+    assert job.entitled.last == 1.0
+
+
 def test_a_run_that_ends_while_it_is_read_was_not_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder(tmp_path / "run.sqlite")
     recorder.add("meta", key="state", value="running")
