@@ -80,7 +80,8 @@ def compare(trace: Trace, count: int, policies: tuple[str, ...]) -> list[dict[st
         rows.append(row)
         print(
             f"{trace.name:12}{row['jobs']:>7,}{row['gpus']:>6}  {policy:10}{row['events']:>9,}"
-            f"{row['wall_seconds']:>7.1f}{row['cpu_seconds']:>7.1f}{row['microseconds_an_event']:>6.0f}{row['memory_bytes'] / 2**20:>7.0f}"
+            f"{row['wall_seconds']:>7.1f}{row['cpu_seconds']:>7.1f}{row['microseconds_an_event']:>6.0f}"
+            f"{row['memory_bytes'] / 2**20:>7.0f}"
             f"{row['mean'] / 3600:>8.1f}{row['p99'] / 3600:>8.1f}{row['makespan'] / 86400:>8.2f}{row['max_rho']:>8.1f}"
             f"{row['utilisation'] * 100:>6.0f}{row['restarts']:>8,}",
             flush=True,
@@ -142,13 +143,14 @@ def print_growth(rows: list[dict[str, Any]], policies: tuple[str, ...]) -> None:
         own = [row for row in rows if row["policy"] == policy]
         said = []
         for what, other in (("jobs", "gpus"), ("gpus", "jobs")):
-            usual = own[0][other] if own else None  # the first has the fewest jobs, on as many nodes as most have
-            alike = sorted((row for row in own if row[other] == usual), key=lambda row: row[what])
+            # The first has the fewest jobs, on as many nodes as most have.
+            alike = [row for row in own if row[other] == own[0][other]]
             if len(alike) > 1:
-                low, high = alike[0], alike[-1]
+                low, high = (end(alike, key=lambda row: row[what]) for end in (min, max))
                 power = math.log(high["cpu_seconds"] / low["cpu_seconds"]) / math.log(high[what] / low[what])
                 said.append(f"{what}^{power:.2f} from {low[what]:,} to {high[what]:,}")
-        print(f"{'':12}CPU time under {policy}: {'; '.join(said)}")
+        if said:
+            print(f"{'':12}CPU time under {policy}: {'; '.join(said)}")
 
 
 def together(paths: list[Path], place: Path) -> Trace:
