@@ -7,6 +7,7 @@ import time
 import pytest
 from tests.ray.hill import RAY, Hill, Somebody
 
+from headgate import lab
 from headgate.testing import wait
 
 pytestmark = pytest.mark.timeout(300)  # the first test waits for the cluster too
@@ -29,10 +30,10 @@ def test_a_node_may_be_cut_off_for_five_seconds_and_is_gone_when_it_stays_away(u
         user.sees_job("counts", lambda entry: (entry.get("step") or 0) > 2, runs[node], "takes steps")
 
     begun = time.monotonic()
-    user.types("lab", "set", "b", "nic=down")
+    lab.change("hill/b", {}, plugged=False)
     before = _steps(user, runs["c"])
     wait.until(lambda: time.monotonic() > begun + 5 and _steps(user, runs["c"]) > before, 60, "five seconds, and steps")
-    user.types("lab", "set", "b", "nic=up")
+    lab.change("hill/b", {}, plugged=True)
     before = _steps(user, runs["b"])
     wait.until(lambda: _steps(user, runs["b"]) > before + 5, 60, "steps of what was cut off")
     [row] = user.rows(runs["b"], "jobs")
@@ -40,13 +41,13 @@ def test_a_node_may_be_cut_off_for_five_seconds_and_is_gone_when_it_stays_away(u
     losses = [row["step"] for row in user.rows(runs["b"], "progress")]
     assert losses == sorted(losses)
 
-    user.types("lab", "set", "b", "nic=down")
+    lab.change("hill/b", {}, plugged=False)
     job = user.sees_state("counts", "failed", run=runs["b"])
     assert "node b is gone" in job["reason"]
     before = _steps(user, runs["c"])
     wait.until(lambda: _steps(user, runs["c"]) > before + 5, 60, "steps of the other node's job")
     wait.until(lambda: not _counting(hill, "b"), 60, "the end of what was cut off")
-    user.types("lab", "set", "b", "nic=up")
+    lab.change("hill/b", {}, plugged=True)
     hill.loses("b")
     hill.starts("b")
     user.types("stop", "--kill", "counts")
