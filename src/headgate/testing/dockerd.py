@@ -69,6 +69,15 @@ class Dockerd:
             self._process.wait(SECONDS)
             self._process = None
 
+    def kill(self) -> None:
+        """kill -9: its containers run on, until another one is started here and ends them."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(SECONDS)
+            self._process = None
+            # That of its containerd, which ends with it: the next one takes a number that was not waited for as alive.
+            (self._folder / "exec" / "containerd" / "containerd.pid").unlink(missing_ok=True)
+
 
 @contextmanager
 def own_dockerd() -> Iterator[Dockerd]:
