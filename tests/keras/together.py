@@ -9,11 +9,14 @@ import importlib
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import headgate.keras as hg
+
+sys.path.append(str(Path(__file__).parents[2]))
 
 SAMPLES, BATCH, EPOCHS = 64, 16, 3
 FEATURES = np.random.default_rng(0).normal(size=(SAMPLES, 6)).astype("float32")
@@ -52,7 +55,12 @@ def by_fit(path: str) -> None:
 
         data, how = (tf.data.Dataset.from_tensor_slices(data).batch(BATCH),), {}
     epochs = int(os.environ.get("EPOCHS", str(EPOCHS)))
-    history = model.fit(*data, epochs=epochs, verbose=0, callbacks=[hg.callback()], **how)
+    callbacks = [hg.callback()]
+    if os.environ.get("HEADGATE_TASK", "").endswith("worker-0") and os.environ.get("ORDER_AT"):
+        from tests.keras.fitting import AwaitOrder
+
+        callbacks.append(AwaitOrder(int(os.environ["ORDER_AT"])))
+    history = model.fit(*data, epochs=epochs, verbose=0, callbacks=callbacks, **how)
     write(path, history.history["loss"], model.get_weights())
 
 
