@@ -35,6 +35,9 @@ ADDRESS = "10.77.0.1:6379"
 RAY = ("--engine", "ray", "--address", ADDRESS)
 ENDLESS = ("--", "--epochs", "1000000")
 START_SECONDS = 120.0
+LEAVE_SECONDS = 120.0
+"""Ray ends the workers of a raylet, agents among them, 60 s after that has lost its head."""
+
 AGENT = "ray::HeadgateAgent"
 WARDEN = "headgate.engines.ray.warden"
 
@@ -147,7 +150,7 @@ class Hill:
     def finds_nothing_left(self) -> None:
         """Nothing is on the nodes nor, while there is a head, in Ray's accounts, at the latest after a while."""
         try:
-            wait.until(lambda: not self.left(), SECONDS, "nothing is left on the nodes")
+            wait.until(lambda: not self.left(), LEAVE_SECONDS, "nothing is left on the nodes")
         except TimeoutError as error:
             raise TimeoutError("\n".join([str(error), *self.left()])) from None
         if "a" in self._raylets:
@@ -198,7 +201,8 @@ class Somebody(User):
         super().__init__(folder, home or hill.home, speed)
         self._lab = hill.home
         self._hill = hill
-        self.variables |= hill.variables
+        # A hub outlives a head that is killed until Ray has cleared up after it.
+        self.variables |= {**hill.variables, "HEADGATE_IDLE_SECONDS": "300"}
 
     def command(self, *words: str) -> list[str]:
         typed = super().command(*words)
