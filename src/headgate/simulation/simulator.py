@@ -45,6 +45,7 @@ from headgate.simulation import lineup
 from headgate.simulation.engine import Engine, Work, drops_ahead, ends_at, halt, loss_at
 from headgate.simulation.modelled import Modelled
 from headgate.simulation.outcomes import Assumptions, JobOutcome, Outcome
+from headgate.simulation.speeds import worth
 from headgate.simulation.traces import Trace, TraceJob
 
 _NINE_OF_TEN = 1.645
@@ -236,8 +237,16 @@ class _Simulation:
         likely, spread = left * self._off.get(work.id, 1.0), exp(_NINE_OF_TEN * self._given.prediction_error)
         final = job.losses[-1][1] if job.losses else None
         drops = drops_ahead(job.losses, work.fraction(self._now), job.seconds * cores)
-        good = self._given.speeds.useful(job.model, job.cores)
+        good = self._useful(work)
         self._step(Fitted(work.id, likely, likely / spread, likely * spread, final, drops, good))
+
+    def _useful(self, work: Work) -> float | None:
+        """Cores that a job puts to good use; None: it is on GPUs."""
+        if work.job.gpus:
+            return None
+        if work.curve is not None:
+            return work.needs * worth(work.curve.at, work.most)
+        return self._given.speeds.useful(work.job.model, work.job.cores)
 
     # --- what the controller has done -------------------------------------------------------------------------------
 

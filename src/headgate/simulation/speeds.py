@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,10 +37,15 @@ class Speeds:
 
     def useful(self, model: str, most: float) -> float:
         """Cores of those that a job can use of which each adds half of what the first brings, or more."""
-        one, cores = self.relative(model, 1.0, most), 1.0
-        while cores < most and self.relative(model, cores + 1, most) - self.relative(model, cores, most) >= WORTH * one:
-            cores += 1.0
-        return cores
+        return worth(lambda cores: self.relative(model, cores, most), most)
+
+
+def worth(speed: Callable[[float], float], most: float) -> float:
+    """Cores, at most so many, of which each adds half of what the first brings, or more."""
+    one, cores = speed(1.0), 1.0
+    while cores < most and speed(cores + 1) - speed(cores) >= WORTH * one:
+        cores += 1.0
+    return cores
 
 
 def between(table: tuple[tuple[float, float], ...], x: float) -> float:
