@@ -12,7 +12,7 @@ from tests.policies.playing import Play, arrivals, loss, predicted, used
 
 from headgate import policies
 from headgate.errors import UsageError
-from headgate.policies import Arrived, Change, Left, Predicted, Reported
+from headgate.policies import Arrived, Change, Left, Predicted, Reported, Used
 from headgate.policies.present import Present
 from headgate.policies.weighing import SteadyOrder
 
@@ -136,6 +136,10 @@ def test_headgate_gives_no_job_more_cores_than_it_puts_to_good_use_while_others_
     assert play.over("b", "c") > 5
     play.at(1, predicted("a", 10, cores=2.0))
     assert play.over("a", "b") == pytest.approx((floor + 1.9 * 7 / 8) / (floor + 1.9 / 8 * 7 / 8), rel=0.06)
+    on_gpu = Play("headgate:rho=100")
+    on_gpu.at(0, *arrivals("a", "b"), *(Used(job, 0.5, 1e9, on_gpu=True) for job in "ab"))
+    on_gpu.at(1, predicted("a", 10, cores=None), predicted("b", 20, cores=None))
+    assert on_gpu.over("a", "b") == pytest.approx(AHEAD, rel=0.06)
     alone = Play("headgate")
     alone.at(0, *arrivals("a"))
     assert alone.parts() == {"a": 1.0}
@@ -181,6 +185,16 @@ def test_jobs_keep_their_places_until_one_is_clearly_before_another() -> None:
 
 
 # --- what they have in common
+
+
+def test_a_clock_that_jumps_by_an_hour_is_no_hour_of_work() -> None:
+    play = Play("las:first=60", cores=1.0)
+    play.at(0, *arrivals("a", "b"))
+    for now in range(1, 4):
+        play.at(now, used("a", 1.0))
+    play.at(3603, used("a", 1.0))
+    play.at(3614)
+    assert play.over("a", "b") > 5  # with 23 core-seconds, not 3,603, it is still in the first queue
 
 
 def test_places_far_behind_the_first_use_up_no_changes_that_the_first_place_needs() -> None:

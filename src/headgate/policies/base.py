@@ -45,13 +45,14 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What a job used, on the mean, since its last `Used`."""
+    """What a job used, on the mean, since its last `Used`; `on_gpu`: it computes on a GPU."""
 
     job: JobId
     cpu_cores: float
     memory_bytes: float
     disk_bytes_per_second: float = 0.0
     network_bytes_per_second: float = 0.0
+    on_gpu: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,7 +232,7 @@ class _PaperFlowCon(WeighingPolicy):
                 limits = limits.merged(Share(memory_bytes=UNLIMITED))
         if disk is not None:
             if watched.placed["disk"] == "completing":
-                rate = max(watched.parts["disk"], self._floor / len(self._watched)) * disk
+                rate = max(watched.parts["disk"], self.floor / len(self._watched)) * disk
                 limits = limits.merged(Share(disk_bytes_per_second=rate))
             elif watched.limits.disk_bytes_per_second is not None:
                 limits = limits.merged(Share(disk_bytes_per_second=UNLIMITED))

@@ -57,7 +57,7 @@ class HeadgatePolicy(WeighingPolicy):
             ends = now + job.remaining() / min(equal, job.most_cores(cores))
             if ends > latest and not job.diverging:
                 pressed.add(job.id)
-        parts = first_come(cores - equal * len(pressed), order, self._floor, well=True)
+        parts = first_come(cores - equal * len(pressed), order, self.floor, well=True)
         for id in pressed:
             parts[id] += equal
         return {job.id: (parts[job.id], self._why(job, rank, job.id in pressed)) for rank, job in enumerate(order)}

@@ -36,7 +36,7 @@ class LasPolicy(WeighingPolicy):
     def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
         queues = {job.id: sum(job.attained / job.priority >= end for end in self._ends) for job in jobs}
         order = sorted(jobs, key=lambda job: (queues[job.id], job.number))
-        parts = first_come(cores, order, self._floor)
+        parts = first_come(cores, order, self.floor)
         return {
             job.id: (parts[job.id], f"queue {queues[job.id] + 1}, {job.attained:.3g} core-seconds had") for job in order
         }

@@ -23,11 +23,8 @@ def create(text: str, built_in: Mapping[str, type[Policy]]) -> Policy:
         found = registry.load("headgate.policies").found
         factory = found.get(name)
     if callable(factory):
-        options = _options(name, factory, given)
-        made = factory(**options)
+        made = factory(**_options(name, factory, given))
         if isinstance(made, Policy):
-            if made.floor > 0.0:
-                made.floor = float(options.get("floor", made.floor))
             made.name = text  # another option is another policy
             return made
     known = ", ".join(sorted([*built_in, *found]))

@@ -19,6 +19,8 @@ STARTUP_WORK = 4.0
 """Core-seconds until the first prediction of a job, where none has come yet: what it takes to import a framework."""
 _STALL_REPORTS = 6.0
 _STALL_SECONDS = 30.0
+_JUMP = 20.0
+"""Times the last gap between two readings of what a job uses, more than which no gap counts for: the clock jumped."""
 _FOLLOWING = 0.2
 """How far what is usual moves towards what is new."""
 
@@ -57,6 +59,7 @@ class Present:
     tells_after: float = STARTUP_WORK
     foretold: bool = False
     _used_at: float = 0.0
+    _used_every: float = 0.0
     _reported_at: float | None = None
     _gap: float | None = None  # usual, between two reports: seconds
     _effort: float = 0.0  # and core-seconds
@@ -110,7 +113,10 @@ class Present:
         return f"{left:.3g} core-seconds left ({low:.3g} to {high:.3g})"
 
     def good_cores(self, cores: float) -> float:
-        """That it puts to good use of the cores there are, while others want them; one where that is not known."""
+        """That it puts to good use of the cores there are, while others want them; one where that is not known. Whoever
+        computes on a GPU puts all of its time to good use, which goes by the same weights."""
+        if self.used is not None and self.used.on_gpu:
+            return self.most_cores(cores)
         told = self.prediction[0].cores if self.prediction is not None else None
         return min(self.most_cores(cores), told if told is not None else 1.0)
 
@@ -120,7 +126,9 @@ class Present:
 
     def use(self, now: float, change: Used) -> None:
         """Take in what it used since the last time."""
-        self.attained += change.cpu_cores * (now - self._used_at)
+        gap = now - self._used_at
+        gap = self._used_every = min(gap, _JUMP * self._used_every) if self._used_every else gap
+        self.attained += change.cpu_cores * gap
         self.used, self._used_at = change, now
 
     def report(self, now: float, change: Reported) -> bool:

@@ -29,7 +29,7 @@ class SrptPolicy(WeighingPolicy):
 
     def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
         order = self._order.sort(jobs, {job.id: (False, job.patience() / job.priority) for job in jobs})
-        parts = first_come(cores, order, self._floor)
+        parts = first_come(cores, order, self.floor)
         return {
             job.id: (parts[job.id], f"{_place(rank)}: {job.remaining_in_words()}") for rank, job in enumerate(order)
         }

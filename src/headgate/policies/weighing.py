@@ -46,7 +46,7 @@ class WeighingPolicy(Policy):
         check(self.name, "itval", itval, itval > 0, "a positive number of seconds")
         check(self.name, "floor", floor, 0 < floor <= 1, "above 0, at most 1: a part of an equal share")
         self.itval = itval
-        self._floor = floor
+        self.floor = floor
         self._period = itval
         self._grants = Grants(floor)
         self._jobs: dict[JobId, Present] = {}
