@@ -3,7 +3,7 @@ that does not end when it is asked to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from tests.dockerd import own_dockerd
@@ -81,9 +81,12 @@ def goes_on(user: User, run: str, why: str) -> None:
         assert any(why in row["text"] for row in reader.rows("events", "kind = 'waiting'"))
 
 
-def test_a_job_whose_daemon_is_killed_goes_on_from_its_checkpoint_with_the_next(user: User, dockerd: Dockerd) -> None:
+@pytest.mark.parametrize("end", [Dockerd.stop, pytest.param(Dockerd.kill, marks=pytest.mark.long)])
+def test_a_job_whose_daemon_ends_goes_on_from_its_checkpoint_with_the_next(
+    user: User, dockerd: Dockerd, end: Callable[[Dockerd], None]
+) -> None:
     run = saves(user, dockerd.url)
-    dockerd.kill()
+    end(dockerd)
     dockerd.start()
     goes_on(user, run, "lost: the Docker daemon at")
     wait.until(lambda: Daemon(dockerd.url).find(TASK) == [], SECONDS, "nothing of it is left")

@@ -267,7 +267,7 @@ class ContainerBox(Box):
         except GoneError:
             self._end = Exit(code=None, signal=signal.SIGKILL, reason=REMOVED)
         except NoAnswerError:
-            self._end = Exit(code=None, reason=lost)
+            self._end = Exit(code=None, signal=signal.SIGKILL, reason=lost)  # it goes with its daemon
         except IsolationError as error:
             self._end = Exit(code=None, reason=f"how it ended is not known: {error}")
         else:

@@ -78,6 +78,15 @@ class Daemon:
                 "name another with DOCKER_HOST"
             )
 
+    def check(self) -> None:
+        """Ask whether it answers.
+
+        Raises:
+            NoAnswerError: It does not.
+        """
+        with self._asking("answer"):
+            self._api.ping()
+
     def create(self, config: Config, name: str) -> str:
         """Make a container that does not run yet; its id.
 
