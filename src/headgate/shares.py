@@ -53,6 +53,8 @@ class Share:
 
     def merged(self, change: Share) -> Share:
         """This share after `change`: fields that `change` leaves as None are kept."""
+        if change is NOTHING:
+            return self
         given = {name: value for name in FIELDS if (value := getattr(change, name)) is not None}
         return replace(self, **given) if given else self
 

@@ -236,5 +236,7 @@ def _undecided(job: JobRecord) -> str:
 
 def _different(now: Share, wanted: Share) -> Share:
     """The fields of `wanted` that say something else than `now`."""
+    if wanted is now:
+        return NOTHING
     values = {name: value for name in FIELDS if (value := getattr(wanted, name)) != getattr(now, name)}
     return Share(**values) if values else NOTHING
