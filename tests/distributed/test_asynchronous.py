@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.distributed.training import Training, uneven
 
 
+@pytest.mark.long
 def test_each_sample_is_trained_on_once_whoever_is_killed(training: Training) -> None:
     training.user.variables["HEADGATE_SNAPSHOT_SECONDS"] = "1"
     plan = ("--strategy", "ps", "--async", "--workers", "2", "--servers", "1")

@@ -35,7 +35,7 @@ def test_two_jobs_on_one_gpu_alternate_by_their_priorities_and_one_alone_has_all
     user.write("a.py", STEPS)
     user.write("b.py", STEPS)
     user.write("jobs.yaml", "jobs: [{script: a.py, priority: 3}, {script: b.py}]")
-    user.detaches("jobs.yaml")
+    user.detaches("jobs.yaml", "--policy", "equal")
 
     def steps(job: str) -> int:
         return int((user.stands(job) or {}).get("step") or 0)

@@ -85,6 +85,7 @@ def test_all_stop_at_the_same_step_and_go_on_as_another_number_of_workers(alone:
     assert far(tmp_path / "second" / "result.npz", alone, saved["step"]) == {}
 
 
+@pytest.mark.long
 def test_what_each_worker_draws_at_random_is_drawn_as_worker_0_does(tmp_path: Path) -> None:
     with gang(tmp_path, 2, UNLIKE="1") as running:
         running.start()
@@ -118,6 +119,7 @@ def test_a_script_that_fails_in_one_worker_ends_there_at_once(tmp_path: Path) ->
         assert "ValueError: the script is at fault" in running.output("worker-1")
 
 
+@pytest.mark.long
 def test_variables_that_join_processes_by_themselves_are_refused(tmp_path: Path) -> None:
     with gang(tmp_path, 2, WORLD_SIZE="4", JAX_NUM_PROCESSES="8") as running:
         running.start("worker-0")

@@ -18,7 +18,10 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "keras_digits.py"
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("backend", "plan"),
-    [("tensorflow", {}), pytest.param("jax", {"strategy": "allreduce", "workers": 2}, marks=pytest.mark.long)],
+    [
+        pytest.param("tensorflow", {}, marks=pytest.mark.long),
+        pytest.param("jax", {"strategy": "allreduce", "workers": 2}, marks=pytest.mark.long),
+    ],
     ids=["alone", "together"],
 )
 def test_the_example_learns_and_tells_how_it_goes(backend: str, plan: dict[str, object], tmp_path: Path) -> None:

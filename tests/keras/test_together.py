@@ -44,8 +44,10 @@ def distance(found: list[list[float]], expected: list[list[float]]) -> float:
     ("backend", "workers"),
     [
         ("tensorflow", 2),
-        ("jax", 2),
-        *(pytest.param(*case, marks=pytest.mark.long) for case in [("jax", 4), ("tf_keras", 2), ("tensorflow", 4)]),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in [("jax", 2), ("jax", 4), ("tf_keras", 2), ("tensorflow", 4)]
+        ),
     ],
 )
 def test_workers_come_to_what_one_process_comes_to(backend: str, workers: int, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ def limited(hill: Hill) -> Iterator[None]:
             yield
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("limited")
 def test_the_rates_of_nics_are_those_of_their_limits_and_are_kept(user: Somebody) -> None:
     told = user.json("calibrate", *RAY)

@@ -79,15 +79,10 @@ TRAININGS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("framework", "workers"),
-    [
-        ("jax", 2),
-        *(
-            pytest.param(*case, marks=pytest.mark.long)
-            for case in [("torch", 2), ("keras", 2), ("torch", 4), ("jax", 4), ("keras", 4)]
-        ),
-    ],
+    [(framework, workers) for framework in ("torch", "jax", "keras") for workers in (2, 4)],
 )
 def test_workers_on_two_nodes_come_to_what_one_process_comes_to(
     framework: str, workers: int, user: Somebody, hill: Hill

@@ -98,7 +98,7 @@ model.fit(np.zeros((140, 4)), np.zeros((140, 2)), batch_size=1, verbose=0, callb
 @pytest.mark.parametrize(
     ("modules", "script"),
     [
-        pytest.param(TORCH, TORCH_SCRIPT, id="torch"),
+        pytest.param(TORCH, TORCH_SCRIPT, id="torch", marks=pytest.mark.long),
         pytest.param(("jax",), JAX_SCRIPT, id="jax", marks=pytest.mark.long),
         pytest.param(("keras",), KERAS_SCRIPT, id="keras", marks=pytest.mark.long),
     ],

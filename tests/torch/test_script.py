@@ -127,6 +127,7 @@ print("frames", torch._dynamo.utils.counters["stats"]["unique_graphs"])
 """
 
 
+@pytest.mark.long
 def test_a_compiled_model_is_measured_without_recompiling_and_resumes_uncompiled(start: Start) -> None:
     script = start(COMPILED, "compiled")
     script.listener.wait_for("waiting", seconds=100)

@@ -145,7 +145,9 @@ class WeighingPolicy(Policy):
                     self._stall_at = stalls_at
                 return acts
             case Used():
+                moved = job.used is not None and job.used.on_gpu != change.on_gpu
                 job.use(now, change)
+                return moved
             case Predicted():
                 before, believed = job.prediction, job.remaining()
                 if not job.foretold and job.attained > 0.0:

@@ -185,7 +185,10 @@ def test_a_container_that_somebody_else_removes_is_told(
     assert task.box.apply(Share(cpu_weight=50)) == ()
 
 
-def test_a_task_is_lost_with_the_daemon_and_its_container_goes_once_that_is_back(run: Run, tmp_path: Path) -> None:
+def test_a_task_is_lost_with_the_daemon_and_its_container_goes_once_that_is_back(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headgate.isolation.container.isolation.RESTART_SECONDS", 1.0)
     with own_dockerd() as dockerd:
         isolation = ContainerIsolation(GROUP, daemon=dockerd.url)
         sleeps = launch("echo ready; exec sleep 1000", tmp_path)

@@ -14,7 +14,7 @@ from headgate.plans import Plan
     ("workers", "servers", "batches", "apart", "encrypt"),
     [
         pytest.param(1, 1, None, False, False, marks=pytest.mark.long),
-        (2, 2, (9, 3), True, True),
+        pytest.param(2, 2, (9, 3), True, True, marks=pytest.mark.long),
         pytest.param(4, 1, None, False, False, marks=pytest.mark.long),
     ],
     ids=["one beside its server", "two unlike ones with two servers", "four beside their server"],

@@ -211,6 +211,7 @@ def test_workers_that_step_together_come_to_what_one_process_comes_to(
     assert {where: by for case in cases for where, by in compare(tmp_path, case).items()} == {}
 
 
+@pytest.mark.long
 def test_a_worker_that_waits_for_nobody_comes_to_it_too(tmp_path: Path) -> None:
     alone(tmp_path, "adam-bag")
     plan = Plan(strategy="ps", workers=1, servers=2, batch_per_worker=None, synchronous=False)
@@ -228,6 +229,7 @@ STAGES = [
 """Each goes on from the checkpoint of the one before."""
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_checkpoint_of_any_strategy_is_resumed_under_any_other(tmp_path: Path) -> None:
     case, epochs = "adam-bag", {"EPOCHS": "12"}
