@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -17,6 +18,11 @@ from typing import Any
 from headgate.errors import HeadgateError, UsageError
 
 REQUEST_SECONDS = 30.0
+AGENT_SECONDS = 60.0
+"""A head that has just been started, or is busy, has nobody to give a job to yet: it is asked again for so long,"""
+RETRY_SECONDS = 1.0
+"""each time after this."""
+_NO_AGENT = "No available agent"
 ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 _LOG_LINES = 3
 
@@ -46,7 +52,15 @@ class JobsApi:
             HeadgateError: Nobody answers there, or it is refused.
         """
         job = {"entrypoint": entrypoint, "submission_id": id, "runtime_env": {"env_vars": dict(env)}}
-        self._ask("POST", "", job)
+        deadline = time.monotonic() + AGENT_SECONDS
+        while True:
+            try:
+                self._ask("POST", "", job)
+                return
+            except HeadgateError as error:
+                if _NO_AGENT not in str(error) or time.monotonic() >= deadline:
+                    raise
+            time.sleep(RETRY_SECONDS)
 
     def ended(self, id: str) -> str | None:
         """How a job ended, in words; None: it has not."""
