@@ -35,8 +35,15 @@ def head(cores: int = 2, dashboard: int | None = None) -> Iterator[str]:
             *("start", "--head", "--block", "--node-ip-address", "127.0.0.1", "--port", address.split(":")[1]),
             *("--num-cpus", str(cores), "--num-gpus", "2", "--temp-dir", folder, "--include-dashboard", *shown),
             *("--disable-usage-stats", "--object-store-memory", "80000000", "--resources", '{"near": 1, "fast": 4}'),
+            # Beside another head here, one at the port that Ray has for it would take no jobs.
+            *("--dashboard-agent-listen-port", str(free_port())),
         ],
-        env={**os.environ, "RAY_worker_niceness": "0", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        env={
+            **os.environ,
+            "RAY_worker_niceness": "0",
+            "RAY_AUTH_MODE": "disabled",  # else it wants a token if somebody has started a Ray of his own here
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
