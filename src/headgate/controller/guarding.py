@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from headgate.events import JobId
 from headgate.policies.base import Arrived, Change, Left, Policy
+from headgate.policies.granting import KEPT, Changes
 from headgate.shares import FIELDS, NOTHING, Share
 
-_MINUTE = 60.0
-_KEPT = 1
-"""Of a minute's changes, kept for lifting a job to its floor."""
 _ABOVE = 4.0
 """A job is lifted to so many times its floor, so that it need not be lifted again soon."""
 _SLIGHTLY = 1e-9
@@ -27,16 +24,12 @@ Granted = dict[JobId, tuple[Share, str]]
 
 @dataclass(slots=True)
 class _Held:
-    """What a job was granted and when, and what the policy wants it to have but could not be granted yet."""
+    """What a job was granted, and what the policy wants it to have but could not be granted yet."""
 
-    changed: deque[float]
+    changes: Changes
     granted: Share = NOTHING
     wanted: Share = NOTHING
     why: str = ""
-
-    def free_at(self, most: float) -> float:
-        """From when on a change would be at most the `most`-th of a minute."""
-        return self.changed[-int(most)] + _MINUTE if len(self.changed) >= most else 0.0
 
 
 class Guard:
@@ -90,15 +83,15 @@ class Guard:
                 del granted[id]
             else:
                 held.granted = after
-                held.changed.append(now)
-        times = [*stuck, *(self._present[id].free_at(self._usual) for id in self._waiting)]
+                held.changes.note(now)
+        times = [*stuck, *(self._present[id].changes.free_at(self._usual) for id in self._waiting)]
         self.free_at = min((time for time in times if time > now), default=None)
         return granted, dropped
 
     @property
     def _usual(self) -> float:
         """Changes of a job in a minute, but for the one that is kept."""
-        return max(self._most - _KEPT, 1.0)
+        return max(self._most - KEPT, 1.0)
 
     def _note(self, changes: Iterable[Change]) -> bool:
         """Note who is there; whether anybody came or went."""
@@ -110,7 +103,7 @@ class Guard:
                 self._waiting.pop(change.job, None)
                 self._warned.discard(change.job)
             if isinstance(change, Arrived):
-                self._present[change.job] = _Held(deque(maxlen=int(self._most) if self._most < math.inf else 0))
+                self._present[change.job] = _Held(Changes(self._most))
         return moved
 
     def _take(self, shares: Mapping[JobId, object]) -> list[str]:
@@ -139,7 +132,7 @@ class Guard:
         if held.granted.merged(held.wanted) == held.granted:
             held.wanted = NOTHING
             self._waiting.pop(id, None)
-        elif held.free_at(self._usual) <= now:
+        elif held.changes.free_at(self._usual) <= now:
             granted[id] = held.wanted, held.why
             held.wanted = NOTHING
             self._waiting.pop(id, None)
@@ -163,13 +156,13 @@ class Guard:
         """Lift those whose weight would be below their floor; when those may be that cannot be changed again yet."""
         weights = self._weights(granted)
         low = self._low(weights, sum(weights.values()))
-        stuck = [id for id in low if id not in granted and self._present[id].free_at(self._most) > now]
+        stuck = [id for id in low if id not in granted and self._present[id].changes.free_at(self._most) > now]
         if stuck:
             self._put_off(granted)
             weights = self._weights(granted)
             low = [id for id in self._low(weights, sum(weights.values())) if id not in stuck]
         if not low:
-            return [self._present[id].free_at(self._most) for id in stuck]
+            return [self._present[id].changes.free_at(self._most) for id in stuck]
         part = min(_ABOVE * self._floor, 1.0) / len(weights)
         lifted: dict[JobId, None] = {}
         while low:
@@ -180,7 +173,7 @@ class Guard:
             low = [
                 id
                 for id, weight in others.items()
-                if weight < least and (id in granted or self._present[id].free_at(self._most) <= now)
+                if weight < least and (id in granted or self._present[id].changes.free_at(self._most) <= now)
             ]
         most = round(min(max(part * total, 1.0), _MOST_WEIGHT), 3)
         for id in lifted:
@@ -189,7 +182,7 @@ class Guard:
             if (wanted := self._present[id].wanted.cpu_weight) is not None and wanted >= least:
                 weight, why = min(wanted, most), self._present[id].why  # the policy lifts it itself
             granted[id] = share.merged(Share(cpu_weight=weight)), why
-        return [self._present[id].free_at(self._most) for id in stuck]
+        return [self._present[id].changes.free_at(self._most) for id in stuck]
 
     def _put_off(self, granted: Granted) -> None:
         """Leave weights that would rise as they are, and those of newcomers at the mean of the others at most: so the
@@ -217,7 +210,7 @@ class Guard:
             share, why = granted.get(id, (NOTHING, "lifted to its floor"))
             cap = share.cpu_cap_cores if share.cpu_cap_cores is not None else held.granted.cpu_cap_cores
             is_low = isinstance(cap, int | float) and cap < least
-            if is_low and (id in granted or held.free_at(self._most) <= now):
+            if is_low and (id in granted or held.changes.free_at(self._most) <= now):
                 lifted = Share(cpu_cap_cores=min(_ABOVE * self._floor, 1.0) * equal)
                 granted[id] = share.merged(lifted), why
 

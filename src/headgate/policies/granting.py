@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
 from collections.abc import Mapping
@@ -15,8 +16,7 @@ FLOOR = 0.05
 MOST_CHANGES = 6
 """Of a job's share in a minute."""
 
-_MINUTE = 60.0
-_KEPT = 1
+KEPT = 1
 """Of a minute's changes, kept for lifting a job to its floor,"""
 _KEPT_FOR_LARGE = 2
 """and so many more for changes by at least this part of all weights: who changes places far behind the first has little
@@ -26,23 +26,40 @@ _SLIGHT = 0.05
 """A weight that would change by no more than this part stays,"""
 _TINY = 0.02
 """and so does one that would change by no more than this part of all weights: a job has few changes, none to waste."""
+_MINUTE = 60.0
 _LEAST, _MOST = 1.0, 10_000.0
 _FIGURES = re.compile(r"(?<=.)\b\d[\d.e+-]*")
 
 
+class Changes:
+    """When a job's share was changed of late.
+
+    Args:
+        most: Of them in a minute; infinity: any number.
+    """
+
+    __slots__ = ("_at",)
+
+    def __init__(self, most: float = MOST_CHANGES) -> None:
+        self._at: deque[float] = deque(maxlen=int(most) if most < math.inf else 0)
+
+    def note(self, now: float) -> None:
+        """It changes (s)."""
+        self._at.append(now)
+
+    def free_at(self, most: float) -> float:
+        """From when on a change would be at most the `most`-th of a minute (s)."""
+        return self._at[-int(most)] + _MINUTE if len(self._at) >= most else 0.0
+
+
 @dataclass(slots=True)
 class _Held:
-    """A job's weight, and when it was changed last; None until it is granted one. `why` is the reason that was told
-    last, at `told`."""
+    """A job's weight; None until it is granted one. `why` is the reason that was told last, at `told`."""
 
     weight: float | None = None
     why: str = ""
     told: float = 0.0
-    changed: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_CHANGES))
-
-    def free_at(self, most: int) -> float:
-        """From when on a change would be at most the `most`-th of a minute."""
-        return self.changed[-most] + _MINUTE if len(self.changed) >= most else 0.0
+    changes: Changes = field(default_factory=Changes)
 
 
 class Grants:
@@ -68,9 +85,9 @@ class Grants:
 
     def change(self, now: float, job: JobId) -> bool:
         """Whether something else of a job's share may change now, and count it where it may."""
-        free = self._held[job].free_at(MOST_CHANGES - _KEPT) <= now
+        free = self._held[job].changes.free_at(MOST_CHANGES - KEPT) <= now
         if free:
-            self._held[job].changed.append(now)
+            self._held[job].changes.note(now)
         return free
 
     def settle(
@@ -97,7 +114,7 @@ class Grants:
                 changes[job] = target
             elif abs(target - held.weight) > max(_SLIGHT * held.weight, _TINY * scale):
                 large = abs(target - held.weight) >= _LARGE * scale
-                free = held.free_at(MOST_CHANGES - _KEPT - (0 if large else _KEPT_FOR_LARGE))
+                free = held.changes.free_at(MOST_CHANGES - KEPT - (0 if large else _KEPT_FOR_LARGE))
                 if free <= now:
                     changes[job] = target
                 else:
@@ -105,7 +122,7 @@ class Grants:
         lifted = self._lift(now, changes)
         for job, weight in changes.items():
             self._held[job].weight = weight
-            self._held[job].changed.append(now)
+            self._held[job].changes.note(now)
         reasons = {job: "lifted to its floor" if job in lifted else wanted[job][1] for job in changes}
         for job, reason in reasons.items():
             self._held[job].why, self._held[job].told = reason, now
@@ -154,7 +171,7 @@ class Grants:
         for _ in weights:
             total = sum(weights.values())
             low = [job for job, weight in weights.items() if weight < least * total * (1.0 - 1e-9)]
-            low = [job for job in low if job in changes or self._held[job].free_at(MOST_CHANGES) <= now]
+            low = [job for job in low if job in changes or self._held[job].changes.free_at(MOST_CHANGES) <= now]
             low = [job for job in low if job not in lifted]
             if not low:
                 break
