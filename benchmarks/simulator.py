@@ -11,8 +11,11 @@ Reads `traces/elasticflow-traces.tar.gz` of FOLDER (default: HEADGATE_DATA, or .
 
 A job that is stopped for another loses 30 s. Nothing else is on the GPUs, so that policies that move shares of cores
 come to `fifo`. Every simulation has a process of its own, whose CPU time and largest memory are given. Below each trace
-stands whether the mean completion time is least under srpt, then las, then fifo, as is published; below `growth`, by
-which power of the jobs, and of the nodes, CPU time grows. What is going on is said on the error output.
+stands whether the mean completion time is least under srpt, then las, then fifo, as is published, and how much
+GPU-seconds of jobs vary: where that is little (below 1), no order that knows nothing of what is left can be before that
+of arrival (Righter, Shanthikumar, Yamazaki 1990, for one server and service times new better than used in expectation).
+Below `growth` stands by which power of the jobs, and of the nodes, CPU time grows. What is going on is said on the
+error output.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import argparse
 import math
 import os
 import resource
+import statistics
 import sys
 import tarfile
 import tempfile
@@ -89,7 +93,10 @@ def compare(trace: Trace, count: int, policies: tuple[str, ...]) -> list[dict[st
     means = {row["policy"]: row["mean"] for row in rows}
     if {"srpt", "las", "fifo"} <= means.keys():
         holds = means["srpt"] <= means["las"] <= means["fifo"]
-        print(f"{'':12}srpt <= las <= fifo on the mean: {'holds' if holds else 'DOES NOT HOLD'}\n")
+        work = [job.seconds * max(job.gpus, 1) for job in trace.jobs]
+        varies = statistics.pvariance(work) / statistics.mean(work) ** 2
+        print(f"{'':12}srpt <= las <= fifo on the mean: {'holds' if holds else 'DOES NOT HOLD'}", end="")
+        print(f"; squared coefficient of variation of GPU-seconds: {varies:.2f}\n")
     return rows
 
 
