@@ -29,8 +29,9 @@ class Raylets:
     def __init__(self, host: str, variables: dict[str, str] | None = None) -> None:
         self.address = f"{host}:{free_port()}"
         self._folder = Path(tempfile.mkdtemp(prefix="hg-ray-", dir="/tmp"))  # sockets' paths must be short
-        # Ray's workers are nicer than others unless they are told not to be.
-        self._variables = _frame.environment(RAY_worker_niceness="0", **(variables or {}))
+        # Ray's workers are nicer than others unless they are told not to be, and it wants a token of whoever comes if
+        # its user has one, which drivers by hand do not show.
+        self._variables = _frame.environment(RAY_worker_niceness="0", RAY_AUTH_MODE="disabled", **(variables or {}))
         self._started: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, cores: int, *, host: str = "", within: Sequence[str] = ()) -> None:

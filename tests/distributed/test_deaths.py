@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
 from tests.distributed.training import Training, groups
 
 
+@pytest.mark.long
 def test_of_hub_and_guard_leaves_nothing_but_the_lab(training: Training) -> None:
     user = training.user
     before = groups()

@@ -54,6 +54,7 @@ def test_each_runs_under_plain_python_and_its_seed_repeats_it(name: str, monkeyp
     assert first == second
 
 
+@pytest.mark.long
 def test_side_by_side_each_learns(tmp_path: Path) -> None:
     jobs = [
         {"name": name, "script": str(EXAMPLES / f"{name}.py"), "args": args, "python": sys.executable}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
 from tests.hub.user import User
 
 from headgate.telemetry.store import RunReader
@@ -44,6 +45,7 @@ def test_who_is_predicted_to_have_less_left_goes_first(user: User) -> None:
         user.sees_state(job, "killed", run=run)
 
 
+@pytest.mark.long
 def test_a_job_is_expected_to_take_what_it_took_before_and_one_of_other_arguments_what_those_of_its_script_did(
     user: User,
 ) -> None:

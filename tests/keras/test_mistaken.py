@@ -41,11 +41,8 @@ KERAS = """
 """
 
 
-@pytest.mark.parametrize(
-    "synchronous",
-    [True, pytest.param(False, marks=pytest.mark.long)],
-    ids=["synchronous", "asynchronous"],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("synchronous", [True, False], ids=["synchronous", "asynchronous"])
 def test_workers_of_torch_do_not_wait_for_servers_of_tensorflow(synchronous: bool, user: User) -> None:
     reason = why_it_failed(user, TORCH, synchronous)
     assert "its job's servers were started as those of headgate.keras" in reason

@@ -119,7 +119,7 @@ def test_a_job_of_tensorflow_s_parameter_servers_learns_and_its_servers_end(tmp_
     ("backend", "plan", "loop", "more", "reason"),
     [
         ("tensorflow", allreduce(2), "fit", {}, "fit of Keras 3 fails over several workers of TensorFlow"),
-        ("torch", allreduce(2), "fit", {}, "Keras over torch trains in one task"),
+        pytest.param("torch", allreduce(2), "fit", {}, "Keras over torch trains in one task", marks=pytest.mark.long),
         (
             "tensorflow",
             allreduce(2),

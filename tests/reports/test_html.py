@@ -28,6 +28,7 @@ def insert(path: Path, table: str, rows: Sequence[tuple[object, ...]]) -> None:
     db.close()
 
 
+@pytest.mark.long
 def test_a_day_of_ten_tasks_stays_under_five_megabytes(tmp_path: Path) -> None:
     path, seconds = tmp_path / "run.sqlite", 24 * 3600
     recorder = Recorder(path)

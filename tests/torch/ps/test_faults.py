@@ -8,9 +8,12 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 WORKERS = ("worker-0", "worker-1", "worker-2")
 
 
+@pytest.mark.long
 def test_a_worker_and_a_server_may_be_killed_and_a_worker_join(adding: Callable[..., Any]) -> None:
     run = adding(3, 2, encrypt=True)
     run.reach(10, *WORKERS)

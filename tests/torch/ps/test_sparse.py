@@ -200,11 +200,17 @@ def compare(folder: Path, case: str) -> dict[str, float]:
     return far(read[0], read[1], 1e-10 if "double" in case else 1e-5, case)
 
 
-@pytest.mark.parametrize(("workers", "servers"), [(2, 2), pytest.param(3, 1, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("workers", "servers", "cases"),
+    [
+        (2, 2, SAME[1:3]),
+        pytest.param(2, 2, [*SAME, *SCALED], marks=pytest.mark.long),
+        pytest.param(3, 1, [*SAME[:2], *SUMMED, *SCALED], marks=pytest.mark.long),
+    ],
+)
 def test_workers_that_step_together_come_to_what_one_process_comes_to(
-    workers: int, servers: int, tmp_path: Path
+    workers: int, servers: int, cases: list[str], tmp_path: Path
 ) -> None:
-    cases = [*SAME, *SCALED] if workers == 2 else [*SAME[:2], *SUMMED, *SCALED]
     alone(tmp_path, *cases)
     unlike = (9, 3) if workers == 2 else None
     together(tmp_path, Plan(strategy="ps", workers=workers, servers=servers, batch_per_worker=unlike), *cases)
