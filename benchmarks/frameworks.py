@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(CASES), help=f"some of {', '.join(CASES)} (default: all)")
     parser.add_argument("--steps", type=int, default=22, help="the first two do not count (default: 22)")
     given = parser.parse_args()
-    packages = ("jax", "tensorflow", "keras", "torch", "pyzmq")
+    packages = ("jax", "tensorflow-cpu", "keras", "torch", "pyzmq")
     _frame.heading(given.repetitions, *packages)
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     with tempfile.TemporaryDirectory() as place:
