@@ -198,6 +198,14 @@ def test_a_worker_of_tensorflow_s_servers_comes_back_and_serves_at_once() -> Non
     assert marks(exits(team, "server-0", WELL)) == [("done", "finished")]
 
 
+@pytest.mark.parametrize("exit", [WELL, KILLED])
+def test_in_whatever_order_tasks_of_tensorflow_end_after_who_coordinates_none_is_missed(exit: Exit) -> None:
+    team = Team(ps(workers=2), framework="keras")
+    assert exits(team, "worker-0", WELL) == []
+    assert not [a for a in exits(team, "server-0", exit) if isinstance(a, Fault) and a.restarts]
+    assert marks(exits(team, "worker-1", exit)) == [("done", "finished")]
+
+
 @pytest.mark.parametrize("name", ["worker-0", "server-0"])
 def test_without_who_coordinates_or_a_server_a_job_of_tensorflow_goes_back_to_its_checkpoint(name: str) -> None:
     team = Team(ps(workers=2), framework="keras")

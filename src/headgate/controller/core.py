@@ -203,7 +203,7 @@ class Controller:
             return self._fail(job, task, exit)
         what = faults.happened(task, exit, nodes)
         if not faults.costs_others(job, task):
-            return faults.worker(job, task, what, nodes, turn)
+            return faults.alone(job, task, what, nodes, turn)
         job.faults += 1
         node = instead(job, task.node, nodes)
         if job.faults > faults.MOST_BETWEEN_CHECKPOINTS or node is None:

@@ -47,9 +47,9 @@ def is_fault(job: JobRecord, task: TaskRecord, exit: Exit, nodes: Mapping[str, N
 
 def is_last(job: JobRecord, task: TaskRecord, exit: Exit) -> bool:
     """Whether the training is over with the end of a task, or was before."""
-    if not task.is_worker or task.leaving or not exit.ok:
+    if task.leaving or not exit.ok:
         return False
-    return job.finished or task.index == 0 or not is_coordinated(job)
+    return job.finished or (task.is_worker and (task.index == 0 or not is_coordinated(job)))
 
 
 def is_coordinated(job: JobRecord) -> bool:
@@ -70,10 +70,10 @@ def happened(task: TaskRecord, exit: Exit, nodes: Mapping[str, Node]) -> str:
 
 def costs_others(job: JobRecord, task: TaskRecord) -> bool:
     """Whether the loss of a task costs the job more than that task."""
+    if job.finished and (task.is_worker or is_coordinated(job)):
+        return False
     if not task.is_worker:
         return True
-    if job.finished:
-        return False
     if is_coordinated(job):
         return task.index == 0
     return job.planned().strategy == "allreduce" or (not task.joins and not job.at_work())
@@ -84,8 +84,8 @@ def is_replaced(job: JobRecord, task: TaskRecord) -> bool:
     return not task.is_worker and not is_coordinated(job)
 
 
-def worker(job: JobRecord, task: TaskRecord, what: str, nodes: Mapping[str, Node], turn: Turn) -> list[Action]:
-    """A worker was lost, and the others go on."""
+def alone(job: JobRecord, task: TaskRecord, what: str, nodes: Mapping[str, Node], turn: Turn) -> list[Action]:
+    """A task was lost whose loss costs the others nothing."""
     if job.finished:
         return [Fault(job.id, task.id, f"{what}; the training was over")]
     if task.node not in nodes or job.starts[task.name] >= MOST_STARTS:
