@@ -90,6 +90,16 @@ class Watched(Driver):
         weights = self.weights()
         return min(weights.values()) * len(weights) / sum(weights.values()) if weights else 1.0
 
+    def low(self) -> set[str]:
+        """Those whose weight is below their floor."""
+        weights = self.weights()
+        least = 0.999 * FLOOR * sum(weights.values()) / max(len(weights), 1)
+        return {id for id, weight in weights.items() if weight < least}
+
+    def exhausted(self, now: float) -> set[str]:
+        """Those that have been changed as often as they may within the last minute."""
+        return {id for id, times in self.changed.items() if sum(at > now - 60 for at in times) >= MOST_CHANGES}
+
     def most_in_a_minute(self) -> int:
         return max(
             (sum(start <= at < start + 60 for at in times) for times in self.changed.values() for start in times),
@@ -171,6 +181,34 @@ def test_who_is_outweighed_by_newcomers_is_lifted() -> None:
     assert driver.lowest() >= FLOOR
 
 
+def test_who_the_end_of_another_leaves_below_its_floor_is_lifted_as_soon_as_it_may_be() -> None:
+    policy = Plugin()
+    policy.most_changes = 1
+    policy.weighs(a=1.0, b=1.0, c=50.0)
+    driver = Watched(policy)
+    running(driver, 0.0, job("a"), job("b"), job("c"))
+    driver.step(10.0, TaskExited("r/b/worker-0", Exit(code=0)))
+    assert driver.low() == {"r/a"}
+    assert driver.wake_at == 60.0
+    driver.step(60.0, Wake())
+    assert driver.low() == set()
+
+
+def test_so_is_a_cap() -> None:
+    policy = Plugin()
+    policy.most_changes = 1
+    policy.say = lambda _: {"r/a": (Share(cpu_cap_cores=0.08), "little")}
+    driver = Watched(policy)
+    running(driver, 0.0, job("a"), job("b"), job("c"))
+    driver.ask(0.0)  # now that there are three
+    driver.step(10.0, TaskExited("r/c/worker-0", Exit(code=0)))
+    assert driver.shares["r/a"].cpu_cap_cores == 0.08  # a twentieth of 2 cores is 0.1
+    assert driver.wake_at == 60.0
+    policy.say = lambda _: {}
+    driver.step(60.0, Wake())
+    assert driver.shares["r/a"].cpu_cap_cores == 0.4
+
+
 @pytest.mark.parametrize(("floor", "most"), [(50.0, -3.0), (math.nan, math.nan), (-1.0, 0.0), (1.0, 2.5)])
 def test_bounds_that_make_no_sense_end_no_job(floor: float, most: float) -> None:
     policy = Plugin()
@@ -245,21 +283,36 @@ _WEIGHTS = st.dictionaries(
 )
 
 
-@settings(deadline=None, derandomize=True, database=None, max_examples=50)
-@given(st.lists(st.tuples(st.sampled_from((0.5, 3.0, 20.0)), _WEIGHTS), max_size=40))
-def test_both_hold_at_every_moment_of_any_history(said: list[tuple[float, dict[str, float]]]) -> None:
+_HISTORY = st.lists(
+    st.tuples(st.sampled_from((0.5, 3.0, 20.0)), _WEIGHTS, st.sampled_from("abcde") | st.none()), max_size=40
+)
+
+
+@settings(deadline=None, derandomize=True, database=None, max_examples=100)
+@given(_HISTORY, st.booleans())
+def test_both_hold_at_every_moment_of_any_history(
+    said: list[tuple[float, dict[str, float], str | None]], leave: bool
+) -> None:
     policy = Plugin()
     driver = Watched(policy)
+
+    def check(now: float) -> None:
+        assert driver.low() <= (driver.exhausted(now) if leave else set())
+        assert driver.most_in_a_minute() <= MOST_CHANGES
+
     running(driver, 0.0, job("a"), job("b"))
     now, coming = 0.0, list("cde")
-    for wait, weights in said:
+    for wait, weights, leaves in said:
         now += wait
         while driver.wake_at is not None and driver.wake_at < now:
-            driver.step(driver.wake_at, Wake())
-            assert driver.lowest() >= FLOOR * 0.999
+            at = driver.wake_at
+            driver.step(at, Wake())
+            check(at)
         policy.weighs(**weights)
+        if leave and f"r/{leaves}" in driver.shares and len(driver.shares) > 1:
+            driver.step(now, TaskExited(f"r/{leaves}/worker-0", Exit(code=0)))
+            check(now)
         if coming and wait == 20.0:
             running(driver, now, job(coming.pop()))
         driver.ask(now)
-        assert driver.lowest() >= FLOOR * 0.999
-        assert driver.most_in_a_minute() <= MOST_CHANGES
+        check(now)

@@ -53,6 +53,7 @@ class Guard:
         self._waiting: dict[JobId, None] = {}
         self._warned: set[JobId] = set()
         self._has_granted = False
+        self._is_stuck = False
         self.free_at: float | None = None
 
     def hold(
@@ -73,9 +74,9 @@ class Guard:
             self._grant(now, id, granted)
         self._has_granted = self._has_granted or bool(granted)
         stuck: list[float] = []
-        if self._has_granted and self._floor > 0.0 and (moved or granted):
-            stuck = self._lift(now, granted)
-            self._lift_caps(now, cores, granted)
+        if self._has_granted and self._floor > 0.0 and (moved or granted or self._is_stuck):
+            stuck = [*self._lift(now, granted), *self._lift_caps(now, cores, granted)]
+        self._is_stuck = any(time > now for time in stuck)
         for id, (share, _) in list(granted.items()):
             held = self._present[id]
             after = held.granted.merged(share)
@@ -163,6 +164,12 @@ class Guard:
             low = [id for id in self._low(weights, sum(weights.values())) if id not in stuck]
         if not low:
             return [self._present[id].changes.free_at(self._most) for id in stuck]
+        self._lift_these(now, low, weights, granted)
+        weights = self._weights(granted)
+        return [self._present[id].changes.free_at(self._most) for id in self._low(weights, sum(weights.values()))]
+
+    def _lift_these(self, now: float, low: list[JobId], weights: Mapping[JobId, float], granted: Granted) -> None:
+        """Lift those that are low, and who else would be with that, if they may be changed."""
         part = min(_ABOVE * self._floor, 1.0) / len(weights)
         lifted: dict[JobId, None] = {}
         while low:
@@ -182,7 +189,6 @@ class Guard:
             if (wanted := self._present[id].wanted.cpu_weight) is not None and wanted >= least:
                 weight, why = min(wanted, most), self._present[id].why  # the policy lifts it itself
             granted[id] = share.merged(Share(cpu_weight=weight)), why
-        return [self._present[id].changes.free_at(self._most) for id in stuck]
 
     def _put_off(self, granted: Granted) -> None:
         """Leave weights that would rise as they are, and those of newcomers at the mean of the others at most: so the
@@ -202,17 +208,22 @@ class Guard:
             else:
                 granted[id] = share, why
 
-    def _lift_caps(self, now: float, cores: float, granted: Granted) -> None:
-        """Lift caps that are below what a floor comes to."""
+    def _lift_caps(self, now: float, cores: float, granted: Granted) -> list[float]:
+        """Lift caps that are below what a floor comes to; when those may be that cannot be changed again yet."""
+        stuck = []
         equal = cores / max(len(self._present), 1)
         least = self._floor * equal * (1.0 - _SLIGHTLY)
         for id, held in self._present.items():
             share, why = granted.get(id, (NOTHING, "lifted to its floor"))
             cap = share.cpu_cap_cores if share.cpu_cap_cores is not None else held.granted.cpu_cap_cores
-            is_low = isinstance(cap, int | float) and cap < least
-            if is_low and (id in granted or held.changes.free_at(self._most) <= now):
+            if not isinstance(cap, int | float) or cap >= least:
+                continue
+            if id in granted or held.changes.free_at(self._most) <= now:
                 lifted = Share(cpu_cap_cores=min(_ABOVE * self._floor, 1.0) * equal)
                 granted[id] = share.merged(lifted), why
+            else:
+                stuck.append(held.changes.free_at(self._most))
+        return stuck
 
 
 def _checked(entry: Any) -> tuple[Share, str]:
