@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 
 _SETTLE_SECONDS = 1.0
@@ -14,6 +15,8 @@ _LEAST_SECONDS = 3.0
 WORTH = 0.5
 """Of two jobs that would take equally long on one core each, both end sooner on the mean one after the other on two
 cores than each on its own where a second core adds more than this part of the first: 3 / s < 2 + (1 - 1) / s."""
+_MOST_CORES = 10_000
+"""More than any machine has: who would put so many to good use loses nothing on any."""
 
 
 @dataclass(slots=True)
@@ -80,7 +83,8 @@ class Scaling:
         (heSRPT, Berg et al. 2020, has such speeds).
 
         Returns:
-            None where it was not seen for long enough with two numbers of threads; infinity where it loses nothing.
+            None where it was not seen for long enough with two numbers of threads; infinity where it loses nothing, or
+            too little for any machine.
         """
         speeds = {threads: _speed(threads, seen) for threads, seen in self._seen.items() if _is_told(seen)}
         few, many = min(speeds, default=0), max(speeds, default=0)
@@ -89,10 +93,13 @@ class Scaling:
         exponent = math.log(speeds[many] / speeds[few]) / math.log(many / few)
         if exponent >= 1.0:
             return math.inf
-        cores = 1
-        while (cores + 1) ** exponent - cores**exponent >= WORTH:
-            cores += 1
-        return float(cores)
+
+        def adds_little(cores: int) -> bool:
+            """Whether one more would; if so, all after it would too."""
+            return math.pow(cores + 1, exponent) - math.pow(cores, exponent) < WORTH
+
+        cores = bisect_left(range(_MOST_CORES), True, lo=1, key=adds_little)
+        return float(cores) if cores < _MOST_CORES else math.inf
 
 
 def _is_told(seen: _Seen) -> bool:
