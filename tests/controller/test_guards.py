@@ -219,6 +219,17 @@ def test_bounds_that_make_no_sense_end_no_job(floor: float, most: float) -> None
     assert driver.weights()["r/a"] == (300.0 if floor >= 1.0 else 1.0)
 
 
+@pytest.mark.parametrize("most", [1_000.0, 10_000.0, 333.3])
+def test_a_floor_of_a_whole_equal_share_makes_all_alike(most: float) -> None:
+    policy = Plugin()
+    policy.floor = 1.0
+    guard = Guard(policy)
+    weights = dict.fromkeys(map(str, range(9)), 1.0) | {"9": most}
+    said = {id: (Share(cpu_weight=weight), "as it likes") for id, weight in weights.items()}
+    granted, _ = guard.hold(0.0, 4.0, [Arrived(id, 1.0) for id in weights], said)
+    assert {id: share.cpu_weight for id, (share, _) in granted.items()} == dict.fromkeys(weights, most)
+
+
 @pytest.mark.parametrize(
     "name", ["headgate", "srpt", "las", "themis", "slaq", "flowcon:disk=1e8,itval=5", "flowcon:faithful"]
 )

@@ -172,11 +172,11 @@ class Guard:
         """Lift those that are low, and who else would be with that, if they may be changed."""
         part = min(_ABOVE * self._floor, 1.0) / len(weights)
         lifted: dict[JobId, None] = {}
-        while low:
+        while low and len(lifted) + len(low) < len(weights):
             lifted |= dict.fromkeys(low)
             others = {id: weight for id, weight in weights.items() if id not in lifted}
             total = sum(others.values()) / (1.0 - part * len(lifted))
-            least = self._floor * total / len(weights)
+            least = self._floor * total / len(weights) * (1.0 - _SLIGHTLY)
             low = [
                 id
                 for id, weight in others.items()
