@@ -197,6 +197,24 @@ def test_a_clock_that_jumps_by_an_hour_is_no_hour_of_work() -> None:
     assert play.over("a", "b") > 5  # with 23 core-seconds, not 3,603, it is still in the first queue
 
 
+@pytest.mark.parametrize("tasks", [2, 4, 64])
+def test_a_job_of_several_tasks_is_served_what_all_of_them_use(tasks: int) -> None:
+    job = Present("a", 1.0, None, 0.0, 1)
+    for second in range(60):
+        for task in range(tasks):  # each reading tells what all use; the readings of a round come at once
+            job.use(second + 0.01 + 0.0003 * task, used("a", 0.5 * tasks))
+    assert job.attained == pytest.approx(59 * 0.5 * tasks, rel=0.05)
+    job.use(3659, used("a", 0.5 * tasks))
+    assert job.attained < 100 * 0.5 * tasks, "an hour in which the clock jumped"
+
+
+def test_what_is_read_less_often_from_now_on_is_no_clock_that_jumps() -> None:
+    job = Present("a", 1.0, None, 0.0, 1)
+    for now in (*range(60), *range(60, 36_000, 60)):
+        job.use(now, used("a", 1.0))
+    assert job.attained == pytest.approx(36_000, rel=0.05)
+
+
 def test_places_far_behind_the_first_use_up_no_changes_that_the_first_place_needs() -> None:
     play = Play("srpt:itval=1")
     play.at(0, *arrivals("a", "b", "c"), predicted("a", 5), predicted("b", 50), predicted("c", 60))

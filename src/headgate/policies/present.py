@@ -20,7 +20,9 @@ STARTUP_WORK = 4.0
 _STALL_REPORTS = 6.0
 _STALL_SECONDS = 30.0
 _JUMP = 20.0
-"""Times the last gap between two readings of what a job uses, more than which no gap counts for: the clock jumped."""
+"""Times the usual gap between two readings of what a job uses, more than which no gap counts for: the clock jumped."""
+_READ_SECONDS = 0.5
+"""The usual gap at the least: what is read once a second comes seconds late on a busy machine."""
 _FOLLOWING = 0.2
 """How far what is usual moves towards what is new."""
 
@@ -59,7 +61,7 @@ class Present:
     tells_after: float = STARTUP_WORK
     foretold: bool = False
     _used_at: float = 0.0
-    _used_every: float = 0.0
+    _used_every: float | None = None
     _reported_at: float | None = None
     _gap: float | None = None  # usual, between two reports: seconds
     _effort: float = 0.0  # and core-seconds
@@ -125,9 +127,15 @@ class Present:
         return min(cores, self.cores_limit) if self.cores_limit is not None else cores
 
     def use(self, now: float, change: Used) -> None:
-        """Take in what it used since the last time."""
-        gap = now - self._used_at
-        gap = self._used_every = min(gap, _JUMP * self._used_every) if self._used_every else gap
+        """Take in what all of it used since the last time, which may be a moment ago: of several tasks each is told."""
+        gap, usual = now - self._used_at, self._used_every
+        if usual is not None:
+            gap = min(gap, _JUMP * usual)
+            # By time, or else the many short gaps within a burst of tasks would pass for the usual ones.
+            part = _FOLLOWING * min(gap / usual, 1.0)
+            self._used_every = max(usual + part * (gap - usual), _READ_SECONDS)
+        elif gap > 0.0:
+            self._used_every = max(gap, _READ_SECONDS)
         self.attained += change.cpu_cores * gap
         self.used, self._used_at = change, now
 
