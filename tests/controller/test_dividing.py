@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.controller.driver import Recording, Team, allreduce, ps
 
-from headgate.events import Usage
+from headgate.events import ResizeRequested, Usage
 from headgate.policies.base import Decision
 from headgate.shares import UNLIMITED, Share
 
@@ -46,4 +46,34 @@ def test_memory_is_divided_as_it_is_used_and_who_has_just_started_has_what_its_k
         "worker-0": int(1e7 * 1e6 / total),
         "worker-1": int(1e7 * 5.005e5 / total),
         "server-0": int(1e7 * 6e6 / total),
+    }
+
+
+def test_no_task_is_left_less_memory_than_it_used_at_most_and_some_room_whatever_the_others_use() -> None:
+    policy = Recording()
+    team = Team(allreduce(2), policy)
+    team.step(1.0, Usage("r/a/worker-0", 1.0, 4e9))
+    team.step(2.0, Usage("r/a/worker-0", 1.0, 3e9))
+    team.step(2.0, Usage("r/a/worker-1", 1.0, 1e9))
+    shares = granted(team, policy, Share(memory_bytes=5_000_000_000))
+    # Needs: 4e9; 2.5e9, the mean of both.
+    assert {name: share.memory_bytes for name, share in shares.items()} == {
+        "worker-0": 5_000_000_000,
+        "worker-1": 3_125_000_000,
+    }
+
+
+def test_who_joins_takes_no_memory_from_those_that_are_there() -> None:
+    policy = Recording()
+    team = Team(ps(workers=1), policy)
+    team.step(1.0, Usage("r/a/worker-0", 1.0, 4e9))
+    team.step(1.0, Usage("r/a/server-0", 1.0, 1e9))
+    granted(team, policy, Share(memory_bytes=6_250_000_000))
+    policy.answer = Decision()
+    team.step(2.0, ResizeRequested("r/a", 2))
+    tasks = team.controller._jobs.all["r/a"].tasks.values()
+    assert {task.name: task.share.memory_bytes for task in tasks} == {
+        "worker-0": 5_000_000_000,
+        "server-0": 1_250_000_000,
+        "worker-1": 5_000_000_000,
     }

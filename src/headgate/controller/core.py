@@ -158,7 +158,7 @@ class Controller:
             case CheckpointDone():
                 job.resume, job.faults = event.checkpoint, 0
             case Usage():
-                task.used = event
+                task.use(event)
                 turn.changes.append(job.used())
             case Progress():
                 return self._progressed(turn, job, event)

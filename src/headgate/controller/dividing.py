@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 
 from headgate.controller.records import JobRecord, TaskRecord
@@ -12,6 +13,8 @@ _PINNED_WEIGHT = 10_000.0
 """Of a pinned job, which a cap holds to its slice: more than any other's, so that it gets as much."""
 _LEFT_TO_OTHERS = 0.05
 """Of a GPU, whatever is pinned to it."""
+_HEADROOM = 1.25
+"""A task is left so many times the most memory that it used, whatever its job is granted: past a limit it is killed."""
 
 
 def part(share: Share, job: JobRecord, task: TaskRecord, beside: int, cores: float) -> Share:
@@ -33,7 +36,7 @@ def part(share: Share, job: JobRecord, task: TaskRecord, beside: int, cores: flo
         cap = most
     memory, disk = share.memory_bytes, share.disk_bytes_per_second
     if isinstance(memory, int):
-        memory = max(int(memory * _memory_part(job, task)), 1)
+        memory = _memory(memory, job, task)
     return Share(
         cpu_weight=max(weight / beside, 1.0) if weight is not None else None,
         cpu_cap_cores=cap,
@@ -43,21 +46,21 @@ def part(share: Share, job: JobRecord, task: TaskRecord, beside: int, cores: flo
     )
 
 
-def _memory_part(job: JobRecord, task: TaskRecord) -> float:
-    """A task's part of its job's memory: as it uses it, since servers need what workers do not, but no less than the
-    others of its kind on the mean, as one that has just started will need as much."""
+def _memory(whole: int, job: JobRecord, task: TaskRecord) -> int:
+    """A task's part of its job's memory (bytes): as it needs it, since servers need what workers do not, and what
+    leaves it room at least. It needs what it used at most, and no less than the others of its kind on the mean: one
+    that has just started will need as much."""
     tasks = list(job.tasks.values())
     every = _mean_bytes(tasks) or 1.0
     usual = {kind: _mean_bytes(each for each in tasks if each.is_worker == kind) or every for kind in (True, False)}
-    needs = {
-        each.id: max(each.used.memory_bytes if each.used is not None else 0.0, usual[each.is_worker]) for each in tasks
-    }
-    return needs[task.id] / sum(needs.values())
+    needs = {each.id: max(each.most_bytes, usual[each.is_worker]) for each in tasks}
+    need = needs[task.id]
+    return max(int(whole * need / sum(needs.values())), math.ceil(_HEADROOM * need))
 
 
 def _mean_bytes(tasks: Iterable[TaskRecord]) -> float | None:
-    """Memory that tasks use on the mean, of those of which it is known."""
-    known = [task.used.memory_bytes for task in tasks if task.used is not None and task.used.memory_bytes > 0]
+    """The most memory that tasks used, on the mean, of those of which it is known."""
+    known = [task.most_bytes for task in tasks if task.most_bytes > 0]
     return sum(known) / len(known) if known else None
 
 

@@ -38,6 +38,7 @@ class TaskRecord:
         leaving: It ends before the others, who go on.
         stopping: It was asked to end.
         again: It was started again in this attempt.
+        most_bytes: The most memory that it used.
     """
 
     id: TaskId
@@ -52,6 +53,7 @@ class TaskRecord:
     threads: int = 0
     entitled: float = 0.0
     used: Usage | None = None
+    most_bytes: float = 0.0
     computes_on: tuple[int, ...] = ()
 
     @property
@@ -65,6 +67,10 @@ class TaskRecord:
     @property
     def index(self) -> int:
         return int(self.name.rpartition("-")[2])
+
+    def use(self, usage: Usage) -> None:
+        """Take note of what it uses now."""
+        self.used, self.most_bytes = usage, max(self.most_bytes, usage.memory_bytes)
 
     def stop(self, reason: str, *, kill: bool = False) -> StopTask:
         """Have it ended; at once, or in the time that it needs."""
