@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from headgate.cluster import Cluster, Gpu, Node
+from headgate.controller import Controller
+from headgate.events import Action, Event, Fitted
 from headgate.simulation import Assumptions, Outcome, Trace, TraceJob, simulate
 from headgate.simulation.traces import made
 
@@ -45,3 +49,17 @@ def ends(outcome: Outcome) -> dict[str, float]:
 def ran(trace: Trace, cluster: Cluster, policy: str, given: Assumptions = FREE) -> dict[str, float]:
     """When each job of a trace ended."""
     return ends(simulate(trace, cluster, policy, given))
+
+
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, Fitted]]:
+    """What is predicted in simulations from now on, and when."""
+    kept: list[tuple[float, Fitted]] = []
+
+    class Listening(Controller):
+        def step(self, now: float, event: Event) -> tuple[list[Action], float | None]:
+            if isinstance(event, Fitted):
+                kept.append((now, event))
+            return super().step(now, event)
+
+    monkeypatch.setattr("headgate.simulation.simulator.Controller", Listening)
+    return kept

@@ -8,12 +8,10 @@ from itertools import pairwise
 import pytest
 from tests.planning import jobs as planned
 from tests.planning.jobs import GIGABIT, profile
-from tests.simulation.places import FREE, ran
+from tests.simulation.places import FREE, ran, told
 
 from headgate.cluster import Cluster
-from headgate.controller import Controller
 from headgate.errors import UsageError
-from headgate.events import Action, Event, Fitted
 from headgate.jobs import Job, Limits
 from headgate.planning.cost import Costs
 from headgate.plans import Plan
@@ -53,21 +51,13 @@ def test_a_job_with_fewer_cores_takes_what_the_cost_model_says(cores: float) -> 
 
 
 def test_policies_are_told_how_many_cores_a_job_puts_to_good_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[float | None] = []
-
-    class Listening(Controller):
-        def step(self, now: float, event: Event) -> tuple[list[Action], float | None]:
-            if isinstance(event, Fitted):
-                told.append(event.cores)
-            return super().step(now, event)
-
-    monkeypatch.setattr("headgate.simulation.simulator.Controller", Listening)
+    predicted = told(monkeypatch)
     where = planned.cluster(planned.nodes("a", 1, cores=8))
     speeds = [1 / seconds(ring("a0", cores=float(cores)), where) for cores in range(1, 9)]
     good = 1 + sum(more - less >= 0.5 * speeds[0] for less, more in pairwise(speeds))
     ran(of_cnn(TraceJob("a", 0.0, 5.0, cores=8.0)), where, "srpt", GIVEN)
     assert 1 < good < 8
-    assert told == [good]
+    assert [each.cores for _, each in predicted] == [good]
 
 
 def test_workers_that_are_apart_take_longer_than_beside_each_other() -> None:

@@ -9,11 +9,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.simulation.places import FREE, cores, ends, gpus, on_cores, on_gpus, ran
+from tests.simulation.places import FREE, cores, ends, gpus, on_cores, on_gpus, ran, told
 
-from headgate.controller import Controller
 from headgate.errors import UsageError
-from headgate.events import Action, Event, Fitted
 from headgate.policies import BUILT_IN
 from headgate.policies.headgate import RHO
 from headgate.simulation import Assumptions, TraceJob, figures, simulate
@@ -229,18 +227,24 @@ def test_policies_of_shares_are_told_what_is_left_and_shorten_the_mean() -> None
 
 
 def test_nothing_is_predicted_of_a_job_before_it_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[float, str]] = []
-
-    class Listening(Controller):
-        def step(self, now: float, event: Event) -> tuple[list[Action], float | None]:
-            if isinstance(event, Fitted):
-                told.append((now, event.job[0]))
-            return super().step(now, event)
-
-    monkeypatch.setattr("headgate.simulation.simulator.Controller", Listening)
+    predicted = told(monkeypatch)
     given = replace(FREE, startup_core_seconds=3.0, report_seconds=100.0)
     ran(on_cores((0.0, 10.0, 1.0), (1.0, 2.0, 1.0)), cores(2.0), "srpt", given)
-    assert told == [(3.0, "a"), (4.0, "b")]
+    assert [(now, each.job[0]) for now, each in predicted] == [(3.0, "a"), (4.0, "b")]
+
+
+@pytest.mark.parametrize(
+    ("most", "workers", "good"),
+    [(8.0, 1, 3.0), (8.0, 2, 6.0), (1.0, 2, 1.0), (0.5, 1, 0.5), (1.5, 1, 1.5), (7.0, 2, 6.0)],
+)
+def test_a_table_says_how_many_cores_each_worker_puts_to_good_use(
+    monkeypatch: pytest.MonkeyPatch, most: float, workers: int, good: float
+) -> None:
+    predicted = told(monkeypatch)
+    job = TraceJob("a", 0.0, 5.0, cores=most, workers=workers, model="m")
+    table = replace(FREE, speeds=Speeds(tables={"m": ((1.0, 10.0), (3.0, 30.0), (8.0, 32.0))}))
+    ran(made("t", [job]), cores(8.0), "srpt", table)
+    assert [each.cores for _, each in predicted] == [good]
 
 
 def test_what_a_job_does_before_its_work_takes_one_core_and_belongs_to_its_time_alone() -> None:

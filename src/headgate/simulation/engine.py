@@ -171,6 +171,14 @@ class Engine:
             found.append(min(sizes, key=lambda each: (self._count[each[0]] + found.count(each[0])) / each[1])[0])
         return tuple(found)
 
+    def relative(self, work: Work, cores: float) -> float:
+        """What so many cores of each of its tasks bring a job, over all that they can use."""
+        if work.starting:
+            return cores / work.most
+        if work.curve is not None:
+            return work.curve.at(cores)
+        return self._speeds.relative(work.job.model, cores, work.most)
+
     def settle(self, now: float) -> list[Work]:
         """Bring every job to the pace that follows from what changed; those whose pace is another now."""
         touched: dict[JobId, Work] = {}
@@ -202,15 +210,7 @@ class Engine:
             if self._interference.pairs:
                 others = ((other.work.job.model, given[other.id]) for other in tasks.values() if other is not task)
                 kept = self._interference.on_cores(node.kind, job.model, node.cores - cores, others)
-            task.pace = kept * self._relative(task.work, cores)
-
-    def _relative(self, work: Work, cores: float) -> float:
-        """What so many cores of a task bring, over all that it can use."""
-        if work.starting:
-            return cores / work.most
-        if work.curve is not None:
-            return work.curve.at(cores)
-        return self._speeds.relative(work.job.model, cores, work.most)
+            task.pace = kept * self.relative(task.work, cores)
 
     def _pace_on_gpus(self, task: RunningTask) -> float:
         if task.work.starting:

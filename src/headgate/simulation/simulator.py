@@ -244,9 +244,7 @@ class _Simulation:
         """Cores that a job puts to good use; None: it is on GPUs."""
         if work.job.gpus:
             return None
-        if work.curve is not None:
-            return work.needs * worth(work.curve.at, work.most)
-        return self._given.speeds.useful(work.job.model, work.job.cores)
+        return work.needs * worth(partial(self._engine.relative, work), work.most)
 
     # --- what the controller has done -------------------------------------------------------------------------------
 

@@ -35,16 +35,17 @@ class Speeds:
             return cores / most if self.exponent == 1.0 else float((cores / most) ** self.exponent)
         return between(table, cores) / between(table, most)
 
-    def useful(self, model: str, most: float) -> float:
-        """Cores of those that a job can use of which each adds half of what the first brings, or more."""
-        return worth(lambda cores: self.relative(model, cores, most), most)
-
 
 def worth(speed: Callable[[float], float], most: float) -> float:
-    """Cores, at most so many, of which each adds half of what the first brings, or more."""
-    one, cores = speed(1.0), 1.0
-    while cores < most and speed(cores + 1) - speed(cores) >= WORTH * one:
-        cores += 1.0
+    """Cores, at most so many, of which each adds half of what the first brings, or more; a part of one, that part of
+    it."""
+    cores = min(1.0, most)
+    each = WORTH * speed(cores) / cores
+    while cores < most:
+        more = min(cores + 1.0, most)
+        if speed(more) - speed(cores) < each * (more - cores):
+            break
+        cores = more
     return cores
 
 
