@@ -39,6 +39,7 @@ class Play:
             self.shares[job] = self.shares[job].merged(share)
             self.reasons[job] = reason
             self.changed[job].append(now)
+        self.reasons |= decision.reasons
         return {job: share for job, (share, _) in decision.shares.items()}
 
     def wake_until(self, now: float) -> None:

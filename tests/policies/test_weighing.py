@@ -112,8 +112,20 @@ def test_headgate_serves_the_shortest_until_another_would_end_too_late() -> None
         assert play.over("b", "a") == pytest.approx(AHEAD, rel=1e-3)
     play.at(60, used("a", 0.0), used("b", 2.0), predicted("b", 50))
     # Its half of the two cores; of the other one b has its floor and 7/8 of the rest, a what that leaves.
-    assert play.over("a", "b") == pytest.approx((1 + 0.025 + 0.95 / 8) / (0.025 + 0.95 * 7 / 8), rel=1e-3)
+    assert play.over("a", "b") == pytest.approx((1 + 0.95 / 8) / (0.05 + 0.95 * 7 / 8), rel=1e-3)
     assert play.reasons["a"] == "would else end later than 1.5 times its fair time"
+
+
+@pytest.mark.parametrize(("limit", "parts"), [(None, {"a": 0.5, "b": 0.5}), (0.5, {"a": 0.25, "b": 0.75})])
+def test_who_would_end_too_late_has_no_more_than_it_may_or_puts_to_good_use(
+    limit: float | None, parts: dict[str, float]
+) -> None:
+    play = Play("headgate:rho=1")
+    play.at(0, Arrived("a", 1.0, limit), *arrivals("b"))
+    play.at(0, predicted("a", 20, cores=None), predicted("b", 1000, cores=None))
+    play.at(10, used("a", 0.0), used("b", 2.0))
+    assert play.reasons["a"] == "would else end later than 1 times its fair time"
+    assert play.parts() == pytest.approx(parts, rel=0.06)
 
 
 def test_headgate_serves_who_diverges_last() -> None:

@@ -24,7 +24,7 @@ class HeadgatePolicy(WeighingPolicy):
     Rule: the CPU goes by work left over priority, the least first; each job has most of what those before it leave, but
     no more cores than it puts to good use as long as others want them: one, until it was seen to gain by more.
     Each has a latest end, `rho` times what it would take alone on 1/n, n the mean number of jobs that were present.
-    Who would miss it with an equal share from now on has an equal share, whatever else. A job of which nothing is
+    Who would miss it with an equal share from now on has an equal share at least. A job of which nothing is
     predicted yet goes by what it costs to find out and to end those of its like that are short. Who diverges or has
     ceased to report comes last. Only weights are set: what one does not use the others have, so that no core idles
     that anybody wants and the makespan stays.
@@ -57,9 +57,7 @@ class HeadgatePolicy(WeighingPolicy):
             ends = now + job.remaining() / min(equal, job.most_cores(cores))
             if ends > latest and not job.diverging:
                 pressed.add(job.id)
-        parts = first_come(cores - equal * len(pressed), order, self.floor, well=True)
-        for id in pressed:
-            parts[id] += equal
+        parts = first_come(cores, order, self.floor, well=True, behind=pressed)
         return {job.id: (parts[job.id], self._why(job, rank, job.id in pressed)) for rank, job in enumerate(order)}
 
     def _why(self, job: Present, rank: int, pressed: bool) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 
 from headgate.errors import UsageError
@@ -200,17 +200,21 @@ def _scaled(measure: tuple[bool, float], by: float) -> tuple[bool, float]:
     return measure[0], by * measure[1]
 
 
-def first_come(cores: float, order: Sequence[Present], floor: float, well: bool = False) -> dict[JobId, float]:
+def first_come(
+    cores: float, order: Sequence[Present], floor: float, well: bool = False, behind: Collection[JobId] = ()
+) -> dict[JobId, float]:
     """Cores by an order: each job has what those before it leave and it may use, but for an eighth of it, which goes
     on to those after it.
 
     Args:
         order: Who comes first, first.
-        floor: Part of an equal share.
+        floor: Part of an equal share that each has at least.
         well: Whether each has first only what it puts to good use, and of what is then left the rest.
+        behind: Who has at least an equal share, wherever in the order.
     """
-    least = floor * cores / len(order)
-    left, parts = cores - least * len(order), dict.fromkeys((job.id for job in order), least)
+    equal = cores / len(order)
+    parts = {job.id: min(equal, job.most_cores(cores)) if job.id in behind else floor * equal for job in order}
+    left = cores - sum(parts.values())
     for most in (Present.good_cores, Present.most_cores) if well else (Present.most_cores,):
         for rank, job in enumerate(order, 1):
             keeps = 1.0 - _HANDED_ON if rank < len(order) else 1.0
