@@ -127,6 +127,15 @@ def test_on_cores_each_other_job_costs_as_much_as_it_has_of_the_other_cores() ->
     assert ran(made("three", jobs), cores(2.0), "equal", given) == pytest.approx({"a": 10.2, "b": 9.0, "c": 9.0})
 
 
+def test_tasks_of_one_job_cost_each_other_nothing_and_another_job_as_one() -> None:
+    two = TraceJob("a", 0.0, 6.0, cores=2.0, workers=2, model="x")
+    given = replace(FREE, interference=Interference({"": {"x": {"x": 0.5, "y": 0.8}}}))
+    assert ran(made("t", [two]), cores(4.0), "equal", given) == pytest.approx({"a": 6.0})
+    # b has the other half of the node: a keeps of it what a job of one task would.
+    other = TraceJob("b", 0.0, 9.0, cores=2.0, model="y")
+    assert ran(made("t", [two, other]), cores(4.0), "none", given) == pytest.approx({"a": 7.5, "b": 9.0})
+
+
 def test_a_measured_pair_on_a_gpu_is_as_fast_as_it_was_measured() -> None:
     jobs = [TraceJob("a", 0.0, 6.0, gpus=1, model="x"), TraceJob("b", 0.0, 4.0, gpus=1, model="y")]
     pairs = Interference({"g": {"x": {"y": 0.75}, "y": {"x": 0.8}}})
@@ -231,6 +240,16 @@ def test_nothing_is_predicted_of_a_job_before_it_has_started(monkeypatch: pytest
     given = replace(FREE, startup_core_seconds=3.0, report_seconds=100.0)
     ran(on_cores((0.0, 10.0, 1.0), (1.0, 2.0, 1.0)), cores(2.0), "srpt", given)
     assert [(now, each.job[0]) for now, each in predicted] == [(3.0, "a"), (4.0, "b")]
+
+
+def test_nothing_is_predicted_of_jobs_that_never_report_or_share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    predicted = told(monkeypatch)
+    given = replace(FREE, startup_core_seconds=3.0, report_seconds=0.0)
+    ran(on_cores((0.0, 10.0, 1.0), (1.0, 2.0, 1.0)), cores(2.0), "srpt", given)
+    assert predicted == []
+    jobs = [TraceJob("a", 0.0, 10.0), TraceJob("b", 0.0, 10.0, gpus=1)]
+    ran(made("mixed", jobs), gpus(1), "srpt", replace(given, report_seconds=100.0))
+    assert [(now, each.job[0]) for now, each in predicted] == [(3.0, "a")]
 
 
 @pytest.mark.parametrize(

@@ -204,13 +204,22 @@ class Engine:
             )
         given = fill(node.cores, claims)
         for task in tasks.values():
-            job, cores, kept = task.work.job, given[task.id], 1.0
-            self.cores_used += cores - task.cores
-            task.cores = cores
-            if self._interference.pairs:
-                others = ((other.work.job.model, given[other.id]) for other in tasks.values() if other is not task)
-                kept = self._interference.on_cores(node.kind, job.model, node.cores - cores, others)
-            task.pace = kept * self.relative(task.work, cores)
+            self.cores_used += given[task.id] - task.cores
+            task.cores = given[task.id]
+        for task in tasks.values():
+            kept = self._kept(node, task) if self._interference.pairs else 1.0
+            task.pace = kept * self.relative(task.work, task.cores)
+
+    def _kept(self, node: Node, task: RunningTask) -> float:
+        """The part of its speed that a task keeps beside other jobs; what it costs those of its own job is in the job's
+        seconds."""
+        others, rest = [], node.cores
+        for each in self._on_cores[node.name].values():
+            if each.work is task.work:
+                rest -= each.cores
+            else:
+                others.append((each.work.job.model, each.cores))
+        return self._interference.on_cores(node.kind, task.work.job.model, rest, others)
 
     def _pace_on_gpus(self, task: RunningTask) -> float:
         if task.work.starting:

@@ -114,7 +114,7 @@ class _Simulation:
         shared = assumptions.share_gpus or not all(job.gpus for job in trace.jobs)
         chosen = lineup.choose(policy, self._remaining, shared=shared)
         self._listens = chosen.listens and assumptions.report_seconds > 0
-        self._predicts = chosen.predicts
+        self._predicts = self._listens and chosen.predicts
         waits = any((job.gpus and not assumptions.share_gpus) or job.memory_bytes for job in trace.jobs)
         self._queue = Queue(chosen.order) if waits else None
         self._controller = Controller(chosen.policy, self._queue)
@@ -228,7 +228,7 @@ class _Simulation:
             self._step(Progress(next(iter(work.tasks)), step, epoch=epoch, loss=loss, epochs=epochs))
 
     def _predict(self, work: Work) -> None:
-        if not self._predicts or not work.tasks or work.starting:
+        if not self._predicts or not self._shares(work.job) or not work.tasks or work.starting:
             return
         job, cores = work.job, self._busy_cores(work)
         left = work.remaining(self._now) * cores
@@ -299,13 +299,17 @@ class _Simulation:
         else:
             work.left, work.at = work.remaining(self._now) + self._given.restart_seconds, self._now
         outcome.starts += 1
-        shares = not work.job.gpus or self._given.share_gpus
+        shares = self._shares(work.job)
         if shares and not work.starting and work.job.gpus:
             self._at(self._now, _FIRST_REPORT, partial(self._compute, work))
         if shares and self._listens:
             self._at(self._now, _FIRST_REPORT, partial(self._first_report, work, outcome.starts))
 
     # --- what the controller and its queue are told -----------------------------------------------------------------
+
+    def _shares(self, job: TraceJob) -> bool:
+        """Whether a job shares what it runs on."""
+        return not job.gpus or self._given.share_gpus
 
     @staticmethod
     def _busy_cores(work: Work) -> float:
