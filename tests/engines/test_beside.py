@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from headgate.cluster import Node
+from headgate.engines import beside
 from headgate.engines.local import LocalEngine
+from headgate.errors import IsolationError
 from headgate.events import TaskId
 from headgate.isolation.base import Box, Launch
 from headgate.isolation.process import ProcessIsolation
@@ -26,7 +28,8 @@ SECONDS = 30.0
 
 
 class Waiting(ProcessIsolation):
-    """Its tasks run at once; those whose name begins with `slow` are said to do so when `answered` is set."""
+    """Its tasks run at once; those whose name begins with `slow` are said to do so when `answered` is set, and those
+    whose name begins with `never` wait for somebody who does not come."""
 
     waits = True
 
@@ -35,6 +38,13 @@ class Waiting(ProcessIsolation):
         self.answered = threading.Event()
         self.applied: list[tuple[TaskId, Share]] = []
         self.boxes: dict[TaskId, Box] = {}
+        self.begun: list[TaskId] = []
+
+    def start_unless(self, stopped: threading.Event, launch: Launch, share: Share, output_fd: int) -> Box:
+        self.begun.append(launch.task)
+        if launch.task.split("/")[1].startswith("never") and stopped.wait(SECONDS):
+            raise IsolationError("nobody answers")
+        return super().start_unless(stopped, launch, share, output_fd)
 
     def start(self, launch: Launch, share: Share, output_fd: int) -> Box:
         box = super().start(launch, share, output_fd)
@@ -116,6 +126,26 @@ def test_changes_that_wait_are_made_in_one_and_a_stop_is_not_forgotten(setting: 
     shares = [share for task, share in setting.isolation.applied if task == slow]
     assert len(shares) < 3
     assert shares[-1].cpu_weight == 50.0
+
+
+STOPPED = "it was stopped before it started"
+
+
+def test_a_stop_reaches_starts_that_wait_and_those_that_have_not_begun(setting: Setting) -> None:
+    waiting = [setting.start(f"never-{i}", engine_programs.argv("rest")) for i in range(beside.AT_ONCE)]
+    until(lambda: set(setting.isolation.begun) == set(waiting), SECONDS, "as many starts as there can be")
+    queued = [setting.start(f"late-{i}", engine_programs.argv("rest")) for i in range(2)]
+    setting.engine.stop(queued[0], 0.0)
+    until(lambda: setting.told.exit(queued[0]) is not None, what="the end of one that has not begun")
+    setting.engine.stop(waiting[0], SECONDS)
+    until(lambda: setting.told.exit(waiting[0]) is not None, what="the end of one that waits")
+    until(lambda: queued[1] in setting.engine.boxes(), what="the start of the one after it")
+    last = setting.start("never-last", engine_programs.argv("rest"))
+    setting.engine.close()
+    ends = [setting.told.exit(task) for task in (*waiting, queued[0], last)]
+    assert {end.reason for end in ends if end is not None} == {STOPPED}
+    assert None not in ends
+    assert queued[0] not in setting.isolation.begun
 
 
 def test_closing_ends_what_is_being_started(setting: Setting) -> None:

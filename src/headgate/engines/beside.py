@@ -9,7 +9,7 @@ from typing import Any
 
 from headgate.events import TaskId
 
-_AT_ONCE = 16
+AT_ONCE = 16
 """Most that is done at the same time."""
 
 Act = Callable[[], Any]
@@ -35,8 +35,9 @@ class Beside:
 
     def __init__(self, hand_back: Callable[[Callable[[], None]], None]) -> None:
         self._hand_back = hand_back
-        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="beside")
+        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="beside")
         self._waiting: dict[TaskId, deque[tuple[Act, Then]]] = {}
+        self._first: dict[TaskId, Future[Any]] = {}
 
     def do(self, task: TaskId, act: Act, then: Then) -> None:
         """Do something after all that is to be done of this task before it; called in the engine's thread.
@@ -49,13 +50,19 @@ class Beside:
         if len(waiting) == 1:
             self._submit(task)
 
+    def forgo(self, task: TaskId) -> None:
+        """Leave out what is next to be done of a task, unless it has begun; it then comes to a `CancelledError`."""
+        if (first := self._first.get(task)) is not None:
+            first.cancel()
+
     def close(self) -> None:
         """Wait for what has begun; what it comes to is still handed back."""
         self._pool.shutdown()
 
     def _submit(self, task: TaskId) -> None:
         act, _ = self._waiting[task][0]
-        self._pool.submit(act).add_done_callback(lambda done: self._hand_back(lambda: self._done(task, done)))
+        first = self._first[task] = self._pool.submit(act)
+        first.add_done_callback(lambda done: self._hand_back(lambda: self._done(task, done)))
 
     def _done(self, task: TaskId, done: Future[Any]) -> None:
         waiting = self._waiting[task]
@@ -63,5 +70,5 @@ class Beside:
         if waiting:
             self._submit(task)
         else:
-            del self._waiting[task]
+            del self._waiting[task], self._first[task]
         then(done)

@@ -102,7 +102,7 @@ class LocalEngine(Engine):
         self._do_once_it_runs(task, lambda: self._send(task, message))
 
     def stop(self, task: TaskId, grace: float) -> None:
-        self._do_once_it_runs(task, lambda: self._stop(task, grace))
+        self._do(lambda: self._stop(task, grace))
 
     def boxes(self) -> Mapping[TaskId, Box]:
         return {id: task.box for id, task in list(self._tasks.items())}
@@ -161,6 +161,8 @@ class LocalEngine(Engine):
 
     def _kill_all(self) -> None:
         self._closing_at = time.monotonic()
+        for id in self._starts:
+            self._stop_start(id)
         for task in self._tasks.values():
             self._try(task.box.kill)
 
@@ -209,11 +211,11 @@ class LocalEngine(Engine):
         key = secrets.token_hex(16)
         added = {"HEADGATE_CHANNEL": f"unix:{self._channel}", "HEADGATE_KEY": key}
         whole = replace(launch, env={**launch.env, **added}, reads=(*launch.reads, str(self._channel)))
-        self._starts[launch.task] = Start(key)
+        start = self._starts[launch.task] = Start(key)
         self._in_turn(
             launch.task,
             isolation,
-            lambda: self._box(isolation, whole, share),
+            lambda: self._box(isolation, start.stopped, whole, share),
             lambda done: self._begun(launch.task, isolation, log, done),
         )
 
@@ -222,7 +224,10 @@ class LocalEngine(Engine):
         try:
             box, read_end = done.result()
         except Exception as error:  # noqa: BLE001  # as above
-            self._not_started(id, error)
+            if start.stopped.is_set():
+                self._listener.exited(id, Exit(code=None, reason="it was stopped before it started"))
+            else:
+                self._not_started(id, error)
             return
         if self._closing_at is not None:
             os.close(read_end)
@@ -248,11 +253,16 @@ class LocalEngine(Engine):
             found = self._isolations[launch.isolation] = self._others(launch.isolation)
         return found
 
-    def _box(self, isolation: Isolation, launch: Launch, share: Share) -> tuple[Box, int]:
+    def _stop_start(self, id: TaskId) -> None:
+        """Let a start end that has not begun, or that waits for others to be there."""
+        self._starts[id].stopped.set()
+        self._beside.forgo(id)
+
+    def _box(self, isolation: Isolation, stopped: threading.Event, launch: Launch, share: Share) -> tuple[Box, int]:
         """Start a task; its box, and the descriptor that its output is read from."""
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
         try:
-            box = isolation.start(launch, share, write_end)
+            box = isolation.start_unless(stopped, launch, share, write_end)
         except BaseException:
             os.close(read_end)
             raise
@@ -283,6 +293,10 @@ class LocalEngine(Engine):
             self._listener.warned(id, f"the task did not take the message {message.get('type')!r}")
 
     def _stop(self, id: TaskId, grace: float) -> None:
+        if id in self._starts:
+            self._stop_start(id)
+            self._once_it_runs(id, lambda: self._stop(id, grace))
+            return
         if (task := self._tasks.get(id)) is None:
             return
         if grace <= 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,9 +27,11 @@ class Keeper(Protocol):
 
 @dataclass(slots=True)
 class Start:
-    """A task that is being started: its key, and what is to be done of it as soon as it runs."""
+    """A task that is being started: its key, whether it is to be stopped, and what is to be done of it as soon as it
+    runs."""
 
     key: str
+    stopped: threading.Event = field(default_factory=threading.Event)
     held: list[Callable[[], None]] = field(default_factory=list)
 
 

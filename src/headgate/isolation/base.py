@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -142,6 +143,11 @@ class Isolation(ABC):
             IsolationError: The program does not exist or cannot be executed, or the box cannot be made. The message
                 says which.
         """
+
+    def start_unless(self, stopped: threading.Event, launch: Launch, share: Share, output_fd: int) -> Box:
+        """As `start`, of a task that may be stopped meanwhile: a start that waits for another program to be there
+        ends, as a failed one, as soon as `stopped` is set."""
+        return self.start(launch, share, output_fd)
 
     @abstractmethod
     def describe(self, launch: Launch, share: Share) -> Sequence[str]:

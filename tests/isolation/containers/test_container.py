@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import tarfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -22,6 +23,7 @@ from headgate.cluster import Place
 from headgate.errors import IsolationError
 from headgate.isolation import disks, layout, make
 from headgate.isolation.base import Launch
+from headgate.isolation.container import daemon as daemon_module
 from headgate.isolation.container import kills, limits
 from headgate.isolation.container.box import ContainerBox
 from headgate.isolation.container.daemon import Daemon, Unframer
@@ -188,7 +190,6 @@ def test_a_container_that_somebody_else_removes_is_told(
 def test_a_task_is_lost_with_the_daemon_and_its_container_goes_once_that_is_back(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.isolation.container.isolation.RESTART_SECONDS", 1.0)
     with own_dockerd() as dockerd:
         isolation = ContainerIsolation(GROUP, daemon=dockerd.url)
         sleeps = launch("echo ready; exec sleep 1000", tmp_path)
@@ -198,7 +199,14 @@ def test_a_task_is_lost_with_the_daemon_and_its_container_goes_once_that_is_back
         end = task.ended()
         assert end.reason == f"lost: the Docker daemon at {dockerd.url} stopped, and with it the task's container"
         task.close()
-        with pytest.raises(IsolationError, match=f"{RUN}/job/worker-0: no Docker daemon answers at .*; start"):
+        refused = f"{RUN}/job/worker-0: no Docker daemon answers at .*; start"
+        stopped = threading.Event()
+        threading.Timer(0.2, stopped.set).start()
+        with monkeypatch.context() as patient, pytest.raises(IsolationError, match=refused):
+            patient.setattr(daemon_module, "RESTART_SECONDS", 3600.0)
+            isolation.start_unless(stopped, sleeps, NOTHING, 1)
+        with monkeypatch.context() as impatient, pytest.raises(IsolationError, match=refused):
+            impatient.setattr(daemon_module, "RESTART_SECONDS", 1.0)
             run(isolation, sleeps)
         dockerd.start()
         again = run(isolation, sleeps)

@@ -6,6 +6,8 @@ import contextlib
 import os
 import socket
 import struct
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +18,10 @@ from headgate.errors import IsolationError, MissingExtraError
 SOCKET = Path("/var/run/docker.sock")
 ANSWER_SECONDS = 30.0
 """How long the daemon may take for an answer: a machine that is out of memory is slow."""
+RESTART_SECONDS = 60.0
+"""How long a daemon that has gone is waited for,"""
+RETRY_SECONDS = 0.5
+"""and how often it is asked."""
 
 TOKEN = "headgate.token"
 """Label that the containers of one task share, and no others."""
@@ -86,6 +92,24 @@ class Daemon:
         """
         with self._asking("answer"):
             self._api.ping()
+
+    def await_answer(self, given_up: threading.Event) -> None:
+        """Wait until it answers, as long as it takes to be started again.
+
+        Args:
+            given_up: Ends the waiting.
+
+        Raises:
+            NoAnswerError: It does not come back, or is given up.
+        """
+        deadline = time.monotonic() + RESTART_SECONDS
+        while True:
+            try:
+                self.check()
+                return
+            except NoAnswerError:
+                if time.monotonic() >= deadline or given_up.wait(RETRY_SECONDS):
+                    raise
 
     def create(self, config: Config, name: str) -> str:
         """Make a container that does not run yet; its id.

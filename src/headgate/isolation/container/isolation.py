@@ -12,7 +12,6 @@ import re
 import secrets
 import shlex
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from headgate.isolation.cgroup_v2 import CgroupsV2
 from headgate.isolation.cgroups import Cgroups
 from headgate.isolation.container import apart, files, limits
 from headgate.isolation.container.box import Container, ContainerBox
-from headgate.isolation.container.daemon import TOKEN, Daemon, GoneError, NoAnswerError, default_url
+from headgate.isolation.container.daemon import TOKEN, Daemon, GoneError, default_url
 from headgate.isolation.container.network import Network
 from headgate.isolation.container.parents import CGROUPS, Parent, find_parent
 from headgate.isolation.container.request import Request
@@ -38,10 +37,6 @@ from headgate.shares import Share
 
 GROUP, TASK, OWNER = "headgate.group", "headgate.task", "headgate.owner"
 """Labels of a container, besides `TOKEN`: the group of its hub, its task, and the process that started it."""
-RESTART_SECONDS = 60.0
-"""How long a start waits for a daemon that has gone to come back,"""
-RETRY_SECONDS = 0.5
-"""and how often it is asked."""
 _NO_PROGRAM = re.compile(r"executable file not found|no such file or directory|permission denied")
 
 
@@ -74,11 +69,15 @@ class ContainerIsolation(Isolation):
         self._version: Mode = "v2" if (CGROUPS / "cgroup.controllers").exists() else "v1"
 
     def start(self, launch: Launch, share: Share, output_fd: int) -> Box:
+        return self.start_unless(threading.Event(), launch, share, output_fd)
+
+    def start_unless(self, stopped: threading.Event, launch: Launch, share: Share, output_fd: int) -> Box:
         launch = replace(launch, env={**launch.env, TAG: launch.task})
         program = find_program(launch) if launch.image == HOST_IMAGE else None
         token = secrets.token_hex(8)
         try:
-            daemon = self._answering()
+            daemon = self._connected()
+            daemon.await_answer(stopped)
             parent = find_parent(PREFIX + self._group, launch.task.replace("/", ":"), launch.place, daemon.driver)
             labels = {GROUP: self._group, TASK: launch.task, TOKEN: token, OWNER: _owner(os.getpid())}
             try:
@@ -139,22 +138,6 @@ class ContainerIsolation(Isolation):
                 self._daemon = Daemon(self._url)
                 _clear(self._daemon)
             return self._daemon
-
-    def _answering(self) -> Daemon:
-        """The daemon; one that has answered before is waited for, as long as it takes to be started again.
-
-        Raises:
-            NoAnswerError: It does not come back.
-        """
-        daemon, deadline = self._connected(), time.monotonic() + RESTART_SECONDS
-        while True:
-            try:
-                daemon.check()
-                return daemon
-            except NoAnswerError:
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(RETRY_SECONDS)
 
     def _machine(self, parent: Parent) -> limits.Machine:
         cpu = parent.folders.get("cpu") if self._version == "v1" else None
