@@ -51,6 +51,21 @@ def test_who_tells_epochs_and_no_steps_is_counted_in_reports() -> None:
     assert last(asked).work == pytest.approx((60 - asked[-1][0]) * 1.5, rel=0.03)
 
 
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_resumed_script_that_tells_epochs_and_no_steps_has_an_epoch_as_long_as_it_was_seen(count: int) -> None:
+    outlook, asked = Outlook(0.0), list[tuple[int, Question]]()
+    for report in range(count, 25, count):  # ten an epoch, from the sixth on
+        outlook.used(report, 1.0)
+        epoch = 6 + (report - 1) // 10
+        question = outlook.reported(report, 1 / (50 + report), step=None, epoch=epoch, epochs=10, count=count)
+        if question is not None:
+            asked.append((report, question))
+    done, question = next((at, each) for at, each in asked if each.epochs is not None)
+    assert 10 < done <= 20
+    assert question.epochs is not None
+    assert question.epochs.steps == pytest.approx(50 - done, abs=count / 2)
+
+
 def test_a_goal_that_is_reached_earlier_counts_instead() -> None:
     asked = run(Outlook(0.0, goal=0.35), 60, epochs=1000)  # 0.35 is reached at step 750
     assert last(asked).work == pytest.approx((750 - asked[-1][1].step) * 0.2, rel=0.4)

@@ -95,9 +95,13 @@ def expect(
     losses, epochs = Losses(rising=rising), Epochs()
     paces: list[tuple[float, float]] = []
     for report in reports:
+        before = losses.seen
         if report.value is not None:
             losses.add(report.step, report.value, report.of)
-        epochs.add(report.step if report.step is not None else losses.seen, report.epoch, report.epochs)
+        if report.step is not None:
+            epochs.add(report.step, report.epoch, report.epochs)
+        else:
+            epochs.add(losses.seen, report.epoch, report.epochs, reports=losses.seen - before)
         if report.value is not None or report.step is not None:
             paces.append((report.t, float(report.step if report.step is not None else losses.seen)))
     points = losses.points()

@@ -119,7 +119,8 @@ class Outlook:
         self._step = at
         if at - (self._begin or 0.0) > _GROWTH * self._marks[-1][0]:
             self._marks.append((at - (self._begin or 0.0), self._work + self._cores * self._since(now)))
-        self._epochs.add(round(at), epoch, epochs, within)  # who tells no steps is counted in reports
+        # Who tells no steps is counted in reports.
+        self._epochs.add(round(at), epoch, epochs, within, reports=count if step is None else None)
         return self._question(now, at) if asks else None
 
     def _since(self, now: float) -> float:

@@ -206,6 +206,7 @@ class Epochs:
         self._first: tuple[int, float] | None = None
         self._last: tuple[int, float] | None = None
         self._slack = 0.0
+        self._start = (1, 0.0)  # the epoch, and the step, that counting began with
         self._epoch: int | None = None
         self._step = 0.0
         self._epochs: int | None = None
@@ -213,14 +214,29 @@ class Epochs:
         self._began: tuple[float, float] | None = None
         self._now: tuple[float, float] | None = None
 
-    def add(self, step: int | None, epoch: int | None, epochs: int | None, within: float | None = None) -> None:
-        """Take in a report; one that lacks the step or the epoch (counted from 1) tells nothing."""
+    def add(
+        self,
+        step: int | None,
+        epoch: int | None,
+        epochs: int | None,
+        within: float | None = None,
+        *,
+        reports: int | None = None,
+    ) -> None:
+        """Take in a report; one that lacks the step or the epoch (counted from 1) tells nothing.
+
+        Args:
+            reports: How many of them this one is, where they are counted instead of steps: such a count says nothing
+                of the epochs before the first that is told, which a job that was resumed did earlier. None: they are
+                steps.
+        """
         self._epochs = epochs if epochs is not None else self._epochs
         if step is None or epoch is None:
             return
-        if self._epoch is not None and (epoch < self._epoch or step < self._step):  # started again
+        if self._epoch is None or epoch < self._epoch or step < self._step:  # started, or started again
             self._first = self._last = self._began = self._now = None
-        elif self._epoch is not None and epoch > self._epoch:
+            self._start = (epoch, step - reports / 2) if reports is not None else (1, 0.0)
+        elif epoch > self._epoch:
             self._slack = (step - self._step) / 2
             self._last = (epoch, step - self._slack)
             self._first = self._first or self._last
@@ -237,7 +253,9 @@ class Epochs:
         if self._first is None or self._last is None:
             return self._length_by_parts()
         (first, began), (last, at) = self._first, self._last
-        return (at - began) / (last - first) if last > first else at / (last - 1)
+        if last == first:
+            first, began = self._start
+        return (at - began) / (last - first)
 
     def rest(self, stopping: tuple[int, float] | None) -> tuple[float, float] | None:
         """Early stopping after so many epochs without a gain of so much, counted in steps; None until an epoch has
