@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tests.hub.user import User
 
+from headgate.events import Event, Fitted, Progress, Usage
+from headgate.hub.attempt import Attempt
+from headgate.hub.forecasting import Forecasting
+from headgate.hub.job import LiveJob
+from headgate.hub.ledger import Ledger
+from headgate.jobs import Job, ProgressRule
+from headgate.plans import Plan
+from headgate.telemetry.patterns import ProgressReader
 from headgate.telemetry.store import RunReader
 from headgate.testing import wait
 
@@ -59,6 +70,33 @@ def test_a_job_is_expected_to_take_what_it_took_before_and_one_of_other_argument
         reasons.append([row["reason"] for row in shares(user, run)])
     assert reasons[0][0] == "shortest: nothing predicted yet, 0 core-seconds had"
     assert all(" core-seconds left (" in told[0] for told in reasons[1:])
+
+
+@pytest.mark.parametrize(("workers", "cores"), [(1, None), (2, 2.0), (3, 3.0)])
+def test_of_several_workers_each_is_told_to_put_a_core_to_good_use(
+    workers: int, cores: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = LiveJob(Job(name="a", run="train.py"), 0, 0.0)
+    plan = Plan(strategy="allreduce" if workers > 1 else "single", workers=workers, batch_per_worker=None)
+    live.current = Attempt("r/a", 1, plan, False, lambda task, message: None)
+    for i in range(workers):
+        live.current.start(f"worker-{i}", "here", "127.0.0.1", ProgressReader(ProgressRule()), False)
+    ledger = cast("Ledger", SimpleNamespace(find=lambda id: (None, live)))
+    now = 0.0
+    monkeypatch.setattr("headgate.hub.forecasting.time", SimpleNamespace(monotonic=lambda: now))
+
+    async def hear() -> Fitted:
+        nonlocal now
+        fitted: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
+        forecasting = Forecasting(ledger, tmp_path, fitted.set_result, waits=lambda: True, predicts=lambda: True)
+        for second in range(4):
+            now = float(second)
+            for i in range(workers):
+                forecasting.hear(Usage(f"r/a/worker-{i}", 1.0, 1e9))
+            forecasting.hear(Progress("r/a/worker-0", 100 * (second + 1), 1 + second, loss=1 / (second + 1), epochs=9))
+        return cast("Fitted", await asyncio.wait_for(fitted, 60))
+
+    assert asyncio.run(hear()).cores == cores
 
 
 def told(user: User, run: str) -> float:

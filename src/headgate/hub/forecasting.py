@@ -37,6 +37,15 @@ class _Watched:
         self.work += sum(self.cores.values()) * min(now - self.since, LONGEST_SECONDS)
         self.since = now
 
+    def useful(self) -> float | None:
+        """Cores that it puts to good use while others want them, of several tasks one for each worker at least; None:
+        not known yet."""
+        each, attempt = self.scaling.useful(), self.live.current
+        if attempt is None or len(attempt.tasks) < 2:
+            return each
+        workers = sum(name.startswith("worker-") and task.state != "ended" for name, task in attempt.tasks.items())
+        return max(workers, 1) * (each if each is not None else 1.0)
+
 
 class Forecasting:
     """Hears what jobs report and use, and tells what is left of them.
@@ -185,7 +194,7 @@ class Forecasting:
         if left is not None and watched is not None and watched.outlook is outlook:  # the same attempt still runs
             cores = sum(watched.cores.values())
             watched.ends = time.monotonic() + left.work / cores if cores > 0.0 else None
-            self._tell(Fitted(job, *left, watched.scaling.useful()))
+            self._tell(Fitted(job, *left, watched.useful()))
 
     def close(self) -> None:
         """Answer nothing more."""

@@ -22,12 +22,12 @@ class HeadgatePolicy(WeighingPolicy):
     Objective: the least mean completion time at a makespan no worse than that of the system's own sharing, and nobody
     starved: no ρ (finish-time fairness) above a bound.
     Rule: the CPU goes by work left over priority, the least first; each job has most of what those before it leave, but
-    no more cores than it puts to good use as long as others want them: one, until it was seen to gain by more.
-    Each has a latest end, `rho` times what it would take alone on 1/n, n the mean number of jobs that were present.
-    Who would miss it with an equal share from now on has an equal share at least. A job of which nothing is
-    predicted yet goes by what it costs to find out and to end those of its like that are short. Who diverges or has
-    ceased to report comes last. Only weights are set: what one does not use the others have, so that no core idles
-    that anybody wants and the makespan stays.
+    no more cores than it puts to good use as long as others want them: one, or one for each of its workers, until it
+    was seen to gain by more. Each has a latest end, `rho` times what it would take alone on 1/n, n the mean number of
+    jobs that were present. Who would miss it with an equal share from now on has an equal share at least. A job of
+    which nothing is predicted yet goes by what it costs to find out and to end those of its like that are short. Who
+    diverges or has ceased to report comes last. Only weights are set: what one does not use the others have, so that no
+    core idles that anybody wants and the makespan stays.
     Source: shortest remaining processing time (Schrage 1968), Gittins' index (1979) where that is not known, jobs whose
     speed is a power of their cores (heSRPT, Berg et al. 2020), the deadlines of Themis' fairness (NSDI 2020).
     Use it, unless one of the others' objectives is yours.

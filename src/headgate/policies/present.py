@@ -42,6 +42,7 @@ class Present:
             CPU time that it takes for as many reports.
         foretold: Something has been predicted of it.
         prediction: The latest, and what had been attained when it came.
+        told_cores: That it was last told to put to good use while others want them; None: never.
         needs: What jobs here need, core-seconds, the least first.
         tells_after: Core-seconds that they have had when the first prediction of them comes.
     """
@@ -57,6 +58,7 @@ class Present:
     diverging: bool = False
     stalled: bool = False
     prediction: tuple[Predicted, float] | None = None
+    told_cores: float | None = None
     needs: Sequence[float] = tuple(TYPICAL_WORK * part for part in SPREAD)
     tells_after: float = STARTUP_WORK
     foretold: bool = False
@@ -119,8 +121,7 @@ class Present:
         computes on a GPU puts all of its time to good use, which goes by the same weights."""
         if self.used is not None and self.used.on_gpu:
             return self.most_cores(cores)
-        told = self.prediction[0].cores if self.prediction is not None else None
-        return min(self.most_cores(cores), told if told is not None else 1.0)
+        return min(self.most_cores(cores), self.told_cores if self.told_cores is not None else 1.0)
 
     def most_cores(self, cores: float) -> float:
         """That it may use of the cores there are."""

@@ -154,7 +154,10 @@ class WeighingPolicy(Policy):
                     self._told_after.append(job.attained)
                 job.foretold = True
                 job.prediction = change, job.attained
-                if before is None or change.cores != before[0].cores:
+                told = job.told_cores
+                if change.cores is not None:
+                    job.told_cores = change.cores
+                if before is None or job.told_cores != told:
                     return True
                 return abs(change.work - believed) > _NEWS * max(believed, 1e-9)
         return False
