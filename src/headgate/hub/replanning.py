@@ -154,6 +154,7 @@ class Replanning:
             watched.restart_seconds, watched.began = now - watched.began, None
         watched.seen = now
         watched.reports.append((now, told.step))
+        watched.outlook.stopping = live.spec.progress.stopping
         watched.outlook.used(now, 1.0)  # what is left is counted in seconds, not in core-seconds
         question = watched.outlook.reported(
             now,
