@@ -6,9 +6,9 @@
 The simulation is the one of `headgate simulate`: the same controller and policy, a clock of its own. What it is told of
 each kind of script is measured beforehand, in runs without any other kind, and nothing is fitted to the runs compared:
 
-- alone with all cores, and alone with one: time, CPU time, and from the first of these its losses by work done;
-- as many of a kind as there are cores, a core each: the time of one alone with a core over theirs is what a job keeps
-  of its speed beside any others (cores may be threads of one, and caches and memory are shared).
+- alone: time, CPU time, what it does on one core before it has anything to say, and its losses by work done;
+- as many of a kind as there are cores, under `equal`: what a core each brings while the others are busy (cores may be
+  threads of one, and caches and memory are shared).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Profile:
     Args:
         job: As a trace has it, which comes at 0 s.
         table: Cores and work a second.
-        kept: Part of its speed that it keeps beside another job.
+        kept: Part of its speed that it keeps beside another job; 1 where `table` has that in it.
     """
 
     job: TraceJob
@@ -70,30 +70,25 @@ def jobs_of(schedule: Sequence[tuple[str, float]], scale: float) -> list[Job]:
 def profile(there: Stage, kind: str, scale: float, cores: int) -> Profile:
     """Measure a kind in runs of its own."""
     job = Job(kind, kind, 0.0, epochs(kind, LENGTHS[kind] * scale))
-    whole, one, beside = (
-        _measured(there, jobs)
-        for jobs in (
-            [job],
-            [replace(job, cores=1.0)],
-            [replace(job, name=f"{kind}-{place}", cores=1.0) for place in range(cores)],
-        )
-    )
-    [wide], [narrow] = whole, one
-    pair = statistics.mean(each.seconds for each in beside)
-    if wide.cores <= narrow.cores or wide.seconds >= narrow.seconds:
-        wide = narrow  # a second core is of no use to it
-    points = {each.cores: 1.0 / each.seconds for each in (narrow, wide)}
-    return Profile(replace(wide, model=kind), tuple(sorted(points.items())), min(narrow.seconds / pair, 1.0))
+    [wide] = _measured(there, [job])
+    several = _measured(there, [replace(job, name=f"{kind}-{place}") for place in range(cores)])
+    used, seconds = (statistics.mean(getattr(each, name) for each in several) for name in ("cores", "seconds"))
+    whole = (wide.cores, 1.0 / wide.seconds)
+    if wide.cores > used and wide.seconds < seconds:
+        return Profile(replace(wide, model=kind), ((used, 1.0 / seconds), whole), 1.0)
+    return Profile(replace(wide, model=kind), (whole,), min(wide.seconds / seconds, 1.0))
 
 
 def _measured(there: Stage, jobs: Sequence[Job]) -> list[TraceJob]:
-    """Jobs that come at once, each with the seconds from its arrival to its end, and the cores used meanwhile."""
+    """Jobs that come at once: of each the seconds from its arrival to its end but for what it does at first, and the
+    cores used meanwhile."""
     folder = there.start(jobs, "equal")
     ran = there.went(folder, jobs)
-    return [
-        replace(job, seconds=ran[job.name].seconds, cores=job.seconds * job.cores / ran[job.name].seconds)
-        for job in read(folder).jobs
-    ]
+    found = []
+    for job in read(folder).jobs:
+        seconds = ran[job.name].seconds - (job.startup_core_seconds or 0.0)
+        found.append(replace(job, seconds=seconds, cores=job.seconds * job.cores / seconds))
+    return found
 
 
 def simulated(jobs: Sequence[Job], policy: str, profiles: Mapping[str, Profile], cores: int) -> dict[str, float]:
@@ -125,7 +120,8 @@ def main() -> None:
         profiles = {kind: profile(there, kind, options.scale, cores) for kind in kinds}
         for kind, found in profiles.items():
             speeds = ", ".join(f"{1 / speed:.1f} s with {used:.2f} cores" for used, speed in found.table)
-            print(f"{kind:14} alone {speeds}; keeps {found.kept:.2f} beside another")
+            startup = f"{found.job.startup_core_seconds or 0.0:.1f} s on one core"
+            print(f"{kind:14} {startup}, then {speeds}; keeps {found.kept:.2f} beside another")
         for policy in chosen:
             jobs = jobs_of(SCHEDULES[policy], options.scale)
             runs = [there.run(jobs, policy) for _ in range(options.repetitions)]
@@ -140,7 +136,10 @@ def main() -> None:
     print(f"\nerror of a completion time: {statistics.mean(errors):.1%} on the mean, {max(errors):.1%} at worst")
     content = {
         "scale": options.scale,
-        "profiles": {kind: {"table": found.table, "kept": found.kept} for kind, found in profiles.items()},
+        "profiles": {
+            kind: {"startup": found.job.startup_core_seconds, "table": found.table, "kept": found.kept}
+            for kind, found in profiles.items()
+        },
         "rows": rows,
         "mean_error": statistics.mean(errors),
         "worst_error": max(errors),

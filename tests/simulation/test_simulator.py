@@ -275,6 +275,25 @@ def test_what_a_job_does_before_its_work_takes_one_core_and_belongs_to_its_time_
     assert (alone.makespan, alone.max_rho) == pytest.approx((13.0, 1.0))
 
 
+def test_a_job_s_own_start_takes_the_place_of_the_one_assumed_of_all() -> None:
+    trace = on_cores((0.0, 10.0, 2.0), (0.0, 10.0, 2.0))
+    trace = replace(trace, jobs=(replace(trace.jobs[0], startup_core_seconds=4.0), trace.jobs[1]))
+    # Both have a core each, b works from 3 s on, a from 4 s; for the last half of a second a has both.
+    found = ran(trace, cores(2.0), "equal", replace(FREE, startup_core_seconds=3.0))
+    assert found == pytest.approx({"a": 23.5, "b": 23.0})
+
+
+def test_what_is_left_is_what_it_costs_with_the_cores_that_a_job_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    predicted = told(monkeypatch)
+    job = TraceJob("a", 0.0, 5.0, cores=2.0, model="m")
+    table = replace(FREE, report_seconds=100.0, speeds=Speeds(tables={"m": ((1.0, 8.0), (2.0, 10.0))}))
+    ran(made("t", [job, replace(job, name="b")]), cores(2.0), "srpt", table)
+    # Alone it takes 5 s with both cores, 6.25 s with one; the first to come has both, and then most of them.
+    work = {each.job[0]: each.work for _, each in predicted}
+    assert work["b"] == pytest.approx(6.25)
+    assert work["a"] > 8.0
+
+
 @pytest.mark.parametrize("policy", [*BUILT_IN, "flowcon:faithful"])
 def test_every_policy_ends_every_job_and_those_by_weight_leave_no_core_idle(policy: str) -> None:
     curve = tuple((i / 50, 0.2 + 2.0 / (1 + i)) for i in range(51))

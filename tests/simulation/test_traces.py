@@ -138,6 +138,25 @@ def test_a_run_is_a_trace_of_the_cpu_time_that_its_jobs_used(tmp_path: Path) -> 
     assert (job.name, job.submitted, job.seconds, job.cores, job.priority) == ("a", 0.0, 15.0, 2.0, 2.0)
     assert (job.memory_bytes, job.steps, job.epochs) == (2**30, 20, 3)
     assert job.losses == ((0.4, 0.5), (1.0, 0.25))
+    assert job.startup_core_seconds == 0.0
+
+
+def test_what_a_job_of_a_run_did_on_one_core_before_it_told_anything_is_not_its_work(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run.sqlite")
+    for name, usage in (("late", (1.0, 1.0, 1.0, 2.0)), ("wide", (1.0, 2.0, 2.0, 2.0))):
+        task = f"{name}/worker-0"
+        recorder.add("jobs", name=name, spec="{}", state="done", submitted=0.0, started=0.0, ended=8.0)
+        seconds = 2 * sum(usage)
+        recorder.add("tasks", id=task, job=name, started=0.0, ended=8.0, exit=f'{{"cpu_seconds": {seconds}}}')
+        for place, used in enumerate(usage, 1):
+            recorder.add("usage", t=2.0 * place, target=task, cpu_cores=used)
+        for t, loss in ((5.0, 0.5), (8.0, 0.25)):
+            recorder.add("progress", t=t, task=task, loss=loss, count=1)
+    recorder.close()
+    late, wide = read(tmp_path).jobs
+    # The one until its first loss at 5 s, the other until it used a second core at 2 s.
+    assert (late.startup_core_seconds, late.seconds, late.losses) == (5.0, 2.5, ((0.0, 0.5), (1.0, 0.25)))
+    assert (wide.startup_core_seconds, wide.seconds, wide.losses) == (2.0, 6.0, ((0.5, 0.5), (1.0, 0.25)))
 
 
 def test_speeds_and_pairs_are_read_and_what_makes_no_sense_is_refused(tmp_path: Path) -> None:

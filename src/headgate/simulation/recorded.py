@@ -16,13 +16,17 @@ from headgate.telemetry.store import RunReader
 
 _LOSSES = 500
 """Points of a loss curve that are kept: a policy sees means, not steps."""
+_ONE_CORE = 1.2
+"""Cores that one thread is read to use at most: readings are not exact."""
 
 
 def read(path: Path) -> Trace:
     """The jobs of a run that came to an end, from its folder or its `run.sqlite`.
 
     A job's work is the CPU time that it used; it is taken to be able to use as many cores as it ever did between two
-    readings. One that had GPUs to itself is taken to run as long as it did. Jobs that were not done are left out.
+    readings. What one of a single task used before it told anything or used more than one core, when it imported its
+    framework, it does on one core. One that had GPUs to itself is taken to run as long as it did. Jobs that were not
+    done are left out.
 
     Raises:
         NotFoundError: There is no such run.
@@ -47,9 +51,12 @@ def _job(reader: RunReader, row: dict[str, Any]) -> TraceJob | None:
     seconds = row["ended"] - row["started"]
     gpus = int(limits.get("gpus") or 0)
     cores = used.maximum or core_seconds / max(seconds, 1e-9) or 1.0
-    if not gpus and core_seconds > 0:
-        seconds = core_seconds / cores
     progress = list(reader.rows("progress", "task GLOB ?", [f"{name}/*"], order="t"))
+    startup = None
+    if not gpus and core_seconds > 0:
+        tasks = {each["id"] for each in reader.rows("tasks", "job = ?", [name])}
+        startup = _startup(used, progress[0]["t"]) if progress and len(tasks) == 1 else 0.0
+        seconds = (core_seconds - startup) / cores
     return TraceJob(
         name=name,
         submitted=row["started"],
@@ -61,8 +68,15 @@ def _job(reader: RunReader, row: dict[str, Any]) -> TraceJob | None:
         memory_bytes=limits.get("memory_bytes"),
         steps=max((each["step"] for each in progress if each["step"] is not None), default=None),
         epochs=max((each["epochs"] for each in progress if each["epochs"] is not None), default=None),
-        losses=_losses(progress, used, row["started"], row["ended"]),
+        losses=_losses(progress, used, startup or 0.0, row["started"], row["ended"]),
+        startup_core_seconds=startup,
     )
+
+
+def _startup(used: Signal, told: float) -> float:
+    """Core-seconds until the first report, or until more than one core is used for the first time."""
+    wide = used.start[used.value > _ONE_CORE]
+    return float(used.cumulative(np.array([min(told, *wide[:1])]))[0])
 
 
 def _cores(reader: RunReader, job: str) -> Signal:
@@ -80,14 +94,14 @@ def _cpu_seconds(reader: RunReader, job: str) -> float:
 
 
 def _losses(
-    progress: list[dict[str, Any]], used: Signal, started: float, ended: float
+    progress: list[dict[str, Any]], used: Signal, startup: float, started: float, ended: float
 ) -> tuple[tuple[float, float], ...]:
-    """Losses by the fraction of the work that was done."""
+    """Losses by the fraction of the work after its startup that was done."""
     points = [(row["t"], row["loss"]) for row in progress if row["loss"] is not None]
     if not points:
         return ()
     points = points[:: max(math.ceil(len(points) / _LOSSES), 1)]
     at = np.array([t for t, _ in points])
-    whole = used.integral
-    done = used.cumulative(at) / whole if whole > 0 else (at - started) / max(ended - started, 1e-9)
+    whole = used.integral - startup
+    done = (used.cumulative(at) - startup) / whole if whole > 0 else (at - started) / max(ended - started, 1e-9)
     return tuple((float(min(max(f, 0.0), 1.0)), float(loss)) for f, (_, loss) in zip(done, points, strict=True))

@@ -174,7 +174,8 @@ class _Simulation:
 
     def _arrive(self, job: TraceJob) -> None:
         id = f"{job.name}/job"  # each is a run of its own, so that it can be forgotten when it has ended
-        startup = self._given.startup_core_seconds
+        own = job.startup_core_seconds
+        startup = own if own is not None else self._given.startup_core_seconds
         self._outcomes[id] = outcome = JobOutcome(job, startup)
         self.outcome.jobs.append(outcome)
         if self._given.prediction_error > 0:
@@ -230,13 +231,13 @@ class _Simulation:
     def _predict(self, work: Work) -> None:
         if not self._predicts or not self._shares(work.job) or not work.tasks or work.starting:
             return
-        job, cores = work.job, self._busy_cores(work)
-        left = work.remaining(self._now) * cores
+        job, cost = work.job, self._cost(work)
+        left = work.remaining(self._now) * cost
         if job.losses and work.fraction(self._now) < job.losses[0][0]:
             return  # of a job that has said nothing yet nothing is predicted
         likely, spread = left * self._off.get(work.id, 1.0), exp(_NINE_OF_TEN * self._given.prediction_error)
         final = job.losses[-1][1] if job.losses else None
-        drops = drops_ahead(job.losses, work.fraction(self._now), job.seconds * cores)
+        drops = drops_ahead(job.losses, work.fraction(self._now), job.seconds * cost)
         good = self._useful(work)
         self._step(Fitted(work.id, likely, likely / spread, likely * spread, final, drops, good))
 
@@ -312,9 +313,12 @@ class _Simulation:
         return not job.gpus or self._given.share_gpus
 
     @staticmethod
-    def _busy_cores(work: Work) -> float:
-        """Cores that a job keeps busy at its own speed: on GPUs one for each worker, which feeds them."""
-        return float(work.needs) if work.job.gpus else work.job.cores
+    def _cost(work: Work) -> float:
+        """Core-seconds that what a job does alone in a second takes with the cores that it has; on GPUs each worker
+        keeps one busy, which feeds them."""
+        if work.job.gpus:
+            return float(work.needs)
+        return sum(task.cores for task in work.tasks.values()) / work.pace if work.pace > 0 else work.job.cores
 
     def _remaining(self, id: JobId, now: float) -> float:
         return self._works[id].remaining(now) * self._off.get(id, 1.0)

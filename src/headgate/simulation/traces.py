@@ -20,6 +20,8 @@ class TraceJob:
         name: Unique in its trace.
         submitted: Seconds on the trace's clock.
         seconds: That it takes alone, with all the GPUs or cores that it asks for.
+        startup_core_seconds: What it does beside that, on one core, before it has anything to say; None: what is
+            assumed of all jobs.
         gpus: That it has to have, all at once; 0: it uses cores.
         cores: The most that it can use; of no meaning where it has GPUs.
         workers: Among which its cores are divided; of no meaning where it has GPUs.
@@ -45,6 +47,7 @@ class TraceJob:
     steps: int | None = None
     epochs: int | None = None
     losses: tuple[tuple[float, float], ...] = ()
+    startup_core_seconds: float | None = None
 
     @property
     def size(self) -> float:
