@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from headgate.engines.scripts import check, libraries, library
+from headgate.engines.scripts import check, libraries, library, other_cluster
 from headgate.errors import UsageError
 from headgate.jobs import Job
 from headgate.plans import Plan
@@ -73,6 +74,15 @@ def test_what_works_or_may_work_is_let_through(
     text: str, plan: Plan, environment: dict[str, str], tmp_path: Path
 ) -> None:
     check(job(tmp_path, text, plan), environment)
+
+
+def test_of_an_image_s_tasks_only_the_job_s_own_variables_are_known() -> None:
+    pod = {"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "10.0.0.7"}
+    here = Job(name="train", script="train.py")
+    assert other_cluster(here, pod) == "MASTER_ADDR=10.0.0.7, WORLD_SIZE=1, RANK=0"
+    boxed = replace(here, isolation="container", image="python:3.12")
+    assert not other_cluster(boxed, pod)
+    assert other_cluster(replace(boxed, env={"TF_CONFIG": "{}"}), pod | {"TF_CONFIG": "{}"}) == "TF_CONFIG={}"
 
 
 def test_a_script_that_imports_several_trains_with_whichever_it_calls(tmp_path: Path) -> None:

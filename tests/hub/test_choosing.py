@@ -36,10 +36,12 @@ def team(user: User) -> Iterator[Team]:
 def test_a_job_with_a_profile_runs_by_the_best_plan_on_the_nodes_that_are_free(team: Team) -> None:
     user = team.user
     here = machine.detect(user.home / "node.json")
-    of = Job(name="team", script=str(user.folder / "worker.py"), workdir=str(user.folder))
+    rest = user.write("rest.py", "import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)\n").read_text()
+    user.write("pod.py", f"{rest}print('of another cluster')\n")
     known = profile(dense_bytes=1_000_000, memory_peak_bytes=64 << 20)
-    store.save(user.home / "profiles", store.key(of, here), known)
-    user.write("rest.py", "import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)\n")
+    for script in ("worker.py", "pod.py"):
+        of = Job(name="a", script=str(user.folder / script), workdir=str(user.folder))
+        store.save(user.home / "profiles", store.key(of, here), known)
 
     dry = user.json("run", "worker.py", "--cluster", "chosen", "--dry-run")
     assert [each["node"] for each in dry] == ["a", "b", "c"]
@@ -49,8 +51,16 @@ def test_a_job_with_a_profile_runs_by_the_best_plan_on_the_nodes_that_are_free(t
     why = team.sees_event("plan", "allreduce, 2 workers on b, c: ")
     assert "samples/s expected" in why
     assert "; 2 of 3 nodes were free" in why
+    user.variables |= {"MASTER_ADDR": "10.0.0.7", "WORLD_SIZE": "1", "RANK": "0"}  # as in a pod of one process
+    assert [each["node"] for each in user.json("run", "pod.py", "--cluster", "chosen", "--dry-run")] == ["a"]
+    pod = user.detaches("pod.py", "--cluster", "chosen")
     user.touch("go")
     team.ends("done")
     user.sees_state("rest", "done", run=first)
     team.run = first
     assert "headgate profile rest.py" in team.events("plan")[0]
+    user.sees_state("pod", "done", run=pod)
+    team.run = pod
+    assert team.events("plan")[0].startswith(
+        "single, 1 worker on a, for its environment names another cluster (MASTER_ADDR=10.0.0.7, WORLD_SIZE=1, RANK=0);"
+    )

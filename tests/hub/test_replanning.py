@@ -63,7 +63,9 @@ def lab(user: User) -> Iterator[User]:
     user.types("lab", "down", "moving")
 
 
-def test_a_job_without_a_profile_is_moved_by_its_first_steps_at_most_as_often_as_it_may(lab: User) -> None:
+def test_by_its_first_steps_a_job_is_moved_as_often_as_it_may_and_one_that_knows_of_another_cluster_is_not(
+    lab: User,
+) -> None:
     known = profile(dense_bytes=100_000, memory_peak_bytes=64 << 20, batch=64)
     lab.write("learn.py", SCRIPT)
     lab.write("profile.json", json.dumps(asdict(known)))
@@ -85,3 +87,14 @@ def test_a_job_without_a_profile_is_moved_by_its_first_steps_at_most_as_often_as
     lab.touch("go")
     lab.sees_state("learn", "done", run=run)
     assert len([text for text in events("plan") if "moved" in text]) == 1
+
+    stored.unlink()
+    (lab.folder / "go").unlink()
+    twice = 2 * int(log.read_text().split()[1])
+    lab.variables["TF_CONFIG"] = "{}"
+    run = lab.detaches("learn.py", "--cluster", "moving", "--moves", "1")
+    lab.sees_job("learn", lambda job: (job["step"] or 0) > twice, run, f"is past step {twice}")
+    [why] = events("plan")
+    assert why.startswith("single, 1 worker on a, for its environment names another cluster (TF_CONFIG={}); ")
+    lab.touch("go")
+    lab.sees_state("learn", "done", run=run)

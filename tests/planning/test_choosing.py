@@ -65,6 +65,15 @@ def test_without_a_profile_it_is_one_task_and_it_is_said_how_to_get_more() -> No
     assert "its profile has no time of a step" in choice.why
 
 
+def test_where_its_environment_names_another_cluster_it_is_one_task_and_it_is_said_what_to_unset() -> None:
+    one, two = chosen(Asked(named("one"), SMALL, "MASTER_ADDR=10.0.0.7, RANK=0"), Asked(named("two"), SMALL))
+    assert (one.plan.strategy, two.plan.workers) == ("single", 3)
+    assert one.why == (
+        "single, 1 worker on a0, for its environment names another cluster (MASTER_ADDR=10.0.0.7, RANK=0); "
+        "unset that, and with a profile it takes the best plan"
+    )
+
+
 def test_what_fits_nowhere_by_its_profile_runs_as_one_task_all_the_same() -> None:
     [choice] = chosen(Asked(named("train"), profile(memory_peak_bytes=200 * GIB)))
     assert choice.plan.strategy == "single"

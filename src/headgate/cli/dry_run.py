@@ -36,7 +36,10 @@ def plans(submission: Submission, cluster: Cluster, here: Node, home: Path) -> d
     """
     for job in submission.jobs:
         scripts.check(job, {**submission.environment, **job.env})
-    asked = [Asked(job, store.load(home / "profiles", store.key(job, here))) for job in submission.jobs]
+    asked = []
+    for job in submission.jobs:
+        other = scripts.other_cluster(job, {**submission.environment, **job.env})
+        asked.append(Asked(job, store.load(home / "profiles", store.key(job, here)), other))
     if submission.cluster:
         cluster = calibrated(submission.cluster, cluster, here, home)
     found = {}

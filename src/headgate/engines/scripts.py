@@ -12,7 +12,7 @@ from headgate.errors import UsageError
 from headgate.isolation.base import HOST_IMAGE
 from headgate.jobs import Job
 from headgate.plans import Plan
-from headgate.task import named_cluster
+from headgate.task import cluster_variables, named_cluster
 
 LIBRARIES = frozenset({"torch", "keras", "jax"})
 
@@ -43,8 +43,7 @@ def check(job: Job, environment: Mapping[str, str]) -> None:
     if job.plan is None or job.plan.strategy == "single" or job.script is None:
         return
     script = Path(job.workdir, job.script)
-    if job.image not in (None, HOST_IMAGE):
-        environment = job.env
+    environment = _seen(job, environment)
     refusal = named_cluster(environment, job.plan.tasks) if job.plan.tasks > 1 and libraries(script) else ""
     if refusal:
         raise UsageError(f"job {job.name!r}: {refusal}")
@@ -54,6 +53,22 @@ def check(job: Job, environment: Mapping[str, str]) -> None:
         backend = "tensorflow" if environment.get("TF_USE_LEGACY_KERAS") else environment.get("KERAS_BACKEND", "")
     for reason, cure in _against(found, backend, job.plan):
         raise UsageError(f"job {job.name!r}: {reason}; {cure}")
+
+
+def other_cluster(job: Job, environment: Mapping[str, str]) -> str:
+    """The variables that tell the tasks of a job of another cluster, as `task.cluster_variables` lists them: a library
+    of Headgate's refuses them in several tasks, so that such a job is given no plan of several by itself.
+
+    Args:
+        job: One with absolute paths.
+        environment: As in `check`.
+    """
+    return cluster_variables(_seen(job, environment))
+
+
+def _seen(job: Job, environment: Mapping[str, str]) -> Mapping[str, str]:
+    """What of an environment, with the job's own, its tasks have."""
+    return environment if job.image in (None, HOST_IMAGE) else job.env
 
 
 def _against(library: str | None, backend: str, plan: Plan) -> Iterator[tuple[str, str]]:

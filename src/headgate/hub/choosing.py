@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
 from headgate.cluster import Cluster, Node
+from headgate.engines import scripts
 from headgate.errors import UsageError
 from headgate.events import ENDED, Event, JobId, JobPlanned, PlanJob, StopRequested
 from headgate.hub.ledger import Ledger
 from headgate.hub.nodes import Nodes
 from headgate.planning.choosing import Asked, Choice, choose, has_choice, starts_at_once
 from headgate.plans import Plan
+from headgate.profiles import Profile
 from headgate.profiling import store
 from headgate.profiling.calibration import calibrated
 
@@ -92,12 +94,17 @@ class Choosing:
                 self._work.add(task)
                 task.add_done_callback(self._work.discard)
             else:  # at once, for there is nothing to search
-                asked = [Asked(action.spec, None) for action in actions]
+                asked = [self._ask(action, None) for action in actions]
                 self._told(actions, choose(asked, cluster))
 
     def _profiled(self, action: PlanJob, cluster: Cluster) -> bool:
         run, live = self._ledger.find(action.job)
         return run.submission.mode == "run" and live.profile is not None and has_choice(cluster, action.spec)
+
+    def _ask(self, action: PlanJob, profile: Profile | None) -> Asked:
+        run, _ = self._ledger.find(action.job)
+        environment = {**run.submission.environment, **action.spec.env}
+        return Asked(action.spec, profile, scripts.other_cluster(action.spec, environment))
 
     async def _answer(self, actions: Sequence[PlanJob], cluster: Cluster) -> None:
         async with self._turn:
@@ -105,7 +112,7 @@ class Choosing:
             for action in actions:
                 _, live = self._ledger.find(action.job)
                 profile = store.parse(json.loads(live.profile)) if live.profile is not None else None
-                asked.append(Asked(action.spec, profile))
+                asked.append(self._ask(action, profile))
             run, _ = self._ledger.find(actions[0].job)
             used = self.used() & {node.name for node in cluster.nodes}
             if run.submission.cluster:
@@ -115,7 +122,7 @@ class Choosing:
                 found = await asyncio.to_thread(search, asked, cluster)
             except (ArithmeticError, LookupError, ValueError) as error:  # a profile is odd: its job runs all the same
                 self._ledger.event(run, "warning", f"no plan was searched for: {error!r:.300}")
-                found = choose([Asked(each.job, None) for each in asked], cluster)
+                found = choose([replace(each, profile=None) for each in asked], cluster)
             self._told(actions, found)
 
     def _told(self, actions: Sequence[PlanJob], found: Sequence[Choice | UsageError]) -> None:

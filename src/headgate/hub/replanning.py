@@ -12,6 +12,7 @@ from pathlib import Path
 
 from headgate.analysis.forecast import Outlook, Question, answer
 from headgate.cluster import Cluster, Node
+from headgate.engines import scripts
 from headgate.errors import HeadgateError
 from headgate.events import ENDED, CheckpointDone, Event, JobId, MoveRequested, Progress, TaskExited, TaskStarted
 from headgate.hub.choosing import Choosing
@@ -179,6 +180,8 @@ class Replanning:
         spec, profile = live.spec, store.parse(json.loads(live.profile))
         self._settled.add(job)
         if spec.plan is not None or spec.moves == 0 or run.submission.mode != "run" or not tells(profile):
+            return None
+        if scripts.other_cluster(spec, {**run.submission.environment, **spec.env}):  # said when it was planned
             return None
         try:
             if not has_choice(self._nodes.cluster(run.submission), spec):

@@ -20,10 +20,12 @@ _NAMED = 4  # nodes that are named one by one
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A job to plan; `profile` is None where none is stored."""
+    """A job to plan; `profile` is None where none is stored. `other_cluster` lists the variables that tell its tasks of
+    another cluster (`engines.scripts.other_cluster`): with those it runs as one task."""
 
     job: Job
     profile: Profile | None
+    other_cluster: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ def choose(
 ) -> list[Choice | UsageError]:
     """The plans of the jobs of a run, in their order: by their profiles the best on the nodes that are free, divided
     among those that start at once (`planning.jointly`). Where no node is free that they fit on they share all of them.
-    A job without a profile, or which fits nowhere by it, runs as one task.
+    A job without a profile, or which fits nowhere by it, or whose environment names another cluster, runs as one task.
 
     Args:
         asked: The jobs, their names unlike.
@@ -71,7 +73,7 @@ def choose(
     planned: dict[int, _Informed] = {}
     taken = set(used)
     for i, each in enumerate(asked):
-        if each.profile is not None and tells(each.profile) and has_choice(cluster, each.job):
+        if each.profile is not None and tells(each.profile) and _may_choose(each, cluster):
             planned[i] = _Informed(each.job, each.profile)
             continue
         try:
@@ -89,6 +91,10 @@ def choose(
     return [found[i] for i in range(len(asked))]
 
 
+def _may_choose(asked: Asked, cluster: Cluster) -> bool:
+    return has_choice(cluster, asked.job) and not asked.other_cluster
+
+
 class _Informed(NamedTuple):
     job: Job
     profile: Profile
@@ -97,7 +103,12 @@ class _Informed(NamedTuple):
 def _uninformed(asked: Asked, cluster: Cluster) -> Choice:
     job = asked.job
     plan = candidates(cluster, job)[0]
-    if job.script is None or not has_choice(cluster, job) or job.limits.workers[1] == 1:
+    if (job.script is None and asked.profile is None) or not has_choice(cluster, job) or job.limits.workers[1] == 1:
+        return Choice(plan)
+    if asked.other_cluster:
+        found = f"its environment names another cluster ({asked.other_cluster})"
+        return Choice(plan, f"{in_words(plan)}, for {found}; unset that, and with a profile it takes the best plan")
+    if job.script is None:
         return Choice(plan)
     missing = "no profile of it is stored" if asked.profile is None else "its profile has no time of a step"
     cure = f"headgate profile {Path(job.script).name}"

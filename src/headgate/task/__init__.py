@@ -9,7 +9,7 @@ from headgate.task.channel import Channel
 from headgate.task.environment import TaskEnvironment
 from headgate.task.fit import LineFit, fit_line
 from headgate.task.gate import Gate
-from headgate.task.part import ClusterError, end_failed, named_cluster, plan_of, workers_gone
+from headgate.task.part import ClusterError, cluster_variables, end_failed, named_cluster, plan_of, workers_gone
 from headgate.task.progress import Progress
 from headgate.task.saving import Saver
 from headgate.task.spans import StepSpans
@@ -26,6 +26,7 @@ __all__ = [
     "Stop",
     "StepSpans",
     "TaskEnvironment",
+    "cluster_variables",
     "end_failed",
     "fit_line",
     "named_cluster",

@@ -20,6 +20,9 @@ _CLUSTERS = (
     *("JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"),
 )
 """What tells a script, in its environment, of processes to train with: TensorFlow's, torchrun's and JAX's variables."""
+_ONE_PROCESS = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}
+"""What a group of one process has; without `MASTER_ADDR`, nothing meets by that. With it, PyTorch's env:// of each
+worker would listen at the same port."""
 _SHOWN = 60
 
 
@@ -27,16 +30,27 @@ class ClusterError(RuntimeError):
     """The environment of a job's tasks describes a cluster of its own; the message says which and what to do."""
 
 
+def cluster_variables(variables: Mapping[str, str]) -> str:
+    """Those environment variables that tell of another cluster's processes, and what they say; empty: there are none.
+
+    A script that goes by them would wait for others, or meet the job's other tasks in a way that Headgate knows not of.
+    """
+    found = {name: variables[name] for name in _CLUSTERS if variables.get(name)}
+    if found.get("WORLD_SIZE") == "1" and found.items() <= _ONE_PROCESS.items():
+        return ""
+    return ", ".join(f"{name}={value[:_SHOWN]}" for name, value in found.items())
+
+
 def named_cluster(variables: Mapping[str, str], tasks: int) -> str:
     """Why a job of so many tasks is not run with these environment variables; empty where they are none of that kind.
 
-    Headgate tells its tasks of each other by itself. A script that goes by the variables would wait for others.
+    Headgate tells its tasks of each other by itself.
     """
-    found = [f"{name}={variables[name][:_SHOWN]}" for name in _CLUSTERS if variables.get(name)]
+    found = cluster_variables(variables)
     if not found:
         return ""
     return (
-        f"found {', '.join(found)} in the environment, but Headgate tells the {tasks} tasks of this job of each other "
+        f"found {found} in the environment, but Headgate tells the {tasks} tasks of this job of each other "
         "by itself; unset it, or run with --strategy single"
     )
 
