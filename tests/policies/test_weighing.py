@@ -334,6 +334,18 @@ def test_ten_thousand_losses_a_second_and_one_an_hour_are_taken() -> None:
     assert min(play.parts().values()) >= 0.025
 
 
+@pytest.mark.parametrize("name", [*WEIGHING, "flowcon:faithful"])
+def test_where_others_are_pinned_to_all_cores_jobs_still_have_their_weights(name: str) -> None:
+    play = Play(name, cores=0.0)
+    play.at(0, *arrivals("a", "b"))
+    for now in range(1, 100):
+        learned = [loss(job, 1 / now, now) for job in "ab"]
+        play.at(now, *learned, *(used(job, 0.1) for job in "ab"), predicted("a", 100 - now))
+    play.at(100, *arrivals("c"))
+    if name in WEIGHING:
+        assert min(play.parts().values()) >= 0.05 / 3
+
+
 @pytest.mark.parametrize("name", WEIGHING)
 def test_fifty_jobs_on_two_cores_keep_their_floors_and_change_seldom(name: str) -> None:
     play, chance = Play(name), random.Random(7)

@@ -10,7 +10,7 @@ from headgate.events import JobId
 from headgate.policies.base import Change, Decision, Policy
 from headgate.policies.flowcon_published import Placed, PublishedFlowCon
 from headgate.policies.present import Present
-from headgate.policies.weighing import WeighingPolicy, check
+from headgate.policies.weighing import LEAST_CORES, WeighingPolicy, check
 from headgate.shares import UNLIMITED, Share
 
 ALPHA = 0.03
@@ -95,7 +95,7 @@ class FlowConPolicy(Policy):
         )
 
     def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:
-        return self._acting.decide(now, cores, changes)
+        return self._acting.decide(now, max(cores, LEAST_CORES), changes)
 
 
 @dataclass(slots=True)

@@ -24,6 +24,8 @@ _REMEMBERED = 20
 """Jobs that ended of which it is remembered."""
 _HANDED_ON = 1.0 / 8.0
 """Of what a job of an order may have, to those after it: seldom does one keep all cores busy all the time."""
+LEAST_CORES = 0.01
+"""Taken to be there to divide, where jobs are pinned to all there are: others have what those do not use."""
 _CLEARLY = 0.9
 """A job goes before another only where it is less by so much: two alike would keep changing places."""
 
@@ -82,7 +84,7 @@ class WeighingPolicy(Policy):
         due = self._round_at is not None and now >= self._round_at
         if acts or due:
             self._learn()
-            self._wanted = dict(self.divide(now, cores, list(self._jobs.values())))
+            self._wanted = dict(self.divide(now, max(cores, LEAST_CORES), list(self._jobs.values())))
         shares: dict[JobId, tuple[Share, str]] = {}
         reasons: dict[JobId, str] = {}
         if acts or due or (self._settle_at is not None and now >= self._settle_at):
