@@ -11,13 +11,14 @@ from typing import Any, cast
 import pytest
 from tests.hub.user import User
 
-from headgate.events import Event, Fitted, Progress, Usage
+from headgate.events import Checkpoint, Event, Fitted, Progress, TaskStarted, Usage
 from headgate.hub.attempt import Attempt
 from headgate.hub.forecasting import Forecasting
 from headgate.hub.job import LiveJob
 from headgate.hub.ledger import Ledger
 from headgate.jobs import Job, ProgressRule
 from headgate.plans import Plan
+from headgate.profiling import lengths
 from headgate.telemetry.patterns import ProgressReader
 from headgate.telemetry.store import RunReader
 from headgate.testing import wait
@@ -97,6 +98,29 @@ def test_of_several_workers_each_is_told_to_put_a_core_to_good_use(
         return cast("Fitted", await asyncio.wait_for(fitted, 60))
 
     assert asyncio.run(hear()).cores == cores
+
+
+def test_who_saves_a_checkpoint_is_no_longer_expected_to_last_as_long_once_it_waits_again(tmp_path: Path) -> None:
+    live = LiveJob(Job(name="a", run="train.py"), 0, 0.0, script_key="script", profile_key="job")
+    plan = Plan(strategy="single", workers=1, batch_per_worker=None)
+    live.current = Attempt("r/a", 1, plan, False, lambda task, message: None)
+    run = SimpleNamespace(submission=SimpleNamespace(mode="run"))
+    ledger = cast("Ledger", SimpleNamespace(find=lambda id: (run, live)))
+    forecasting = Forecasting(ledger, tmp_path, lambda event: None, waits=lambda: True, predicts=lambda: True)
+    lengths.remember(tmp_path, "script", "job", 50.0, 100.0)
+    assert forecasting.lasts("r/a") == 100.0
+    forecasting.hear(TaskStarted("r/a/worker-0", 1))
+    ends = dict(forecasting.ends)
+    assert set(ends) == {"r/a"}
+    live.checkpoint = Checkpoint("r/a/worker-0/1.pt", 1, 0, 1)
+    assert forecasting.lasts("r/a") is None
+    assert forecasting.ends == ends  # the attempt that goes on began at the beginning
+    live.checkpoint = None
+    lengths.remember(tmp_path, "script", "job", 50.0, 300.0)
+    forecasting.forget("other")
+    assert forecasting.lasts("r/a") == 100.0
+    forecasting.forget("r")
+    assert forecasting.lasts("r/a") == 200.0
 
 
 def told(user: User, run: str) -> float:

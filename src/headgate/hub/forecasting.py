@@ -84,18 +84,25 @@ class Forecasting:
         for job, watched in self._watched.items():
             if watched.ends is not None:
                 found[job] = max(watched.ends, now)
-            elif watched.whole and (took := self.lasts(job)) is not None and watched.began + took > now:
+            elif watched.whole and (took := self._takes(job)) is not None and watched.began + took > now:
                 found[job] = watched.began + took
         return found
 
     def lasts(self, job: JobId) -> float | None:
         """Seconds that a job is expected to run for, by how long such jobs took; None: none did, or it goes on from a
         checkpoint, and has done a part of it already."""
+        return self._takes(job) if self._ledger.find(job)[1].checkpoint is None else None
+
+    def _takes(self, job: JobId) -> float | None:
+        """How long such jobs took (s), from their beginning to their end."""
         if job not in self._took:
             live = self._ledger.find(job)[1]
-            known = lengths.seconds(self._lengths, live.script_key, live.profile_key)
-            self._took[job] = known if live.checkpoint is None else None
+            self._took[job] = lengths.seconds(self._lengths, live.script_key, live.profile_key)
         return self._took[job]
+
+    def forget(self, run: str) -> None:
+        """A run has ended."""
+        self._took = {job: took for job, took in self._took.items() if job.split("/")[0] != run}
 
     def hear(self, event: Event) -> None:
         """Take in an event, after the controller."""

@@ -268,6 +268,7 @@ class LiveHub:
         self._acting.forget(run.id)
         self._choosing.forget(run.id)
         self._replanning.forget(run.id)
+        self._forecasting.forget(run.id)
         self._reserving.forget(run.id)
         self._in_background(self._engines.release())
         last = {**run.snapshot(self.policy), "type": "end"}
