@@ -21,7 +21,7 @@ from tests.places import ADDRESS, placed, set_memory
 
 from headgate.cluster import Place
 from headgate.errors import IsolationError
-from headgate.isolation import disks, layout, make
+from headgate.isolation import disks, layout, make, processes
 from headgate.isolation.base import Launch
 from headgate.isolation.container import daemon as daemon_module
 from headgate.isolation.container import kills, limits
@@ -195,8 +195,10 @@ def test_a_task_is_lost_with_the_daemon_and_its_container_goes_once_that_is_back
         sleeps = launch("echo ready; exec sleep 1000", tmp_path)
         task = run(isolation, sleeps)
         task.said("ready")
-        dockerd.stop()
-        end = task.ended()
+        with monkeypatch.context() as impatient:
+            impatient.setattr(daemon_module, "RESTART_SECONDS", 1.0)
+            dockerd.stop()
+            end = task.ended()
         assert end.reason == f"lost: the Docker daemon at {dockerd.url} stopped, and with it the task's container"
         task.close()
         refused = f"{RUN}/job/worker-0: no Docker daemon answers at .*; start"
@@ -213,6 +215,35 @@ def test_a_task_is_lost_with_the_daemon_and_its_container_goes_once_that_is_back
         again.said("ready")
         again.close()
         assert Daemon(dockerd.url).find(OWNER) == []
+
+
+def test_how_a_task_ended_while_the_daemon_was_away_is_told_once_that_is_back(run: Run, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "in")
+    reads = launch("trap 'exit 0' TERM; echo ready; read code < in; exit $code", tmp_path)
+    with own_dockerd() as dockerd:
+        isolation = ContainerIsolation(GROUP, daemon=dockerd.url)
+        task = run(isolation, reads)
+        task.said("ready")
+        dockerd.kill()
+        (tmp_path / "in").write_text("3\n")
+        wait.until(lambda: processes.look(task.box.pid) is None, what="its end")
+        dockerd.start()
+        assert (end := task.ended()).code == 3, end
+        task.close()
+        killed = run(isolation, reads)
+        killed.said("ready")
+        dockerd.kill()
+        killed.box.kill()
+        end = killed.ended()  # whoever killed it need not wait for the daemon
+        assert (end.signal, end.reason) == (signal.SIGKILL, None)
+        dockerd.start()
+        killed.close()
+        asked = run(isolation, reads)
+        asked.said("ready")
+        dockerd.stop()  # which lets it end as if it were done
+        dockerd.start()
+        assert asked.ended().in_words().startswith("lost: ")
+        asked.close()
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from headgate.isolation.box import told_exit
 from headgate.isolation.cgroup_v1 import LIMIT_SLACK_BYTES
 from headgate.isolation.cgroups import KILL_SECONDS, Cgroups, memory_refusal
 from headgate.isolation.container import limits
-from headgate.isolation.container.daemon import Daemon, GoneError, NoAnswerError
+from headgate.isolation.container.daemon import RESTART_SECONDS, Daemon, GoneError, NoAnswerError
 from headgate.isolation.container.kills import killed_in
 from headgate.isolation.container.parents import Parent
 from headgate.isolation.container.watch import Watch
@@ -81,7 +81,7 @@ class ContainerBox(Box):
         self._share = share
         self._lock = threading.Lock()
         self._closed = False
-        self._killed = False
+        self._killed = threading.Event()
         self._used = MemoryRecord()
         self._cpu_seconds: float | None = None
         self._end = Exit(code=None, reason="how it ended is not known")
@@ -196,9 +196,11 @@ class ContainerBox(Box):
             self._enclosure.terminate()
 
     def kill(self) -> None:
-        if self._closed or not self.cgroups:
+        if self._closed:
             return
-        self._killed = True
+        self._killed.set()
+        if not self.cgroups:
+            return
         self._look()  # soon there is nothing left to read
         try:
             self._enclosure.kill()
@@ -258,28 +260,47 @@ class ContainerBox(Box):
             self._used = used
         self._cpu_seconds = self._cpu_seconds if cpu is None else cpu
 
-    def _ended(self) -> None:
+    def _ended(self, cut: bool) -> None:
         container = self._container
         lost = f"lost: the Docker daemon at {self._daemon.url} stopped, and with it the task's container"
         try:
-            status = self._daemon.wait(container.id)
-            state = self._daemon.state(container.id)
+            status, state, away = self._told()
         except GoneError:
             self._end = Exit(code=None, signal=signal.SIGKILL, reason=REMOVED)
         except NoAnswerError:
-            self._end = Exit(code=None, signal=signal.SIGKILL, reason=lost)  # it goes with its daemon
+            reason = None if self._killed.is_set() else lost
+            self._end = Exit(code=None, signal=signal.SIGKILL, reason=reason)  # it goes with its daemon
         except IsolationError as error:
             self._end = Exit(code=None, reason=f"how it ended is not known: {error}")
         else:
             number = status - 128
             status = -number if number in _SIGNALS else status
             self._end = told_exit(status, None, self._memory(state, status), container.where)
-            if status < 0 and self._watch.cut and self._end.reason is None:
-                self._end = replace(self._end, reason=lost)  # a daemon that was killed ends it when it is back
-            elif status == -signal.SIGKILL and not self._killed and self._end.reason is None and self._is_removed():
+            unexplained = not self._killed.is_set() and self._end.reason is None
+            # A daemon that stops asks it to end, however it does; one that was killed ends it when it is back.
+            if unexplained and (away or cut) and (status < 0 or not cut):
+                self._end = replace(self._end, code=None, signal=self._end.signal or signal.SIGKILL, reason=lost)
+            elif unexplained and status == -signal.SIGKILL and self._is_removed():
                 self._end = replace(self._end, reason=REMOVED)
         whole = container.outer.cpu_seconds() if container.outer is not None else None
         self._end = replace(self._end, cpu_seconds=self._cpu_seconds if whole is None else whole)
+
+    def _told(self) -> tuple[int, Mapping[str, object], bool]:
+        """Its exit status and state, from a daemon that is waited for unless the task was killed; and whether that was
+        away as it ended.
+
+        Raises:
+            NoAnswerError: It does not come back.
+            GoneError: There is no such container any more.
+        """
+        away, deadline = False, time.monotonic() + RESTART_SECONDS
+        while True:
+            try:
+                return self._daemon.wait(self._container.id), self._daemon.state(self._container.id), away
+            except NoAnswerError:
+                away = self._daemon.await_answer(self._killed) or away
+                if time.monotonic() >= deadline:
+                    raise
 
     def _is_removed(self) -> bool:
         return self._daemon.is_removed(self._container.id, REMOVAL_SECONDS)

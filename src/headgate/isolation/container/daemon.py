@@ -93,8 +93,8 @@ class Daemon:
         with self._asking("answer"):
             self._api.ping()
 
-    def await_answer(self, given_up: threading.Event) -> None:
-        """Wait until it answers, as long as it takes to be started again.
+    def await_answer(self, given_up: threading.Event) -> bool:
+        """Wait until it answers, as long as it takes to be started again; whether it was away.
 
         Args:
             given_up: Ends the waiting.
@@ -102,12 +102,13 @@ class Daemon:
         Raises:
             NoAnswerError: It does not come back, or is given up.
         """
-        deadline = time.monotonic() + RESTART_SECONDS
+        deadline, away = time.monotonic() + RESTART_SECONDS, False
         while True:
             try:
                 self.check()
-                return
+                return away
             except NoAnswerError:
+                away = True
                 if time.monotonic() >= deadline or given_up.wait(RETRY_SECONDS):
                     raise
 
@@ -142,9 +143,9 @@ class Daemon:
             return state
 
     def wait(self, id: str) -> int:
-        """Its exit status once it has ended; 128 more than the signal that ended it."""
+        """The exit status of one whose first process has ended; 128 more than the signal that ended it."""
         with self._asking("wait for a container"):
-            return int(self._api.wait(id)["StatusCode"])
+            return int(self._api.wait(id, timeout=ANSWER_SECONDS)["StatusCode"])
 
     def is_removed(self, id: str, seconds: float) -> bool:
         """Whether a container that has ended is being removed by somebody, seen for so many seconds."""

@@ -30,7 +30,8 @@ class Watch:
         output: Where the output goes; closed here.
         pidfd: Of its first process, None where that is gone already; closed here.
         look: Reads what it used up to now; called each second and at its end.
-        ended: Called at its end, before `exit_fd` turns readable; it may wait.
+        ended: Called at its end, before `exit_fd` turns readable; it may wait. It is told whether the output ended
+            before: the daemon is gone, or the container closed its streams itself.
     """
 
     def __init__(
@@ -40,13 +41,11 @@ class Watch:
         output: int,
         pidfd: int | None,
         look: Callable[[], None],
-        ended: Callable[[], None],
+        ended: Callable[[bool], None],
     ) -> None:
         self.exit_fd = os.eventfd(0, os.EFD_CLOEXEC)
         self.over = threading.Event()
         """Set once its first process has ended."""
-        self.cut = False
-        """Whether its output ended before it did: the daemon is gone, or it closed its streams itself."""
         self._stream = stream
         self._output = output
         self._pidfd = pidfd
@@ -64,23 +63,24 @@ class Watch:
 
     def _run(self) -> None:
         try:
-            self._bring()
+            cut = self._bring()
             self.over.set()
-            self._ended()
+            self._ended(cut)
         finally:
             for fd in (self._stream, self._output, self._pidfd):
                 if fd is not None:
                     os.close(fd)
             os.eventfd_write(self.exit_fd, 1)
 
-    def _bring(self) -> None:
+    def _bring(self) -> bool:
+        """Bring its output on until it has ended; whether the output ended before."""
         frames, poller = Unframer(), select.poll()
         poller.register(self._stream, select.POLLIN)
         lives = self._pidfd is not None
         if self._pidfd is not None:
             poller.register(self._pidfd, select.POLLIN)
         last = time.monotonic() + DRAIN_SECONDS
-        streams, looked = True, time.monotonic()
+        streams, cut, looked = True, False, time.monotonic()
         while lives or (streams and time.monotonic() < last and not self._abandoned.is_set()):
             ready = {fd for fd, _ in poller.poll(HOLD_MILLISECONDS if frames.holds else LOOK_MILLISECONDS)}
             if not ready and frames.holds:
@@ -100,10 +100,11 @@ class Watch:
                 if data:
                     self._write(frames.feed(data))
                 else:
-                    streams, self.cut = False, lives
+                    streams, cut = False, lives
                     poller.unregister(self._stream)
 
         self._write(frames.rest())
+        return cut
 
     def _write(self, data: bytes) -> None:
         poller = select.poll()
