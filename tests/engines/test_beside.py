@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headgate.cluster import Node
-from headgate.engines import beside
+from headgate.engines import beside, local
 from headgate.engines.local import LocalEngine
 from headgate.errors import IsolationError
 from headgate.events import TaskId
@@ -146,6 +146,36 @@ def test_a_stop_reaches_starts_that_wait_and_those_that_have_not_begun(setting: 
     assert {end.reason for end in ends if end is not None} == {STOPPED}
     assert None not in ends
     assert queued[0] not in setting.isolation.begun
+
+
+def test_closing_tells_how_a_task_ended_whose_box_is_not_removed_in_time(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "CLOSE_SECONDS", 0.5)
+    task = setting.start("stays", engine_programs.argv("rest"))
+    until(lambda: task in setting.engine.boxes(), what="its box")
+    box, held, closed = setting.isolation.boxes[task], threading.Event(), threading.Event()
+    apply, close = box.apply, box.close
+
+    def hangs(share: Share) -> tuple[str, ...]:
+        held.set()
+        setting.isolation.answered.wait(SECONDS)
+        return apply(share)
+
+    monkeypatch.setattr(box, "apply", hangs)
+    monkeypatch.setattr(box, "close", lambda: (close(), closed.set()))
+    setting.engine.set_share(task, Share(cpu_weight=50.0))
+    held.wait(SECONDS)
+    closing = threading.Thread(target=setting.engine.close)
+    closing.start()
+    until(lambda: setting.told.exit(task) is not None, what="its end")
+    setting.isolation.answered.set()
+    closing.join()
+    end = setting.told.exit(task)
+    assert end is not None
+    assert (end.signal, end.reason) == (signal.SIGKILL, None)
+    assert [told.what for told in setting.told.of(task, "warned")] == ["its box could not be removed in time"]
+    assert closed.is_set()
 
 
 def test_closing_ends_what_is_being_started(setting: Setting) -> None:

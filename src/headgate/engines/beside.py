@@ -38,6 +38,7 @@ class Beside:
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="beside")
         self._waiting: dict[TaskId, deque[tuple[Act, Then]]] = {}
         self._first: dict[TaskId, Future[Any]] = {}
+        self._closed = False
 
     def do(self, task: TaskId, act: Act, then: Then) -> None:
         """Do something after all that is to be done of this task before it; called in the engine's thread.
@@ -56,19 +57,28 @@ class Beside:
             first.cancel()
 
     def close(self) -> None:
-        """Wait for what has begun; what it comes to is still handed back."""
+        """Wait for what has begun; what it comes to is still handed back. What comes after it is done at once, where
+        that is handed."""
         self._pool.shutdown()
+        self._closed = True
 
     def _submit(self, task: TaskId) -> None:
         act, _ = self._waiting[task][0]
+        if self._closed:
+            now(act, lambda done: self._done(task, done))
+            return
         first = self._first[task] = self._pool.submit(act)
         first.add_done_callback(lambda done: self._hand_back(lambda: self._done(task, done)))
 
     def _done(self, task: TaskId, done: Future[Any]) -> None:
         waiting = self._waiting[task]
-        _, then = waiting.popleft()
-        if waiting:
-            self._submit(task)
-        else:
-            del self._waiting[task], self._first[task]
-        then(done)
+        _, then = waiting[0]
+        try:
+            then(done)
+        finally:
+            waiting.popleft()
+            if waiting:
+                self._submit(task)
+            else:
+                del self._waiting[task]
+                self._first.pop(task, None)

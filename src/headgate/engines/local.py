@@ -183,9 +183,11 @@ class LocalEngine(Engine):
                 if task.reads_again is not None and now >= task.reads_again:
                     self._read_on(task)
             self._connections.read_on(now)
-        for task in self._tasks.values():  # its box's record stays, for the next who cleans up
-            self._listener.exited(task.id, Exit(code=None, reason="it could not be killed: it is stuck in the kernel"))
-        self._tasks.clear()
+        while self._tasks:  # the records of their boxes stay, for the next who cleans up
+            _, task = self._tasks.popitem()
+            if task.exit is not None:
+                self._listener.warned(task.id, "its box could not be removed in time")
+            self._listener.exited(task.id, task.told())
 
     def _next_time(self) -> float | None:
         times = [t.kill_at for t in self._tasks.values() if t.kill_at is not None]
@@ -231,8 +233,8 @@ class LocalEngine(Engine):
             return
         if self._closing_at is not None:
             os.close(read_end)
-            self._try(box.close)
-            self._not_started(id, HeadgateError("this engine is closing"))
+            refusal = HeadgateError("this engine is closing")
+            self._in_turn(id, isolation, box.close, lambda _: self._not_started(id, refusal))
             return
         task = self._tasks[id] = Task(id, isolation, box, start.key, read_end, self._logs(log))
         if self._keeper is not None:
@@ -356,9 +358,9 @@ class LocalEngine(Engine):
 
     def _ended(self, task: Task) -> None:
         self._selector.unregister(task.box.exit_fd)
-        exit = Exit(code=None, reason="it ended, and how cannot be told")
+        task.exit = Exit(code=None, reason="it ended, and how cannot be told")
         try:
-            exit = task.box.reap()
+            task.exit = task.box.reap()
             # What it forked and left behind would hold its output open, and its share.
             task.box.kill()
             self._connections.settle(task.id)
@@ -366,7 +368,7 @@ class LocalEngine(Engine):
                 if not self._read(task):
                     break
         finally:
-            self._forget(task, exit)
+            self._forget(task, task.exit)
 
     def _forget(self, task: Task, exit: Exit) -> None:
         if task.output in self._selector.get_map():
@@ -380,8 +382,7 @@ class LocalEngine(Engine):
 
     def _gone(self, task: Task, exit: Exit, done: Future[None]) -> None:
         self._try(done.result)
-        if self._tasks.pop(task.id, None) is None:
-            return  # it was given up when this engine closed
         if self._keeper is not None:
             self._keeper.remove(task.id)
-        self._listener.exited(task.id, exit)
+        if self._tasks.pop(task.id, None) is not None:  # else it was given up when this engine closed
+            self._listener.exited(task.id, exit)

@@ -10,7 +10,7 @@ from functools import reduce
 from typing import Protocol
 
 from headgate.engines.log import TaskLog
-from headgate.events import TaskId
+from headgate.events import Exit, TaskId
 from headgate.isolation.base import Box, Isolation
 from headgate.shares import NOTHING, Share
 
@@ -49,6 +49,15 @@ class Task:
     kill_at: float | None = None
     reads_again: float | None = None
     complained: str | None = None
+    exit: Exit | None = None  # None: it has not ended, as far as is known
+
+    def told(self) -> Exit:
+        """How it ended, of one that is waited for no longer."""
+        if self.exit is not None:
+            return self.exit
+        if self.box.pids():
+            return Exit(code=None, reason="it could not be killed: it is stuck in the kernel")
+        return Exit(code=None, reason="it was killed, and how it ended was not told in time")
 
     def change(self) -> tuple[str, ...]:
         """Bring all into force that is wanted by now: of several changes that waited, the first does the work of all;
