@@ -10,7 +10,7 @@ import subprocess
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from headgate.errors import IsolationError
 from headgate.isolation import disks, layout, make, processes
 from headgate.isolation.base import Launch
 from headgate.isolation.container import daemon as daemon_module
-from headgate.isolation.container import kills, limits
+from headgate.isolation.container import kills, limits, parents
 from headgate.isolation.container.box import ContainerBox
 from headgate.isolation.container.daemon import Daemon, Unframer
 from headgate.isolation.container.isolation import GROUP as LABEL
@@ -157,6 +157,31 @@ def test_tasks_in_containers_weigh_as_those_in_none(isolation: ContainerIsolatio
         assert (folder.parent.parent / name).read_text() == group
         disk = task.box.cgroups.get("blkio", folder).parent / "blkio.bfq.weight"
         assert not disk.exists() or disk.read_text().strip() == str(weight)
+
+
+def test_a_container_starts_while_the_last_boxes_of_its_group_go(
+    isolation: ContainerIsolation, run: Run, tmp_path: Path
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("Docker puts containers of others than root in a group of its own")
+    there = parents.find_parent(f"headgate-{GROUP}", "job", None, "cgroupfs")
+    groups = {folder.parent for folder in there.own}
+    over = threading.Event()
+
+    def go() -> None:
+        while not over.is_set():
+            for group in groups:
+                with suppress(OSError):  # it is not there, or something is in it
+                    group.rmdir()
+
+    going = threading.Thread(target=go)
+    going.start()
+    try:
+        for i in range(3):
+            run(isolation, launch("echo ready", tmp_path, task=f"{RUN}/job/worker-{i}")).said("ready")
+    finally:
+        over.set()
+        going.join()
 
 
 @pytest.mark.hardware

@@ -81,6 +81,7 @@ class ContainerIsolation(Isolation):
             parent = find_parent(PREFIX + self._group, launch.task.replace("/", ":"), launch.place, daemon.driver)
             labels = {GROUP: self._group, TASK: launch.task, TOKEN: token, OWNER: _owner(os.getpid())}
             try:
+                parent.make()
                 host = _host_image(daemon) if launch.image == HOST_IMAGE or launch.place is not None else ""
                 image = host if launch.image == HOST_IMAGE else launch.image
                 network = Network.of(daemon, launch.place, host, labels, parent.path)

@@ -21,6 +21,8 @@ from headgate.isolation.process import PREFIX
 
 CGROUPS = Path("/sys/fs/cgroup")
 REMOVAL_SECONDS = 2.0
+MAKE_SECONDS = 2.0
+"""How long it is tried to make a folder in one that others remove."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +33,25 @@ class Parent:
         path: As Docker has it, below the root of each hierarchy; None: where Docker puts them by itself.
         folders: The folder by controller of this isolation.
         apart: Of these, the controllers in whose hierarchies Docker puts the container elsewhere.
+        own: The folder at `path` in each hierarchy.
         made: Folders that are made on the way and are to be removed again, each before the one that it is in.
     """
 
     path: str | None = None
     folders: Mapping[str, Path] = field(default_factory=dict)
     apart: frozenset[str] = frozenset()
+    own: Sequence[Path] = ()
     made: Sequence[Path] = ()
+
+    def make(self) -> None:
+        """Make what Docker would on its way to the container: it fails if the last box of the group goes meanwhile, and
+        the group with it, which stays where there is something in it.
+
+        Raises:
+            IsolationError: The kernel refused it.
+        """
+        for folder in self.own:
+            _make(folder)
 
     def remove(self) -> None:
         """Remove it with its last box."""
@@ -75,10 +89,11 @@ def find_parent(group: str, name: str, place: Place | None, driver: str) -> Pare
     everywhere = {controller: Path(f"{root}{path}") for controller, root in roots.items()}
     apart = {each: within[each] / group / name for each in paths if paths[each] != leading}
     kept = {above for folder in within.values() for above in (folder, *folder.parents)}
-    every = dict.fromkeys([*everywhere.values(), *apart.values()])
+    own = tuple(dict.fromkeys(everywhere.values()))
+    every = dict.fromkeys([*own, *apart.values()])
     made = dict.fromkeys(above for folder in every for above in _made(folder) if above not in kept)
     folders = {each: (everywhere | apart)[each] for each in found.bases if each in everywhere}
-    return Parent(path, folders or {"unified": everywhere["unified"]}, frozenset(apart), tuple(made))
+    return Parent(path, folders or {"unified": everywhere["unified"]}, frozenset(apart), own, tuple(made))
 
 
 def _made(folder: Path) -> Sequence[Path]:
@@ -87,6 +102,17 @@ def _made(folder: Path) -> Sequence[Path]:
     above = folder.parent.parent
     beyond = [each for each in (above, *above.parents) if not each.exists() or _is_ours(each)]
     return [folder, folder.parent, *beyond]
+
+
+def _make(folder: Path) -> None:
+    deadline = time.monotonic() + MAKE_SECONDS
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            return
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError) or time.monotonic() >= deadline:
+                raise IsolationError(f"the cgroup {folder} cannot be made: {error.strerror}") from error
 
 
 def _remove(folder: Path) -> None:
