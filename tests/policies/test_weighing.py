@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -358,6 +359,29 @@ def test_fifty_jobs_on_two_cores_keep_their_floors_and_change_seldom(name: str) 
         play.at(300, Left(job))
         assert min(play.parts().values()) >= 0.05 / len(play.shares)
     assert play.most_changes_in_a_minute() <= 6
+
+
+def test_a_round_of_many_jobs_of_which_half_are_predicted_costs_as_much_as_one_where_all_are() -> None:
+    def seconds(known: int) -> float:
+        play = Play("srpt")
+        play.at(0, *arrivals(*(f"j{i}" for i in range(2000))), *(predicted(f"j{i}", 10 + i) for i in range(known)))
+        rounds = []
+        for now in range(1, 4):
+            begun = time.process_time()
+            play.at(now, predicted("j0", 10 * 2**now))
+            rounds.append(time.process_time() - begun)
+        return min(rounds)
+
+    assert seconds(1000) < 5 * seconds(2000)
+
+
+@pytest.mark.parametrize("count", [5, 20, 21, 1000])
+def test_what_many_jobs_need_tells_of_another_what_is_typical(count: int) -> None:
+    play = Play("srpt")
+    play.at(0, *arrivals(*(f"j{i}" for i in range(count)), "new"), *(predicted(f"j{i}", 100 + i) for i in range(count)))
+    new = play.policy._jobs["new"]  # type: ignore[attr-defined]
+    assert new.remaining() == pytest.approx(100 + (count - 1) / 2, rel=0.01)
+    assert len(new.needs) <= 20
 
 
 _JOBS = st.sampled_from("abcde")

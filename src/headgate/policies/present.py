@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from statistics import median
 
 from headgate.analysis.losses import Losses
 from headgate.events import JobId
@@ -85,7 +84,9 @@ class Present:
         that it lasts as long again as it has (Gott, Nature 1993).
         """
         if self.prediction is None:
-            return max(median(self.needs) - self.attained, self.attained)
+            last = len(self.needs) - 1
+            typical = (self.needs[last // 2] + self.needs[(last + 1) // 2]) / 2
+            return max(typical - self.attained, self.attained)
         return self._left(self.prediction[0].work)
 
     def patience(self) -> float:

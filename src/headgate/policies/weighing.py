@@ -22,6 +22,8 @@ _NEWS = 0.25
 """A prediction that differs from what was believed by more than this part is acted upon at once."""
 _REMEMBERED = 20
 """Jobs that ended of which it is remembered."""
+_KINDS = 20
+"""Needs that stand for those of all jobs that are known, where these are more: each other job is ranked by them all."""
 _HANDED_ON = 1.0 / 8.0
 """Of what a job of an order may have, to those after it: seldom does one keep all cores busy all the time."""
 LEAST_CORES = 0.01
@@ -105,6 +107,8 @@ class WeighingPolicy(Policy):
         if len(known) < len(SPREAD):
             typical = median(known) if known else TYPICAL_WORK
             known = [typical * part for part in SPREAD]
+        if len(known) > _KINDS:
+            known = [known[(2 * kind + 1) * len(known) // (2 * _KINDS)] for kind in range(_KINDS)]
         tells_after = median(self._told_after) if self._told_after else STARTUP_WORK
         for job in self._jobs.values():
             job.needs, job.tells_after = known, tells_after
