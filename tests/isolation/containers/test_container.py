@@ -26,7 +26,7 @@ from headgate.isolation.base import Launch
 from headgate.isolation.container import daemon as daemon_module
 from headgate.isolation.container import kills, limits, parents
 from headgate.isolation.container.box import ContainerBox
-from headgate.isolation.container.daemon import Daemon, Unframer
+from headgate.isolation.container.daemon import TOKEN, Daemon, Unframer
 from headgate.isolation.container.isolation import GROUP as LABEL
 from headgate.isolation.container.isolation import OWNER, TASK, ContainerIsolation
 from headgate.jobs import Job
@@ -238,6 +238,7 @@ def test_a_task_is_lost_with_the_daemon_and_its_container_goes_once_that_is_back
         dockerd.start()
         again = run(isolation, sleeps)
         again.said("ready")
+        assert len(Daemon(dockerd.url).find(OWNER)) == 1
         again.close()
         assert Daemon(dockerd.url).find(OWNER) == []
 
@@ -269,6 +270,22 @@ def test_how_a_task_ended_while_the_daemon_was_away_is_told_once_that_is_back(ru
         dockerd.start()
         assert asked.ended().in_words().startswith("lost: ")
         asked.close()
+
+
+def test_of_several_that_are_removed_at_once_each_is_asked_for_once(
+    daemon: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docker, asked = Daemon(daemon), list[str]()
+
+    def find(label: str) -> list[dict[str, str]]:
+        asked.append(label)
+        if len(asked) == 1:
+            docker.clear("second")
+        return []
+
+    monkeypatch.setattr(docker, "find", find)
+    docker.clear("first")
+    assert asked == [f"{TOKEN}=first", f"{TOKEN}=second"]
 
 
 @pytest.mark.parametrize(

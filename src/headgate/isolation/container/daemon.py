@@ -74,7 +74,8 @@ class Daemon:
             self._api.headers["Connection"] = "close"
             self._api.close()  # that on which it asked for the version
             info = self._api.info()
-        self._left: set[str] = set()
+        self._left: set[str] = set()  # tokens of tasks whose containers could not be removed
+        self._lock_left = threading.Lock()
         self.version = str(info.get("ServerVersion"))
         self.driver = str(info.get("CgroupDriver"))
         """What makes its cgroups: `cgroupfs` or `systemd`."""
@@ -94,7 +95,8 @@ class Daemon:
             self._api.ping()
 
     def await_answer(self, given_up: threading.Event) -> bool:
-        """Wait until it answers, as long as it takes to be started again; whether it was away.
+        """Wait until it answers, as long as it takes to be started again; whether it was away. What could not be
+        removed while it was is then.
 
         Args:
             given_up: Ends the waiting.
@@ -106,11 +108,13 @@ class Daemon:
         while True:
             try:
                 self.check()
-                return away
+                break
             except NoAnswerError:
                 away = True
                 if time.monotonic() >= deadline or given_up.wait(RETRY_SECONDS):
                     raise
+        self._clear_left()
+        return away
 
     def create(self, config: Config, name: str) -> str:
         """Make a container that does not run yet; its id.
@@ -180,13 +184,25 @@ class Daemon:
                 raise
 
     def clear(self, token: str) -> None:
-        """Remove the containers of a task; when that cannot be done now, then with the next one that is cleared."""
-        self._left.add(token)
-        for each in list(self._left):
-            with contextlib.suppress(IsolationError):
-                for found in self.find(f"{TOKEN}={each}"):
-                    self.remove(found["id"])
-                self._left.discard(each)
+        """Remove the containers of a task; when that cannot be done now, then as soon as something else can be."""
+        if self._try_to_clear(token):
+            self._clear_left()
+
+    def _clear_left(self) -> None:
+        with self._lock_left:
+            left, self._left = self._left, set()
+        for token in left:
+            self._try_to_clear(token)
+
+    def _try_to_clear(self, token: str) -> bool:
+        try:
+            for found in self.find(f"{TOKEN}={token}"):
+                self.remove(found["id"])
+        except IsolationError:
+            with self._lock_left:
+                self._left.add(token)
+            return False
+        return True
 
     def find(self, *labels: str) -> Sequence[Mapping[str, str]]:
         """The labels of all containers that have these (`name=value`, or a name alone), with the id as `id`."""
