@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tarfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -195,6 +195,27 @@ def test_over_its_limit_is_told_even_if_its_cgroup_went_unread(
     end = run(isolation, launch(nurse, tmp_path), Share(memory_bytes=64 * MIB)).ended()
     assert (end.code, end.over_memory) == (1, True)
     assert end.reason == "killed: over its memory limit of 64 MiB (peak 64 MiB)"
+
+
+def test_one_that_ended_before_it_was_seen_can_be_asked_to_end(
+    isolation: ContainerIsolation, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, unseen = Daemon.state, threading.Event()
+
+    def ended(docker: Daemon, id: str) -> Mapping[str, object]:
+        found = state(docker, id)
+        return found if unseen.is_set() else {**found, "Pid": 0}
+
+    monkeypatch.setattr(Daemon, "state", ended)
+    os.mkfifo(tmp_path / "in")
+    task = run(isolation, launch("read code < in; exit $code", tmp_path))
+    unseen.set()
+    assert (task.box.pid, task.box.cgroups) == (0, {})
+    assert task.box.pids() == []
+    task.box.terminate()
+    task.box.kill()
+    (tmp_path / "in").write_text("3\n")
+    assert task.ended().code == 3
 
 
 # --- when the daemon, or somebody else, ends it -----------------------------------------------------------------------

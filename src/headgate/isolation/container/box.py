@@ -101,7 +101,7 @@ class ContainerBox(Box):
         return self._enclosure.folders
 
     def pids(self) -> list[int]:
-        return [] if self._over else self._enclosure.pids()
+        return [] if self._over or not self.cgroups else self._enclosure.pids()
 
     # --- limits -----------------------------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class ContainerBox(Box):
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def terminate(self) -> None:
-        if not self._over:
+        if not self._over and self.cgroups:
             self._enclosure.terminate()
 
     def kill(self) -> None:
