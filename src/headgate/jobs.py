@@ -60,18 +60,22 @@ class Limits:
 class ProgressRule:
     """How a job's progress is read: the metric, a regular expression with a named group for it (and optionally `step`
     and `epoch`), the value at which the job is as good as done, and after how long without a gain its script ends
-    by itself: in epochs, or in steps where it tells none; a gain counts from `min_delta` on."""
+    by itself: in epochs, or in steps where it tells none; a gain counts from `min_delta` on. `told` is what the script
+    says of both itself while it runs; it counts where `patience` is not given."""
 
     metric: str = "loss"
     pattern: str | None = None
     goal: float | None = None
     patience: int | None = None
     min_delta: float = 0.0
+    told: tuple[int, float] | None = None
 
     @property
     def stopping(self) -> tuple[int, float] | None:
         """Patience, and the least gain that counts; None where the script is not known to end by itself."""
-        return (self.patience, self.min_delta) if self.patience is not None else None
+        if self.patience is not None:
+            return self.patience, self.min_delta
+        return (self.told[0], self.min_delta or self.told[1]) if self.told is not None else None
 
     @property
     def rising(self) -> bool:

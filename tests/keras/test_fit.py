@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.keras.conftest import VARIABLES, Plain, Start
 
@@ -103,3 +105,20 @@ def test_what_was_saved_over_one_back_end_resumes_over_another(start: Start) -> 
     stopped.finish()
     resumed = start("torch", "4", resume=stopped.checkpoint()["path"])
     assert len(next(line for line in results(resumed.finish()) if line.startswith("losses")).split()) == 5
+
+
+def test_patience_is_told_where_it_changes_and_taken_back_where_a_fit_has_none(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "several.py"
+    path.write_text(
+        "import keras, numpy\n"
+        "import headgate.keras as hg\n"
+        "model = keras.Sequential([keras.layers.Dense(1)])\n"
+        "model.compile('sgd', 'mse')\n"
+        "model = hg.prepare(model)\n"
+        "for patiences in ((), (7, 3), (3,), (), (), (5,)):\n"
+        "    stopping = [keras.callbacks.EarlyStopping('loss', patience=each) for each in patiences]\n"
+        "    model.fit(numpy.zeros((4, 2)), numpy.zeros((4, 1)), verbose=0, callbacks=stopping)\n"
+    )
+    script = start("tensorflow", script=path)
+    script.finish()
+    assert [message["patience"] for message in script.listener.of("stopping")] == [None, 3, None, 5]

@@ -115,7 +115,8 @@ class Hearing(Listener):
                     attempt.tasks[name].reports_itself = True
                     self._progress(task, messages.progress(task, message))
                 case "stopping":
-                    live.stops_after(int(message["patience"]), float(message["min_delta"]), str(message["monitor"]))
+                    patience, least = message["patience"], float(message.get("min_delta", 0.0))
+                    live.stops_after(None if patience is None else int(patience), least, str(message.get("monitor")))
                     run.record_job(job)
                 case "spans":
                     run.record_spans(task, message)

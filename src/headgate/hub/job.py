@@ -102,12 +102,13 @@ class LiveJob:
         where = f" at step {self.step}" if self.step is not None else ""
         return f"its loss is no longer a number: {progress.loss}{where}"
 
-    def stops_after(self, patience: int, min_delta: float, monitor: str) -> None:
-        """Take note that the script ends by itself after so many epochs without a gain; the least gain that counts is
-        that of its own measure, `monitor`, which may be of another scale than the job's metric."""
+    def stops_after(self, patience: int | None, min_delta: float = 0.0, monitor: str = "") -> None:
+        """Take note that the script ends by itself after so many epochs without a gain, or (None) does not; the least
+        gain that counts is that of its own measure, `monitor`, which may be of another scale than the job's metric."""
         rule = self.spec.progress
         least = min_delta if monitor in (rule.metric, f"val_{rule.metric}") else 0.0
-        self.spec = replace(self.spec, progress=replace(rule, patience=max(patience, 1), min_delta=least))
+        told = (max(patience, 1), least) if patience is not None else None
+        self.spec = replace(self.spec, progress=replace(rule, told=told))
 
     def _keep(self, loss: float) -> None:
         """Keep a loss for the sparkline: the whole course in at most `_LOSSES` means of ever more losses each."""

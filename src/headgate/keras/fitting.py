@@ -330,10 +330,13 @@ class Fitting:
         return [*(each for each in found if not getattr(each, "headgate", False)), ours]
 
     def _tell_stopping(self, callbacks: Iterable[Any]) -> None:
-        """That training ends before its last epoch where a callback sees no gain any more."""
-        for each in callbacks:
-            if isinstance(each, self._keras.callbacks.EarlyStopping):
-                self._session.stops_after(each.patience, abs(each.min_delta), each.monitor)
+        """Whether training ends before its last epoch where a callback sees no gain any more."""
+        stopping = [each for each in callbacks if isinstance(each, self._keras.callbacks.EarlyStopping)]
+        if not stopping:
+            self._session.stops_after(None)
+            return
+        first = min(stopping, key=lambda each: each.patience)
+        self._session.stops_after(first.patience, abs(first.min_delta), first.monitor)
 
     def _ended_before(self) -> Any:
         history = self._keras.callbacks.History()

@@ -99,6 +99,7 @@ class Session:
         self.batches: int | None = None
         self.history: dict[str, list[float]] = {}
         self._noted: set[str] = set()
+        self._stopping: Mapping[str, Any] | None = None  # as it was told
         atexit.register(self.close)
 
     # --- trainings ---------------------------------------------------------------------------------------------------
@@ -243,10 +244,14 @@ class Session:
             self._noted.add(text)
             self._channel.send({"type": "note", "text": text})
 
-    def stops_after(self, patience: int, min_delta: float, monitor: str) -> None:
-        """The script ends by itself after so many epochs in which `monitor` has not got better by `min_delta`."""
-        if self._leads and not self.profiling:
-            told = {"patience": int(patience), "min_delta": float(min_delta), "monitor": monitor}
+    def stops_after(self, patience: int | None, min_delta: float = 0.0, monitor: str = "") -> None:
+        """The script ends by itself after so many epochs in which `monitor` has not got better by `min_delta`; None: it
+        does not."""
+        told = {"patience": None if patience is None else int(patience)}
+        if patience is not None:
+            told |= {"min_delta": float(min_delta), "monitor": monitor}
+        if self._leads and not self.profiling and told != self._stopping:
+            self._stopping = told
             self._channel.send({"type": "stopping", **told})
 
     def send_profile(self) -> None:
