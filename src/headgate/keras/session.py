@@ -247,7 +247,7 @@ class Session:
     def stops_after(self, patience: int | None, min_delta: float = 0.0, monitor: str = "") -> None:
         """The script ends by itself after so many epochs in which `monitor` has not got better by `min_delta`; None: it
         does not."""
-        told = {"patience": None if patience is None else int(patience)}
+        told: dict[str, Any] = {"patience": None if patience is None else int(patience)}
         if patience is not None:
             told |= {"min_delta": float(min_delta), "monitor": monitor}
         if self._leads and not self.profiling and told != self._stopping:
