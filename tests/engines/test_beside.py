@@ -148,6 +148,37 @@ def test_a_stop_reaches_starts_that_wait_and_those_that_have_not_begun(setting: 
     assert queued[0] not in setting.isolation.begun
 
 
+def test_a_kill_that_takes_its_time_holds_up_no_other_task_and_waits_for_no_change(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = setting.start("stays", engine_programs.argv("rest"))
+    until(lambda: task in setting.engine.boxes(), what="its box")
+    box, changing, killing = setting.isolation.boxes[task], threading.Event(), threading.Event()
+    kill = box.kill
+
+    def changes(share: Share) -> tuple[str, ...]:
+        changing.set()
+        setting.isolation.answered.wait(SECONDS)
+        return ()
+
+    def asks() -> None:
+        killing.set()
+        setting.isolation.answered.wait(SECONDS)
+        kill()
+
+    monkeypatch.setattr(box, "apply", changes)
+    monkeypatch.setattr(box, "kill", asks)
+    setting.engine.set_share(task, Share(cpu_weight=50.0))
+    assert changing.wait(SECONDS)
+    setting.engine.stop(task, 0.0)
+    assert killing.wait(SECONDS)
+    quick = setting.start("quick", engine_programs.argv("write", "quick\n"))
+    until(lambda: setting.told.exit(quick) is not None, SECONDS, "the end of the quick one")
+    assert setting.told.exit(task) is None
+    setting.isolation.answered.set()
+    until(lambda: setting.told.exit(task) is not None, SECONDS, "its end")
+
+
 def test_closing_tells_how_a_task_ended_whose_box_is_not_removed_in_time(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,7 @@ class Beside:
     def __init__(self, hand_back: Callable[[Callable[[], None]], None]) -> None:
         self._hand_back = hand_back
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="beside")
+        self._urgent = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="urgent")
         self._waiting: dict[TaskId, deque[tuple[Act, Then]]] = {}
         self._first: dict[TaskId, Future[Any]] = {}
         self._closed = False
@@ -51,6 +52,14 @@ class Beside:
         if len(waiting) == 1:
             self._submit(task)
 
+    def do_at_once(self, act: Act, then: Then) -> None:
+        """Do something before all that waits; called in the engine's thread.
+
+        Args:
+            then: As of `do`.
+        """
+        self._urgent.submit(act).add_done_callback(lambda done: self._hand_back(lambda: then(done)))
+
     def forgo(self, task: TaskId) -> None:
         """Leave out what is next to be done of a task, unless it has begun; it then comes to a `CancelledError`."""
         if (first := self._first.get(task)) is not None:
@@ -59,6 +68,7 @@ class Beside:
     def close(self) -> None:
         """Wait for what has begun; what it comes to is still handed back. What comes after it is done at once, where
         that is handed."""
+        self._urgent.shutdown()
         self._pool.shutdown()
         self._closed = True
 

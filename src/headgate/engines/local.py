@@ -164,6 +164,12 @@ class LocalEngine(Engine):
         for id in self._starts:
             self._stop_start(id)
         for task in self._tasks.values():
+            self._kill(task)
+
+    def _kill(self, task: Task) -> None:
+        if task.isolation.waits:
+            self._beside.do_at_once(task.box.kill, lambda done: self._try(done.result))
+        else:
             self._try(task.box.kill)
 
     def _watch(self) -> None:
@@ -179,7 +185,7 @@ class LocalEngine(Engine):
             for task in list(self._tasks.values()):
                 if task.kill_at is not None and now >= task.kill_at:
                     task.kill_at = None
-                    self._try(task.box.kill)
+                    self._kill(task)
                 if task.reads_again is not None and now >= task.reads_again:
                     self._read_on(task)
             self._connections.read_on(now)
@@ -302,7 +308,7 @@ class LocalEngine(Engine):
         if (task := self._tasks.get(id)) is None:
             return
         if grace <= 0:
-            task.box.kill()
+            self._kill(task)
             return
         kill_at = time.monotonic() + grace
         if task.kill_at is None:
@@ -361,8 +367,10 @@ class LocalEngine(Engine):
         task.exit = Exit(code=None, reason="it ended, and how cannot be told")
         try:
             task.exit = task.box.reap()
-            # What it forked and left behind would hold its output open, and its share.
-            task.box.kill()
+            # What it forked and left behind would hold its output open, and its share; where others are to be asked,
+            # its box goes beside this thread.
+            if not task.isolation.waits:
+                task.box.kill()
             self._connections.settle(task.id)
             for _ in range(_DRAIN_READS):
                 if not self._read(task):

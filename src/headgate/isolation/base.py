@@ -133,7 +133,8 @@ class Isolation(ABC):
     name: str
     waits: bool = False
     """Whether its boxes are made, changed and closed by asking another program, which may take a while: an engine does
-    that beside its other work. They are then called from any thread, of one task one call at a time."""
+    that beside its other work. They are then called from any thread, of one task one call at a time, but `kill` during
+    any other."""
 
     @abstractmethod
     def start(self, launch: Launch, share: Share, output_fd: int) -> Box:
