@@ -59,7 +59,8 @@ def main() -> None:
         rho = max(own.max_rho for own, _ in pairs)
         rows.append({"policy": name, "mean": mean, "makespan": makespan, "max_rho": rho})
         print(f"{name:18}{mean:20.3f}{makespan:20.3f}{rho:14.2f}")
-    _frame.write(options.json, "policies_simulated", {"options": vars(options), "rows": rows})
+    given = {name: value for name, value in vars(options).items() if name != "json"}
+    _frame.write(options.json, "policies_simulated", {"options": given, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -162,6 +162,16 @@ def test_headgate_gives_no_job_more_cores_than_it_puts_to_good_use_while_others_
     assert alone.parts() == {"a": 1.0}
 
 
+def test_headgate_gives_each_worker_of_a_job_a_core_until_it_is_told_what_more_would_bring() -> None:
+    parts = []
+    for workers in (1, 3):
+        play = Play("headgate:rho=100", cores=4.0)
+        jobs = [Arrived("a", 1.0, workers=workers), *arrivals("b", "c", "d")]
+        play.at(0, *jobs, *(predicted(job.job, 10 + place, cores=None) for place, job in enumerate(jobs)))
+        parts.append(4.0 * play.parts()["a"])
+    assert parts == pytest.approx([1.0, 3.0])
+
+
 @pytest.mark.parametrize("name", ["srpt", "headgate"])
 def test_of_jobs_of_which_nothing_is_known_the_first_goes_on_until_it_is(name: str) -> None:
     play = Play(name, cores=1.0)

@@ -302,7 +302,8 @@ class Controller:
         placed = [job for job in jobs if job.tasks]
         # Newcomers' shares are settled with everybody else's before they start, so that they start with them.
         for job in placed:
-            turn.changes.append(Arrived(job.id, job.spec.priority, job.spec.limits.cores))
+            workers = job.planned().workers
+            turn.changes.append(Arrived(job.id, job.spec.priority, job.spec.limits.cores, workers))
             if job.work is not None and job.attempt == 1 and job.resume is None and self.policy.predicts:
                 turn.changes.append(Predicted(job.id, *job.work))
         actions += self._sharing.share(turn)

@@ -13,11 +13,12 @@ from headgate.shares import Share
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A job starts: its claim on what is contended, and the most cores it may use (None: no limit)."""
+    """A job starts: its claim on what is contended, the most cores it may use (None: no limit), and its workers."""
 
     job: JobId
     priority: float
     cores_limit: float | None = None
+    workers: int = 1
 
 
 @dataclass(frozen=True, slots=True)

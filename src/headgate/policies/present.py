@@ -34,6 +34,7 @@ class Present:
         cores_limit: Most cores it may use.
         arrived: When it started.
         number: How many had arrived before it.
+        workers: Among which its cores are divided.
         attained: CPU time it was served with, core-seconds.
         used: The latest that it was said to use.
         diverging: Its loss rises beyond its noise, or is no number any more.
@@ -51,6 +52,7 @@ class Present:
     cores_limit: float | None
     arrived: float
     number: int
+    workers: int = 1
     losses: Losses = field(default_factory=Losses)
     attained: float = 0.0
     used: Used | None = None
@@ -118,11 +120,11 @@ class Present:
         return f"{left:.3g} core-seconds left ({low:.3g} to {high:.3g})"
 
     def good_cores(self, cores: float) -> float:
-        """That it puts to good use of the cores there are, while others want them; one where that is not known. Whoever
-        computes on a GPU puts all of its time to good use, which goes by the same weights."""
+        """That it puts to good use of the cores there are, while others want them; one for each of its workers where
+        that is not known. Who computes on a GPU puts all of its time to good use, which goes by the same weights."""
         if self.used is not None and self.used.on_gpu:
             return self.most_cores(cores)
-        return min(self.most_cores(cores), self.told_cores if self.told_cores is not None else 1.0)
+        return min(self.most_cores(cores), self.told_cores if self.told_cores is not None else float(self.workers))
 
     def most_cores(self, cores: float) -> float:
         """That it may use of the cores there are."""

@@ -132,7 +132,9 @@ class WeighingPolicy(Policy):
         if isinstance(change, Arrived):
             self._number += 1
             self._jobs.pop(change.job, None)  # so that it is the last to have come
-            self._jobs[change.job] = Present(change.job, change.priority, change.cores_limit, now, self._number)
+            self._jobs[change.job] = Present(
+                change.job, change.priority, change.cores_limit, now, self._number, change.workers
+            )
             self._grants.arrive(change.job)
             return True
         job = self._jobs.get(change.job)
