@@ -143,7 +143,7 @@ def test_a_run_is_a_trace_of_the_cpu_time_that_its_jobs_used(tmp_path: Path) -> 
 
 def test_what_a_job_of_a_run_did_on_one_core_before_it_told_anything_is_not_its_work(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "run.sqlite")
-    for name, usage in (("late", (1.0, 1.0, 1.0, 2.0)), ("wide", (1.0, 2.0, 2.0, 2.0))):
+    for name, usage in (("one", (1.0,) * 4), ("late", (1.0, 1.0, 1.0, 2.0)), ("wide", (1.0, 2.0, 2.0, 2.0))):
         task = f"{name}/worker-0"
         recorder.add("jobs", name=name, spec="{}", state="done", submitted=0.0, started=0.0, ended=8.0)
         seconds = 2 * sum(usage)
@@ -153,8 +153,9 @@ def test_what_a_job_of_a_run_did_on_one_core_before_it_told_anything_is_not_its_
         for t, loss in ((5.0, 0.5), (8.0, 0.25)):
             recorder.add("progress", t=t, task=task, loss=loss, count=1)
     recorder.close()
-    late, wide = read(tmp_path).jobs
-    # The one until its first loss at 5 s, the other until it used a second core at 2 s.
+    one, late, wide = read(tmp_path).jobs
+    # Two until their first loss at 5 s, the third until it used a second core at 2 s.
+    assert (one.startup_core_seconds, one.seconds, one.losses) == (5.0, 3.0, ((0.0, 0.5), (1.0, 0.25)))
     assert (late.startup_core_seconds, late.seconds, late.losses) == (5.0, 2.5, ((0.0, 0.5), (1.0, 0.25)))
     assert (wide.startup_core_seconds, wide.seconds, wide.losses) == (2.0, 6.0, ((0.5, 0.5), (1.0, 0.25)))
 

@@ -76,7 +76,7 @@ def _job(reader: RunReader, row: dict[str, Any]) -> TraceJob | None:
 def _startup(used: Signal, told: float) -> float:
     """Core-seconds until the first report, or until more than one core is used for the first time."""
     wide = used.start[used.value > _ONE_CORE]
-    return float(used.cumulative(np.array([min(told, *wide[:1])]))[0])
+    return float(used.cumulative(np.array([min([told, *wide[:1]])]))[0])
 
 
 def _cores(reader: RunReader, job: str) -> Signal:
