@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import tarfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -43,6 +44,11 @@ Run = Callable[..., Running]
 def launch(command: str, folder: Path, **fields: object) -> Launch:
     env = {"PATH": os.environ["PATH"]}
     return replace(Launch(f"{RUN}/job/worker-0", ("/bin/sh", "-c", command), env, str(folder), 1), **fields)  # type: ignore[arg-type]
+
+
+def groups() -> set[Path]:
+    """The cgroups of the group, in each hierarchy; none where Docker has one of its own."""
+    return {folder.parent for folder in parents.find_parent(f"headgate-{GROUP}", "job", None, "cgroupfs").own}
 
 
 @pytest.fixture
@@ -164,13 +170,11 @@ def test_a_container_starts_while_the_last_boxes_of_its_group_go(
 ) -> None:
     if os.geteuid() != 0:
         pytest.skip("Docker puts containers of others than root in a group of its own")
-    there = parents.find_parent(f"headgate-{GROUP}", "job", None, "cgroupfs")
-    groups = {folder.parent for folder in there.own}
     over = threading.Event()
 
     def go() -> None:
         while not over.is_set():
-            for group in groups:
+            for group in groups():
                 with suppress(OSError):  # it is not there, or something is in it
                     group.rmdir()
 
@@ -307,6 +311,32 @@ def test_of_several_that_are_removed_at_once_each_is_asked_for_once(
     monkeypatch.setattr(docker, "find", find)
     docker.clear("first")
     assert asked == [f"{TOKEN}=first", f"{TOKEN}=second"]
+
+
+_DIES = """
+import os, signal, sys
+from headgate.isolation.base import Launch
+from headgate.isolation.container import ContainerIsolation
+from headgate.isolation.container.daemon import Daemon
+from headgate.shares import Share
+
+start = Daemon.start
+Daemon.start = lambda docker, id: (start(docker, id), os.kill(os.getpid(), signal.SIGKILL))
+launch = Launch(sys.argv[1], ("/bin/sleep", "1000"), dict(os.environ), sys.argv[2], 1)
+ContainerIsolation(sys.argv[3], daemon=sys.argv[4]).start(launch, Share(), 1)
+"""
+
+
+def test_what_a_process_left_that_died_in_a_start_is_removed_by_the_next_that_uses_containers(
+    daemon: str, tmp_path: Path
+) -> None:
+    task = f"{RUN}/dies/worker-0"
+    died = subprocess.run([sys.executable, "-c", _DIES, task, str(tmp_path), GROUP, daemon], check=False)
+    assert died.returncode == -signal.SIGKILL
+    assert len(Daemon(daemon).find(f"{TASK}={task}")) == 1
+    ContainerIsolation(GROUP, daemon=daemon).check()
+    assert Daemon(daemon).find(f"{TASK}={task}") == []
+    assert not any(folder.exists() for folder in groups())
 
 
 @pytest.mark.parametrize(

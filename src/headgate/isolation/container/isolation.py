@@ -12,7 +12,7 @@ import re
 import secrets
 import shlex
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,8 +35,9 @@ from headgate.isolation.spawning import find_program
 from headgate.isolation.standins import Cores, StandIns
 from headgate.shares import Share
 
-GROUP, TASK, OWNER = "headgate.group", "headgate.task", "headgate.owner"
-"""Labels of a container, besides `TOKEN`: the group of its hub, its task, and the process that started it."""
+GROUP, TASK, OWNER, FOLDERS = "headgate.group", "headgate.task", "headgate.owner", "headgate.folders"
+"""Labels of a container, besides `TOKEN`: the group of its hub, its task, the process that started it, and the cgroups
+that are to be removed after it, a line each."""
 _NO_PROGRAM = re.compile(r"executable file not found|no such file or directory|permission denied")
 
 
@@ -80,6 +81,7 @@ class ContainerIsolation(Isolation):
             daemon.await_answer(stopped)
             parent = find_parent(PREFIX + self._group, launch.task.replace("/", ":"), launch.place, daemon.driver)
             labels = {GROUP: self._group, TASK: launch.task, TOKEN: token, OWNER: _owner(os.getpid())}
+            labels[FOLDERS] = "\n".join(map(str, parent.made))
             try:
                 parent.make()
                 host = _host_image(daemon) if launch.image == HOST_IMAGE or launch.place is not None else ""
@@ -128,8 +130,8 @@ class ContainerIsolation(Isolation):
         daemon = self._connected() if url == self._url else Daemon(url)
         for found in daemon.find(f"{TOKEN}={token}"):
             daemon.remove(found["id"])
-        made = [Path(str(folder)) for folder in folders if record.get("boot") == processes.boot_id()]
-        Parent(made=[folder for folder in made if folder.is_relative_to(CGROUPS)]).remove()
+        if record.get("boot") == processes.boot_id():
+            _remove_folders(folders)
 
     # --- the parts of a start ---------------------------------------------------------------------------------------
 
@@ -197,6 +199,12 @@ def _clear(daemon: Daemon) -> None:
         if uid == str(os.geteuid()) and found[OWNER] != _owner(int(pid)):
             with contextlib.suppress(IsolationError):
                 daemon.remove(found["id"])
+                _remove_folders(found.get(FOLDERS, "").splitlines())
+
+
+def _remove_folders(folders: Iterable[object]) -> None:
+    made = [Path(str(folder)) for folder in folders]
+    Parent(made=[folder for folder in made if folder.is_relative_to(CGROUPS)]).remove()
 
 
 def _host_image(daemon: Daemon) -> str:
