@@ -87,10 +87,12 @@ def test_a_restart_is_weighed_by_it_as_well(tmp_path: Path, monkeypatch: pytest.
     cluster = planned.cluster(planned.nodes("a", 2, cores=2))
     run = SimpleNamespace(submission=SimpleNamespace(mode="run", environment={}, cluster=""))
     ledger, nodes = SimpleNamespace(find=lambda _: (run, live)), SimpleNamespace(cluster=lambda _: cluster)
-    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now, thread_time=lambda: 0.0)
+    now = 0.0
+    clock = SimpleNamespace(monotonic=lambda: now, thread_time=lambda: 0.0)
     monkeypatch.setattr("headgate.hub.replanning.time", clock)
 
     async def weigh() -> Question:
+        nonlocal now
         loop = asyncio.get_running_loop()
         asked: asyncio.Future[Question] = loop.create_future()
         monkeypatch.setattr(
@@ -100,7 +102,7 @@ def test_a_restart_is_weighed_by_it_as_well(tmp_path: Path, monkeypatch: pytest.
         parts = cast("Any", (ledger, nodes, None, choosing, cluster.nodes[0], lambda _: None))
         replanning = Replanning(tmp_path, *parts)
         for second in range(4):
-            clock.now = float(second)
+            now = float(second)
             if second == 1:
                 live.stops_after(3, 0.1, "loss")
             replanning.hear(Progress("r/a/worker-0", 100 * (second + 1), 1 + second, loss=1 / (second + 1), epochs=99))
