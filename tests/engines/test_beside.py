@@ -193,8 +193,12 @@ def test_closing_tells_how_a_task_ended_whose_box_is_not_removed_in_time(
         setting.isolation.answered.wait(SECONDS)
         return apply(share)
 
+    def closes() -> None:
+        close()
+        closed.set()
+
     monkeypatch.setattr(box, "apply", hangs)
-    monkeypatch.setattr(box, "close", lambda: (close(), closed.set()))
+    monkeypatch.setattr(box, "close", closes)
     setting.engine.set_share(task, Share(cpu_weight=50.0))
     held.wait(SECONDS)
     closing = threading.Thread(target=setting.engine.close)
