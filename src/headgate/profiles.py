@@ -72,6 +72,7 @@ class Profile:
             its samples.
         sparse_bytes_per_sample: Bytes of these rows.
         source: `run` from a job's own first steps, `profile` from a separate short run.
+        alone: Why the script, as it was seen, can train in one task only; empty: several may share the work.
     """
 
     framework: str
@@ -97,3 +98,4 @@ class Profile:
     core_convolution_gflops: float | None = None
     sparse_rows_per_sample: float | None = None
     sparse_bytes_per_sample: float | None = None
+    alone: str = ""

@@ -32,6 +32,7 @@ def test_what_plain_python_comes_to_is_trained_told_and_measured(backend: str, s
     spans = told.of("spans")
     assert spans and all({"input", "compute"} <= {span["name"] for span in message["spans"]} for message in spans)
     profile = told.of("profile")[0]["profile"]
+    assert profile["alone"].startswith("Keras over torch" if backend == "torch" else "its script does not call ")
     assert profile["parameters_dense"] == 5 * 12 + 12 + 24 + 12 * 3 + 3
     dropout = {} if backend == "tf_keras" else {"Dropout": 1}
     assert profile["layers"] == {"Dense": 2, "BatchNormalization": 1, **dropout}

@@ -74,6 +74,18 @@ def test_where_its_environment_names_another_cluster_it_is_one_task_and_it_is_sa
     )
 
 
+def test_a_script_that_trains_in_one_task_gets_the_best_node_and_it_is_said_why_no_more() -> None:
+    alone = profile(dense_bytes=1_000_000, core_gflops=20.0, alone="Keras over torch trains in one")
+    fast = nodes("b", 1, core_gflops=80.0)
+    slow = nodes("a", 3, core_gflops=20.0)
+    [choice] = choose([Asked(named("train"), alone)], cluster(slow, fast))
+    assert isinstance(choice, Choice)
+    assert (choice.plan.strategy, choice.plan.worker_nodes) == ("single", ("b0",))
+    assert "; one task, for Keras over torch trains in one; next best: " in choice.why
+    for each in chosen(Asked(named("one"), alone), Asked(named("two"), alone)):
+        assert each.plan.strategy == "single" and each.why.endswith("; one task, for Keras over torch trains in one")
+
+
 def test_what_fits_nowhere_by_its_profile_runs_as_one_task_all_the_same() -> None:
     [choice] = chosen(Asked(named("train"), profile(memory_peak_bytes=200 * GIB)))
     assert choice.plan.strategy == "single"

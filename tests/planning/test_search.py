@@ -135,9 +135,13 @@ def test_allowing_more_brings_no_less() -> None:
 
 def test_frameworks_get_only_what_they_can_do() -> None:
     where = cluster(nodes("a", 3, nic=10e9))
-    for framework, strategies in (("jax", {"single", "allreduce"}), ("", {"single"})):
+    for framework, alone, strategies in (
+        ("jax", "", {"single", "allreduce"}),
+        ("", "", {"single"}),
+        ("torch", "its script has a process group of its own", {"single"}),
+    ):
         of = profile(dense_bytes=1000)
-        of = Profile(framework, "1", "profile", fits=of.fits, dense_bytes=1000, batch=256)
+        of = Profile(framework, "1", "profile", fits=of.fits, dense_bytes=1000, batch=256, alone=alone)
         found = search(Costs(job(allow=["async", "weak"]), where, of))
         assert {each.plan.strategy for each in (found.best, *found.runners_up)} == strategies
 

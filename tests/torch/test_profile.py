@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,6 +105,7 @@ def test_the_profile_of_a_runs_own_first_steps(attempt: Attempting) -> None:
     profile = Profile(**message["profile"])
     weights = 20 * 30 + 30 + 30 * 5 + 5
     assert (profile.framework, profile.framework_version, profile.source) == ("torch", torch.__version__, "run")
+    assert not profile.alone
     assert (profile.parameters_dense, profile.dense_bytes, profile.parameters_sparse) == (weights, 4 * weights, 0)
     assert profile.layers == {"Linear": 2, "ReLU": 1}
     assert (profile.optimizer, profile.batch) == ("Adam", 8)
@@ -120,6 +122,16 @@ def test_the_profile_of_a_runs_own_first_steps(attempt: Attempting) -> None:
 def test_a_short_run_still_sends_what_it_measured(attempt: Attempting) -> None:
     (message,) = attempt(lambda at_step: train(mlp()[0], torch.randn(24, 20), epochs=2)).of("profile")
     assert message["profile"]["step_times"][0]["steps"] == 4
+
+
+def test_a_script_with_a_process_group_of_its_own_is_to_have_one_task(attempt: Attempting, tmp_path: Path) -> None:
+    dist: Any = torch.distributed
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    try:
+        (message,) = attempt(lambda at_step: train(mlp()[0], torch.randn(24, 20), epochs=2)).of("profile")
+    finally:
+        dist.destroy_process_group()
+    assert Profile(**message["profile"]).alone == "its script has a process group of its own"
 
 
 def test_sparse_shared_and_frozen_parameters_are_told_apart() -> None:

@@ -83,6 +83,8 @@ def describe(profile: Profile) -> str:
         error = f"±{fit.relative_error:.1%}" if fit.relative_error is not None else "error not known"
         alpha, beta = say_seconds(fit.alpha_seconds), say_seconds(fit.beta_seconds_per_sample)
         lines.append(f"fit           {fit.device}, {fit.threads} threads: {alpha} + {beta} a sample, {error}")
+    if profile.alone:
+        lines.append(f"tasks         one, for {profile.alone}")
     lines += [f"note          {note}" for note in profile.notes]
     return "\n".join(lines)
 

@@ -163,5 +163,6 @@ def _join(together: bool = False) -> Session | None:
             if plan:
                 _strategy, agreement = strategies.join(channel, plan)
             _session = Session(task, channel, plan, agreement)
+            _session.costs.joins = together
         _joined = True
     return _session

@@ -62,6 +62,7 @@ class Costs:
         flops: FLOPs of a sample, forward, and forward and backward.
         timings: What was timed: samples of the step, compute seconds.
         notes: What a reader of the profile should know.
+        joins: Whether the script asks for the strategy of its job before all else.
     """
 
     def __init__(self, trained: Trained, source: str) -> None:
@@ -75,6 +76,7 @@ class Costs:
         self.flops: tuple[float | None, float | None] = (None, None)
         self.timings: list[tuple[int, float]] = []
         self.notes: list[str] = []
+        self.joins = False
 
     def saw_batch(self, batch: Any) -> None:
         """The first batch."""
@@ -128,7 +130,19 @@ class Costs:
             "step_times": times,
             "fits": measured.fits(times),
             "notes": self._all_notes(),
+            "alone": self._alone(backend),
         }
+
+    def _alone(self, backend: str) -> str:
+        """Why this training can have one task only; empty where it may have several."""
+        if backend == "torch":
+            return "Keras over torch trains in one"
+        if not self.joins:
+            return "its script does not call headgate.keras.strategy() first of all"
+        keras = backends.keras_of(self._trained.models[0]) if self._trained.models else None
+        if backend == "tensorflow" and self.batch is not None and keras is not None and not backends.is_legacy(keras):
+            return "`fit` of Keras 3 over TensorFlow trains in one"
+        return ""
 
     def _all_notes(self) -> list[str]:
         notes = list(self.notes)

@@ -140,7 +140,7 @@ def _best(asked: _Informed, cluster: Cluster, used: Collection[str], measured_on
 
     costs = Costs(asked.job, cluster, asked.profile, measured_on=measured_on)
     found = search(costs, used=used, runners_up=1)
-    why = expected(found.best)
+    why = expected(found.best) + _alone(asked.profile)
     if found.runners_up:
         second = found.runners_up[0]
         why += f"; next best: {in_words(second.plan)}, {samples(second.throughput)}"
@@ -157,12 +157,15 @@ def _divided(
 
     requests = [Request(each.job, each.profile) for each in asked]
     division = jointly(requests, cluster, used=used, measured_on=measured_on)
+    beside = f"of what it would have alone, beside {len(asked) - 1} more"
     return [
-        Choice(
-            each.plan, f"{expected(each)}; {part:.0%} of what it would have alone, beside {len(asked) - 1} more", each
-        )
-        for each, part in zip(division.predictions, division.normalised)
+        Choice(each.plan, f"{expected(each)}; {part:.0%} {beside}{_alone(of.profile)}", each)
+        for of, each, part in zip(asked, division.predictions, division.normalised)
     ]
+
+
+def _alone(profile: Profile) -> str:
+    return f"; one task, for {profile.alone}" if profile.alone else ""
 
 
 # --- in words

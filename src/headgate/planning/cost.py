@@ -229,6 +229,8 @@ class Costs:
             notes.append("the profile has no size of the model: what is sent counts as nothing")
         if self.profile.batch is None:
             notes.append(f"the profile has no batch: {self.batch} samples a step are assumed")
+        if self.profile.alone:
+            notes.append(f"one task, for {self.profile.alone}")
         return tuple(dict.fromkeys(notes))
 
     # --- predictions -------------------------------------------------------------------------------------------------

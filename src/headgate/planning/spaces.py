@@ -56,7 +56,8 @@ class Space:
         self.names = tuple(tuple(name for name in kind.names if name not in used) for kind in costs.kinds)
         self.free = np.array([len(names) for names in self.names], np.intp)
         framework = costs.profile.framework
-        self.serves, self.joins = framework in SERVES, framework in JOINS
+        together = not costs.profile.alone
+        self.serves, self.joins = together and framework in SERVES, together and framework in JOINS
         self.patterns = patterns(costs, self.free, serves=self.serves, joins=self.joins)
         self.modes = modes(self.job, serves=self.serves, joins=self.joins)
         kinds = [costs.kinds[pattern.kind] for pattern in self.patterns]

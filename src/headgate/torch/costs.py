@@ -86,6 +86,11 @@ def rows_touched(models: Iterable[nn.Module]) -> tuple[int, int] | None:
     return (rows, size) if sparse else None
 
 
+def _has_group() -> bool:
+    """Whether the script shares work among processes by itself: another worker would do the same, at the same port."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
 class Costs:
     """Collects what a profile needs, and writes it.
 
@@ -163,6 +168,7 @@ class Costs:
             "step_times": step_times,
             "fits": measured.fits(step_times),
             "notes": self._all_notes(),
+            "alone": "its script has a process group of its own" if _has_group() else "",
         }
 
     def _flops_per_sample(self) -> dict[str, float | None]:
