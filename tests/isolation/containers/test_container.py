@@ -281,20 +281,22 @@ def test_how_a_task_ended_while_the_daemon_was_away_is_told_once_that_is_back(ru
         dockerd.start()
         assert (end := task.ended()).code == 3, end
         task.close()
-        killed = run(isolation, reads)
+        killed = run(isolation, replace(reads, task=f"{RUN}/job/worker-1"))
         killed.said("ready")
         dockerd.kill()
         killed.box.kill()
         end = killed.ended()  # whoever killed it need not wait for the daemon
         assert (end.signal, end.reason) == (signal.SIGKILL, None)
-        dockerd.start()
         killed.close()
+        dockerd.start()
         asked = run(isolation, reads)
         asked.said("ready")
         dockerd.stop()  # which lets it end as if it were done
         dockerd.start()
         assert asked.ended().in_words().startswith("lost: ")
         asked.close()
+        assert Daemon(dockerd.url).find(OWNER) == []
+    assert not any(folder.exists() for folder in groups())
 
 
 def test_of_several_that_are_removed_at_once_each_is_asked_for_once(
@@ -305,11 +307,11 @@ def test_of_several_that_are_removed_at_once_each_is_asked_for_once(
     def find(label: str) -> list[dict[str, str]]:
         asked.append(label)
         if len(asked) == 1:
-            docker.clear("second")
+            docker.clear("second", lambda: None)
         return []
 
     monkeypatch.setattr(docker, "find", find)
-    docker.clear("first")
+    docker.clear("first", lambda: None)
     assert asked == [f"{TOKEN}=first", f"{TOKEN}=second"]
 
 

@@ -219,10 +219,9 @@ class ContainerBox(Box):
             if self._closed:
                 return
             self.kill()
-            self._daemon.clear(self._container.token)
+            self._daemon.clear(self._container.token, self._container.parent.remove)
             self._watch.close()
             self._closed = True
-            self._container.parent.remove()
             if self._container.outer is not None:
                 self._container.outer.weigh_group()
 

@@ -8,7 +8,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,7 @@ class Daemon:
             self._api.headers["Connection"] = "close"
             self._api.close()  # that on which it asked for the version
             info = self._api.info()
-        self._left: set[str] = set()  # tokens of tasks whose containers could not be removed
+        self._left: dict[str, Callable[[], None]] = {}  # by the token of tasks whose containers could not be removed
         self._lock_left = threading.Lock()
         self.version = str(info.get("ServerVersion"))
         self.driver = str(info.get("CgroupDriver"))
@@ -183,25 +183,32 @@ class Daemon:
             if "already in progress" not in str(error):
                 raise
 
-    def clear(self, token: str) -> None:
-        """Remove the containers of a task; when that cannot be done now, then as soon as something else can be."""
-        if self._try_to_clear(token):
+    def clear(self, token: str, then: Callable[[], None]) -> None:
+        """Remove the containers of a task; when that cannot be done now, then as soon as something else can be.
+
+        Args:
+            token: Their label's value.
+            then: Removes what is around them; called again when they are removed later.
+        """
+        if self._try_to_clear(token, then):
             self._clear_left()
 
     def _clear_left(self) -> None:
         with self._lock_left:
-            left, self._left = self._left, set()
-        for token in left:
-            self._try_to_clear(token)
+            left, self._left = self._left, {}
+        for token, then in left.items():
+            self._try_to_clear(token, then)
 
-    def _try_to_clear(self, token: str) -> bool:
+    def _try_to_clear(self, token: str, then: Callable[[], None]) -> bool:
         try:
             for found in self.find(f"{TOKEN}={token}"):
                 self.remove(found["id"])
         except IsolationError:
             with self._lock_left:
-                self._left.add(token)
+                self._left[token] = then
             return False
+        finally:
+            then()
         return True
 
     def find(self, *labels: str) -> Sequence[Mapping[str, str]]:

@@ -92,8 +92,7 @@ class ContainerIsolation(Isolation):
                 request = Request(launch, image, program, first, machine, network, parent, labels)
                 return self._begin(daemon, request, share, output_fd)
             except BaseException:
-                daemon.clear(token)
-                parent.remove()
+                daemon.clear(token, parent.remove)
                 raise
         except IsolationError as error:
             raise IsolationError(f"{launch.task}: {error}") from error
@@ -169,8 +168,7 @@ class ContainerIsolation(Isolation):
             output = os.dup(output_fd)
         except BaseException:
             os.close(stream)
-            daemon.clear(token)
-            parent.remove()
+            daemon.clear(token, parent.remove)
             raise
         return ContainerBox(launch.task, container, share, stream, output)
 
