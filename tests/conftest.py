@@ -37,6 +37,9 @@ OF_THE_MACHINE = {
 """Tests of hubs, boxes and labs, which look at the machine as a whole and at how its cores are shared: where tests run
 in several processes, one of these runs after another, and what runs beside them has to stand back."""
 
+BESIDE = "test_python_blocks_run"
+"""Of these, a test whose cases only train something, and go with the others."""
+
 LONG = {"torch", "keras", "jax"}
 """Folders to begin with beside them."""
 
@@ -92,7 +95,7 @@ def _part(nodeid: str) -> str:
 
 
 def _is_of_the_machine(nodeid: str) -> bool:
-    return _part(nodeid) in OF_THE_MACHINE
+    return _part(nodeid) in OF_THE_MACHINE and BESIDE not in nodeid
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -100,7 +100,7 @@ def commands(page: Path) -> list[tuple[str, int]]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where a reader of the pages stands: the scripts that they speak of, and `headgate` on the PATH."""
     place = tmp_path / "project"
     place.mkdir()
@@ -114,14 +114,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("PATH", f"{bin}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     monkeypatch.chdir(place)
-    yield place
+    return place
+
+
+@pytest.fixture
+def no_labs_left() -> Iterator[None]:
+    yield
     for name in lab.names():
         lab.down(name)
 
 
 def run(command: list[str], folder: Path, code: int = 0) -> None:
     done = subprocess.run(
-        command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100, check=False
+        command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == code, f"{shlex.join(command)} gave {done.returncode}:\n{done.stdout}{done.stderr}"
     assert "Traceback" not in done.stderr, done.stderr
@@ -133,6 +138,7 @@ def test_blocks_are_of_a_language_that_is_checked(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
+@pytest.mark.usefixtures("no_labs_left")
 def test_command_lines_of_a_page_work_one_after_the_other(page: Path, folder: Path) -> None:
     for block in reversed([block for block in blocks(page) if block.language == "yaml"]):
         name = "lab.yaml" if is_cluster(block) else "plan.yaml" if is_plan(block) else "jobs.yaml"
