@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.hub.learning import LEARNS, STEPS
 from tests.hub.user import SECONDS, User
 
@@ -82,6 +83,7 @@ def test_of_a_task_fails_its_job_and_no_other(user: User) -> None:
     assert user.sees_state("other", "done")["attempt"] == 1
 
 
+@pytest.mark.long
 def test_of_a_task_with_retries_goes_on_from_its_checkpoint(user: User) -> None:
     user.write("learns.py", LEARNS)
     user.write("jobs.yaml", "jobs: [{script: learns.py, retries: 1}]")

@@ -8,13 +8,10 @@ import pytest
 from tests.keras.conftest import Start
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("backend", "why"),
-    [
-        ("jax", ""),
-        pytest.param("tensorflow", "`fit` of Keras 3 over TensorFlow trains in one", marks=pytest.mark.long),
-        pytest.param("tf_keras", "", marks=pytest.mark.long),
-    ],
+    [("jax", ""), ("tensorflow", "`fit` of Keras 3 over TensorFlow trains in one"), ("tf_keras", "")],
 )
 def test_a_profile_says_of_one_that_asks_for_its_strategy_what_fit_cannot_do(
     backend: str, why: str, start: Start

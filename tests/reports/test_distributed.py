@@ -16,6 +16,7 @@ from headgate.reports import html, terminal
 from headgate.reports.measured import measured
 from headgate.reports.recording import read
 from headgate.telemetry.store import Recorder, RunReader
+from headgate.testing import wait
 
 
 @pytest.fixture
@@ -145,7 +146,8 @@ def test_faults_are_listed_with_what_they_cost(page: Any) -> None:
 @pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light")])
 def test_it_fits_narrow_and_dark(page: Any, width: int, scheme: str) -> None:
     with seen_as(page, width, scheme):
-        assert page.execute_script("return document.documentElement.scrollWidth") <= width
+        fits = f"return document.documentElement.scrollWidth <= {width}"
+        wait.until(lambda: page.execute_script(fits), what=f"the page fits into {width} pixels")
         ink, paper = page.execute_script(
             "const svg = document.querySelector('.sampled text.tick');"
             "return [getComputedStyle(svg).fill, getComputedStyle(document.querySelector('.sampled')).backgroundColor]"
