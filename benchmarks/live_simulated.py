@@ -7,8 +7,8 @@ The simulation is the one of `headgate simulate`: the same controller and policy
 each kind of script is measured beforehand, in runs without any other kind, and nothing is fitted to the runs compared:
 
 - alone: time, CPU time, what it does on one core before it has anything to say, and its losses by work done;
-- as many of a kind as there are cores, under `equal`: what a core each brings while the others are busy (cores may be
-  threads of one, and caches and memory are shared).
+- as many of a kind as there are cores, and twice as many, under `equal`: what a core each brings, and half of one,
+  while the others are busy (cores may be threads of one, and caches and memory are shared).
 """
 
 from __future__ import annotations
@@ -70,23 +70,31 @@ def jobs_of(schedule: Sequence[tuple[str, float]], scale: float) -> list[Job]:
 def profile(there: Stage, kind: str, scale: float, cores: int) -> Profile:
     """Measure a kind in runs of its own."""
     job = Job(kind, kind, 0.0, epochs(kind, LENGTHS[kind] * scale))
-    [wide] = _measured(there, [job])
-    several = _measured(there, [replace(job, name=f"{kind}-{place}") for place in range(cores)])
-    used, seconds = (statistics.mean(getattr(each, name) for each in several) for name in ("cores", "seconds"))
-    whole = (wide.cores, 1.0 / wide.seconds)
-    if wide.cores > used and wide.seconds < seconds:
-        return Profile(replace(wide, model=kind), ((used, 1.0 / seconds), whole), 1.0)
-    return Profile(replace(wide, model=kind), (whole,), min(wide.seconds / seconds, 1.0))
+    [alone], several, twice = (
+        _measured(there, [replace(job, name=f"{kind}-{place}") for place in range(count)], cores)
+        for count in (1, cores, 2 * cores)
+    )
+    half, one = _mean(twice), _mean(several)
+    whole = (alone.cores, 1.0 / alone.seconds)
+    if whole > one and whole[1] > one[1]:
+        return Profile(replace(alone, model=kind), (half, one, whole), 1.0)
+    # More than a core is of no use to it: what it keeps of its speed beside others has no point of its own.
+    return Profile(replace(alone, model=kind), (half, whole), min(one[1] * alone.seconds, 1.0))
 
 
-def _measured(there: Stage, jobs: Sequence[Job]) -> list[TraceJob]:
-    """Jobs that come at once: of each the seconds from its arrival to its end but for what it does at first, and the
-    cores used meanwhile."""
+def _mean(jobs: Sequence[TraceJob]) -> tuple[float, float]:
+    """Cores that each used, and its work a second."""
+    return statistics.mean(job.cores for job in jobs), 1.0 / statistics.mean(job.seconds for job in jobs)
+
+
+def _measured(there: Stage, jobs: Sequence[Job], cores: int) -> list[TraceJob]:
+    """Jobs that come at once: of each the seconds from its arrival to its end but for what it does at first, on a core
+    or its part of one, and the cores used meanwhile."""
     folder = there.start(jobs, "equal")
     ran = there.went(folder, jobs)
     found = []
     for job in read(folder).jobs:
-        seconds = ran[job.name].seconds - (job.startup_core_seconds or 0.0)
+        seconds = ran[job.name].seconds - (job.startup_core_seconds or 0.0) * max(len(jobs) / cores, 1.0)
         found.append(replace(job, seconds=seconds, cores=job.seconds * job.cores / seconds))
     return found
 

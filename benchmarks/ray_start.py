@@ -26,7 +26,7 @@ import _job
 import _ray
 import psutil
 
-STEPS = 300
+STEPS = 1500
 """Steps of which a median is taken; the first tenth is left out."""
 IDLE_SECONDS = 10.0
 CORES = 16
