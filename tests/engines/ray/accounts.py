@@ -75,7 +75,7 @@ class Table:
         """Node and content of all bundles of the groups in a state, without what pins them to their node."""
         return sorted(
             (
-                (node, {what: count for what, count in bundle.items() if not what.startswith("node:")})
+                (node, {what: bundle[what] for what in sorted(bundle) if not what.startswith("node:")})
                 for told, bundles in self.groups
                 if told == state
                 for node, bundle in bundles
