@@ -18,6 +18,7 @@ import json
 import os
 import signal
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -174,6 +175,7 @@ def main() -> None:
                         with training(bench, ray, plan) as job:
                             workers = 1 if takes_node and plan == "synchronous" else 2
                             seconds = job.seconds(lambda: fault(job, ray), workers)  # noqa: B023
+                        print(f"{plan}: {name}: {seconds[0]:.1f} s, {seconds[1]:.1f} s", file=sys.stderr, flush=True)
                         found.setdefault((plan, name), []).append(seconds)
                         start(ray, *(node for node in (*WORKING, SPARE) if node not in ray.running()))
     print(f"{'seconds until':46}{'the next step':>24}{'all are at work':>24}")
