@@ -206,7 +206,8 @@ class Epochs:
         self._first: tuple[int, float] | None = None
         self._last: tuple[int, float] | None = None
         self._slack = 0.0
-        self._start = (1, 0.0)  # the epoch, and the step, that counting began with
+        self._start = (1, 0.0)  # the epoch, and the step, that the first report told
+        self._in_steps = True
         self._epoch: int | None = None
         self._step = 0.0
         self._epochs: int | None = None
@@ -223,9 +224,11 @@ class Epochs:
         *,
         reports: int | None = None,
     ) -> None:
-        """Take in a report; one that lacks the step or the epoch (counted from 1) tells nothing.
+        """Take in a report; one that lacks the step or the epoch tells nothing.
 
         Args:
+            epoch: Counted from 1, or from 0 as scripts print it.
+            epochs: How many there are. Of a script that counts them from 0, the last one: they print 0/9 up to 9/9.
             reports: How many of them this one is, where they are counted instead of steps: such a count says nothing
                 of the epochs before the first that is told, which a job that was resumed did earlier. None: they are
                 steps.
@@ -235,7 +238,8 @@ class Epochs:
             return
         if self._epoch is None or epoch < self._epoch or step < self._step:  # started, or started again
             self._first = self._last = self._began = self._now = None
-            self._start = (epoch, step - reports / 2) if reports is not None else (1, 0.0)
+            self._in_steps = reports is None
+            self._start = (epoch, step - reports / 2 if reports is not None else float(step))
         elif epoch > self._epoch:
             self._slack = (step - self._step) / 2
             self._last = (epoch, step - self._slack)
@@ -253,9 +257,13 @@ class Epochs:
         if self._first is None or self._last is None:
             return self._length_by_parts()
         (first, began), (last, at) = self._first, self._last
-        if last == first:
-            first, began = self._start
-        return (at - began) / (last - first)
+        if last != first:
+            return (at - began) / (last - first)
+        first, began = self._start
+        seen = (at - began) / (last - first)
+        # Steps may be counted from the job's first epoch on, or from where this process went on: what it was seen to do
+        # in its first epoch is no more than all of it.
+        return max(seen, at / (last - min(first, 1))) if self._in_steps else seen
 
     def rest(self, stopping: tuple[int, float] | None) -> tuple[float, float] | None:
         """Early stopping after so many epochs without a gain of so much, counted in steps; None until an epoch has
