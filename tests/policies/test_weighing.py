@@ -69,7 +69,8 @@ def test_las_serves_who_has_had_least_and_within_a_queue_who_came_first() -> Non
     play = Play("las:first=60")
     play.at(0, *arrivals("a", "b"))
     assert play.over("a", "b") == pytest.approx(AHEAD, rel=1e-3)
-    play.at(20, used("a", 2.0))  # 40 core-seconds: still in the first queue
+    for now in (10, 20):
+        play.at(now, used("a", 2.0))  # 40 core-seconds: still in the first queue
     assert play.over("a", "b") == pytest.approx(AHEAD, rel=1e-3)
     play.at(40, used("a", 2.0))
     play.at(50)
@@ -82,7 +83,9 @@ def test_themis_serves_who_is_furthest_behind() -> None:
     play.at(0, *arrivals("b", "a"), predicted("a", 100), predicted("b", 100))
     assert play.over("b", "a") == pytest.approx(4.0)  # nobody is behind yet: who came first
     # After 50 s b has had all: ρ of a is (50 + 100)/100, of b (50 + 100)/200. One of five is served.
-    play.at(50, used("a", 0.0), used("b", 2.0), predicted("b", 100))
+    for now in (10, 50):
+        play.at(now, used("a", 0.0), used("b", 2.0))
+    play.at(50, predicted("b", 100))
     assert play.over("a", "b") == pytest.approx(4.0)
     assert play.reasons["a"] == "rho 1.50, served"
 
@@ -233,6 +236,16 @@ def test_a_job_of_several_tasks_is_served_what_all_of_them_use(tasks: int) -> No
     assert job.attained == pytest.approx(59 * 0.5 * tasks, rel=0.05)
     job.use(3659, used("a", 0.5 * tasks))
     assert job.attained < 100 * 0.5 * tasks, "an hour in which the clock jumped"
+
+
+def test_the_time_until_a_task_runs_is_hardly_counted_and_a_clock_that_jumps_after_it_neither() -> None:
+    job = Present("a", 1.0, None, 0.0, 1)
+    for now in range(120, 150):  # a container that took two minutes to start
+        job.use(now, used("a", 0.9))
+    had = job.attained
+    assert had <= (10 + 29) * 0.9
+    job.use(3749, used("a", 0.9))
+    assert job.attained - had < 150, "an hour in which the clock jumped"
 
 
 def test_what_is_read_less_often_from_now_on_is_no_clock_that_jumps() -> None:

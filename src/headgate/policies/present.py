@@ -139,6 +139,7 @@ class Present:
             part = _FOLLOWING * min(gap / usual, 1.0)
             self._used_every = max(usual + part * (gap - usual), _READ_SECONDS)
         elif gap > 0.0:
+            gap = min(gap, _JUMP * _READ_SECONDS)  # it may have come long after its arrival, as a container does
             self._used_every = max(gap, _READ_SECONDS)
         self.attained += change.cpu_cores * gap
         self.used, self._used_at = change, now
