@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -147,6 +148,22 @@ def test_frameworks_get_only_what_they_can_do() -> None:
 
 
 # --- limits
+
+
+@pytest.mark.parametrize(
+    ("framework", "alone", "why"),
+    [
+        ("torch", "its script has a process group of its own", "its script has a process group of its own"),
+        ("xgboost", "", "Headgate joins no workers of xgboost"),
+        ("", "", "Headgate joins no workers of an unknown framework"),
+    ],
+)
+def test_where_several_workers_are_asked_of_what_trains_in_one_task_that_is_said(
+    framework: str, alone: str, why: str
+) -> None:
+    of = replace(profile(), framework=framework, alone=alone)
+    with pytest.raises(UsageError, match=f"no plan can run: 2 workers are asked for, it trains in one task: {why};"):
+        best(cluster(nodes("a", 3)), of, workers=(2, None))
 
 
 def test_limits_of_workers_and_cores_hold() -> None:

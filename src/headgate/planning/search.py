@@ -220,6 +220,9 @@ def _nowhere(space: Space) -> str:
     fewest = job.limits.workers[0]
     if fewest > costs.batch:
         reasons.append(f"{fewest} workers are asked for, a step has {costs.batch} samples to divide")
+    if fewest > 1 and not space.joins:
+        why = costs.profile.alone or f"Headgate joins no workers of {costs.profile.framework or 'an unknown framework'}"
+        reasons.append(f"{fewest} workers are asked for, it trains in one task: {why}")
     if not reasons:
         workers = "a worker" if fewest == 1 else f"{fewest} workers"
         reasons.append(f"there is no room for {workers} and a step of {costs.batch} samples")
