@@ -9,7 +9,7 @@ import pytest
 
 from headgate.errors import InvalidFileError, NotFoundError, UsageError
 from headgate.simulation.speeds import read_pairs, read_speeds
-from headgate.simulation.traces import TraceJob, read
+from headgate.simulation.traces import TraceJob, made, read
 from headgate.telemetry.store import Recorder
 
 HEADER = "job_id,submission_time,num_iteration,model_name,deadline,batch_size,num_gpu,duration"
@@ -120,6 +120,11 @@ def test_at_a_load_the_jobs_ask_for_that_part_of_the_cluster(tmp_path: Path) -> 
     slower = trace.at_load(0.5, 8.0)
     assert [job.submitted for job in slower.jobs] == [0.0, 75.0, 150.0]
     assert slower.capacity_at(0.5) == pytest.approx(8.0)
+
+
+def test_what_jobs_do_before_their_work_is_asked_for_too() -> None:
+    jobs = [TraceJob("a", 0.0, 10.0, cores=2.0, startup_core_seconds=5.0), TraceJob("b", 10.0, 15.0)]
+    assert made("t", jobs).capacity_at(1.0) == 4.0  # 20 + 5 and 15 core-seconds over 10 s
 
 
 def test_a_run_is_a_trace_of_the_cpu_time_that_its_jobs_used(tmp_path: Path) -> None:

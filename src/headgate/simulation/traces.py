@@ -69,7 +69,10 @@ class Trace:
     def capacity_at(self, load: float) -> float:
         """GPUs (cores, where no job has GPUs) with which the jobs would ask for `load` of what there is while they
         come."""
-        work = sum(job.seconds * job.size for job in self.jobs if bool(job.gpus) == self.on_gpus)
+        jobs = [job for job in self.jobs if bool(job.gpus) == self.on_gpus]
+        work = sum(job.seconds * job.size for job in jobs)
+        if not self.on_gpus:
+            work += sum(job.startup_core_seconds or 0.0 for job in jobs)
         return work / (max(self.jobs[-1].submitted, 1e-9) * load)
 
     def at_load(self, load: float, capacity: float) -> Trace:
