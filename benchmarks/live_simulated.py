@@ -70,16 +70,19 @@ def jobs_of(schedule: Sequence[tuple[str, float]], scale: float) -> list[Job]:
 def profile(there: Stage, kind: str, scale: float, cores: int) -> Profile:
     """Measure a kind in runs of its own."""
     job = Job(kind, kind, 0.0, epochs(kind, LENGTHS[kind] * scale))
-    [alone], several, twice = (
-        _measured(there, [replace(job, name=f"{kind}-{place}") for place in range(count)], cores)
-        for count in (1, cores, 2 * cores)
+    [alone] = _measured(there, [job], cores)
+    several, twice = (
+        _measured(there, [replace(job, name=f"{kind}-{place}") for place in range(count)], cores, alone)
+        for count in (cores, 2 * cores)
     )
     half, one = _mean(twice), _mean(several)
     whole = (alone.cores, 1.0 / alone.seconds)
     if whole > one and whole[1] > one[1]:
         return Profile(replace(alone, model=kind), (half, one, whole), 1.0)
-    # More than a core is of no use to it: what it keeps of its speed beside others has no point of its own.
-    return Profile(replace(alone, model=kind), (half, whole), min(one[1] * alone.seconds, 1.0))
+    # More than a core is of no use to it: what it keeps of its speed beside others has no point of its own, and what
+    # half a core brings is told without it.
+    kept = min(one[1] * alone.seconds, 1.0)
+    return Profile(replace(alone, model=kind), ((half[0], half[1] / kept), whole), kept)
 
 
 def _mean(jobs: Sequence[TraceJob]) -> tuple[float, float]:
@@ -87,15 +90,18 @@ def _mean(jobs: Sequence[TraceJob]) -> tuple[float, float]:
     return statistics.mean(job.cores for job in jobs), 1.0 / statistics.mean(job.seconds for job in jobs)
 
 
-def _measured(there: Stage, jobs: Sequence[Job], cores: int) -> list[TraceJob]:
+def _measured(there: Stage, jobs: Sequence[Job], cores: int, alone: TraceJob | None = None) -> list[TraceJob]:
     """Jobs that come at once: of each the seconds from its arrival to its end but for what it does at first, on a core
-    or its part of one, and the cores used meanwhile."""
+    or its part of one, and the cores used meanwhile. What it does at first is as much as of the one that ran `alone`,
+    or else the work after it would be another: one that cannot use a second core seems to start for longer."""
     folder = there.start(jobs, "equal")
     ran = there.went(folder, jobs)
     found = []
     for job in read(folder).jobs:
-        seconds = ran[job.name].seconds - (job.startup_core_seconds or 0.0) * max(len(jobs) / cores, 1.0)
-        found.append(replace(job, seconds=seconds, cores=job.seconds * job.cores / seconds))
+        own = job.startup_core_seconds or 0.0
+        startup = (alone.startup_core_seconds or 0.0) if alone is not None else own
+        seconds = ran[job.name].seconds - startup * max(len(jobs) / cores, 1.0)
+        found.append(replace(job, seconds=seconds, cores=(job.seconds * job.cores + own - startup) / seconds))
     return found
 
 

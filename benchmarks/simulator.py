@@ -12,8 +12,9 @@ Reads `traces/elasticflow-traces.tar.gz` of FOLDER (default: HEADGATE_DATA, or .
 A job that is stopped for another loses 30 s. Nothing else is on the GPUs, so that policies that move shares of cores
 come to `fifo`. Every simulation has a process of its own, whose CPU time and largest memory are given. Below each trace
 stands whether the mean completion time is least under srpt, then las, then fifo, as is published, and how much
-GPU-seconds of jobs vary: where that is little (below 1), no order that knows nothing of what is left can be before that
-of arrival (Righter, Shanthikumar, Yamazaki 1990, for one server and service times new better than used in expectation).
+GPU-seconds of jobs vary: on one server, where service times are new better than used in expectation, for which it is at
+most 1, no order that knows nothing of what is left is before that of arrival (Righter, Shanthikumar, Yamazaki 1990);
+above 1 that does not hold.
 Below `growth` stands by which power of the jobs, and of the nodes, CPU time grows. What is going on is said on the
 error output.
 """
