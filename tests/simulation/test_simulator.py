@@ -254,9 +254,9 @@ def test_nothing_is_predicted_of_jobs_that_never_report_or_share_nothing(monkeyp
 
 @pytest.mark.parametrize(
     ("most", "workers", "good"),
-    [(8.0, 1, 3.0), (8.0, 2, 6.0), (1.0, 2, 1.0), (0.5, 1, 0.5), (1.5, 1, 1.5), (7.0, 2, 6.0)],
+    [(8.0, 1, 3.0), (0.5, 1, 0.5), (1.5, 1, 1.5), (8.0, 2, 2.0), (7.0, 3, 3.0)],
 )
-def test_a_table_says_how_many_cores_each_worker_puts_to_good_use(
+def test_a_table_says_how_many_cores_a_job_puts_to_good_use_and_of_several_workers_each_one(
     monkeypatch: pytest.MonkeyPatch, most: float, workers: int, good: float
 ) -> None:
     predicted = told(monkeypatch)
@@ -292,6 +292,15 @@ def test_what_is_left_is_what_it_costs_with_the_cores_that_a_job_has(monkeypatch
     work = {each.job[0]: each.work for _, each in predicted}
     assert work["b"] == pytest.approx(6.25)
     assert work["a"] > 8.0
+
+
+@pytest.mark.parametrize("startup", [0.0, 3.0])
+def test_the_first_prediction_goes_by_the_cores_that_a_job_has(monkeypatch: pytest.MonkeyPatch, startup: float) -> None:
+    predicted = told(monkeypatch)
+    job = TraceJob("a", 0.0, 5.0, cores=2.0, model="m", startup_core_seconds=startup)
+    table = replace(FREE, report_seconds=100.0, speeds=Speeds(tables={"m": ((1.0, 8.0), (2.0, 10.0))}))
+    ran(made("t", [job]), cores(1.0), "srpt", table)
+    assert [each.work for _, each in predicted] == pytest.approx([6.25])  # of one core, not 10 of the two it could use
 
 
 @pytest.mark.parametrize("policy", [*BUILT_IN, "flowcon:faithful"])

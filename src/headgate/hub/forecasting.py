@@ -38,13 +38,13 @@ class _Watched:
         self.since = now
 
     def useful(self) -> float | None:
-        """Cores that it puts to good use while others want them, of several tasks one for each worker at least; None:
-        not known yet."""
-        each, attempt = self.scaling.useful(), self.live.current
+        """Cores that it puts to good use while others want them, of several tasks one for each worker; None: not known
+        yet."""
+        attempt = self.live.current
         if attempt is None or len(attempt.tasks) < 2:
-            return each
+            return self.scaling.useful()
         workers = sum(name.startswith("worker-") and task.state != "ended" for name, task in attempt.tasks.items())
-        return max(workers, 1) * (each if each is not None else 1.0)
+        return float(max(workers, 1))
 
 
 class Forecasting:

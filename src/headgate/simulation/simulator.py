@@ -191,8 +191,8 @@ class _Simulation:
         if work.starting:
             self._engine.begin(work, self._now)
             self._compute(work)
+            self._settle()  # what is predicted goes by the cores that it has
             self._predict(work)
-            self._settle()
             return
         halt(work, self._now)
         for task in list(work.tasks):
@@ -242,10 +242,10 @@ class _Simulation:
         self._step(Fitted(work.id, likely, likely / spread, likely * spread, final, drops, good))
 
     def _useful(self, work: Work) -> float | None:
-        """Cores that a job puts to good use; None: it is on GPUs."""
+        """Cores that a job puts to good use: of several workers one each, as live; None: it is on GPUs."""
         if work.job.gpus:
             return None
-        return work.needs * worth(partial(self._engine.relative, work), work.most)
+        return worth(partial(self._engine.relative, work), work.most) if work.needs == 1 else float(work.needs)
 
     # --- what the controller has done -------------------------------------------------------------------------------
 
