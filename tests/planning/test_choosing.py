@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -21,7 +22,7 @@ def named(name: str, **fields: object) -> Job:
 
 
 def chosen(*asked: Asked, used: tuple[str, ...] = ()) -> list[Choice]:
-    found = choose(asked, FOUR, used=used)
+    found = choose(asked, FOUR, used=Counter(used))
     assert all(isinstance(each, Choice) for each in found), found
     return found  # type: ignore[return-value]
 
@@ -113,3 +114,20 @@ def test_there_is_a_choice_among_nodes_or_gpus_and_none_beside_a_stated_plan(
     of: list[object], stated: Plan | None, expected: bool
 ) -> None:
     assert has_choice(cluster(of), replace(named("train"), plan=stated)) is expected  # type: ignore[arg-type]
+
+
+def test_without_profiles_jobs_go_where_the_most_cores_are_left_for_each() -> None:
+    others = [named(name) for name in "abcde"]
+    one_each = chosen(*(Asked(each, None) for each in others[:4]))
+    assert sorted(choice.plan.worker_nodes for choice in one_each) == [("a0",), ("a1",), ("a2",), ("a3",)]
+    [last] = chosen(Asked(others[4], None), used=("a0", "a0", "a1", "a1", "a2", "a3", "a3"))
+    assert last.plan.worker_nodes == ("a2",)
+    large, small = nodes("large", 1, cores=8), nodes("small", 1, cores=2)
+    several = choose([Asked(each, None) for each in others], cluster(small, large))
+    assert [choice.plan.worker_nodes for choice in several if isinstance(choice, Choice)].count(("small0",)) == 1
+
+
+def test_stated_plans_without_nodes_go_beside_as_few_tasks_as_they_can() -> None:
+    two = named("two", plan=Plan(strategy="allreduce", workers=2, batch_per_worker=None))
+    first, second = chosen(Asked(two, None), Asked(replace(two, name="other"), None))
+    assert {*first.plan.worker_nodes, *second.plan.worker_nodes} == {"a0", "a1", "a2", "a3"}

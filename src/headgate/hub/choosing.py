@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -64,15 +65,16 @@ class Choosing:
         for task in self._work:
             task.cancel()
 
-    def used(self, besides: JobId = "") -> frozenset[str]:
-        """Names of the nodes that jobs have, other than `besides`: those that run, or are about to."""
-        found: set[str] = set()
+    def used(self, cluster: Cluster, besides: JobId = "") -> Counter[str]:
+        """How many tasks jobs other than `besides` have on each node of these: those that run, or are about to."""
+        names = {node.name for node in cluster.nodes}
+        found: Counter[str] = Counter()
         for job, plan in self._plans.items():
             _, live = self._ledger.find(job)
-            runs = live.state in ("running", "stopping") or (live.state == "waiting" and starts_at_once(live.spec))
-            if job != besides and runs:
-                found |= {*plan.worker_nodes, *plan.server_nodes}
-        return frozenset(found)
+            soon = live.state == "waiting" and (live.attempt > 0 or starts_at_once(live.spec))
+            if job != besides and (soon or live.state in ("running", "stopping")):
+                found.update(name for name in (*plan.worker_nodes, *plan.server_nodes) if name in names)
+        return found
 
     # --- answering --------------------------------------------------------------------------------------------------
 
@@ -95,7 +97,7 @@ class Choosing:
                 task.add_done_callback(self._work.discard)
             else:  # at once, for there is nothing to search
                 asked = [self._ask(action, None) for action in actions]
-                self._told(actions, choose(asked, cluster))
+                self._told(actions, choose(asked, cluster, used=self.used(cluster)))
 
     def _profiled(self, action: PlanJob, cluster: Cluster) -> bool:
         run, live = self._ledger.find(action.job)
@@ -114,7 +116,7 @@ class Choosing:
                 profile = store.parse(json.loads(live.profile)) if live.profile is not None else None
                 asked.append(self._ask(action, profile))
             run, _ = self._ledger.find(actions[0].job)
-            used = self.used() & {node.name for node in cluster.nodes}
+            used = self.used(cluster)
             if run.submission.cluster:
                 cluster = calibrated(run.submission.cluster, cluster, self._machine, self._home)
             search = partial(choose, used=used, measured_on=self._machine)
@@ -122,7 +124,7 @@ class Choosing:
                 found = await asyncio.to_thread(search, asked, cluster)
             except (ArithmeticError, LookupError, ValueError) as error:  # a profile is odd: its job runs all the same
                 self._ledger.event(run, "warning", f"no plan was searched for: {error!r:.300}")
-                found = choose([replace(each, profile=None) for each in asked], cluster)
+                found = choose([replace(each, profile=None) for each in asked], cluster, used=used)
             self._told(actions, found)
 
     def _told(self, actions: Sequence[PlanJob], found: Sequence[Choice | UsageError]) -> None:
@@ -136,7 +138,7 @@ class Choosing:
             if live.state in ENDED:
                 continue
             self._plans[action.job] = each.plan
-            live.plan = json.dumps(asdict(each.plan))
+            live.spec, live.plan = action.spec, json.dumps(asdict(each.plan))
             if each.why and run.submission.mode == "run":
                 self._ledger.event(run, "plan", each.why, live.spec.name)
             self._step(JobPlanned(action.job, action.revision, each.plan))

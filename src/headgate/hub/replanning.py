@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -166,8 +166,8 @@ class Replanning:
             count=told.count,
             within=told.within,
         )
-        may = watched.moves < live.spec.moves and watched.move is None and not watched.looking
-        if question is not None and may and now >= watched.not_before:
+        may = live.spec.plan is None and watched.moves < live.spec.moves and watched.move is None
+        if question is not None and may and not watched.looking and now >= watched.not_before:
             watched.looking = True
             task = asyncio.get_running_loop().create_task(self._look(job, watched, question))
             self._work.add(task)
@@ -205,7 +205,7 @@ class Replanning:
             cluster = self._nodes.cluster(run.submission)
             if run.submission.cluster:
                 cluster = calibrated(run.submission.cluster, cluster, self._machine, self._home)
-            used = self._choosing.used(job) & {node.name for node in cluster.nodes}
+            used = self._choosing.used(cluster, job)
             plan = live.current.plan
             move, effort = await asyncio.to_thread(self._better, live.spec, watched, question, plan, cluster, used)
             if move is None or live.attempt != attempt or live.state != "running":
@@ -219,7 +219,7 @@ class Replanning:
             watched.not_before = time.monotonic() + _EFFORT * effort
 
     def _better(
-        self, spec: Job, watched: _Watched, question: Question, plan: Plan, cluster: Cluster, used: frozenset[str]
+        self, spec: Job, watched: _Watched, question: Question, plan: Plan, cluster: Cluster, used: Collection[str]
     ) -> tuple[Move | None, float]:
         """The move that is worth it, and the CPU seconds that it took to know; in a thread of its own."""
         from headgate.planning.correcting import Corrected  # its numerics take half a second to import

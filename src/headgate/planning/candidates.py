@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Mapping
 
 from headgate.cluster import Cluster, Node
 from headgate.errors import UsageError
@@ -20,6 +21,7 @@ def candidates(
     profile: Profile | None = None,
     *,
     used: Collection[str] = (),
+    beside: Mapping[str, int] | None = None,
     measured_on: Node | None = None,
     most: int = 256,
 ) -> list[Plan]:
@@ -28,13 +30,14 @@ def candidates(
     The plan that the user states, placed, is the only one. With a profile: strategies, workers, servers, batches,
     backup workers and placements that keep the user's mathematics, and whatever else the job allows, the fastest first
     by the cost model. Without, or where the profile has no time of a step: a `single` plan on each node that the job's
-    limits fit on, the nodes with the most cores first.
+    limits fit on, the nodes with the most cores for each of their tasks first.
 
     Args:
         cluster: The nodes that there are.
         job: Its limits, what it allows and its stated plan count.
         profile: What it costs.
         used: Names of nodes that other jobs have to themselves: nothing goes there.
+        beside: How many tasks of other jobs each of the other nodes has; None: nothing is known of that.
         measured_on: The node that the profile was measured on, to compare cores with; None: not known.
         most: Plans to name.
 
@@ -51,7 +54,7 @@ def candidates(
         looked.enumerate()
         return looked.ranked(most)
     if left := [node for node in cluster.nodes if node.name not in used]:
-        return _without_profile(Cluster(tuple(left)), job)
+        return _without_profile(Cluster(tuple(left)), job, Counter(beside))
     raise UsageError(f"job {job.name!r}: other jobs use all {len(cluster.nodes)} nodes; wait, or add nodes")
 
 
@@ -60,7 +63,7 @@ def tells(profile: Profile) -> bool:
     return bool(timed(profile) or profile.flops_per_sample)
 
 
-def _without_profile(cluster: Cluster, job: Job) -> list[Plan]:
+def _without_profile(cluster: Cluster, job: Job, beside: Counter[str]) -> list[Plan]:
     misfits = {node.name: reason for node in cluster.nodes if (reason := _misfit(node, job.limits)) is not None}
     fitting = [node for node in cluster.nodes if node.name not in misfits]
     if job.plan is not None:
@@ -74,8 +77,8 @@ def _without_profile(cluster: Cluster, job: Job) -> list[Plan]:
         reasons = "; ".join(misfits.values())
         raise UsageError(f"job {job.name!r} fits on no node: {reasons}; lower its limits")
     if job.plan is not None:
-        return [place(job.plan, fitting)]
-    fitting.sort(key=lambda node: (-node.cores, node.name))
+        return [place(job.plan, fitting, beside)]
+    fitting.sort(key=lambda node: (-node.cores / (1 + beside[node.name]), node.name))
     cores = job.limits.cores
     return [
         Plan(strategy="single", workers=1, batch_per_worker=None, worker_nodes=(node.name,), cores_per_worker=cores)

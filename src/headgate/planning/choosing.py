@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -54,16 +54,21 @@ def starts_at_once(job: Job) -> bool:
 
 
 def choose(
-    asked: Sequence[Asked], cluster: Cluster, *, used: Collection[str] = (), measured_on: Node | None = None
+    asked: Sequence[Asked],
+    cluster: Cluster,
+    *,
+    used: Mapping[str, int] | None = None,
+    measured_on: Node | None = None,
 ) -> list[Choice | UsageError]:
     """The plans of the jobs of a run, in their order: by their profiles the best on the nodes that are free, divided
     among those that start at once (`planning.jointly`). Where no node is free that they fit on they share all of them.
-    A job without a profile, or which fits nowhere by it, or whose environment names another cluster, runs as one task.
+    A job without a profile, or which fits nowhere by it, or whose environment names another cluster, runs as one task,
+    where the most cores are left for each.
 
     Args:
         asked: The jobs, their names unlike.
         cluster: The nodes.
-        used: Names of nodes that other jobs have.
+        used: How many tasks other jobs have on each node that is not free.
         measured_on: The node that profiles were measured on.
 
     Returns:
@@ -71,18 +76,21 @@ def choose(
     """
     found: dict[int, Choice | UsageError] = {}
     planned: dict[int, _Informed] = {}
-    taken = set(used)
+    taken = Counter(used)
+    beside = Counter(used)
     for i, each in enumerate(asked):
         if each.profile is not None and tells(each.profile) and _may_choose(each, cluster):
             planned[i] = _Informed(each.job, each.profile)
             continue
         try:
-            choice = found[i] = _uninformed(each, cluster)
+            choice = found[i] = _uninformed(each, cluster, beside)
         except UsageError as error:
             found[i] = error
         else:
+            goes_to = (*choice.plan.worker_nodes, *choice.plan.server_nodes)
+            beside.update(goes_to)
             if starts_at_once(each.job):
-                taken |= {*choice.plan.worker_nodes, *choice.plan.server_nodes}
+                taken.update(goes_to)
     now = [i for i, each in planned.items() if starts_at_once(each.job)]
     for group in (now, *([i] for i in planned if i not in now)):
         if group:
@@ -100,9 +108,9 @@ class _Informed(NamedTuple):
     profile: Profile
 
 
-def _uninformed(asked: Asked, cluster: Cluster) -> Choice:
+def _uninformed(asked: Asked, cluster: Cluster, beside: Mapping[str, int]) -> Choice:
     job = asked.job
-    plan = candidates(cluster, job)[0]
+    plan = candidates(cluster, job, beside=beside)[0]
     if (job.script is None and asked.profile is None) or not has_choice(cluster, job) or job.limits.workers[1] == 1:
         return Choice(plan)
     if asked.other_cluster:
@@ -116,9 +124,9 @@ def _uninformed(asked: Asked, cluster: Cluster) -> Choice:
 
 
 def _together(
-    asked: Sequence[_Informed], cluster: Cluster, used: Collection[str], measured_on: Node | None
+    asked: Sequence[_Informed], cluster: Cluster, used: Mapping[str, int], measured_on: Node | None
 ) -> list[Choice | UsageError]:
-    for taken in (used, ()) if used else ((),):
+    for taken in (used, {}) if used else ({},):
         try:
             if len(asked) > 1:
                 return _divided(asked, cluster, taken, measured_on)
@@ -128,7 +136,7 @@ def _together(
     if len(asked) > 1:  # one of them fits nowhere; the others have their plans
         return [_together([each], cluster, used, measured_on)[0] for each in asked]
     try:
-        plan = candidates(cluster, asked[0].job)[0]
+        plan = candidates(cluster, asked[0].job, beside=used)[0]
     except UsageError as error:
         return [error]
     return [Choice(plan, f"{in_words(plan)}, for by its profile {why}")]

@@ -10,7 +10,7 @@ from headgate.cluster import Node
 from headgate.plans import Plan
 
 
-def place(plan: Plan, nodes: Sequence[Node]) -> Plan:
+def place(plan: Plan, nodes: Sequence[Node], beside: Mapping[str, int] | None = None) -> Plan:
     """A plan with a node for each task; one that names its nodes keeps them.
 
     Each worker in turn goes where it has the most cores to itself, each server where the fewest workers are.
@@ -18,11 +18,13 @@ def place(plan: Plan, nodes: Sequence[Node]) -> Plan:
     Args:
         plan: What to place.
         nodes: At least one.
+        beside: How many tasks of other jobs each node has, which count as if they were workers of this one.
     """
-    workers = plan.worker_nodes or with_more((), plan.workers, nodes, plan.cores_per_worker)
+    others = Counter(beside)
+    workers = plan.worker_nodes or with_more((), plan.workers, nodes, plan.cores_per_worker, others)
     servers = list(plan.server_nodes)
     while len(servers) < plan.servers:
-        servers.append(for_server(nodes, Counter(workers), Counter(servers)))
+        servers.append(for_server(nodes, others + Counter(workers), Counter(servers)))
     return replace(plan, worker_nodes=workers, server_nodes=tuple(servers))
 
 
@@ -55,11 +57,17 @@ def unplaced(plan: Plan) -> Plan:
     return replace(plan, worker_nodes=(), server_nodes=())
 
 
-def with_more(taken: Sequence[str], count: int, nodes: Sequence[Node], cores: float | None = None) -> tuple[str, ...]:
-    """Nodes of `count` workers, of which the first are placed already."""
-    workers = list(taken[:count])
+def with_more(
+    taken: Sequence[str],
+    count: int,
+    nodes: Sequence[Node],
+    cores: float | None = None,
+    beside: Mapping[str, int] | None = None,
+) -> tuple[str, ...]:
+    """Nodes of `count` workers, of which the first are placed already; `beside` as of `place`."""
+    workers, others = list(taken[:count]), Counter(beside)
     while len(workers) < count:
-        workers.append(for_worker(nodes, Counter(workers), cores))
+        workers.append(for_worker(nodes, others + Counter(workers), cores))
     return tuple(workers)
 
 
