@@ -108,7 +108,7 @@ def test_what_was_saved_over_one_back_end_resumes_over_another(start: Start) -> 
     assert len(next(line for line in results(resumed.finish()) if line.startswith("losses")).split()) == 5
 
 
-def test_patience_is_told_where_it_changes_and_taken_back_where_a_fit_has_none(start: Start, tmp_path: Path) -> None:
+def test_patience_is_told_where_it_changes_and_taken_back_where_there_is_none(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "several.py"
     path.write_text(
         "import keras, numpy\n"
@@ -119,7 +119,9 @@ def test_patience_is_told_where_it_changes_and_taken_back_where_a_fit_has_none(s
         "for patiences in ((), (7, 3), (3,), (), (), (5,)):\n"
         "    stopping = [keras.callbacks.EarlyStopping('loss', patience=each) for each in patiences]\n"
         "    model.fit(numpy.zeros((4, 2)), numpy.zeros((4, 1)), verbose=0, callbacks=stopping)\n"
+        "for epoch in hg.epochs(1):\n"
+        "    hg.report(loss=1.0)\n"
     )
     script = start("tensorflow", script=path)
     script.finish()
-    assert [message["patience"] for message in script.listener.of("stopping")] == [None, 3, None, 5]
+    assert [message["patience"] for message in script.listener.of("stopping")] == [None, 3, None, 5, None]

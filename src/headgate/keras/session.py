@@ -188,7 +188,8 @@ class Session:
         self._epoch = None
 
     def epochs(self, count: int) -> Iterator[int]:
-        """The epochs of a loop that the script writes itself."""
+        """The epochs of a loop that the script writes itself, whatever a `fit` before it would have ended by."""
+        self.stops_after(None)
         start = self.begin()
         if start is None:
             return
