@@ -4,7 +4,9 @@
 
 The jobs are on one node of 64 cores. As live, each tells once a second what it uses, and a loss; one job in a hundred
 ends each minute and another comes for it. So many SECONDS of this are given to the controller, and its CPU time is
-scaled to an hour. In memory: no engine, no store, no socket.
+scaled to an hour. Under policies that go by it, what is left of each job is predicted, which is in the CPU time, and
+told by itself: jobs are ten minutes old as it begins, so that one in six is predicted anew in ten seconds. In memory:
+no engine, no store, no socket.
 """
 
 from __future__ import annotations
@@ -16,20 +18,44 @@ from typing import Any
 import _frame
 
 from headgate import policies
+from headgate.analysis.forecast import Outlook, Question, answer
 from headgate.cluster import Node
 from headgate.controller import Controller
-from headgate.events import Event, Exit, JobPlanned, JobSubmitted, NodeJoined, Progress, TaskExited, Usage, Wake
+from headgate.events import Event, Exit, Fitted, JobPlanned, JobSubmitted, NodeJoined, Progress, TaskExited, Usage, Wake
 from headgate.jobs import Job
 from headgate.plans import Plan
 
 LIVE = (10, 100, 1_000)
 POLICIES = ("none", "equal", "headgate")
+AGE_SECONDS = 600
 PLAN = Plan(strategy="single", workers=1, batch_per_worker=None, worker_nodes=("node",))
 
 
-def cost(policy: str, live: int, seconds: int) -> tuple[float, int]:
-    """CPU seconds of the controller, and the events it was told, with so many jobs for so long."""
+class Learning:
+    """A job whose loss falls, once a second, and what is known of what is left of it."""
+
+    def __init__(self, number: int, began: float, age: int) -> None:
+        self.outlook = Outlook(began)
+        self._noise = 0.01 * (number % 7)
+        self._seconds = 0
+        for second in range(age):
+            self.reports(began + second, 1.0)
+
+    def loss(self) -> float:
+        return 2.0 / (1.0 + 0.01 * self._seconds) + self._noise
+
+    def reports(self, now: float, cores: float) -> Question | None:
+        self._seconds += 1
+        self.outlook.used(now, cores)
+        step, epoch = self._seconds * 10, 1 + self._seconds // 60
+        return self.outlook.reported(now, self.loss(), step=step, epoch=epoch, epochs=100, count=1)
+
+
+def cost(policy: str, live: int, seconds: int) -> tuple[float, float, int]:
+    """CPU seconds of the controller with so many jobs for so long, those of them that predictions took, and the events
+    it was told."""
     controller = Controller(policies.make(policy))
+    predicts, predicting = controller.policy.predicts, 0.0
     spec = Job(name="job", run="train")
     wake_at: float | None = None
 
@@ -45,6 +71,7 @@ def cost(policy: str, live: int, seconds: int) -> tuple[float, int]:
     running = list(range(live))
     for number in running:
         start(0.0, number)
+    jobs = {number: Learning(number, 1.0 - AGE_SECONDS, AGE_SECONDS if predicts else 0) for number in running}
     events, ends = 0, 0.0
     began = time.process_time()
     for second in range(1, seconds + 1):
@@ -53,19 +80,30 @@ def cost(policy: str, live: int, seconds: int) -> tuple[float, int]:
             if wake_at is not None and wake_at <= now:
                 tell(now, Wake())
                 events += 1
-            tell(now, Usage(task, min(64.0 / live, 1.0), 2.0**30))
-            tell(now, Progress(task, step=second * 10, loss=2.0 / (1.0 + 0.01 * second) + 0.01 * (number % 7)))
+            job, cores = jobs[number], min(64.0 / live, 1.0)
+            tell(now, Usage(task, cores, 2.0**30))
+            tell(now, Progress(task, step=second * 10, loss=job.loss()))
             events += 2
+            if predicts:
+                asked_at = time.process_time()
+                question = job.reports(now, cores)
+                left = answer(question) if question is not None else None
+                predicting += time.process_time() - asked_at
+                if left is not None:
+                    tell(now, Fitted(f"{number}/job", *left, None))
+                    events += 1
         ends += live / 6_000
         while ends >= 1:
             ends -= 1
             gone = running.pop(0)
             tell(second + 1.0, TaskExited(f"{gone}/job/worker-0", Exit(code=0)))
             controller.forget(f"{gone}")
+            del jobs[gone]
             running.append(gone + live)
+            jobs[gone + live] = Learning(gone + live, second + 1.0, 0)
             start(second + 1.0, gone + live)
             events += 3
-    return time.process_time() - began, events
+    return time.process_time() - began, predicting, events
 
 
 def main() -> None:
@@ -74,19 +112,21 @@ def main() -> None:
     parser.add_argument("--policies", default=",".join(POLICIES))
     options = parser.parse_args()
     _frame.heading(options.repetitions)
-    print(f"{'policy':12}{'jobs':>6}{'events a second':>17}{'us an event':>13}{'CPU s an hour':>15}{'of a core':>11}")
+    titles = f"{'events a second':>17}{'us an event':>13}{'CPU s an hour':>15}{'predictions':>13}{'of a core':>11}"
+    print(f"{'policy':12}{'jobs':>6}{titles}")
     rows: list[dict[str, Any]] = []
     for policy in options.policies.split(","):
         for live in LIVE:
             found = [cost(policy, live, options.seconds) for _ in range(options.repetitions)]
-            spent, events = statistics.median(cpu for cpu, _ in found), found[0][1]
-            hour = spent * 3600 / options.seconds
+            spent, events = statistics.median(cpu for cpu, _, _ in found), found[0][2]
+            hour, predictions = (s * 3600 / options.seconds for s in (spent, statistics.median(p for _, p, _ in found)))
             print(
                 f"{policy:12}{live:>6}{events / options.seconds:>17.0f}{spent / events * 1e6:>13.1f}{hour:>15.1f}"
-                f"{hour / 3600:>10.2%}",
+                f"{predictions:>13.1f}{hour / 3600:>11.2%}",
                 flush=True,
             )
-            rows.append({"policy": policy, "jobs": live, "events": events, "cpu_seconds_an_hour": hour})
+            row = {"policy": policy, "jobs": live, "events": events, "cpu_seconds_an_hour": hour}
+            rows.append(row | {"predictions_an_hour": predictions})
     _frame.write(options.json, "controller_cost", {"seconds": options.seconds, "rows": rows})
 
 
