@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from typing import Any
 
 from headgate import planfile
 from headgate.cluster import Node
-from headgate.engines.base import LOCAL, EngineSpec
+from headgate.engines.base import LOCAL, EngineSpec, usual_address
 from headgate.errors import UsageError
 from headgate.hub import clusters
 from headgate.jobs import Allowed, Job
@@ -108,7 +107,7 @@ class Layout:
 
     def _engine(self, name: str, before: EngineSpec) -> EngineSpec:
         if before.name != name:
-            before = EngineSpec(name, os.environ.get("RAY_ADDRESS", "") if name == "ray" else "")
+            before = EngineSpec(name, usual_address(name))
         address = before.address if self.address is None else self.address
         return EngineSpec(name, address, self.shared_files or before.shared_files)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,11 @@ class EngineSpec:
 
 
 LOCAL = EngineSpec()
+
+
+def usual_address(engine: str) -> str:
+    """Where the environment says that the cluster of an engine is; empty: nowhere."""
+    return os.environ.get("RAY_ADDRESS", "") if engine == "ray" else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +85,10 @@ class Listener(ABC):
     def warned(self, task: TaskId | None, text: str) -> None:
         """Something was worked around."""
 
+    def waits(self, task: TaskId, what: str) -> None:
+        """A task waits for what `Engine.reserve` is to set aside, `for Ray: ...` say."""
+        self.warned(task, f"it waits {what}")
+
     def usage(self, target: str, reading: Mapping[Column, float]) -> None:  # noqa: B027  # those who do not record
         """What a task (its id) or a node (`node:` and its name) used since the last time, where it is not on this
         machine; once a second while a task runs there. What is on this machine is read from `Engine.boxes`."""
@@ -87,8 +97,7 @@ class Listener(ABC):
         """A node came, or has changed, after `Engine.open`."""
 
     def left(self, name: str, reason: str) -> None:  # noqa: B027  # as above
-        """A node is gone. Then each of its tasks is told to have `exited`: what is lost with its node is no failure of
-        the task's own."""
+        """A node is gone. Then each of its tasks is told to have `exited`, `lost`: that is no failure of its own."""
 
 
 class Engine(ABC):
@@ -105,7 +114,7 @@ class Engine(ABC):
     ends), by SIGTERM
        otherwise; `grace` seconds later everything that is left is killed. A second `stop` can only shorten the grace.
     5. `reserve` comes before the first `start` of an attempt with what all its tasks take, and again before each one
-       that is added to it. A task for which that cannot be had now waits, and `warned` says for what, once.
+       that is added to it. A task for which that cannot be had now waits, and `waits` says for what, once.
        `release` gives back what tasks had, and nothing of what others of their attempt have.
     6. Calls that name a task which is unknown or has ended do nothing.
     7. `close` kills what still runs, and returns when every task's box is gone.

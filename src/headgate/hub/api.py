@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate import runs
-from headgate.engines.base import LOCAL, EngineSpec
+from headgate.engines.base import LOCAL, EngineSpec, usual_address
 from headgate.errors import HeadgateError, UsageError
 from headgate.hub import clusters
 from headgate.hub.client import clean, connect_or_start
@@ -89,10 +89,11 @@ def run(
 
     Args:
         jobs: What to run.
-        policy: What moves shares between them; None: what the jobs that run already have, else `equal`.
+        policy: What moves shares between them; None: what the jobs that run already have, else `headgate`.
         cluster: Name or file of a lab that is up, to run on its nodes; None: on this machine.
         engine: What starts tasks: `local`, `ray`, or a plug-in's.
-        address: Where the cluster of an engine is reached; empty: `ray` starts one on this machine.
+        address: Where the cluster of an engine is reached; empty: for `ray` what `RAY_ADDRESS` says, else a Ray that is
+            started on this machine.
         shared_files: The nodes of that cluster see this machine's files, so that none are sent there.
 
     Returns:
@@ -107,7 +108,7 @@ def run(
         >>> headgate.run(headgate.Job(name="a", script="a.py"), headgate.Job(name="b", run="make b"))
     """
     name, nodes = clusters.reach(cluster) if cluster is not None else ("", ())
-    where = EngineSpec(engine, address, shared_files)
+    where = EngineSpec(engine, address or usual_address(engine), shared_files)
     if cluster is not None and where != LOCAL:
         raise UsageError(f"found cluster={cluster!r} with engine {engine!r}, which has nodes of its own; give one")
     data = SUBMISSION.dump_python(submission(jobs, cluster=name, nodes=nodes, engine=where), mode="json")
