@@ -45,6 +45,7 @@ class Exit:
         over_memory: Killed by the kernel for being over its memory limit.
         reason: What ended it in words, where Headgate knows more than the status says.
         cpu_seconds: CPU time that it used from its start to its end; None where that cannot be told.
+        lost: It did not end by itself, but with its node, its agent, its daemon or its container.
     """
 
     code: int | None
@@ -53,6 +54,7 @@ class Exit:
     over_memory: bool = False
     reason: str | None = None
     cpu_seconds: float | None = None
+    lost: bool = False
 
     @property
     def ok(self) -> bool:

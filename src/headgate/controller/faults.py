@@ -1,9 +1,10 @@
 """What becomes of a job that loses one of its tasks: a process killed by a signal, one that ended because it found
-another gone, or a node that is gone.
+another gone, or one that went with its node, its agent, its container or its daemon.
 
 | strategy | what is lost | what is done |
 |---|---|---|
-| `single` | the worker | the job fails; its retries apply |
+| `single` | the worker, killed by a signal | the job fails; its retries apply |
+| `single` | the worker, with what it ran in | it is started again from the last checkpoint |
 | `ps` | a worker | the others go on; it is started again and joins them, three times at most |
 | `ps` | a worker that others did not wait for, and that is too far behind | the same |
 | `ps` | the last worker at work | as `allreduce` |
@@ -36,20 +37,25 @@ MOST_STARTS = 4
 
 def is_fault(job: JobRecord, task: TaskRecord, exit: Exit, nodes: Mapping[str, Node]) -> bool:
     """Whether a task was lost, and did not fail by its script."""
-    if job.planned().strategy == "single":
-        return False
+    taken = exit.lost or task.node not in nodes
+    if taken or job.planned().strategy == "single":
+        return taken
     started_before = task.again and exit.code is None  # what could be started once fails by its node
     lost_another = exit.code == PeerLost.STATUS and task.connected
     ended_early = exit.ok  # by nobody's order
-    here = task.node in nodes
-    return exit.signal is not None or started_before or lost_another or ended_early or task.leaving or not here
+    return exit.signal is not None or started_before or lost_another or ended_early or task.leaving
 
 
 def is_last(job: JobRecord, task: TaskRecord, exit: Exit) -> bool:
     """Whether the training is over with the end of a task, or was before."""
     if task.leaving or not exit.ok:
         return False
-    return job.finished or (task.is_worker and (task.index == 0 or not is_coordinated(job)))
+    return _is_over(job, task) or (task.is_worker and (task.index == 0 or not is_coordinated(job)))
+
+
+def _is_over(job: JobRecord, task: TaskRecord) -> bool:
+    """Whether the training was over, as far as a task goes: other workers may need servers that nobody coordinates."""
+    return job.finished and (task.is_worker or is_coordinated(job))
 
 
 def is_coordinated(job: JobRecord) -> bool:
@@ -70,7 +76,7 @@ def happened(task: TaskRecord, exit: Exit, nodes: Mapping[str, Node]) -> str:
 
 def costs_others(job: JobRecord, task: TaskRecord) -> bool:
     """Whether the loss of a task costs the job more than that task."""
-    if job.finished and (task.is_worker or is_coordinated(job)):
+    if _is_over(job, task):
         return False
     if not task.is_worker:
         return True
@@ -102,9 +108,10 @@ def server(job: JobRecord, task: TaskRecord, what: str, node: str, turn: Turn) -
 
 
 def restart(job: JobRecord, task: TaskRecord, what: str) -> list[Action]:
-    """A task was lost without which the others cannot go on: all are started again once they have ended."""
+    """A task was lost without which the job cannot go on: all are started again once they have ended."""
     where = f"from step {job.resume.step}" if job.resume is not None else "from the beginning, for want of a checkpoint"
-    text = f"{what}; all tasks are started again {where}"
+    which = "all tasks are" if job.planned().tasks > 1 else "it is"
+    text = f"{what}; {which} started again {where}"
     job.restart = what
     actions: list[Action] = [Fault(job.id, task.id, text, restarts=True)]
     if job.tasks:

@@ -63,6 +63,7 @@ def test_a_killed_agent_is_a_node_that_is_gone_and_its_tasks_with_it(running: Ru
     end = running.ended(task)
     assert end.reason is not None
     assert end.reason.startswith(f"node {name} is gone: ")
+    assert end.lost
     until(lambda: processes.look(pid) is None, PATIENCE_SECONDS, "the end of its task")
     until(lambda: len(running.told.nodes) == 2, PATIENCE_SECONDS, "another agent")
     assert running.told.nodes == [("left", name), ("joined", name)]

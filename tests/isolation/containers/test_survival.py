@@ -51,10 +51,10 @@ def dockerd() -> Iterator[Dockerd]:
 
 
 def saves(user: User, url: str) -> str:
-    """A run with a job that may be tried again and has a checkpoint."""
+    """A run with a job that has a checkpoint."""
     user.variables["DOCKER_HOST"] = url
     user.write("a.py", SAVES)
-    user.write("jobs.yaml", "jobs: [{script: a.py, isolation: container, retries: 1}]")
+    user.write("jobs.yaml", "jobs: [{script: a.py, isolation: container}]")
     run = user.detaches("jobs.yaml")
     wait.until(lambda: len(checkpoints(user, run)) == 1, SECONDS, "a checkpoint is saved")
     return run
@@ -78,7 +78,9 @@ def goes_on(user: User, run: str, why: str) -> None:
     said = "".join(path.read_text() for path in sorted(folder.glob("jobs/a/*.log")))
     assert [line for line in said.splitlines() if line.startswith("begins")] == ["begins at 0", "begins at 5"]
     with RunReader(folder / "run.sqlite") as reader:
-        assert any(why in row["text"] for row in reader.rows("events", "kind = 'waiting'"))
+        [fault] = [row["text"] for row in reader.rows("events", "kind = 'fault' AND text LIKE '% was lost: %'")]
+    assert why in fault
+    assert fault.endswith("; it is started again from step 5")
 
 
 @pytest.mark.parametrize("end", [Dockerd.stop, pytest.param(Dockerd.kill, marks=pytest.mark.long)])
@@ -88,7 +90,7 @@ def test_a_job_whose_daemon_ends_goes_on_from_its_checkpoint_with_the_next(
     run = saves(user, dockerd.url)
     end(dockerd)
     dockerd.start()
-    goes_on(user, run, "lost: the Docker daemon at")
+    goes_on(user, run, f"the Docker daemon at {dockerd.url} stopped")
     wait.until(lambda: Daemon(dockerd.url).find(TASK) == [], SECONDS, "nothing of it is left")
 
 
@@ -97,7 +99,7 @@ def test_a_job_whose_container_somebody_removes_goes_on_from_its_checkpoint(user
     docker = Daemon(daemon)
     (found,) = docker.find(f"{TASK}={run}/a/worker-0")
     docker.remove(found["id"])
-    goes_on(user, run, "its container was removed by somebody else; tried again")
+    goes_on(user, run, "its container was removed by somebody else")
 
 
 @pytest.mark.long
