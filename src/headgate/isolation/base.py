@@ -147,7 +147,7 @@ class Isolation(ABC):
 
     def start_unless(self, stopped: threading.Event, launch: Launch, share: Share, output_fd: int) -> Box:
         """As `start`, of a task that may be stopped meanwhile: a start that waits for another program to be there
-        ends, as a failed one, as soon as `stopped` is set."""
+        ends, as a failed one, as soon as `stopped` is set; one that waits for an answer, with that."""
         return self.start(launch, share, output_fd)
 
     @abstractmethod

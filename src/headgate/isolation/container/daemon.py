@@ -75,7 +75,7 @@ class Daemon:
             self._api.close()  # that on which it asked for the version
             info = self._api.info()
         self._left: dict[str, Callable[[], None]] = {}  # by the token of tasks whose containers could not be removed
-        self._lock_left = threading.Lock()
+        self._clearing = threading.Lock()
         self.version = str(info.get("ServerVersion"))
         self.driver = str(info.get("CgroupDriver"))
         """What makes its cgroups: `cgroupfs` or `systemd`."""
@@ -194,18 +194,17 @@ class Daemon:
             self._clear_left()
 
     def _clear_left(self) -> None:
-        with self._lock_left:
-            left, self._left = self._left, {}
-        for token, then in left.items():
-            self._try_to_clear(token, then)
+        with self._clearing:  # a start waits for it, and makes no folder that another thread then removes
+            for token in list(self._left):
+                if not self._try_to_clear(token, self._left.pop(token)):
+                    break  # it is away again
 
     def _try_to_clear(self, token: str, then: Callable[[], None]) -> bool:
         try:
             for found in self.find(f"{TOKEN}={token}"):
                 self.remove(found["id"])
         except IsolationError:
-            with self._lock_left:
-                self._left[token] = then
+            self._left.setdefault(token, then)  # what a start names first knows of all its folders
             return False
         finally:
             then()

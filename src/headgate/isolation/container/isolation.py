@@ -12,8 +12,10 @@ import re
 import secrets
 import shlex
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from headgate.errors import IsolationError
@@ -38,6 +40,8 @@ from headgate.shares import Share
 GROUP, TASK, OWNER, FOLDERS = "headgate.group", "headgate.task", "headgate.owner", "headgate.folders"
 """Labels of a container, besides `TOKEN`: the group of its hub, its task, the process that started it, and the cgroups
 that are to be removed after it, a line each."""
+SEEN_SECONDS = 2.0
+"""How long the cgroups of a first process are looked for; of one that ends they are not seen before it is gone."""
 _NO_PROGRAM = re.compile(r"executable file not found|no such file or directory|permission denied")
 
 
@@ -137,8 +141,9 @@ class ContainerIsolation(Isolation):
     def _connected(self) -> Daemon:
         with self._connecting:
             if self._daemon is None:
-                self._daemon = Daemon(self._url)
-                _clear(self._daemon)
+                daemon = Daemon(self._url)
+                _clear(daemon)
+                self._daemon = daemon
             return self._daemon
 
     def _machine(self, parent: Parent) -> limits.Machine:
@@ -173,11 +178,23 @@ class ContainerIsolation(Isolation):
         return ContainerBox(launch.task, container, share, stream, output)
 
     def _look(self, daemon: Daemon, id: str, cwd: str) -> tuple[int, Cgroups]:
-        """Number of a container's first process, 0 when it has ended already, and its cgroups."""
-        pid = int(daemon.state(id)["Pid"])
-        found = folders_of(pid, CGROUPS, self._version) if pid else {}
-        folders = {name: path for name, path in found.items() if id in path.name}
-        return pid if folders else 0, self._cgroups(folders, cwd)
+        """Number of a container's first process, 0 when it has ended already, and its cgroups.
+
+        Raises:
+            IsolationError: It runs, and its cgroups cannot be seen.
+        """
+        pid, deadline = int(daemon.state(id)["Pid"]), time.monotonic() + SEEN_SECONDS
+        while pid and processes.look(pid) is not None:
+            found = folders_of(pid, CGROUPS, self._version)
+            if folders := {name: path for name, path in found.items() if id in path.name}:
+                return pid, self._cgroups(folders, cwd)
+            if time.monotonic() >= deadline:
+                raise IsolationError(
+                    "the cgroups of its container cannot be seen from here; run headgate outside of a container, or "
+                    "share the machine's with it (docker run --cgroupns host -v /sys/fs/cgroup:/sys/fs/cgroup)"
+                )
+            time.sleep(0.01)
+        return 0, self._cgroups({}, cwd)
 
     def _cgroups(self, folders: Mapping[str, Path], cwd: str) -> Cgroups:
         kind: Callable[..., Cgroups] = CgroupsV1 if self._version == "v1" else CgroupsV2
@@ -195,9 +212,10 @@ def _clear(daemon: Daemon) -> None:
     for found in daemon.find(OWNER):
         uid, _, pid, _ = found[OWNER].split(":")
         if uid == str(os.geteuid()) and found[OWNER] != _owner(int(pid)):
-            with contextlib.suppress(IsolationError):
-                daemon.remove(found["id"])
-                _remove_folders(found.get(FOLDERS, "").splitlines())
+            made = found.get(FOLDERS, "").splitlines()
+            # Those that `apart.make` adds to them have the container's name.
+            folders = [*(f"{folder}/{found['id']}" for folder in made), *made]
+            daemon.clear(found[TOKEN], partial(_remove_folders, folders))
 
 
 def _remove_folders(folders: Iterable[object]) -> None:

@@ -111,7 +111,9 @@ def _make(folder: Path) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             return
         except OSError as error:
-            if not isinstance(error, FileNotFoundError) or time.monotonic() >= deadline:
+            # It went after the one that it is in was found, or while it was looked at what is there.
+            gone = isinstance(error, FileNotFoundError | FileExistsError)
+            if not gone or time.monotonic() >= deadline:
                 raise IsolationError(f"the cgroup {folder} cannot be made: {error.strerror}") from error
 
 

@@ -56,7 +56,7 @@ class Watch:
         self._thread.start()
 
     def close(self) -> None:
-        """Wait for the thread, whose container is gone; what it prints now is lost."""
+        """End the thread, whose container is gone, or goes once its daemon is back; what it prints now is lost."""
         self._abandoned.set()
         self._thread.join()
         os.close(self.exit_fd)
@@ -81,7 +81,7 @@ class Watch:
             poller.register(self._pidfd, select.POLLIN)
         last = time.monotonic() + DRAIN_SECONDS
         streams, cut, looked = True, False, time.monotonic()
-        while lives or (streams and time.monotonic() < last and not self._abandoned.is_set()):
+        while not self._abandoned.is_set() and (lives or (streams and time.monotonic() < last)):
             ready = {fd for fd, _ in poller.poll(HOLD_MILLISECONDS if frames.holds else LOOK_MILLISECONDS)}
             if not ready and frames.holds:
                 self._write(frames.rest())
