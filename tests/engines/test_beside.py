@@ -143,7 +143,7 @@ def test_a_stop_reaches_starts_that_wait_and_those_that_have_not_begun(setting: 
     last = setting.start("never-last", engine_programs.argv("rest"))
     setting.engine.close()
     ends = [setting.told.exit(task) for task in (*waiting, queued[0], last)]
-    assert {end.reason for end in ends if end is not None} == {STOPPED}
+    assert {(end.reason, end.shell_code) for end in ends if end is not None} == {(STOPPED, 128 + signal.SIGTERM)}
     assert None not in ends
     assert queued[0] not in setting.isolation.begun
 

@@ -66,8 +66,8 @@ class Beside:
             first.cancel()
 
     def close(self) -> None:
-        """Wait for what has begun; what it comes to is still handed back. What comes after it is done at once, where
-        that is handed."""
+        """Wait for what has begun or is next; what it comes to is still handed back. What comes after it is done at
+        once, where that is handed."""
         self._urgent.shutdown()
         self._pool.shutdown()
         self._closed = True

@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import selectors
+import signal
 import threading
 import time
 from collections import deque
@@ -233,7 +234,8 @@ class LocalEngine(Engine):
             box, read_end = done.result()
         except Exception as error:  # noqa: BLE001  # as above
             if start.stopped.is_set():
-                self._listener.exited(id, Exit(code=None, reason="it was stopped before it started"))
+                reason = "it was stopped before it started"
+                self._listener.exited(id, Exit(code=None, signal=signal.SIGTERM, reason=reason))
             else:
                 self._not_started(id, error)
             return
