@@ -85,6 +85,12 @@ def test_of_too_many_jobs_those_that_run_or_failed_are_shown() -> None:
     assert "more" not in "".join(shown(*jobs, height=40))
 
 
+def test_a_job_that_waits_says_for_what_though_it_has_taken_steps() -> None:
+    waits = {**job("a", "waiting", epoch=2), "reason": "for Ray"}
+    [row] = [line for line in shown(waits, height=12) if "waiting" in line]
+    assert "for Ray" in row
+
+
 def test_the_cursor_rests_on_an_empty_line_so_that_an_echoed_control_c_moves_nothing() -> None:
     assert not shown(job("a"), height=12)[-1].strip()
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.hub.user import User
 
+from headgate.telemetry.store import RunReader
 from headgate.testing import wait
 
 PLUGIN = """
@@ -20,6 +21,7 @@ PLUGIN = """
     from headgate.cluster import Cluster, Node
     from headgate.engines.local import LocalEngine
     from headgate.errors import HeadgateError
+    from headgate.events import Exit
 
     class Elsewhere(LocalEngine):
         name = "elsewhere"
@@ -31,6 +33,7 @@ PLUGIN = """
             nodes = tuple(Node(name, cores=1, memory_bytes=1 << 30) for name in names)
             boxes = isolation.make(isolation.DEFAULT, f"elsewhere-{os.getpid()}-{self.folder.name}")
             super().__init__(Cluster(nodes), boxes, self.folder / "channel.sock")
+            self.taken, self.held = set(), {}
             self.say("make", shared=spec.shared_files)
 
         def say(self, what, **more):
@@ -56,8 +59,21 @@ PLUGIN = """
         def release(self, job, attempt, tasks):
             names = sorted(task.rsplit("/", 1)[1] for task in tasks)
             self.say("release", job=job.split("/")[1], attempt=attempt, tasks=names)
+            self.taken -= set(tasks)
+            if self.held and not self.taken:
+                self.start(*self.held.pop(next(iter(self.held))))
+
+        def stop(self, task, grace):
+            if self.held.pop(task, None):
+                self.told.exited(task, Exit(code=None, reason="it was stopped while it waited"))
+            super().stop(task, grace)
 
         def start(self, launch, share, log):
+            if self.spec.address == "narrow" and self.taken:
+                self.held[launch.task] = launch, share, log
+                self.told.waits(launch.task, "for a place there")
+                return
+            self.taken.add(launch.task)
             self.say("start", task=launch.task.split("/", 1)[1])
             super().start(launch, share, log)
             self.told.usage(launch.task, {"cpu_cores": 0.25, "memory_bytes": 4096.0})
@@ -157,11 +173,35 @@ def test_a_job_gives_back_the_cores_that_a_later_one_takes(user: User, elsewhere
     user.sees_state("waits", "done", run=run)
 
 
+def test_a_job_that_its_engine_has_no_room_for_is_shown_to_wait_until_it_starts(
+    user: User, elsewhere: Elsewhere
+) -> None:
+    def begins(go: str) -> str:
+        words = ("--detach", "--json", "--engine", "elsewhere", "--address", "narrow", "waits.py", "--", go)
+        return str(user.types("run", *words).json["run"])
+
+    first, second, third = (begins(go) for go in ("first", "second", "third"))
+    user.sees_state("waits", "running", run=first)
+    for run in (second, third):
+        waits = user.sees_job("waits", lambda job: job["reason"] == "for a place there", run, "waits")
+        assert (waits["state"], waits["started"], waits["attempt"]) == ("waiting", None, 1)
+    [row] = [line for line in user.types("status", second).stdout.splitlines() if line.startswith("waits ")]
+    assert "waiting" in row and row.rstrip().endswith("for a place there")
+    assert user.types("stop", "waits", "--run", third).stdout == f"{third}/waits: stopped\n"
+    user.touch("first")
+    assert user.sees_state("waits", "running", run=second)["started"] > 0
+    user.touch("second")
+    user.sees_state("waits", "done", run=second)
+    for run, told in ((second, ["for a place there", "started", "finished"]), (third, ["for a place there"])):
+        with RunReader(user.home / "runs" / run / "run.sqlite") as reader:
+            marks = [(row["kind"], row["text"]) for row in reader.rows("events", "job = 'waits'")]
+        assert [text for _, text in marks if text in ("for a place there", "started", "finished")] == told
+        assert [kind for kind, _ in marks if kind in ("running", "warning")] == ["running"] * (run == second)
+
+
 def test_what_an_engine_says_of_use_and_what_is_known_of_its_nodes_is_recorded(
     user: User, elsewhere: Elsewhere
 ) -> None:
-    from headgate.telemetry.store import RunReader
-
     measured = {"rates": {"disk_bytes_per_second": 3e8}, "gpus": {}, "notes": []}
     (user.home / "calibrations").mkdir()
     (user.home / "calibrations" / "elsewhere.json").write_text(json.dumps({"machines": {" x 1": measured}}))

@@ -258,10 +258,11 @@ class _Table:
             table.add_column(heading, justify="right")
         for job in shown:
             style = _STYLES.get(job["state"], "dim")
+            how = position(job) if job["state"] != "waiting" else ""
             table.add_row(
                 job["name"],
                 f"[{style}]{job['state']}[/]",
-                position(job) or job["reason"].replace("[", r"\["),
+                how or job["reason"].replace("[", r"\["),
                 self._course(job["losses"]) + ("" if job["loss"] is None else f" {job['loss']:.4g}"),
                 "" if job["state"] != "running" else f"{job['entitled_cores']:.2f} cores",
                 "" if job["cpu_cores"] is None else f"{job['cpu_cores']:.2f}",

@@ -157,6 +157,10 @@ class Acting:
 
     def _mark(self, action: events.MarkJob) -> None:
         run, live = self._ledger.find(action.job)
+        if action.state == "running" and not live.begun:
+            if live.placed(action.reason, run.clock()):
+                run.record_job(live.spec.name)
+            return
         live.mark(action.state, action.reason, action.exit_code, run.clock())
         run.record_job(live.spec.name)
         if action.state == "done":

@@ -159,6 +159,9 @@ class _Heard(Listener):
     def warned(self, task: TaskId | None, text: str) -> None:
         self._listener.warned(task, text)
 
+    def waits(self, task: TaskId, what: str) -> None:
+        self._listener.waits(task, what)
+
     def usage(self, target: str, reading: Mapping[Column, float]) -> None:
         self._loop.call_soon_threadsafe(self._told_usage, self._spec, target, reading)
 

@@ -66,6 +66,9 @@ class Hearing(Listener):
     def warned(self, task: TaskId | None, text: str) -> None:
         self._loop.call_soon_threadsafe(self._warned, task, text)
 
+    def waits(self, task: TaskId, what: str) -> None:
+        self._loop.call_soon_threadsafe(self._waits, task, what)
+
     # --- on the loop ------------------------------------------------------------------------------------------------
 
     def _find(self, task: TaskId) -> tuple[LiveRun, LiveJob, Attempt, str]:
@@ -76,8 +79,11 @@ class Hearing(Listener):
         return run, live, live.current, task.rsplit("/", 1)[1]
 
     def _started(self, task: TaskId, pid: int) -> None:
-        run, *_ = self._find(task)
+        run, live, *_ = self._find(task)
         run.record_task(task, pid=pid)
+        if live.starts(run.clock()):
+            run.record_job(live.spec.name)
+            self._ledger.event(run, live.state, live.reason, live.spec.name)
         self._step(events.TaskStarted(task, pid))
 
     def _output(self, task: TaskId, lines: Sequence[str]) -> None:
@@ -157,6 +163,15 @@ class Hearing(Listener):
         else:
             run, live, *_ = self._find(task)
             self._ledger.event(run, "warning", text, live.spec.name, task)
+
+    def _waits(self, task: TaskId, what: str) -> None:
+        run, live, *_ = self._find(task)
+        if live.begun or live.state != "waiting":  # the others of its job go on
+            self._warned(task, f"it waits {what}")
+        elif live.reason != what:
+            live.reason = what
+            run.record_job(live.spec.name)
+            self._ledger.event(run, live.state, what, live.spec.name)
 
     # --- what tasks tell --------------------------------------------------------------------------------------------
 

@@ -30,6 +30,8 @@ class LiveJob:
     position: int
     submitted: float
     current: Attempt | None = None  # the latest; None before the first
+    begun: bool = False  # a task of that has started
+    opening: str = ""  # what is said of it then
     state: JobState = "waiting"
     reason: str = ""
     exit_code: int | None = None
@@ -70,9 +72,25 @@ class LiveJob:
     def begin(self, attempt: Attempt, step: int) -> None:
         """Take note that an attempt starts, after so many steps of former ones."""
         self.current = attempt
+        self.begun, self.opening = False, ""
         self.not_a_number = False
         if self.broke is not None:
             self.broke.again_from = step
+
+    def placed(self, opening: str, now: float) -> bool:
+        """Take note that tasks are being started: `opening` is said once the first has, for their engine may have them
+        wait. Whether that changes how the job stands."""
+        told, self.opening = self.opening, opening
+        if not told:
+            self.mark("waiting", "being started", None, now)
+        return not told
+
+    def starts(self, now: float) -> bool:
+        """Take note that a task has started; whether the job runs from now on."""
+        runs, self.begun = not self.begun and self.state == "waiting", True
+        if runs:
+            self.mark("running", self.opening, None, now)
+        return runs
 
     def interrupt(self, now: float) -> None:
         """Take note that all its tasks are lost: what that costs is known once it is where it was."""
