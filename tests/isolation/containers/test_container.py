@@ -24,10 +24,12 @@ from headgate.cluster import Place
 from headgate.errors import IsolationError
 from headgate.isolation import disks, layout, make, processes
 from headgate.isolation.base import Launch
+from headgate.isolation.container import box as box_module
 from headgate.isolation.container import daemon as daemon_module
+from headgate.isolation.container import isolation as isolation_module
 from headgate.isolation.container import kills, limits, parents
 from headgate.isolation.container.box import ContainerBox
-from headgate.isolation.container.daemon import TOKEN, Daemon, Unframer
+from headgate.isolation.container.daemon import TOKEN, Daemon, NoAnswerError, Unframer
 from headgate.isolation.container.isolation import GROUP as LABEL
 from headgate.isolation.container.isolation import OWNER, TASK, ContainerIsolation
 from headgate.jobs import Job
@@ -222,6 +224,16 @@ def test_one_that_ended_before_it_was_seen_can_be_asked_to_end(
     assert task.ended().code == 3
 
 
+def test_one_that_runs_and_whose_cgroups_cannot_be_seen_is_refused(
+    isolation: ContainerIsolation, daemon: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolation_module, "folders_of", lambda *_: {})
+    monkeypatch.setattr(isolation_module, "SEEN_SECONDS", 0.0)
+    with pytest.raises(IsolationError, match="cgroups of its container cannot be seen from here; run headgate outside"):
+        run(isolation, launch("exec sleep 1000", tmp_path))
+    assert Daemon(daemon).find(f"{LABEL}={GROUP}") == []
+
+
 # --- when the daemon, or somebody else, ends it -----------------------------------------------------------------------
 
 
@@ -233,7 +245,8 @@ def test_a_container_that_somebody_else_removes_is_told(
     docker = Daemon(daemon)
     (found,) = docker.find(f"{LABEL}={GROUP}")
     docker.remove(found["id"])
-    assert task.ended().reason == "its container was removed by somebody else"
+    end = task.ended()
+    assert (end.reason, end.lost) == ("its container was removed by somebody else", True)
     assert task.box.apply(Share(cpu_weight=50)) == ()
 
 
@@ -249,7 +262,8 @@ def test_a_task_is_lost_with_the_daemon_and_its_container_goes_once_that_is_back
             impatient.setattr(daemon_module, "RESTART_SECONDS", 1.0)
             dockerd.stop()
             end = task.ended()
-        assert end.reason == f"lost: the Docker daemon at {dockerd.url} stopped, and with it the task's container"
+        assert end.reason == f"the Docker daemon at {dockerd.url} stopped, and with it the task's container"
+        assert end.lost
         task.close()
         refused = f"{RUN}/job/worker-0: no Docker daemon answers at .*; start"
         stopped = threading.Event()
@@ -279,24 +293,61 @@ def test_how_a_task_ended_while_the_daemon_was_away_is_told_once_that_is_back(ru
         (tmp_path / "in").write_text("3\n")
         wait.until(lambda: processes.look(task.box.pid) is None, what="its end")
         dockerd.start()
-        assert (end := task.ended()).code == 3, end
+        end = task.ended()
+        assert (end.code, end.lost) == (3, False), end
         task.close()
         killed = run(isolation, replace(reads, task=f"{RUN}/job/worker-1"))
         killed.said("ready")
         dockerd.kill()
         killed.box.kill()
         end = killed.ended()  # whoever killed it need not wait for the daemon
-        assert (end.signal, end.reason) == (signal.SIGKILL, None)
+        assert (end.signal, end.reason, end.lost) == (signal.SIGKILL, None, False)
         killed.close()
         dockerd.start()
         asked = run(isolation, reads)
         asked.said("ready")
         dockerd.stop()  # which lets it end as if it were done
         dockerd.start()
-        assert asked.ended().in_words().startswith("lost: ")
+        assert asked.ended().lost
         asked.close()
         assert Daemon(dockerd.url).find(OWNER) == []
     assert not any(folder.exists() for folder in groups())
+
+
+def test_an_end_that_docker_is_late_to_tell_of_is_told_as_it_was(
+    isolation: ContainerIsolation, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(box_module, "RESTART_SECONDS", 0.0)
+    tell, asked = Daemon.wait, list[str]()
+
+    def late(docker: Daemon, id: str) -> int:
+        asked.append(id)
+        if len(asked) == 1:
+            raise NoAnswerError("it has not ended")
+        return tell(docker, id)
+
+    monkeypatch.setattr(Daemon, "wait", late)
+    end = run(isolation, launch("exit 3", tmp_path)).ended()
+    assert (end.code, end.reason, end.lost) == (3, None, False)
+
+
+def test_a_task_is_killed_without_root_and_without_the_daemon(
+    isolation: ContainerIsolation, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = run(isolation, launch("echo ready; exec sleep 1000", tmp_path))
+    task.said("ready")
+
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    def away(*_: object) -> None:
+        raise NoAnswerError("it is away")
+
+    with monkeypatch.context() as limited:
+        limited.setattr(type(task.box._enclosure), "kill", refuse)  # type: ignore[attr-defined]
+        limited.setattr(Daemon, "kill", away)
+        task.box.kill()
+    assert task.ended().signal == signal.SIGKILL
 
 
 def test_of_several_that_are_removed_at_once_each_is_asked_for_once(

@@ -20,7 +20,7 @@ from headgate.isolation.box import told_exit
 from headgate.isolation.cgroup_v1 import LIMIT_SLACK_BYTES
 from headgate.isolation.cgroups import KILL_SECONDS, Cgroups, memory_refusal
 from headgate.isolation.container import limits
-from headgate.isolation.container.daemon import RESTART_SECONDS, Daemon, GoneError, NoAnswerError
+from headgate.isolation.container.daemon import RESTART_SECONDS, RETRY_SECONDS, Daemon, GoneError, NoAnswerError
 from headgate.isolation.container.kills import killed_in
 from headgate.isolation.container.parents import Parent
 from headgate.isolation.container.watch import Watch
@@ -204,12 +204,19 @@ class ContainerBox(Box):
         self._look()  # soon there is nothing left to read
         try:
             self._enclosure.kill()
-        except PermissionError:  # not root: Docker is, and ends the others with the first
+        except PermissionError:  # not root
+            self._kill_each()
+
+    def _kill_each(self) -> None:
+        """End it where its cgroups cannot: this user's processes need no daemon for it, which may be away; of others
+        (set-user-id) Docker ends the first, and the rest with it."""
+        deadline, pause = time.monotonic() + KILL_SECONDS, 0.005
+        while self._enclosure.pids() and time.monotonic() < deadline:
+            self._enclosure.send(signal.SIGKILL)
             with contextlib.suppress(IsolationError):
                 self._daemon.kill(self._container.id)
-            deadline = time.monotonic() + KILL_SECONDS
-            while self._enclosure.pids() and time.monotonic() < deadline:
-                time.sleep(0.005)
+            time.sleep(pause)
+            pause = min(2 * pause, RETRY_SECONDS)
 
     def reap(self) -> Exit:
         return self._end
@@ -261,14 +268,13 @@ class ContainerBox(Box):
 
     def _ended(self, cut: bool) -> None:
         container = self._container
-        lost = f"lost: the Docker daemon at {self._daemon.url} stopped, and with it the task's container"
+        stopped = f"the Docker daemon at {self._daemon.url} stopped, and with it the task's container"
         try:
             status, state, away = self._told()
         except GoneError:
-            self._end = Exit(code=None, signal=signal.SIGKILL, reason=REMOVED)
+            self._end = self._taken(REMOVED)
         except NoAnswerError:
-            reason = None if self._killed.is_set() else lost
-            self._end = Exit(code=None, signal=signal.SIGKILL, reason=reason)  # it goes with its daemon
+            self._end = self._taken(stopped)
         except IsolationError as error:
             self._end = Exit(code=None, reason=f"how it ended is not known: {error}")
         else:
@@ -278,18 +284,24 @@ class ContainerBox(Box):
             unexplained = not self._killed.is_set() and self._end.reason is None
             # A daemon that stops asks it to end, however it does; one that was killed ends it when it is back.
             if unexplained and (away or cut) and (status < 0 or not cut):
-                self._end = replace(self._end, code=None, signal=self._end.signal or signal.SIGKILL, reason=lost)
+                number = self._end.signal or signal.SIGKILL
+                self._end = replace(self._end, code=None, signal=number, reason=stopped, lost=True)
             elif unexplained and status == -signal.SIGKILL and self._is_removed():
-                self._end = replace(self._end, reason=REMOVED)
+                self._end = replace(self._end, reason=REMOVED, lost=True)
         whole = container.outer.cpu_seconds() if container.outer is not None else None
         self._end = replace(self._end, cpu_seconds=self._cpu_seconds if whole is None else whole)
 
+    def _taken(self, reason: str) -> Exit:
+        """How it ended where its container, or its daemon, is gone: lost, unless it was to be killed."""
+        killed = self._killed.is_set()
+        return Exit(code=None, signal=signal.SIGKILL, reason=None if killed else reason, lost=not killed)
+
     def _told(self) -> tuple[int, Mapping[str, object], bool]:
         """Its exit status and state, from a daemon that is waited for unless the task was killed; and whether that was
-        away as it ended.
+        away as it ended. One that is there and has not seen the end yet is asked on: the container may run.
 
         Raises:
-            NoAnswerError: It does not come back.
+            NoAnswerError: It does not come back, or does not tell of a task that was killed.
             GoneError: There is no such container any more.
         """
         away, deadline = False, time.monotonic() + RESTART_SECONDS
@@ -298,7 +310,7 @@ class ContainerBox(Box):
                 return self._daemon.wait(self._container.id), self._daemon.state(self._container.id), away
             except NoAnswerError:
                 away = self._daemon.await_answer(self._killed) or away
-                if time.monotonic() >= deadline:
+                if self._killed.is_set() and time.monotonic() >= deadline:
                     raise
 
     def _is_removed(self) -> bool:
