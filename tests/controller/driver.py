@@ -99,6 +99,7 @@ class Team(Driver):
         self,
         plan: Plan,
         policy: Policy | None = None,
+        /,
         *,
         connected: bool = True,
         framework: str = "torch",

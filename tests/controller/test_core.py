@@ -29,6 +29,7 @@ from headgate.events import (
     StopTask,
     TaskConnected,
     TaskExited,
+    TaskStarted,
     Usage,
     Wake,
     Warn,
@@ -203,6 +204,7 @@ def test_a_job_is_stopped_between_two_attempts() -> None:
 def test_a_job_over_its_timeout_is_ended_as_failed() -> None:
     driver = Driver()
     running(driver, 0.0, job(timeout=90.0))
+    driver.step(0.0, TaskStarted("r/a/worker-0", 1))
     assert driver.wake_at == 90.0
     assert driver.step(90.0, Wake()) == [
         MarkJob("r/a", "stopping", "over its timeout of 1 min 30 s"),
@@ -212,6 +214,22 @@ def test_a_job_over_its_timeout_is_ended_as_failed() -> None:
     assert driver.step(91.0, TaskExited("r/a/worker-0", Exit(code=0))) == [
         MarkJob("r/a", "failed", "over its timeout of 1 min 30 s", 0)
     ]
+
+
+def test_the_time_of_an_attempt_begins_with_its_first_task_and_not_while_its_engine_has_no_room_for_any() -> None:
+    team = Team(allreduce(), timeout=90.0, retries=1)
+    assert team.step(500.0, Wake()) == [] and team.wake_at is None
+    team.step(600.0, TaskStarted("r/a/worker-1", 1))
+    team.step(630.0, TaskStarted("r/a/worker-0", 2))
+    assert team.wake_at == 690.0
+    team.step(640.0, Progress("r/a/worker-0", step=1, loss=1.0))
+    for name in ("worker-0", "worker-1"):
+        team.step(640.0, TaskExited(f"r/a/{name}", Exit(code=3)))
+    assert team.wake_at == 641.0
+    team.step(641.0, Wake())
+    assert team.wake_at is None
+    team.step(700.0, TaskStarted("r/a/worker-1", 3))
+    assert team.wake_at == 790.0
 
 
 def test_a_job_that_reaches_its_goal_is_done() -> None:
@@ -451,6 +469,7 @@ def test_what_concerns_unknown_tasks_is_ignored() -> None:
         Progress("r/x/worker-0", step=1, loss=1.0),
         TaskConnected("r/x/worker-0", "torch"),
         CheckpointDone("r/x/worker-0", Checkpoint("/c", 1, 1, None)),
+        TaskStarted("r/x/worker-0", 1),
         StopRequested("r/x"),
         Wake(),
     ):
@@ -460,6 +479,7 @@ def test_what_concerns_unknown_tasks_is_ignored() -> None:
 def test_a_forgotten_run_leaves_nothing() -> None:
     driver = Driver()
     running(driver, 0.0, job(timeout=5.0))
+    driver.step(0.0, TaskStarted("r/a/worker-0", 1))
     driver.step(1.0, TaskExited("r/a/worker-0", Exit(code=0)))
     driver.controller.forget("r")
     assert driver.step(9.0, StopRequested("r/a")) == []

@@ -77,3 +77,17 @@ def test_who_joins_takes_no_memory_from_those_that_are_there() -> None:
         "server-0": 1_250_000_000,
         "worker-1": 5_000_000_000,
     }
+
+
+def test_a_task_that_needs_more_than_its_part_has_more_before_it_gets_there() -> None:
+    policy = Recording()
+    team = Team(allreduce(2), policy)
+    for name, bytes in (("worker-0", 4e9), ("worker-1", 1e9)):
+        team.step(1.0, Usage(f"r/a/{name}", 1.0, bytes))
+    granted(team, policy, Share(memory_bytes=6_250_000_000))
+    policy.answer = Decision()
+    tasks = team.controller._jobs.all["r/a"].tasks
+    assert tasks["r/a/worker-0"].share.memory_bytes == 5_000_000_000
+    assert team.step(2.0, Usage("r/a/worker-0", 1.0, 4.5e9)) == []
+    team.step(3.0, Usage("r/a/worker-0", 1.0, 4.9e9))
+    assert tasks["r/a/worker-0"].share.memory_bytes == 6_125_000_000

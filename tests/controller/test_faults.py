@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from tests.controller.driver import Team, allreduce, ps
 
@@ -12,8 +15,11 @@ from headgate.events import (
     CheckpointDone,
     Exit,
     Fault,
+    JobPlanned,
     MarkJob,
     NodeLeft,
+    PlanJob,
+    Progress,
     Resize,
     SetShare,
     StartTask,
@@ -25,13 +31,18 @@ from headgate.events import (
     Wake,
 )
 from headgate.jobs import Limits
+from headgate.plans import Plan
 from headgate.policies import EqualPolicy
 from headgate.shares import Share
 
 KILLED = Exit(code=None, signal=9)
+NO_NODE = Exit(code=None, reason="node a is gone: its agent died", lost=True)
+REMOVED = Exit(code=None, signal=9, reason="its container was removed by somebody else", lost=True)
 WELL = Exit(code=0)
 FAILED = Exit(code=3)
+REPORT = Progress("r/a/worker-0", step=1, loss=1.0)
 SAVED = Checkpoint("/c/step-40.pt", 40, 2, 8)
+ALONE = Plan(strategy="single", workers=1, batch_per_worker=None, worker_nodes=("a",))
 
 
 def exits(team: Team, name: str, exit: Exit, now: float = 10.0) -> list[Action]:
@@ -110,6 +121,7 @@ def test_a_killed_job_s_tasks_are_all_killed_at_once() -> None:
 @pytest.mark.parametrize("plan", [ps(), allreduce()], ids=["ps", "allreduce"])
 def test_a_worker_that_fails_by_its_script_fails_the_job_which_is_tried_again(plan: object) -> None:
     team = Team(plan, retries=1)  # type: ignore[arg-type]
+    team.step(5.0, REPORT)
     actions = exits(team, "worker-1", FAILED)
     assert marks(actions) == [("stopping", "worker-1: exit code 3")]
     assert stops(actions) == [("worker-0", CONNECTED_GRACE_SECONDS)]
@@ -118,6 +130,27 @@ def test_a_worker_that_fails_by_its_script_fails_the_job_which_is_tried_again(pl
         actions = exits(team, "server-0", WELL)
     assert marks(actions) == [("waiting", "worker-1: exit code 3; tried again in 1 s")]
     assert [name for name, _, joins in starts(team.step(11.0, Wake())) if not joins][-2:] == ["worker-0", "worker-1"]
+
+
+def test_a_chosen_plan_that_fails_before_its_first_report_gives_way_to_one_task() -> None:
+    team = Team(allreduce())
+    team.step(1.0, CheckpointDone("r/a/worker-0", SAVED))
+    exits(team, "worker-1", FAILED)
+    told = exits(team, "worker-0", WELL)
+    assert marks(told) == [("waiting", "worker-1: exit code 3; before its first report, so tried again as one task")]
+    [asked] = [a for a in told if isinstance(a, PlanJob)]
+    assert (asked.spec.plan, asked.revision) == (replace(ALONE, worker_nodes=()), 2)
+    begun = team.step(11.0, JobPlanned("r/a", 2, replace(ALONE, worker_nodes=("c",))))
+    assert starts(begun) == [("worker-0", "c", False)]
+    assert marks(begun) == [("running", "going on from step 40 (attempt 2)")]
+    assert marks(exits(team, "worker-0", FAILED, 12.0)) == [("failed", "exit code 3")]
+
+
+@pytest.mark.parametrize("fields", [{"plan": allreduce()}, {"limits": Limits(workers=(2, 4))}], ids=["plan", "few"])
+def test_one_task_is_not_tried_where_its_user_wants_more(fields: Any) -> None:
+    team = Team(allreduce(), **fields)
+    exits(team, "worker-1", FAILED)
+    assert marks(exits(team, "worker-0", WELL)) == [("failed", "worker-1: exit code 3")]
 
 
 def test_a_lost_worker_of_ps_leaves_the_others_at_work_and_is_started_again_to_join_them() -> None:
@@ -275,6 +308,12 @@ def test_a_server_that_ends_by_itself_is_lost_and_one_that_fails_fails_the_job()
     assert marks(exits(team, "server-0", FAILED)) == [("stopping", "server-0: exit code 3")]
 
 
+def test_a_server_that_ends_while_a_worker_still_needs_it_is_started_again_though_another_is_done() -> None:
+    team = Team(ps(workers=2, synchronous=False))
+    assert exits(team, "worker-1", WELL) == []
+    assert starts(exits(team, "server-0", WELL)) == [("server-0", "c", False)]
+
+
 def test_what_could_be_started_once_and_not_again_is_lost_with_its_node() -> None:
     team = Team(ps(workers=2))
     exits(team, "worker-1", KILLED)
@@ -336,6 +375,37 @@ def test_a_job_fails_when_none_of_its_nodes_is_left() -> None:
         team.step(5.0, NodeLeft(node))
     what = "worker-0 was lost: its node a is gone; the job cannot go on: none of its nodes is left"
     assert marks(exits(team, "worker-0", KILLED)) == [("failed", what)]
+
+
+@pytest.mark.parametrize(
+    ("left", "exit", "how", "where"),
+    [
+        ("a", NO_NODE, "its node a is gone", "c"),
+        ("a", KILLED, "its node a is gone", "c"),
+        ("b", NO_NODE, "node a is gone: its agent died", "a"),
+        ("b", REMOVED, "its container was removed by somebody else", "a"),
+    ],
+    ids=["told by its engine", "killed with its node", "back before its end was told", "container"],
+)
+def test_a_job_of_one_task_that_went_with_what_it_ran_in_goes_on_from_its_checkpoint(
+    left: str, exit: Exit, how: str, where: str
+) -> None:
+    team = Team(ALONE)
+    team.step(4.0, CheckpointDone("r/a/worker-0", SAVED))
+    team.step(5.0, NodeLeft(left))
+    what = f"worker-0 was lost: {how}"
+    actions = exits(team, "worker-0", exit)
+    assert actions[0] == Fault("r/a", "r/a/worker-0", f"{what}; it is started again from step 40", restarts=True)
+    assert marks(actions) == [("waiting", f"{what}; started again"), ("running", "going on from step 40 (attempt 2)")]
+    assert starts(actions) == [("worker-0", where, False)]
+
+
+def test_a_job_of_one_task_that_is_lost_again_and_again_is_started_three_times_more() -> None:
+    team = Team(ALONE, retries=5)
+    for attempt in (2, 3, 4):
+        assert marks(exits(team, "worker-0", REMOVED))[-1] == ("running", f"started (attempt {attempt})")
+    why = f"worker-0 was lost: {REMOVED.reason}; the job cannot go on: 4 times since its last checkpoint"
+    assert marks(exits(team, "worker-0", REMOVED)) == [("failed", why)]
 
 
 def test_a_stop_while_the_tasks_are_ended_to_be_started_again_ends_the_job() -> None:

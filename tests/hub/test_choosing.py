@@ -23,6 +23,18 @@ LAB = "lab: true\nname: chosen\noversubscribe: true\nnodes:\n" + "".join(
     f"  - {{name: {name}, cores: 0.2, memory: 512MiB, nic: 1Gbit}}\n" for name in "abc"
 )
 
+ALONE = """
+    import os, signal
+    name = os.environ["HEADGATE_TASK"].rpartition("/")[2]
+    if name == "worker-1":
+        raise SystemExit("trains in one process")
+    if os.path.exists(name):
+        raise SystemExit(0)
+    open(name, "x").close()
+    signal.pause()
+"""
+"""Fails in several tasks; the first ends well when it is started again."""
+
 
 @pytest.fixture
 def team(user: User) -> Iterator[Team]:
@@ -64,3 +76,18 @@ def test_a_job_with_a_profile_runs_by_the_best_plan_on_the_nodes_that_are_free(t
     assert team.events("plan")[0].startswith(
         "single, 1 worker on a, for its environment names another cluster (MASTER_ADDR=10.0.0.7, WORLD_SIZE=1, RANK=0);"
     )
+
+
+def test_a_job_that_its_chosen_plan_fails_at_once_goes_on_as_one_task(team: Team) -> None:
+    user = team.user
+    script = user.write("alone.py", ALONE)
+    of = Job(name="a", script=str(script), workdir=str(user.folder))
+    known = profile(dense_bytes=1_000_000, memory_peak_bytes=64 << 20)
+    store.save(user.home / "profiles", store.key(of, machine.detect(user.home / "node.json")), known)
+    team.run = user.detaches("alone.py", "--cluster", "chosen")
+    user.sees_state("alone", "done", "failed", run=team.run)
+    assert team.events("plan")[0].startswith("allreduce, 3 workers on a, b, c: ")
+    why = "exit code 1, after the line: trains in one process; before its first report, so tried again as one task"
+    assert f"worker-1: {why}" in team.events("waiting")
+    job = user.jobs(team.run)["alone"]
+    assert (job["state"], job["attempt"], [task["task"] for task in job["tasks"]]) == ("done", 2, ["worker-0"])

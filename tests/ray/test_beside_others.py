@@ -64,13 +64,16 @@ def test_two_hubs_and_a_ray_job_of_somebody_else(user: Somebody, hill: Hill, spe
     other = Other(user, "c")
     assert other.says() == "held"
     run = user.types("run", "--detach", "--json", "train.py", "--nodes", "c", *RAY).json["run"]
-    user.sees_event(run, "warning", "waits")
+    what = "for Ray: asked for 2 CPUs on node c, 0 CPUs free"
+    waits = user.sees_job("train", lambda job: job["reason"] == what, run, what)
+    assert (waits["state"], waits["started"]) == ("waiting", None)
     there = neighbour.runs("train.py", "--nodes", "b")
     assert [row["loss"] for row in neighbour.rows(there, "progress")] == [0.25]
-    assert user.jobs(run)["train"]["state"] in ("waiting", "running")
+    assert user.jobs(run)["train"]["state"] == "waiting"
     assert user.rows(run, "progress") == []
     other.ends()
-    user.sees_state("train", "done", run=run)
+    done = user.sees_state("train", "done", run=run)
+    assert done["started"] > 2.0  # when it had room
     assert [row["loss"] for row in user.rows(run, "progress")] == [0.5]
     neighbour.leaves()
 

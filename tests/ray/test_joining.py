@@ -26,7 +26,7 @@ def test_what_waits_for_ray_starts_on_a_node_that_joins_and_only_there_if_it_may
     begins("second", "--nodes", "a")
     picky, waits = begins("picky", "--nodes", "b"), begins("waits")
     for run in (picky, waits):
-        user.sees_event(run, "warning", "it waits for Ray")
+        user.sees_event(run, "waiting", "for Ray: asked for 2 CPUs")
     hill.starts("c")
     user.sees_event(waits, "note", "node c has come, with 2 cores")
     wait.until(lambda: user.log(f"{waits}/waits") == "holding\n", 60, "it starts")

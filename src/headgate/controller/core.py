@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from headgate.cluster import Node
 from headgate.controller import faults, resizing, starting
+from headgate.controller.dividing import presses
 from headgate.controller.queueing import Ahead, Queue
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order, instead
 from headgate.controller.sharing import Sharing, Turn
@@ -39,8 +40,11 @@ from headgate.events import (
     Usage,
     Wake,
 )
+from headgate.plans import Plan
 from headgate.policies.base import Arrived, Left, Policy, Predicted, Reported
 from headgate.units import say_seconds
+
+_ALONE = Plan(strategy="single", workers=1, batch_per_worker=None)
 
 _Told = TaskConnected | GpusUsed | TaskJoined | TaskLeaves | CheckpointDone | Usage | Progress
 """What a task tells, or what is measured of it."""
@@ -113,7 +117,10 @@ class Controller:
             case MoveRequested(job, plan, reason, waits):
                 if (owner := self._jobs.all.get(job)) is not None:
                     actions += resizing.move(owner, plan, reason, waits)
-            case TaskStarted() | Wake():
+            case TaskStarted(task):
+                if (owner := self._owner(task)) is not None:
+                    starting.began(now, owner)
+            case Wake():
                 pass
         if self._jobs.limited:
             actions += self._timeouts(now)
@@ -160,7 +167,10 @@ class Controller:
             case Usage():
                 task.use(event)
                 turn.changes.append(job.used())
+                if presses(job, task):
+                    turn.moved[job.id] = job
             case Progress():
+                job.reported = True
                 return self._progressed(turn, job, event)
         return []
 
@@ -242,6 +252,8 @@ class Controller:
             return [job.mark("done", _finished(job), 0)]
         reason = failure.in_words()
         started = failure.code is not None or failure.signal is not None
+        if started and job.doubts_its_plan:
+            return self._alone(job, f"{reason}; before its first report, so tried again as one task", code)
         if started and job.retried < job.spec.retries:
             wait = min(2.0**job.retried, 60.0)
             job.retried += 1
@@ -250,6 +262,12 @@ class Controller:
             again = f"{reason}; tried again in {say_seconds(wait)}" + (f" ({left} retries left)" if left > 1 else "")
             return [job.mark("waiting", again, code)]
         return [job.mark("failed", reason, code)]
+
+    def _alone(self, job: JobRecord, reason: str, code: int) -> list[Action]:
+        """Have a job planned anew, as if its user had asked for one task."""
+        job.spec, job.plan = replace(job.spec, plan=_ALONE), None
+        job.revision += 1
+        return [job.mark("waiting", reason, code), PlanJob(job.id, job.spec, job.revision)]
 
     def _stop(self, id: JobId, kill: bool) -> list[Action]:
         job = self._jobs.all.get(id)

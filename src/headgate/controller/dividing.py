@@ -15,6 +15,8 @@ _LEFT_TO_OTHERS = 0.05
 """Of a GPU, whatever is pinned to it."""
 _HEADROOM = 1.25
 """A task is left so many times the most memory that it used, whatever its job is granted: past a limit it is killed."""
+_NEAR = 1.1
+"""Times the most memory that it used, below which a limit has to be looked at again."""
 
 
 def part(share: Share, job: JobRecord, task: TaskRecord, beside: int, cores: float) -> Share:
@@ -44,6 +46,12 @@ def part(share: Share, job: JobRecord, task: TaskRecord, beside: int, cores: flo
         disk_bytes_per_second=disk / len(job.tasks) if isinstance(disk, int | float) else disk,
         gpu_fraction=share.gpu_fraction,
     )
+
+
+def presses(job: JobRecord, task: TaskRecord) -> bool:
+    """Whether a task has come near the limit that its part of what its job is granted set it."""
+    limit = task.share.memory_bytes
+    return job.spec.limits.memory_bytes is None and isinstance(limit, int) and _NEAR * task.most_bytes > limit
 
 
 def _memory(whole: int, job: JobRecord, task: TaskRecord) -> int:

@@ -94,8 +94,10 @@ class JobRecord:
         ends_as: How it is to end, and why, once its tasks have ended.
         restart: Why it is to be started again from its last checkpoint, once its tasks have ended.
         failure: How the task ended that the attempt failed with, or the first that did not end well when told to.
+        begun: A task of this attempt has started.
         finished: A worker of this attempt has come to the end.
         met: A worker of this attempt has connected.
+        reported: One has told how far it is.
         framework: What a task of it that connected trains or serves with: `torch`, `keras` or `jax`.
         faults: Tasks lost since the last checkpoint that cost more than themselves.
         starts: How often each task was started in this attempt.
@@ -123,8 +125,10 @@ class JobRecord:
     ends_as: tuple[JobState, str] | None = None
     restart: str | None = None
     failure: Exit | None = None
+    begun: bool = False
     finished: bool = False
     met: bool = False
+    reported: bool = False
     framework: str = ""
     faults: int = 0
     starts: Counter[str] = field(default_factory=Counter)
@@ -169,6 +173,12 @@ class JobRecord:
         return self.spec.plan is not None and bool(self.spec.plan.worker_nodes or self.spec.plan.server_nodes)
 
     @property
+    def doubts_its_plan(self) -> bool:
+        """Whether its attempt may have failed by a plan that Headgate chose: several tasks that never came to work."""
+        may_be_alone = self.spec.plan is None and self.spec.limits.workers[0] <= 1
+        return may_be_alone and not self.reported and self.planned().tasks > 1
+
+    @property
     def undisturbed(self) -> bool:
         """Whether it runs, and nothing has been ordered yet that ends the attempt."""
         return self.ends_as is None and self.restart is None and self.failure is None
@@ -183,7 +193,7 @@ class JobRecord:
         """A further attempt begins."""
         self.attempt += 1
         self.ends_as = self.restart = self.failure = None
-        self.finished = self.met = False
+        self.begun = self.finished = self.met = self.reported = False
         self.granted = NOTHING
         self.starts.clear()
 

@@ -27,7 +27,7 @@ class Turn:
         now: Seconds on the run's clock.
         changes: What the policy is told.
         starting: Tasks that are to be started.
-        moved: Jobs of which a task came or went.
+        moved: Jobs of which a task came, went, or outgrew its part.
         nodes: Those that one came to or left.
     """
 

@@ -63,7 +63,6 @@ def place(turn: Turn, job: JobRecord, sharing: Sharing) -> list[Action]:
         return actions
     plan = job.planned()
     job.begin()
-    job.limit(turn.now + job.spec.timeout if job.spec.timeout is not None else None)
     for i, name in enumerate(plan.server_nodes):
         job.add(f"server-{i}", name, ())
     for i, name in enumerate(plan.worker_nodes):
@@ -71,3 +70,10 @@ def place(turn: Turn, job: JobRecord, sharing: Sharing) -> list[Action]:
         job.add(f"worker-{i}", name, sharing.gpus(job, node, beside))
     turn.start(job, job.tasks)
     return actions
+
+
+def began(now: float, job: JobRecord) -> None:
+    """A task has started: the first of an attempt begins its time, which waiting for an engine's room is no part of."""
+    if not job.begun and job.spec.timeout is not None:
+        job.limit(now + job.spec.timeout)
+    job.begun = True

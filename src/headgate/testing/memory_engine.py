@@ -84,7 +84,7 @@ class MemoryEngine(Engine):
             self.listener.exited(launch.task, Exit(code=None, reason=text))
         else:
             self.held_back[launch.task] = launch, share, log
-            self.listener.warned(launch.task, f"it waits for {slot.cores:g} cores")
+            self.listener.waits(launch.task, f"for {slot.cores:g} cores")
 
     def waiting(self) -> frozenset[JobId]:
         jobs = {task.rsplit("/", 1)[0] for task in self.held_back}

@@ -183,7 +183,7 @@ class RayEngine(Engine):
         if refusal:
             self._listener.exited(task, Exit(code=None, reason=f"could not be started: {refusal}"))
         elif waits:
-            self._listener.warned(task, waits)
+            self._listener.waits(task, waits)
 
     def set_share(self, task: TaskId, share: Share) -> None:
         self._ask(task, SetShare(task, share))
@@ -268,7 +268,7 @@ class RayEngine(Engine):
             case wire.Granted():
                 self._granted(report)
             case wire.Waits(key, text):
-                self._waits(key, f"it waits for Ray: {text}")
+                self._waits(key, f"for Ray: {text}")
             case wire.Impossible(key, text):
                 with self._lock:
                     if key in self._reservations:
@@ -323,7 +323,7 @@ class RayEngine(Engine):
                 self._reservations[key].told = text
             waiting = self._of(key)
         for task in waiting:
-            self._listener.warned(task.id, text)
+            self._listener.waits(task.id, text)
 
     def _of(self, key: str, take: bool = False) -> list[_Task]:
         """The tasks that wait for a reservation; with `take` they do so no longer."""
@@ -344,7 +344,7 @@ class RayEngine(Engine):
             gone = [self._tasks.pop(task.id) for task in list(self._tasks.values()) if task.node == name]
         self._listener.left(name, reason)
         for task in gone:
-            self._end(task, Exit(code=None, reason=f"node {name} is gone: {reason}"))
+            self._end(task, Exit(code=None, reason=f"node {name} is gone: {reason}", lost=True))
 
 
 def _with_gpus(launch: Launch, granted: wire.Granted) -> Launch:
