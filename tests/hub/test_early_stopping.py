@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -98,7 +99,7 @@ def test_a_restart_is_weighed_by_it_as_well(tmp_path: Path, monkeypatch: pytest.
         monkeypatch.setattr(
             "headgate.hub.replanning.answer", lambda question: loop.call_soon_threadsafe(asked.set_result, question)
         )
-        choosing = SimpleNamespace(used=lambda _: frozenset())
+        choosing = SimpleNamespace(used=lambda *_: Counter())
         parts = cast("Any", (ledger, nodes, None, choosing, cluster.nodes[0], lambda _: None))
         replanning = Replanning(tmp_path, *parts)
         for second in range(4):
