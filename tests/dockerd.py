@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,17 @@ def own_dockerd() -> Iterator[Dockerd]:
         pytest.skip("Docker Engine is not installed (apt-get install docker.io)")
     with dockerd.own_dockerd() as found:
         yield found
+
+
+@contextmanager
+def linked_daemon(socket: Path) -> Iterator[str]:
+    """As `any_daemon`, which others find at this path meanwhile."""
+    with any_daemon() as url:
+        socket.symlink_to(url.removeprefix("unix://"))
+        try:
+            yield f"unix://{socket}"
+        finally:
+            socket.unlink()
 
 
 @contextmanager

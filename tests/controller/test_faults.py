@@ -442,3 +442,12 @@ def test_workers_of_whom_none_ever_connected_each_did_the_whole_job(met: tuple[s
     exits(team, "worker-0", WELL)
     exits(team, "worker-1", WELL)
     assert marks(exits(team, "server-0", WELL)) == [("done", reason)]
+
+
+def test_a_chosen_plan_that_has_worked_is_not_given_up_for_a_start_that_fails() -> None:
+    team = Team(allreduce(), retries=1)
+    team.step(1.0, REPORT)
+    exits(team, "worker-1", KILLED)
+    exits(team, "worker-0", WELL)  # all are started again
+    exits(team, "worker-1", FAILED)
+    assert marks(exits(team, "worker-0", WELL)) == [("waiting", "worker-1: exit code 3; tried again in 1 s")]

@@ -10,6 +10,8 @@ from typing import Any
 import psutil
 from tests.hub.user import User
 
+from headgate.units import say_bytes
+
 SCRIPT = """
     import os, sys, time
     epoch = 0
@@ -39,7 +41,7 @@ def test_jobs_that_do_not_fit_wait_by_priority_and_are_told_for_what(user: User)
     run = user.detaches("jobs.yaml")
     user.sees_state("first", "running")
     user.sees_state("free", "running")  # what says nothing of its memory does not wait
-    memory = re.escape(f"for {most / 2**30:.3g} GiB of memory, which first has")
+    memory = re.escape(f"for {say_bytes(most)} of memory, which first has")
     expected = r"; expected to start at about \d\d:\d\d"
     told = {"high": f"{memory}{expected}", "low": f"{memory}; 1 before it; nothing tells yet how long high takes"}
     for name, words in told.items():
@@ -59,3 +61,14 @@ def test_jobs_that_do_not_fit_wait_by_priority_and_are_told_for_what(user: User)
     user.touch("high")
     user.sees_state("high", "done")
     assert user.jobs(run)["low"]["state"] == "stopped"
+
+    # What nothing was known of has told by now what it uses.
+    most = psutil.virtual_memory().total - (2 << 20)
+    user.write("holder.yaml", f"jobs: [{{name: holder, script: train.py, args: [holder], limits: {{memory: {most}}}}}]")
+    holder = user.detaches("holder.yaml")
+    user.sees_state("holder", "running", run=holder)
+    user.write("again.yaml", "jobs: [{name: again, script: train.py, args: [free]}]")
+    again = user.detaches("again.yaml")
+    user.sees_job("again", lambda job: "holder has" in job["reason"], again, "waits for memory")
+    user.touch("holder")
+    user.sees_state("again", "done", run=again)

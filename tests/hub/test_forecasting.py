@@ -107,7 +107,7 @@ def test_who_saves_a_checkpoint_is_no_longer_expected_to_last_as_long_once_it_wa
     run = SimpleNamespace(submission=SimpleNamespace(mode="run"))
     ledger = cast("Ledger", SimpleNamespace(find=lambda id: (run, live)))
     forecasting = Forecasting(ledger, tmp_path, lambda event: None, waits=lambda: True, predicts=lambda: True)
-    lengths.remember(tmp_path, "script", "job", 50.0, 100.0)
+    lengths.remember(tmp_path, "script", lengths.Took("job", 50.0, 100.0))
     assert forecasting.lasts("r/a") == 100.0
     forecasting.hear(TaskStarted("r/a/worker-0", 1))
     ends = dict(forecasting.ends)
@@ -116,7 +116,7 @@ def test_who_saves_a_checkpoint_is_no_longer_expected_to_last_as_long_once_it_wa
     assert forecasting.lasts("r/a") is None
     assert forecasting.ends == ends  # the attempt that goes on began at the beginning
     live.checkpoint = None
-    lengths.remember(tmp_path, "script", "job", 50.0, 300.0)
+    lengths.remember(tmp_path, "script", lengths.Took("job", 50.0, 300.0))
     forecasting.forget("other")
     assert forecasting.lasts("r/a") == 100.0
     forecasting.forget("r")

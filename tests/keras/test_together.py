@@ -120,6 +120,14 @@ def test_a_job_of_tensorflow_s_parameter_servers_learns_and_its_servers_end(tmp_
     [
         ("tensorflow", allreduce(2), "fit", {}, "fit of Keras 3 fails over several workers of TensorFlow"),
         pytest.param("torch", allreduce(2), "fit", {}, "Keras over torch trains in one task", marks=pytest.mark.long),
+        pytest.param(
+            "tf_keras",
+            Plan(strategy="ps", workers=2, servers=1, batch_per_worker=None, synchronous=False),
+            "fit",
+            {},
+            "fit over parameter servers takes no callback at each batch",
+            marks=pytest.mark.long,
+        ),
         (
             "tensorflow",
             allreduce(2),
@@ -135,12 +143,13 @@ def test_a_job_of_tensorflow_s_parameter_servers_learns_and_its_servers_end(tmp_
             "allow it with --async",
         ),
     ],
-    ids=["fit", "torch", "TF_CONFIG", "synchronous"],
+    ids=["fit", "torch", "tf_keras", "TF_CONFIG", "synchronous"],
 )
 def test_what_does_not_work_is_refused_with_the_reason(
     backend: str, plan: Plan, loop: str, more: dict[str, str], reason: str, tmp_path: Path
 ) -> None:
     with gang(tmp_path, plan, backend, loop, **more) as tasks:
-        tasks.start(*(["worker-0", "worker-1"] if loop == "fit" else ["worker-0"]))  # fit comes after all have met
+        # `fit` comes after all have met.
+        tasks.start(*(tasks.names if loop == "fit" else ["worker-0"]))
         assert tasks.left("worker-0") == 1
         assert reason in tasks.output("worker-0")

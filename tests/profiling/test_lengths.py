@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from headgate.profiling.lengths import recall, remember, seconds
+from headgate.profiling.lengths import Took, memory_bytes, recall, remember, seconds
 
 
 def test_the_same_job_is_expected_to_take_what_it_took_and_others_of_its_script_about_that(tmp_path: Path) -> None:
     assert recall(tmp_path, "script", "job") is None
     assert seconds(tmp_path, "script", "job") is None
     for work in (10.0, 12.0, 50.0):
-        remember(tmp_path, "script", "job", work, work / 2)
+        remember(tmp_path, "script", Took("job", work, work / 2))
     same = recall(tmp_path, "script", "job")
     assert same is not None
     assert same.work == 12.0
@@ -23,13 +23,13 @@ def test_the_same_job_is_expected_to_take_what_it_took_and_others_of_its_script_
     assert other.work == 12.0
     assert other.low < same.low < same.high < other.high
     assert recall(tmp_path, "another", "job") is None
-    remember(tmp_path, "script", "other", 1.0, 1.5)
+    remember(tmp_path, "script", Took("other", 1.0, 1.5))
     assert [seconds(tmp_path, "script", job) for job in ("job", "other", "third")] == [6.0, 1.5, 5.5]
 
 
 def test_the_latest_of_a_script_are_kept(tmp_path: Path) -> None:
     for work in range(1, 101):
-        remember(tmp_path, "script", "job", float(work), 1.0)
+        remember(tmp_path, "script", Took("job", float(work), 1.0))
     known = recall(tmp_path, "script", "job")
     assert known is not None
     assert known.work == pytest.approx(90.5)
@@ -37,10 +37,33 @@ def test_the_latest_of_a_script_are_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[[1]]", '{"a": 1}', '[["job", "long", 1]]', '[["job", NaN, 1], ["job", -1, 1], ["job", 1, NaN]]'],
+    [
+        "",
+        "{",
+        "[[1]]",
+        '{"a": 1}',
+        '[["job", "long", 1]]',
+        '[["job", NaN, 1], ["job", -1, 1], ["job", 1, NaN], ["job", 1, 1, NaN]]',
+        '[["job", 1, 1, 1, 1]]',
+    ],
 )
 def test_a_file_that_makes_no_sense_is_as_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "script.json").write_text(text)
     assert recall(tmp_path, "script", "job") is None
-    remember(tmp_path, "script", "job", 3.0, 2.0)
+    remember(tmp_path, "script", Took("job", 3.0, 2.0))
     assert recall(tmp_path, "script", "job") is not None
+
+
+def test_the_most_memory_that_the_same_job_used_is_what_it_needs(tmp_path: Path) -> None:
+    remember(tmp_path, "script", Took("job", 10.0, 5.0))
+    assert memory_bytes(tmp_path, "script", "job") is None
+    for used in (3e9, 1e9):
+        remember(tmp_path, "script", Took("job", 10.0, 5.0, used))
+    assert memory_bytes(tmp_path, "script", "job") == 3_000_000_000
+    assert memory_bytes(tmp_path, "script", "with other arguments") is None
+
+
+def test_what_was_noted_before_memory_was_is_still_known(tmp_path: Path) -> None:
+    (tmp_path / "script.json").write_text('[["job", 10.0, 5.0]]')
+    assert seconds(tmp_path, "script", "job") == 5.0
+    assert memory_bytes(tmp_path, "script", "job") is None

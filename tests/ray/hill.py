@@ -71,6 +71,8 @@ class Hill:
         token.chmod(0o600)
         self.variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
         """What a driver needs as well."""
+        self.docker = self._folder / "docker.sock"
+        """Where agents look for a Docker Engine; there is none."""
 
     def starts(self, *nodes: str) -> None:
         """Start raylets, and wait until the head has them."""
@@ -93,6 +95,7 @@ class Hill:
                         **os.environ,
                         **HEALTH,
                         **self.variables,
+                        "DOCKER_HOST": f"unix://{self.docker}",
                         "HEADGATE_HOME": str(self.home),
                         "PYTHONPATH": str(SOURCE),
                     },

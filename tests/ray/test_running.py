@@ -7,8 +7,11 @@ import signal
 from pathlib import Path
 
 import pytest
+from tests.dockerd import linked_daemon
 from tests.ray.hill import ENDLESS, RAY, Hill, Somebody
 
+from headgate.isolation.container.daemon import Daemon
+from headgate.isolation.container.isolation import OWNER
 from headgate.testing import wait
 
 pytestmark = pytest.mark.timeout(300)  # the first test waits for the cluster too
@@ -88,6 +91,21 @@ def test_workers_on_two_nodes_learn_together(user: Somebody) -> None:
         assert (job["state"], job["attempt"]) == ("done", 1)
         used = {row["target"] for row in user.rows(run, "usage") if row["memory_bytes"]}
         assert {"node:b", "node:c"} <= used
+
+
+@pytest.mark.long
+def test_workers_in_containers_learn_together_on_the_networks_of_their_nodes(user: Somebody, hill: Hill) -> None:
+    says = f"\n    import os; print(os.stat('/').st_dev == {os.stat('/').st_dev}, os.uname().nodename)"
+    user.write("learns.py", says + LEARNS)
+    plan = ("--nodes", "b,c", "--strategy", "allreduce", "--workers", "2")
+    with linked_daemon(hill.docker) as docker:
+        run = user.runs("learns.py", *plan, "--isolation", "container")
+        wait.until(lambda: not Daemon(docker).find(OWNER), 60, "no container is left")
+    [job] = user.rows(run, "jobs")
+    assert (job["state"], job["attempt"]) == ("done", 1)
+    first = [user.log(f"{run}/learns/worker-{index}").splitlines()[0] for index in range(2)]
+    assert sorted(first) == ["False b", "False c"]  # in files of its own, on its node
+    assert {"node:b", "node:c"} <= {row["target"] for row in user.rows(run, "usage") if row["memory_bytes"]}
 
 
 @pytest.mark.long

@@ -14,7 +14,7 @@ from headgate.controller.foreseeing import beside, foresee
 from headgate.controller.orders import Claim, Order
 from headgate.controller.records import JobRecord
 from headgate.controller.room import Ask, Room, Trial, asked
-from headgate.events import ENDED, Action, JobId, Resize
+from headgate.events import ENDED, Action, JobId, MarkJob, Resize
 from headgate.planning.placement import place, place_within, unplaced
 from headgate.plans import Plan
 
@@ -184,7 +184,9 @@ class Queue:
         actions = [action for job in due for action in self.wait(now, job)]
         free = [job for job in due if not job.queued]
         admitted, more = self._admit(now)
-        return free + admitted, actions + more
+        at_once = {job.id for job in admitted}  # of which it would be noise to say that they wait
+        actions = [each for each in actions + more if not (isinstance(each, MarkJob) and each.job in at_once)]
+        return free + admitted, actions
 
     def _admit(self, now: float) -> tuple[list[JobRecord], list[Action]]:
         self._review(now)

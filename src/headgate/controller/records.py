@@ -97,7 +97,7 @@ class JobRecord:
         begun: A task of this attempt has started.
         finished: A worker of this attempt has come to the end.
         met: A worker of this attempt has connected.
-        reported: One has told how far it is.
+        reported: One has told how far it is, in this attempt or another by its plan.
         framework: What a task of it that connected trains or serves with: `torch`, `keras` or `jax`.
         faults: Tasks lost since the last checkpoint that cost more than themselves.
         starts: How often each task was started in this attempt.
@@ -174,7 +174,7 @@ class JobRecord:
 
     @property
     def doubts_its_plan(self) -> bool:
-        """Whether its attempt may have failed by a plan that Headgate chose: several tasks that never came to work."""
+        """Whether it may fail by a plan that Headgate chose: several tasks that never came to work."""
         may_be_alone = self.spec.plan is None and self.spec.limits.workers[0] <= 1
         return may_be_alone and not self.reported and self.planned().tasks > 1
 
@@ -193,7 +193,7 @@ class JobRecord:
         """A further attempt begins."""
         self.attempt += 1
         self.ends_as = self.restart = self.failure = None
-        self.begun = self.finished = self.met = self.reported = False
+        self.begun = self.finished = self.met = False
         self.granted = NOTHING
         self.starts.clear()
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from headgate.cluster import Node
 from headgate.controller.records import JobRecord
+from headgate.units import say_bytes
 
 
 class Ask(NamedTuple):
@@ -33,7 +34,7 @@ class Ask(NamedTuple):
     def in_words(self) -> str:
         if self.gpus:
             return "1 GPU" if self.all_gpus == 1 else f"{self.all_gpus} GPUs"
-        return f"{self.workers * self.memory_bytes / 2**30:.3g} GiB of memory"
+        return f"{say_bytes(self.workers * self.memory_bytes)} of memory"
 
 
 def asked(job: JobRecord, gpus_are_shared: bool = False) -> Ask | None:

@@ -96,6 +96,12 @@ def transport(injected: Path) -> Path:
     return injected.with_name(f"{injected.name}-zmq")
 
 
+def files_of(injected: Path) -> list[str]:
+    """What a task sees of the folder from `inject`, and of that beside it: themselves and what they lead to."""
+    folders = [folder for folder in (injected, transport(injected)) if folder.is_dir()]
+    return [*map(str, folders), *(str(link.resolve()) for folder in folders for link in folder.iterdir())]
+
+
 def _sees_to_spinning(job: Job) -> bool:
     """Whether the job's script tells its threads how to wait, as `headgate.torch` does by whether it is alone."""
     return job.script is not None and "torch" in libraries(Path(job.workdir, job.script))
@@ -142,7 +148,7 @@ def launch(
         turns: Folder of the files by which tasks take turns on the GPUs of this machine; None: they do not.
 
     Raises:
-        UsageError: There is no such interpreter, or no such folder to mount.
+        UsageError: There is no such interpreter.
     """
     env = {} if is_foreign(job) else dict(environment)
     for variable in _THREAD_VARIABLES:
@@ -182,6 +188,7 @@ def launch(
         image=job.image or HOST_IMAGE,
         reads=reads,
         writes=writes,
+        mounts=tuple(mount.removesuffix(WRITABLE) for mount in job.mounts),
         gpus=gpus,
     )
 
@@ -191,18 +198,9 @@ def _files(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What a task has to see, and what it has to write, besides its folder: its script's folder, the task library with
     what that leads to, checkpoints, and what the job names.
-
-    Raises:
-        UsageError: Something that the job names does not exist.
     """
-    for mount in job.mounts:
-        if not os.path.exists(path := mount.removesuffix(WRITABLE)):
-            raise UsageError(f"job {job.name!r}: `mounts`: {path} does not exist; create it, or leave it out")
     reads = [str(Path(job.workdir, job.script).parent)] if job.script is not None else []
-    for folder in (injected, transport(injected)):
-        if folder.is_dir():
-            reads += [str(folder), *(str(link.resolve()) for link in folder.iterdir())]
-    reads += [resume.path] if resume is not None else []
+    reads += [*files_of(injected), *([resume.path] if resume is not None else [])]
     reads += [mount for mount in job.mounts if not mount.endswith(WRITABLE)]
     writes = [mount.removesuffix(WRITABLE) for mount in job.mounts if mount.endswith(WRITABLE)]
     return tuple(reads), (str(checkpoints.parent), *writes)

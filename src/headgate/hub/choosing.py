@@ -81,6 +81,7 @@ class Choosing:
     def _begin(self) -> None:
         by_run: dict[str, list[PlanJob]] = {}
         for action in self._asked:
+            self._plans.pop(action.job, None)  # of one that is planned anew
             by_run.setdefault(action.job.split("/")[0], []).append(action)
         self._asked = []
         for run, actions in by_run.items():

@@ -19,8 +19,9 @@ from headgate.profiling import lengths
 
 @dataclass
 class _Watched:
-    """A job's outlook, the cores that each of its tasks uses, the core-seconds that they used, when it began, and when
-    it is expected to end. `whole` is whether all that it takes is seen, as of a job that does not resume."""
+    """A job's outlook, the cores that each of its tasks uses, the core-seconds that they used, the most memory that one
+    of its workers did, when it began, and when it is expected to end. `whole` is whether all that it takes is seen, as
+    of a job that does not resume."""
 
     live: LiveJob
     outlook: Outlook
@@ -30,6 +31,7 @@ class _Watched:
     cores: dict[TaskId, float] = field(default_factory=dict)
     scaling: Scaling = field(default_factory=Scaling)
     work: float = 0.0
+    most_bytes: float = 0.0
     ends: float | None = None
 
     def used(self, now: float) -> None:
@@ -111,9 +113,11 @@ class Forecasting:
                 self._of(task, starts=True)
             case Progress(task) if self._runs(task):
                 self._reported(event)
-            case Usage(task, cpu_cores) if self._runs(task):
+            case Usage(task, cpu_cores, memory_bytes) if self._runs(task):
                 now, watched = time.monotonic(), self._of(task)
                 watched.cores[task] = cpu_cores
+                if "/worker-" in task:
+                    watched.most_bytes = max(watched.most_bytes, memory_bytes)
                 watched.used(now)
                 watched.outlook.used(now, sum(watched.cores.values()))
                 self._scale(watched, now)
@@ -160,11 +164,9 @@ class Forecasting:
 
     async def _remember(self, watched: _Watched) -> None:
         live = watched.live
-        took = watched.since - watched.began
+        took = lengths.Took(live.profile_key, watched.work, watched.since - watched.began, watched.most_bytes)
         with suppress(OSError):  # it is worth no warning: the next one is predicted later
-            await asyncio.to_thread(
-                lengths.remember, self._lengths, live.script_key, live.profile_key, watched.work, took
-            )
+            await asyncio.to_thread(lengths.remember, self._lengths, live.script_key, took)
         self._took.clear()  # what is remembered now tells of others
 
     def _reported(self, told: Progress) -> None:

@@ -152,8 +152,9 @@ class LiveHub:
             known = profiles.load(self._home / "profiles", live.profile_key)
             if known is not None:
                 live.profile = profiles.dump(known)
-            needs = known.memory_peak_bytes if known is not None else None
             took = lengths.recall(self._home / "lengths", live.script_key, live.profile_key)
+            used = lengths.memory_bytes(self._home / "lengths", live.script_key, live.profile_key)
+            needs = max(used or 0, (known.memory_peak_bytes if known is not None else None) or 0) or None
             self._step(events.JobSubmitted(f"{run.id}/{name}", live.spec, live.checkpoint, names, needs, took))
         unused = () if self._controller.policy.limits_disk else (_DISK_RATE,)
         if lost := [line.split(":")[0] for line in engine.lost() if not line.startswith(unused)]:
@@ -319,17 +320,11 @@ async def _write_report(store: Path, page: Path) -> None:
 
 
 def _check_isolations(submission: Submission) -> None:
-    """Whether there is what the jobs are to be boxed in.
+    """Whether there is on this machine what the jobs are to be boxed in. Of others their nodes will tell.
 
     Raises:
         HeadgateError: There is not.
     """
-    for job in submission.jobs:
-        if job.isolation is None or job.isolation == isolation.DEFAULT:
-            continue
-        if submission.engine != LOCAL:
-            raise UsageError(
-                f"job {job.name!r}: `isolation: {job.isolation}` is for this machine and labs on it; "
-                f"found engine {submission.engine}"
-            )
-        isolation.make(job.isolation, "check").check()
+    for job in submission.jobs if submission.engine == LOCAL else ():
+        if job.isolation is not None and job.isolation != isolation.DEFAULT:
+            isolation.make(job.isolation, "check").check()

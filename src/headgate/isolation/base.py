@@ -31,6 +31,7 @@ class Launch:
         image: What a container is made of: an image that is on this machine, or `HOST_IMAGE`.
         reads: Files and folders that it has to see, where not all of this machine's are seen.
         writes: Those that it has to write as well; so is its folder.
+        mounts: Of all these, what its user named: it is not started where one is not there.
         gpus: Numbers of the GPUs that it may see; None: all.
     """
 
@@ -44,6 +45,7 @@ class Launch:
     image: str = HOST_IMAGE
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
+    mounts: tuple[str, ...] = ()
     gpus: tuple[int, ...] | None = None
 
 

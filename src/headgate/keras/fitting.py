@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 from collections.abc import Iterable, Mapping
 from itertools import islice
@@ -82,11 +81,9 @@ class Fitting:
         self._reading = Reading(self._keras, self._backend, first, epoch, start.batches)
         self._epochs = int(given.get("epochs") or 1)
         if start.resumes:
-            if self._session.plan.get("strategy") == "ps":  # nobody can tell which batches its workers had
-                self._reading = None
-            elif not self._reading.is_known:
+            if not self._reading.is_known:
                 self._session.note(f"how Keras {self._keras.__version__} reads is not known: a resume reads data anew")
-            if self._reading is None or not self._reading.begins_anew:
+            if not self._reading.begins_anew:
                 given["initial_epoch"] = epoch
         if start.resumes and start.epoch >= self._epochs:
             self._session.note(f"the checkpoint is at the end of epoch {start.epoch} of {self._epochs}")
@@ -94,7 +91,7 @@ class Fitting:
         self._batches = backends.batches_of(given.get("x"))
         given["callbacks"] = self._callbacks(given.get("callbacks"))
         try:
-            with self._reading.caught() if self._reading is not None else contextlib.nullcontext():
+            with self._reading.caught():
                 history = self._fit(*call.args, **call.kwargs)
         finally:
             if self._inner is not None:
@@ -137,7 +134,7 @@ class Fitting:
         self._session.batches = self._reading.batches if self._reading is not None else None
         for name, value in (logs or {}).items():
             self._session.history.setdefault(name, []).append(float(value))
-        # What servers compute is not fetched at every step: of their epochs all is told here.
+        # Where steps tell nothing, their epoch does.
         seen = {name: v for name, v in (logs or {}).items() if name.startswith("val_") or not self._session.logs}
         self._session.end_epoch(epoch, seen)
 
@@ -201,8 +198,7 @@ class Fitting:
             backends.wait(outputs)
             session.meter.mark("other")
         logs = outputs[0] if self._backend == "jax" else outputs
-        logs = dict(logs) if isinstance(logs, Mapping) else {}
-        session.logs = logs = {name: value for name, value in logs.items() if not hasattr(value, "fetch")}
+        session.logs = logs = dict(logs) if isinstance(logs, Mapping) else {}
         metrics = {name: value for name, value in logs.items() if name != "loss"}
         if samples and self._samples_left is not None:
             self._samples_left -= samples

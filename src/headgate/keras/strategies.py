@@ -88,6 +88,11 @@ def check_fit(plan: Mapping[str, Any], backend: str, legacy: bool) -> None:
     Raises:
         PlanError: It does not.
     """
+    if plan["strategy"] == "ps":
+        raise PlanError(
+            "fit over parameter servers takes no callback at each batch, by which steps are counted, saved and "
+            "stopped; write the loop with tf.distribute.coordinator.ClusterCoordinator"
+        )
     if backend == "tensorflow" and not legacy:
         raise PlanError(
             "fit of Keras 3 fails over several workers of TensorFlow (it takes their tensors for plain ones); use "

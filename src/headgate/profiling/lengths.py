@@ -1,4 +1,4 @@
-"""CPU time and seconds that jobs took from their beginning to their end, for the next ones of the same script."""
+"""CPU time, seconds and memory that jobs took from their beginning to their end, for the next ones of their script."""
 
 from __future__ import annotations
 
@@ -24,6 +24,22 @@ class Length(NamedTuple):
     high: float
 
 
+class Took(NamedTuple):
+    """What a whole job took.
+
+    Args:
+        job: Key of the job.
+        work: Core-seconds.
+        seconds: From its beginning to its end.
+        memory_bytes: The most that one of its workers used; 0: not known.
+    """
+
+    job: str
+    work: float
+    seconds: float
+    memory_bytes: float = 0.0
+
+
 def recall(folder: Path, script: str, job: str) -> Length | None:
     """What a job is expected to take, by how long it took before, or else others of its script did; None: none did.
 
@@ -32,41 +48,53 @@ def recall(folder: Path, script: str, job: str) -> Length | None:
         job: Key of the job.
     """
     known, same = _of(folder, script, job)
-    works, around = [work for work, _ in known], _ALIKE if same else _RELATED
+    works, around = [took.work for took in known], _ALIKE if same else _RELATED
     return Length(median(works), min(works) / around, max(works) * around) if works else None
 
 
 def seconds(folder: Path, script: str, job: str) -> float | None:
     """How long a job is expected to run for, by how long it did before, or else others of its script did, whatever they
     ran beside; None: none did."""
-    known = [took for _, took in _of(folder, script, job)[0]]
+    known = [took.seconds for took in _of(folder, script, job)[0]]
     return median(known) if known else None
 
 
-def remember(folder: Path, script: str, job: str, core_seconds: float, seconds: float) -> None:
+def memory_bytes(folder: Path, script: str, job: str) -> int | None:
+    """The most memory that a worker of a job used before; None: that is not known. Others of its script say nothing of
+    it: with other arguments it may be a multiple."""
+    known, same = _of(folder, script, job)
+    return int(max(took.memory_bytes for took in known)) or None if same else None
+
+
+def remember(folder: Path, script: str, took: Took) -> None:
     """Note what a job took; the latest twenty of a script are kept.
 
     Raises:
         OSError: It cannot be written.
     """
     path = folder / f"{script}.json"
-    known = [*_read(path), (job, core_seconds, seconds)][-_KEPT:]
+    known = [*_read(path), took][-_KEPT:]
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = folder / f"{script}.{os.getpid()}"
     fresh.write_text(json.dumps(known))
     fresh.replace(path)
 
 
-def _of(folder: Path, script: str, job: str) -> tuple[list[tuple[float, float]], bool]:
-    """Core-seconds and seconds of a job, and True; or else of all jobs of its script, and False."""
+def _of(folder: Path, script: str, job: str) -> tuple[list[Took], bool]:
+    """What a job took, and True; or else all jobs of its script, and False."""
     known = _read(folder / f"{script}.json")
-    same = [(work, seconds) for key, work, seconds in known if key == job]
-    return same or [(work, seconds) for _, work, seconds in known], bool(same)
+    same = [took for took in known if took.job == job]
+    return same or known, bool(same)
 
 
-def _read(path: Path) -> list[tuple[str, float, float]]:
+def _read(path: Path) -> list[Took]:
     try:
-        found = [(str(key), float(work), float(seconds)) for key, work, seconds in json.loads(path.read_bytes())]
+        found = [Took(str(key), *map(float, rest)) for key, *rest in json.loads(path.read_bytes())]
     except (OSError, ValueError, TypeError):  # there is none, or none that can be read
         return []
-    return [took for took in found if all(0.0 < each < float("inf") for each in took[1:])]
+    infinity = float("inf")
+    return [
+        each
+        for each in found
+        if 0 < each.work < infinity and 0 < each.seconds < infinity and 0 <= each.memory_bytes < infinity
+    ]

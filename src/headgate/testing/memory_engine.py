@@ -132,7 +132,7 @@ class MemoryEngine(Engine):
 
     def stop(self, task: TaskId, grace: float) -> None:
         if self.held_back.pop(task, None) is not None:
-            self.listener.exited(task, Exit(code=None, reason="it was stopped while it waited"))
+            self.listener.exited(task, Exit(code=None, signal=signal.SIGTERM, reason="it was stopped while it waited"))
         if (found := self.tasks.get(task)) is not None:
             found.stop(grace)
             found.settle()

@@ -19,12 +19,13 @@ START_SECONDS = 300.0
 
 
 @contextmanager
-def head(cores: int = 2, dashboard: int | None = None) -> Iterator[str]:
+def head(cores: int = 2, dashboard: int | None = None, docker: str = "") -> Iterator[str]:
     """Address of a Ray that has this machine as its only node, with so many cores and two GPUs, be they there or not,
     and resources called `fast` and `near`.
 
     Args:
         dashboard: Port of its dashboard; None: it has none.
+        docker: Where agents look for a Docker Engine; empty: where everybody does.
     """
     folder = tempfile.mkdtemp(prefix="hg-ray-", dir="/tmp")  # sockets go below it, whose paths must be short
     address = f"127.0.0.1:{free_port()}"
@@ -41,6 +42,7 @@ def head(cores: int = 2, dashboard: int | None = None) -> Iterator[str]:
         env={
             **os.environ,
             "RAY_worker_niceness": "0",
+            **({"DOCKER_HOST": docker} if docker else {}),
             "RAY_AUTH_MODE": "disabled",  # else it wants a token if somebody has started a Ray of his own here
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         },

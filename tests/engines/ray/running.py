@@ -32,11 +32,18 @@ class Running:
         self.engine.open(self.told)
 
     def start(
-        self, argv: tuple[str, ...], name: str = "job", cwd: str = "/", role: str = "worker", **env: str
+        self,
+        argv: tuple[str, ...],
+        name: str = "job",
+        cwd: str = "/",
+        role: str = "worker",
+        isolation: str = "",
+        **env: str,
     ) -> TaskId:
         task = f"ray-{os.getpid()}/{name}/{role}-0"
         whole = {"PATH": os.environ.get("PATH", os.defpath), "HEADGATE_TASK": task, **env}
-        self.engine.start(Launch(task=task, argv=argv, env=whole, cwd=cwd, threads=1), Share(), str(self.log(name)))
+        launch = Launch(task=task, argv=argv, env=whole, cwd=cwd, threads=1, isolation=isolation)
+        self.engine.start(launch, Share(), str(self.log(name)))
         return task
 
     def log(self, name: str = "job") -> Path:

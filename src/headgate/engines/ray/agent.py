@@ -17,7 +17,7 @@ from pathlib import Path
 from headgate import isolation
 from headgate.cluster import Node
 from headgate.engines.base import Listener
-from headgate.engines.launch import inject, transport
+from headgate.engines.launch import files_of, inject, transport
 from headgate.engines.local import LocalEngine
 from headgate.engines.ray import files, speeds
 from headgate.engines.ray.outbox import Outbox, RelayedLog
@@ -38,7 +38,7 @@ from headgate.engines.ray.wire import (
 )
 from headgate.errors import HeadgateError
 from headgate.events import Exit, TaskId
-from headgate.isolation.base import Launch
+from headgate.isolation.base import HOST_IMAGE, Launch
 from headgate.telemetry import machine
 from headgate.telemetry.base import Target
 from headgate.telemetry.round import Round, samplers
@@ -64,13 +64,14 @@ class Agent:
         self._outbox = Outbox()
         self._done = 0
         self._node = self._describe()
-        boxes = isolation.make(isolation.DEFAULT, f"ray-{owner}-{os.getpid()}")
+        group = f"ray-{owner}-{os.getpid()}"
         self._engine = LocalEngine(
             self._node,
-            boxes,
+            isolation.make(isolation.DEFAULT, group),
             self._folder / "channel.sock",
             self._warden,
             lambda task: RelayedLog(task, self._outbox),
+            others=lambda name: isolation.make(name, group),
         )
         self._relay = _Relay(self._outbox)
         self._engine.open(self._relay)
@@ -170,7 +171,7 @@ class Agent:
 
     def _prepare(self, launch: Launch) -> Launch:
         """As it is started here: with this node's paths, the task library and an interpreter that is there."""
-        env, argv = dict(launch.env), launch.argv
+        env, argv, reads, writes = dict(launch.env), launch.argv, launch.reads, launch.writes
         if brought := env.get("HEADGATE_ZMQ"):
             here = inject(self._folder / "inject")
             there = brought.removesuffix("-zmq")
@@ -178,6 +179,7 @@ class Agent:
                 str(here) if part == there else part for part in env.get("PYTHONPATH", "").split(os.pathsep)
             )
             env["HEADGATE_ZMQ"] = str(transport(here))
+            reads = (*reads, *files_of(here))
         if not self._settings.shared:
             if saved := env.get("HEADGATE_CHECKPOINTS"):
                 job = launch.task.rsplit("/", 1)[0]
@@ -185,13 +187,15 @@ class Agent:
                 env["HEADGATE_CHECKPOINTS"] = str(self._checkpoints(job))
                 env["HEADGATE_CHECKPOINTS_AWAY"] = "1"
                 self._relay.returns[launch.task] = (str(self._checkpoints(job)), saved)
+                writes = (*writes, str(self._checkpoints(job)))
             argv = self._interpreter(launch)
-        return replace(launch, env=env, argv=argv)
+        return replace(launch, env=env, argv=argv, reads=reads, writes=writes)
 
     def _interpreter(self, launch: Launch) -> tuple[str, ...]:
         """The program and its arguments, with a Python that is here where the hub's is not."""
         program, *rest = launch.argv
-        if os.path.exists(program) or not os.path.isabs(program) or "python" not in os.path.basename(program):
+        elsewhere = launch.image != HOST_IMAGE or not os.path.isabs(program)
+        if elsewhere or os.path.exists(program) or "python" not in os.path.basename(program):
             return launch.argv
         path = launch.env.get("PATH", os.defpath)
         here = next(filter(None, (shutil.which(name, path=path) for name in ("python", "python3"))), sys.executable)

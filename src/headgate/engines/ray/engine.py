@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -198,7 +199,7 @@ class RayEngine(Engine):
             if found is not None and waiting:
                 del self._tasks[task]
         if found is not None and waiting:
-            self._end(found, Exit(code=None, reason="it was stopped while it waited for Ray"))
+            self._end(found, Exit(code=None, signal=signal.SIGTERM, reason="it was stopped while it waited for Ray"))
         else:
             self._ask(task, wire.Stop(task, grace))
 
@@ -251,7 +252,9 @@ class RayEngine(Engine):
     def _hear(self, report: object) -> None:
         match report:
             case wire.Started(task, pid):
-                self._listener.started(task, pid)
+                found = self._tasks.get(task)
+                if found is not None and found.held is None:  # and not one that waits after its node was lost
+                    self._listener.started(task, pid)
             case wire.Output(task, data):
                 self._write(task, bytes(data))
             case wire.Message(task, message):

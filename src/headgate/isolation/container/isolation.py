@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import shlex
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +29,7 @@ from headgate.isolation.cgroups import Cgroups
 from headgate.isolation.container import apart, files, limits
 from headgate.isolation.container.box import Container, ContainerBox
 from headgate.isolation.container.daemon import TOKEN, Daemon, GoneError, default_url
-from headgate.isolation.container.network import Network
+from headgate.isolation.container.network import Network, place_of
 from headgate.isolation.container.parents import CGROUPS, Parent, find_parent
 from headgate.isolation.container.request import Request
 from headgate.isolation.layout import Mode, folders_of
@@ -81,6 +82,7 @@ class ContainerIsolation(Isolation):
         program = find_program(launch) if launch.image == HOST_IMAGE else None
         token = secrets.token_hex(8)
         try:
+            _check_mounts(launch)
             daemon = self._connected()
             daemon.await_answer(stopped)
             parent = find_parent(PREFIX + self._group, launch.task.replace("/", ":"), launch.place, daemon.driver)
@@ -88,9 +90,10 @@ class ContainerIsolation(Isolation):
             labels[FOLDERS] = "\n".join(map(str, parent.made))
             try:
                 parent.make()
-                host = _host_image(daemon) if launch.image == HOST_IMAGE or launch.place is not None else ""
+                place = place_of(launch.place)
+                host = _host_image(daemon) if launch.image == HOST_IMAGE or place is not None else ""
                 image = host if launch.image == HOST_IMAGE else launch.image
-                network = Network.of(daemon, launch.place, host, labels, parent.path)
+                network = Network.of(daemon, place, host, labels, parent.path)
                 machine = self._machine(parent)
                 first = apart.first_share(share, parent)
                 request = Request(launch, image, program, first, machine, network, parent, labels)
@@ -102,6 +105,7 @@ class ContainerIsolation(Isolation):
             raise IsolationError(f"{launch.task}: {error}") from error
 
     def describe(self, launch: Launch, share: Share) -> Sequence[str]:
+        _check_mounts(launch)
         program = None
         with contextlib.suppress(IsolationError):  # which `start` will say
             program = find_program(launch) if launch.image == HOST_IMAGE else None
@@ -199,6 +203,14 @@ class ContainerIsolation(Isolation):
     def _cgroups(self, folders: Mapping[str, Path], cwd: str) -> Cgroups:
         kind: Callable[..., Cgroups] = CgroupsV1 if self._version == "v1" else CgroupsV2
         return kind(folders, StandIns(self._cores), disks.number_of(cwd))
+
+
+def _check_mounts(launch: Launch) -> None:
+    for path in launch.mounts:
+        if not os.path.exists(path):
+            raise IsolationError(
+                f"`mounts`: {path} does not exist on {socket.gethostname()}; create it, or leave it out"
+            )
 
 
 def _owner(pid: int) -> str:

@@ -1,16 +1,20 @@
 """The network of a container: the machine's, or that of a node of a lab.
 
 Docker joins a container to the network of another container, and to no other namespace. So one that does nothing
-enters that of the node, and holds it for the one that runs the task.
+enters that of the node, and holds it for the one that runs the task. Where this process itself is in a network of its
+own, as the agent of a Ray node in a lab, its tasks are there as well.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from headgate.cluster import Place
 from headgate.errors import IsolationError
@@ -18,6 +22,20 @@ from headgate.isolation.container import files
 from headgate.isolation.container.daemon import TOKEN, Daemon
 
 ENTER_SECONDS = 10.0
+NAMED = Path("/run/netns")
+
+
+def place_of(own: Place | None) -> Place | None:
+    """The place whose network a task has: its own, or that of this process where it is in a namespace with a name (`ip
+    netns`); None: the machine's."""
+    if own is not None:
+        return own
+    here = os.stat("/proc/self/ns/net")
+    for path in NAMED.glob("*"):
+        with contextlib.suppress(OSError):  # it went meanwhile
+            if os.path.samestat(here, path.stat()):
+                return Place(str(path), socket.gethostname(), "/etc/hosts", {})
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +98,7 @@ def _holder(place: Place, image: str, labels: Mapping[str, str], parent: str | N
         "HostConfig": {
             "Mounts": [{"Type": "bind", "Source": path, "Target": path, "ReadOnly": True} for path in sorted(mounts)],
             "NetworkMode": "none",
+            "ExtraHosts": _hosts(Path(place.hosts)),  # as this process sees them, which Docker may not
             "PidMode": "host",
             "UsernsMode": "host",
             "CapAdd": ["SYS_ADMIN"],
@@ -88,6 +107,12 @@ def _holder(place: Place, image: str, labels: Mapping[str, str], parent: str | N
             **({"CgroupParent": parent} if parent is not None else {}),
         },
     }
+
+
+def _hosts(path: Path) -> list[str]:
+    """The names that a hosts file gives, each with its address."""
+    lines = (line.partition("#")[0].split() for line in path.read_text().splitlines())
+    return [f"{name}:{address}" for address, *names in filter(None, lines) for name in names if name != "localhost"]
 
 
 def _entered(pid: int, namespace: str) -> bool:

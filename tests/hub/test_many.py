@@ -1,0 +1,54 @@
+"""More jobs than anybody would start on a few cores, of which some never learn anything."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+
+import pytest
+from tests.hub.user import User
+
+from headgate.events import ENDED
+from headgate.telemetry.store import RunReader
+from headgate.testing import wait
+
+JOBS, EPOCHS = 50, 20
+SCRIPT = f"""
+    import math, sys, time
+    losses = (
+        lambda epoch: 1 + 5 / epoch,
+        lambda epoch: epoch,
+        lambda epoch: 0.7,
+        lambda epoch: math.nan,
+        lambda epoch: 1 / epoch if epoch < {EPOCHS} / 2 else 100 / epoch,
+    )
+    loss = losses[int(sys.argv[1]) % len(losses)]
+    for epoch in range(1, {EPOCHS} + 1):
+        until = time.process_time() + 0.05
+        while time.process_time() < until:
+            pass
+        print(f"epoch {{epoch}}/{EPOCHS} loss {{loss(epoch)}}", flush=True)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("policy", ["headgate", "slaq"])
+def test_fifty_jobs_at_once_all_end_above_their_floors_and_seldom_moved(policy: str, user: User) -> None:
+    user.write("train.py", SCRIPT)
+    lines = [f"  - {{name: j{i}, script: train.py, args: ['{i}'], at: {i % 5}}}" for i in range(JOBS)]
+    user.write("jobs.yaml", "\n".join(["jobs:", *lines]))
+    run = user.detaches("jobs.yaml", "--policy", policy)
+    wait.until(lambda: all(job["state"] in ENDED for job in user.jobs(run).values()), 400, "all have ended")
+    jobs = user.jobs(run).values()
+    assert {(job["state"], job["attempt"], job["epoch"]) for job in jobs} == {("done", 1, EPOCHS)}
+    with RunReader(user.home / "runs" / run / "run.sqlite") as reader:
+        shares = list(reader.rows("shares"))
+    assert min(row["entitled_cores"] for row in shares) > 0.99 * 0.05 * (os.cpu_count() or 1) / JOBS
+    weights: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for row in shares:
+        known = weights[row["task"]]
+        if row["cpu_weight"] is not None and (not known or known[-1][1] != row["cpu_weight"]):
+            known.append((row["t"], row["cpu_weight"]))
+    for changes in weights.values():
+        times = [t for t, _ in changes[1:]]  # the first is what it starts with
+        assert all(sum(begin <= t < begin + 60 for t in times) <= 6 for begin in times)
