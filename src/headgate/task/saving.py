@@ -52,7 +52,7 @@ class Saver:
         """Save a checkpoint and tell the engine.
 
         Args:
-            why: `epoch`, `request`, `stop` or `orphaned`.
+            why: `epoch`, `request`, `stop`, `orphaned` or `join`.
             step: Steps so far.
             place: Where the script is, of which `epoch` and `position` are told.
             write: Does it; whatever it raises is told.
