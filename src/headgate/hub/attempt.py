@@ -59,7 +59,7 @@ class Attempt:
     """The tasks of one attempt, from its start on.
 
     A worker that joins others at work waits for their state. One of them at a time, the donor, is told to save it and
-    to hold; when it has, those whom it was told of are handed the file and count from the next view on.
+    to hold; when it has, those who waited when it was told are handed the file and count from the next view on.
 
     Args:
         job: Id of the job.
@@ -204,7 +204,7 @@ class Attempt:
         if self._donor is not None or not self._waiting or donor is None or donor not in self._connected:
             return
         self._donor, self._served, self._waiting = donor, self._waiting, []
-        self._send(f"{self._job}/{donor}", {"type": "checkpoint", "hold": True, "tasks": self._served})
+        self._send(f"{self._job}/{donor}", {"type": "checkpoint", "hold": True})
 
     # --- progress ---------------------------------------------------------------------------------------------------
 
