@@ -119,16 +119,6 @@ def test_the_network_of_some_addresses_is_the_smallest_that_has_them(addresses: 
     assert str(clusterfile.network_of(addresses)) == network
 
 
-@pytest.mark.parametrize(
-    ("text", "is_one"),
-    [("nodes: []\n", True), ("lab: true\nnodes:\n  - a\n", True), ("jobs: []\n", False), ("# nodes:\n", False)],
-)
-def test_a_cluster_file_is_told_from_a_job_file(text: str, is_one: bool, tmp_path: Path) -> None:
-    (tmp_path / "some.yaml").write_text(text)
-    assert clusterfile.is_cluster_file(str(tmp_path / "some.yaml")) is is_one
-    assert not clusterfile.is_cluster_file(str(tmp_path / "missing.yaml"))
-
-
 def test_the_schema_has_every_key_of_a_node() -> None:
     schema = clusterfile.schema()
     assert schema["title"] == "Headgate cluster file"

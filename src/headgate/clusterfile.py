@@ -131,14 +131,6 @@ def schema() -> dict[str, Any]:
     }
 
 
-def is_cluster_file(path: str) -> bool:
-    """Whether a file describes a cluster (it has `nodes`), not jobs; False where it cannot be read."""
-    try:
-        return re.search(r"^nodes\s*:", Path(path).read_text(encoding="utf-8"), re.MULTILINE) is not None
-    except (OSError, UnicodeDecodeError):
-        return False
-
-
 def network_of(addresses: Sequence[str]) -> ipaddress.IPv4Network | None:
     """The smallest network from /24 up to /16 that has all these addresses; None where none has."""
     for length in range(24, 15, -1):
