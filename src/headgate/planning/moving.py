@@ -39,10 +39,9 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Go on by another plan: what that saves, and why in words."""
+    """Go on by another plan, and why in words."""
 
     plan: Plan
-    saved_seconds: float
     why: str
 
 
@@ -68,4 +67,4 @@ def better(standing: Standing, best: Prediction) -> Move | None:
         f"of {in_words(standing.plan)}; saves {say_seconds(saved)} of {say_seconds(standing.seconds_left)}, "
         f"for a restart of {say_seconds(standing.restart_seconds)}"
     )
-    return Move(best.plan, saved, why)
+    return Move(best.plan, why)
