@@ -177,7 +177,3 @@ class Engine(ABC):
 
     @abstractmethod
     def close(self) -> None: ...
-
-
-EngineFactory = Callable[[EngineSpec], Engine]
-"""What another package registers under `headgate.engines`."""
