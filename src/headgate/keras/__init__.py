@@ -149,13 +149,13 @@ def _join(together: bool = False) -> Session | None:
     if not _joined:
         task = TaskEnvironment.claim()
         if task.channel is not None:
-            from headgate.keras import strategies
+            from headgate.keras import cluster, strategies
             from headgate.keras.session import Session
 
             channel = Channel.open(task, "keras", environment.version(), environment.seed())
             plan = plan_of(channel) if task.mode == "run" else {}
             if plan and not together:
-                raise strategies.PlanError(
+                raise cluster.PlanError(
                     f"this job has {plan['workers']} workers: call headgate.keras.strategy() first of all, and make "
                     "the model under its scope()"
                 )

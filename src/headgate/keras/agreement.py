@@ -82,11 +82,6 @@ class Agreement:
         asked, self._checkpoint = self._checkpoint, False
         return asked
 
-    def close(self) -> None:
-        """Leave."""
-        for link in self._links:
-            link.close()
-
     # --- inside ------------------------------------------------------------------------------------------------------
 
     def _decide(self) -> None:

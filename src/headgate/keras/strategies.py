@@ -17,7 +17,7 @@ import numpy as np
 from headgate.keras import cluster, environment
 from headgate.keras.agreement import Agreement, endpoint_of
 from headgate.keras.cluster import PlanError
-from headgate.task import Channel, Stop, end_failed
+from headgate.task import Channel, end_failed
 
 _PACK_BYTES = 4 << 20
 """Gradients are summed in packs of this size, so that the sum of one overlaps with the making of the next."""
@@ -201,6 +201,3 @@ def _failed(
     apart = (tf.errors.DeadlineExceededError, tf.errors.UnavailableError, tf.errors.AbortedError)
     of_a_step, of_peers = issubclass(kind, tf.errors.OpError), issubclass(kind, apart)
     end_failed(channel, workers, kind, error, trace, of_a_step=of_a_step, of_peers=of_peers)
-
-
-__all__ = ["Alone", "PlanError", "Stop", "alone", "check_fit", "join"]
