@@ -18,16 +18,14 @@ class Meter:
 
     Args:
         deliver: Takes each measured step.
-        every_step: Sample all steps.
 
     Attributes:
         steps: Steps that ended so far.
         samples: Samples of the running step, where known.
     """
 
-    def __init__(self, deliver: Callable[[Step], None], every_step: bool = False) -> None:
+    def __init__(self, deliver: Callable[[Step], None]) -> None:
         self._deliver = deliver
-        self._every_step = every_step
         self._spans = StepSpans()
         self._open = False
         self._sampled = False
@@ -43,7 +41,7 @@ class Meter:
         """
         was_sampled, number = self._sampled, self.steps + 1
         self._open, self.samples = True, None
-        self._sampled = self._every_step or is_sampled(number)
+        self._sampled = is_sampled(number)
         if self._sampled:
             if not was_sampled:
                 _wait(done)
