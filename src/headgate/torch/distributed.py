@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from headgate.task import Channel, Stop
-from headgate.task import plan_of as plan_of
 from headgate.torch import rng
 from headgate.torch.backend import REMOTE, Asynchronous, Backend, Link, Observer
 from headgate.torch.dealing import Dealer, Dealt, Slices

@@ -16,17 +16,16 @@ from typing import Any, Callable
 import torch
 from torch import nn
 
-from headgate.task import Channel, Gate, Progress, Stop, TaskEnvironment
+from headgate.task import Channel, Gate, Progress, Saver, Stop, TaskEnvironment, plan_of
 from headgate.torch import batches, checkpoints
 from headgate.torch.backend import Movement
-from headgate.torch.distributed import Worker, plan_of, state_to_join
+from headgate.torch.distributed import Worker, state_to_join
 from headgate.torch.iteration import Iteration
 from headgate.torch.loaders import Loaders, Position
 from headgate.torch.measuring import Measuring, numbers
 from headgate.torch.orders import AgreedOrders
 from headgate.torch.reduce import Exchange
 from headgate.torch.rng import cuda_in_use
-from headgate.torch.saving import Saver
 from headgate.torch.spinning import Spinning
 from headgate.torch.trained import Trained
 
@@ -51,7 +50,7 @@ class Session:
         self._steps: int = self._resume["step"] if self._resume else 0
         self._progress.step = self._steps
         self._trained = Trained(self._resume)
-        self._saver = Saver(environment.checkpoints, self._trained, channel.send)
+        self._saver = Saver(environment.checkpoints, channel.send)
         self._worker = Worker(channel, plan, self._resume, self) if plan else None
         self._orders: Channel | AgreedOrders = channel if self._worker is None else self._worker.orders
         self._loaders = Loaders(self)
@@ -333,7 +332,7 @@ class Session:
         self._follow_threads()
         joins = self._orders.take_hold()
         why = self._orders.stopping or ("request" if self._orders.take_checkpoint() else "join" if joins else "")
-        if why or self._saver.due():
+        if why or self._saver.due(self._trained.model_bytes()):
             self._save(why or "epoch", lambda: (epoch + 1, 0, self._loaders.snapshot(None) or []))
         if self._orders.stopping:
             self._end()
@@ -360,6 +359,7 @@ class Session:
         with self._loaders.drawing():
             data_rng = self._loaders.capture_rng()
         place = {
+            "step": self._steps,
             "samples": self._progress.samples,
             "phase": self._phase if epoch is not None else None,
             "epoch": epoch,
@@ -369,7 +369,8 @@ class Session:
             "epoch_rng": self._epoch_rng,
             **more,
         }
-        self._saver.save(why, self._steps, place)
+        trained, step = self._trained, self._steps
+        self._saver.save(why, step, place, lambda to: checkpoints.write(to, step, {**trained.state_dicts(), **place}))
 
     # --- what is told ------------------------------------------------------------------------------------------------
 
