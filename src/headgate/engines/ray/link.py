@@ -239,12 +239,18 @@ class Link:
                 self._fetch(str(event.message["path"]), event.path)
             except (HeadgateError, OSError, RayError) as error:
                 failed = {"type": "checkpoint_failed", "error": f"it could not be brought here: {_first_line(error)}"}
-                self._tell(Message(event.task, failed))
+                self._say(Message(event.task, failed))
                 return
             event = Message(event.task, {**event.message, "path": event.path})
         if isinstance(event, Exited):
             self.running.discard(event.task)
-        self._tell(event)
+        self._say(event)
+
+    def _say(self, report: Report) -> None:
+        """Tell of what happened there, until the node is said to be gone: from then on its tasks may run elsewhere."""
+        with self._lock:
+            if not self._gone:
+                self._tell(report)
 
     def _fetch(self, there: str, path: str) -> None:
         """Bring a checkpoint to the hub, whole or not at all."""
