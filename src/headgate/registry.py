@@ -10,9 +10,13 @@ Built-in ones need no entry point.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib import metadata
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+from headgate.errors import UsageError
+
+T = TypeVar("T")
 
 GROUPS = ("headgate.engines", "headgate.isolations", "headgate.policies", "headgate.samplers")
 """Groups that are looked up."""
@@ -44,3 +48,33 @@ def load(group: str) -> Loaded:
             # Another's module may do anything at import, a sys.exit() included.
             warnings.append(f"plug-in {origin} is left out: {type(error).__name__}: {error}")
     return Loaded(found, tuple(warnings))
+
+
+def make(
+    group: str,
+    kind: type[object],
+    name: str,
+    built_in: Collection[str],
+    call: Callable[[Callable[..., T]], T],
+) -> T:
+    """What the plug-in of that name makes.
+
+    Args:
+        group: Entry-point group that it is registered under.
+        kind: What it has to make.
+        name: What is asked for, and is none of Headgate's own.
+        built_in: Names of Headgate's own, for who looks for another.
+        call: Has the plug-in make it.
+
+    Raises:
+        UsageError: There is none, or it makes something else; plug-ins that could not be loaded are named.
+    """
+    loaded = load(group)
+    factory: Any = loaded.found.get(name)
+    if callable(factory):
+        made = call(factory)
+        if isinstance(made, kind):
+            return made
+    known = ", ".join(sorted({*built_in, *loaded.found}))
+    problem = f"no {kind.__name__.lower()} {name!r}; expected one of {known}"
+    raise UsageError("; ".join((problem, *loaded.warnings)))

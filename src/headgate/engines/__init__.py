@@ -6,7 +6,6 @@ from pathlib import Path
 
 from headgate import registry
 from headgate.engines.base import LOCAL, Engine, EngineSpec
-from headgate.errors import UsageError
 
 
 def make(spec: EngineSpec, home: Path) -> Engine:
@@ -26,14 +25,7 @@ def make(spec: EngineSpec, home: Path) -> Engine:
 
         ray: Engine = RayEngine(spec.address, shared_files=spec.shared_files, speeds=home / "ray-speeds.json")
         return ray
-    found = registry.load("headgate.engines").found
-    factory = found.get(spec.name)
-    if callable(factory):
-        made = factory(spec)
-        if isinstance(made, Engine):
-            return made
-    known = ", ".join(sorted({LOCAL.name, "ray", *found}))
-    raise UsageError(f"no engine {spec.name!r}; expected one of {known}")
+    return registry.make("headgate.engines", Engine, spec.name, (LOCAL.name, "ray"), lambda factory: factory(spec))
 
 
 __all__ = ["LOCAL", "Engine", "EngineSpec", "make"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from headgate import registry
-from headgate.errors import UsageError
 from headgate.isolation.base import Box, Isolation, Launch
 from headgate.isolation.process import ProcessIsolation
 
@@ -27,14 +26,8 @@ def make(name: str, group: str) -> Isolation:
         from headgate.isolation.container import ContainerIsolation
 
         return ContainerIsolation(group)
-    found = registry.load("headgate.isolations").found
-    factory = found.get(name)
-    if callable(factory):
-        made = factory(group)
-        if isinstance(made, Isolation):
-            return made
-    known = ", ".join(sorted([ProcessIsolation.name, CONTAINER, *found]))
-    raise UsageError(f"no isolation {name!r}; expected one of {known}")
+    own = (ProcessIsolation.name, CONTAINER)
+    return registry.make("headgate.isolations", Isolation, name, own, lambda factory: factory(group))
 
 
 __all__ = ["CONTAINER", "DEFAULT", "Box", "Isolation", "Launch", "make"]

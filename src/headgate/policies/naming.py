@@ -17,18 +17,14 @@ def create(text: str, built_in: Mapping[str, type[Policy]]) -> Policy:
         UsageError: No policy is so called, or it has no such option, or not with such a value.
     """
     name, _, given = text.partition(":")
-    factory: object = built_in.get(name)
-    found: Mapping[str, object] = {}
-    if factory is None:
-        found = registry.load("headgate.policies").found
-        factory = found.get(name)
-    if callable(factory):
-        made = factory(**_options(name, factory, given))
-        if isinstance(made, Policy):
-            made.name = text  # another option is another policy
-            return made
-    known = ", ".join(sorted([*built_in, *found]))
-    raise UsageError(f"no policy {name!r}; expected one of {known}")
+
+    def call(factory: Callable[..., Policy]) -> Policy:
+        return factory(**_options(name, factory, given))
+
+    own = built_in.get(name)
+    made = registry.make("headgate.policies", Policy, name, built_in, call) if own is None else call(own)
+    made.name = text  # another option is another policy
+    return made
 
 
 def _options(name: str, factory: Callable[..., object], given: str) -> dict[str, bool | float]:
