@@ -13,6 +13,8 @@ from headgate.events import (
     MarkJob,
     MoveRequested,
     NodeJoined,
+    PlanJob,
+    Progress,
     Resize,
     ResizeRequested,
     SetShare,
@@ -126,3 +128,18 @@ def test_a_job_is_moved_to_another_plan_from_the_checkpoint_that_it_has() -> Non
     [start] = [action for action in actions if isinstance(action, StartTask)]
     assert (start.task, start.node, start.plan, start.resume) == ("r/a/worker-0", "c", other, later)
     assert actions[-1] == MarkJob("r/a", "running", "going on from step 11 (attempt 2)")
+
+
+def test_what_its_tasks_still_tell_as_they_end_is_no_word_for_the_plan_that_a_job_is_moved_to() -> None:
+    team, other = Team(allreduce(workers=2)), allreduce(workers=2, worker_nodes=("c", "c"))
+    team.step(4.0, Progress("r/a/worker-0", step=8, loss=1.0))
+    team.step(5.0, CheckpointDone("r/a/worker-0", Checkpoint("/c/step-9.pt", 9, 1, 9)))
+    team.step(5.0, MoveRequested("r/a", other, "moved to a better plan"))
+    team.step(6.0, Progress("r/a/worker-0", step=11, loss=1.0))
+    team.step(6.0, CheckpointDone("r/a/worker-0", Checkpoint("/c/step-11.pt", 11, 1, 11)))
+    for exit in (WELL, Exit(code=3)):
+        for name in ("worker-0", "worker-1"):
+            actions = team.step(7.0, TaskExited(f"r/a/{name}", exit))
+    [asked] = [action for action in actions if isinstance(action, PlanJob)]
+    assert asked.spec.plan is not None
+    assert asked.spec.plan.strategy == "single"

@@ -170,7 +170,7 @@ class Controller:
                 if presses(job, task):
                     turn.moved[job.id] = job
             case Progress():
-                job.reported = True
+                job.came_to_work()
                 return self._progressed(turn, job, event)
         return []
 

@@ -97,7 +97,7 @@ class JobRecord:
         begun: A task of this attempt has started.
         finished: A worker of this attempt has come to the end.
         met: A worker of this attempt has connected.
-        reported: One has told how far it is, in this attempt or another by its plan.
+        worked: A worker has come to work, in this attempt or another by its plan.
         framework: What a task of it that connected trains or serves with: `torch`, `keras` or `jax`.
         faults: Tasks lost since the last checkpoint that cost more than themselves.
         starts: How often each task was started in this attempt.
@@ -128,7 +128,7 @@ class JobRecord:
     begun: bool = False
     finished: bool = False
     met: bool = False
-    reported: bool = False
+    worked: bool = False
     framework: str = ""
     faults: int = 0
     starts: Counter[str] = field(default_factory=Counter)
@@ -176,7 +176,11 @@ class JobRecord:
     def doubts_its_plan(self) -> bool:
         """Whether it may fail by a plan that Headgate chose: several tasks that never came to work."""
         may_be_alone = self.spec.plan is None and self.spec.limits.workers[0] <= 1
-        return may_be_alone and not self.reported and self.planned().tasks > 1
+        return may_be_alone and not self.worked and self.planned().tasks > 1
+
+    def came_to_work(self) -> None:
+        """A task told how far it is. What comes while the tasks are ended is no word for the plan that follows."""
+        self.worked = self.worked or self.undisturbed
 
     @property
     def undisturbed(self) -> bool:

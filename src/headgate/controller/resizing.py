@@ -53,7 +53,7 @@ def move(job: JobRecord, plan: Plan, reason: str, waits: bool = False) -> list[A
         return []
     if job.resume is None and not waits:
         return []
-    job.plan, job.restart, job.reported = plan, reason, False
+    job.plan, job.restart, job.worked = plan, reason, False
     ends = [task.stop(reason) for task in job.workers()]  # servers when their workers have ended
     return [Resize(job.id, plan, restarts=True), job.mark("stopping", reason), *ends]
 
