@@ -103,6 +103,7 @@ class Team(Driver):
         *,
         connected: bool = True,
         framework: str = "torch",
+        resume: Checkpoint | None = None,
         **fields: Any,
     ) -> None:
         super().__init__(policy)
@@ -111,7 +112,7 @@ class Team(Driver):
             self.step(0.0, NodeJoined(node))
         self.spec = job(**fields)
         names = tuple(node.name for node in NODES)
-        self.step(0.0, JobSubmitted("r/a", self.spec, nodes=names))
+        self.step(0.0, JobSubmitted("r/a", self.spec, resume, names))
         self.begun = self.step(0.0, JobPlanned("r/a", 1, plan))
         if connected:
             self.connect(*(action.task for action in self.begun if isinstance(action, StartTask)))

@@ -13,6 +13,7 @@ from headgate.events import (
     Action,
     Checkpoint,
     CheckpointDone,
+    Event,
     Exit,
     Fault,
     JobPlanned,
@@ -133,8 +134,8 @@ def test_a_worker_that_fails_by_its_script_fails_the_job_which_is_tried_again(pl
 
 
 def test_a_chosen_plan_that_fails_before_its_first_report_gives_way_to_one_task() -> None:
-    team = Team(allreduce())
-    team.step(1.0, CheckpointDone("r/a/worker-0", SAVED))
+    team = Team(allreduce(), resume=SAVED)
+    team.step(1.0, CheckpointDone("r/a/worker-0", SAVED))  # it has come no further than where it began
     exits(team, "worker-1", FAILED)
     told = exits(team, "worker-0", WELL)
     assert marks(told) == [("waiting", "worker-1: exit code 3; before its first report, so tried again as one task")]
@@ -444,10 +445,17 @@ def test_workers_of_whom_none_ever_connected_each_did_the_whole_job(met: tuple[s
     assert marks(exits(team, "server-0", WELL)) == [("done", reason)]
 
 
-def test_a_chosen_plan_that_has_worked_is_not_given_up_for_a_start_that_fails() -> None:
+@pytest.mark.parametrize("event", [REPORT, CheckpointDone("r/a/worker-0", SAVED)], ids=["report", "checkpoint"])
+def test_a_chosen_plan_that_has_worked_is_not_given_up_for_a_start_that_fails(event: Event) -> None:
     team = Team(allreduce(), retries=1)
-    team.step(1.0, REPORT)
+    team.step(1.0, event)
     exits(team, "worker-1", KILLED)
     exits(team, "worker-0", WELL)  # all are started again
     exits(team, "worker-1", FAILED)
     assert marks(exits(team, "worker-0", WELL)) == [("waiting", "worker-1: exit code 3; tried again in 1 s")]
+
+
+def test_a_chosen_plan_that_comes_to_its_end_without_a_report_is_not_given_up() -> None:
+    team = Team(allreduce(), retries=1)
+    exits(team, "worker-0", WELL)
+    assert marks(exits(team, "worker-1", FAILED)) == [("waiting", "worker-1: exit code 3; tried again in 1 s")]

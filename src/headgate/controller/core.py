@@ -163,6 +163,8 @@ class Controller:
             case TaskLeaves():
                 task.leaving = True
             case CheckpointDone():
+                if event.checkpoint.step > (job.resume.step if job.resume is not None else 0):
+                    job.came_to_work()
                 job.resume, job.faults = event.checkpoint, 0
             case Usage():
                 task.use(event)

@@ -176,10 +176,11 @@ class JobRecord:
     def doubts_its_plan(self) -> bool:
         """Whether it may fail by a plan that Headgate chose: several tasks that never came to work."""
         may_be_alone = self.spec.plan is None and self.spec.limits.workers[0] <= 1
-        return may_be_alone and not self.worked and self.planned().tasks > 1
+        return may_be_alone and not (self.worked or self.finished) and self.planned().tasks > 1
 
     def came_to_work(self) -> None:
-        """A task told how far it is. What comes while the tasks are ended is no word for the plan that follows."""
+        """A task told how far it is, or saved a checkpoint beyond the one it began from. What comes while the tasks are
+        ended is no word for the plan that follows."""
         self.worked = self.worked or self.undisturbed
 
     @property
