@@ -179,8 +179,8 @@ def test_who_waits_is_told_who_has_what_it_waits_for_and_when_that_is_expected_t
         queue.submit(0.0, job(name, priority=priority, limits=Limits(memory_bytes=memory * GIB, gpus=0)), plan)
     have = ("r/a", "r/b")
 
-    def ahead(**ends: float) -> list[tuple[str, float | None]]:
-        found = queue.controller.ahead({f"r/{job}": at for job, at in ends.items()})
+    def ahead(now: float = 0.0, **ends: float) -> list[tuple[str, float | None]]:
+        found = queue.controller.ahead(now, {f"r/{job}": at for job, at in ends.items()})
         assert {each.holders for each in found} == {have}
         return [(each.job, each.at) for each in found]
 
@@ -189,6 +189,7 @@ def test_who_waits_is_told_who_has_what_it_waits_for_and_when_that_is_expected_t
     assert ahead(b=50.0) == [("r/e", 50.0), ("r/c", None), ("r/d", None)]
     assert ahead(a=90.0, b=50.0) == [("r/e", 50.0), ("r/c", 90.0), ("r/d", 90.0)]
     assert ahead(a=10.0) == [("r/e", 10.0), ("r/c", 10.0), ("r/d", None)]
+    assert ahead(now=12.0, a=10.0)[0] == ("r/e", 12.0)  # which should have ended by now
     assert started(queue.end(60.0, "b/worker-0")) == [("r/e/worker-0", "b", ())]  # it was only asked
 
 
@@ -201,7 +202,7 @@ def test_who_waits_behind_others_that_wait_is_told_when_where_it_is_known_how_lo
         queue.submit(0.0, asks(name, gpus))
 
     def ahead(**ends: float) -> dict[str, tuple[float | None, tuple[str, ...]]]:
-        found = queue.controller.ahead({f"r/{job}": at for job, at in ends.items()})
+        found = queue.controller.ahead(0.0, {f"r/{job}": at for job, at in ends.items()})
         return {each.job[2:]: (each.at, each.unknown) for each in found}
 
     # b and c run side by side, and d when both have ended; e takes nobody knows how long, so that nothing is said of f,
@@ -233,6 +234,20 @@ def test_what_no_node_has_waits_for_one_that_does_and_holds_up_nobody() -> None:
     assert states(waits) == [("r/large", "waiting", "for 4 GPUs, which the nodes do not have as they are now")]
     assert started(queue.submit(1.0, asks("small", 1))) == [("r/small/worker-0", "a", (0,))]
     assert started(queue.step(2.0, NodeJoined(with_gpus("c", 4)))) == [("r/large/worker-0", "c", (0, 1, 2, 3))]
+
+
+def test_what_is_behind_a_waiting_job_that_is_stopped_starts_at_once_where_it_fits() -> None:
+    queue = Queueing(None, with_gpus("a", 4))
+    for name, gpus in (("runs", 3), ("head", 2), ("behind", 1), ("last", 2)):
+        queue.submit(0.0, asks(name, gpus))
+    stopped = queue.step(1.0, StopRequested("r/head"))
+    assert states(stopped)[0] == ("r/head", "stopped", "stopped before it started")
+    assert [task for task, *_ in started(stopped)] == ["r/behind/worker-0"]
+    queue.submit(2.0, asks("large", 9))
+    queue.step(3.0, StopRequested("r/large"))
+    queue.step(3.0, StopRequested("r/last"))
+    assert not queue.controller.waits
+    assert started(queue.step(4.0, NodeJoined(with_gpus("b", 9)))) == []
 
 
 def test_a_waiting_job_that_is_stopped_gives_way() -> None:

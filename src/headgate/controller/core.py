@@ -133,9 +133,9 @@ class Controller:
         """Whether a job waits for room."""
         return self._queue is not None and self._queue.waits
 
-    def ahead(self, ends: Mapping[JobId, float]) -> list[Ahead]:
+    def ahead(self, now: float, ends: Mapping[JobId, float]) -> list[Ahead]:
         """What the jobs that wait for room are waiting for: `Queue.ahead`."""
-        return self._queue.ahead(ends) if self._queue is not None else []
+        return self._queue.ahead(now, ends) if self._queue is not None else []
 
     def forget(self, run: str) -> None:
         """Drop the jobs of a run that has ended."""
@@ -276,6 +276,8 @@ class Controller:
         if job is None or job.state in ENDED:
             return []
         if not job.tasks:
+            if job.queued and self._queue is not None:
+                self._queue.withdraw(job)
             when = "it was tried again" if job.attempt else "it started"
             return [job.mark("stopped", f"stopped before {when}")]
         if kill:

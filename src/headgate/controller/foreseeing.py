@@ -20,6 +20,7 @@ class Start(NamedTuple):
 
 
 def foresee(
+    now: float,
     room: Room,
     waiting: Sequence[Claim],
     running: Sequence[Claim],
@@ -29,6 +30,7 @@ def foresee(
     """The start of each job that waits, if nobody starts before one that ranks higher.
 
     Args:
+        now: Seconds on the run's clock; nobody starts before.
         room: What is free now; it stays as it is.
         waiting: In their turn.
         ends: When those that run are expected to end; one that is not there is taken to go on.
@@ -38,7 +40,6 @@ def foresee(
     leaving = [(ends[claim.job.id], -i, claim, claim.nodes) for i, claim in enumerate(running) if claim.job.id in ends]
     heapify(leaving)
     staying = [(claim.job.id, claim.nodes) for claim in running if claim.job.id not in ends]
-    now = 0.0
     for place, claim in enumerate(waiting):
         while (nodes := room.seize(claim.ask)) is None and leaving:
             end, _, gone, left = heappop(leaving)

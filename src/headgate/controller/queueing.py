@@ -14,7 +14,7 @@ from headgate.controller.foreseeing import beside, foresee
 from headgate.controller.orders import Claim, Order
 from headgate.controller.records import JobRecord
 from headgate.controller.room import Ask, Room, Trial, asked
-from headgate.events import ENDED, Action, JobId, MarkJob, Resize
+from headgate.events import Action, JobId, MarkJob, Resize
 from headgate.planning.placement import place, place_within, unplaced
 from headgate.plans import Plan
 
@@ -124,7 +124,7 @@ class Queue:
         actions: list[Action] = []
         taken: list[tuple[Ask, tuple[str, ...]]] = []
         for job in jobs:
-            found = self._elsewhere(job, node, nodes) if _waits(job) else None
+            found = self._elsewhere(job, node, nodes)
             if found is None:
                 continue
             ask = found[0]
@@ -132,13 +132,19 @@ class Queue:
             actions.append(Resize(job.id, job.planned()))
             if job.id not in self._too_large:
                 claim = self._claims[job.id]
-                self._waiting[claim.ask] = [entry for entry in self._waiting[claim.ask] if entry[1] is not claim]
+                self._leave_off(claim)
                 claim.ask = ask
                 insort(self._waiting.setdefault(ask, []), (self._key(claim, now), claim))
         for ask, names in taken:
             self._room.give(ask, names)
         self._changed = self._changed or bool(taken)
         return actions
+
+    def withdraw(self, job: JobRecord) -> None:
+        """A job waits no longer, and those behind it may start."""
+        if self._too_large.pop(job.id, None) is None:
+            self._leave_off(self._claims[job.id])
+        job.queued, self._changed = False, True
 
     def ended(self, now: float, job: JobRecord) -> None:
         """The last task of an attempt has ended."""
@@ -158,22 +164,20 @@ class Queue:
             self._claims.pop(id, None)
             self._too_large.pop(id, None)
 
-    def ahead(self, ends: Mapping[JobId, float]) -> list[Ahead]:
+    def ahead(self, now: float, ends: Mapping[JobId, float]) -> list[Ahead]:
         """What the jobs that wait are waiting for, in their turn.
 
         Args:
+            now: Seconds on the run's clock.
             ends: When jobs that run are expected to end, as far as that is known.
         """
         running = [claim for _, claim in self._running]
-        waiting = [
-            claim
-            for _, claim in sorted(entry for each in self._waiting.values() for entry in each)
-            if _waits(claim.job)
-        ]
+        waiting = [claim for _, claim in sorted(entry for each in self._waiting.values() for entry in each)]
         have = [(claim.job.id, claim.nodes) for claim in running]
+        starts = foresee(now, self._room, waiting, running, ends, self._seconds)
         return [
             Ahead(claim.job.id, claim.ask.in_words(), beside(claim.ask, have), start.at, start.unknown)
-            for claim, start in zip(waiting, foresee(self._room, waiting, running, ends, self._seconds), strict=True)
+            for claim, start in zip(waiting, starts, strict=True)
         ]
 
     # --- what follows -----------------------------------------------------------------------------------------------
@@ -195,10 +199,9 @@ class Queue:
         if not self._changed:
             return admitted, actions
         self._changed = False
-        for job in [job for job in self._too_large.values() if job.state in ENDED or self._could(job)]:
+        for job in [job for job in self._too_large.values() if self._could(job)]:
             del self._too_large[job.id]
-            if job.state not in ENDED:
-                actions += self.wait(now, job)
+            actions += self.wait(now, job)
         self._settle()
         blocked: set[Ask] = set()
         while (head := self._head(blocked)) is not None:
@@ -265,20 +268,22 @@ class Queue:
         if self._reserved is None:
             return
         job = self._reserved[1].job
-        if not self._leaving or not _waits(job):
+        if not self._leaving or not job.queued:
             self._reserved = None
 
     def _head(self, blocked: set[Ask]) -> tuple[Key, Claim] | None:
         """The first of those that wait, of other asks than those."""
         best: tuple[Key, Claim] | None = None
-        for ask, waiting in list(self._waiting.items()):
-            while waiting and not _waits(waiting[0][1].job):  # it was stopped
-                waiting.pop(0)
-            if not waiting:
-                del self._waiting[ask]
-            elif ask not in blocked and (best is None or waiting[0] < best):
+        for ask, waiting in self._waiting.items():
+            if ask not in blocked and (best is None or waiting[0] < best):
                 best = waiting[0]
         return best
+
+    def _leave_off(self, claim: Claim) -> None:
+        """Take a claim from those that wait."""
+        left = [entry for entry in self._waiting.pop(claim.ask) if entry[1] is not claim]
+        if left:
+            self._waiting[claim.ask] = left
 
     def _start(self, now: float, claim: Claim, nodes: tuple[str, ...]) -> list[Action]:
         waiting = self._waiting[claim.ask]
@@ -376,10 +381,6 @@ class Queue:
                 self._remove(claim)
                 self._add(claim, now)
                 self._changed = True
-
-
-def _waits(job: JobRecord) -> bool:
-    return job.queued and job.state == "waiting"
 
 
 @lru_cache(maxsize=4096)

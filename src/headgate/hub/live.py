@@ -247,7 +247,7 @@ class LiveHub:
         self._replanning.hear(event)
         self._forecasting.hear(event)
         if self._controller.waits and (actions or isinstance(event, events.Fitted)):
-            admission.tell(self._ledger, self._controller.ahead(self._forecasting.ends))
+            admission.tell(self._ledger, self._controller.ahead(time.monotonic(), self._forecasting.ends))
         if isinstance(event, events.TaskExited) or any(
             isinstance(action, events.StartTask | events.SetShare) for action in actions
         ):
