@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from headgate.errors import HeadgateError
+from headgate.telemetry import speed
 
 _PATIENCE_SECONDS = 120.0
 _DISK_BYTES = 64 << 20
 _BLOCK = 4 << 20
 
-# CPU time, not wall time, so that whoever else is on the core does not count. The convolution is 3 x 3, as nine matrix
-# products of shifted images: between a large product and a copy, as those of frameworks are.
+# The convolution is 3 x 3, as nine matrix products of shifted images: between a large product and a copy, as those of
+# frameworks are.
 _CORE = """
-import json, time
-import numpy
-
-def rate(amount, work, seconds=0.35):
-    samples = []
-    end = time.process_time() + seconds
-    while len(samples) < 3 or time.process_time() < end:
-        begin = time.process_time()
-        work()
-        samples.append(time.process_time() - begin)
-    return amount / sorted(samples)[len(samples) // 2]
-
-random = numpy.random.default_rng(0)
-left = random.random((512, 512), numpy.float32)
-right, out = left.T.copy(), left @ left
 channels, side = 64, 32
 image = random.random((channels, side + 2, side + 2), numpy.float32)
 filters = random.random((9, channels, channels), numpy.float32)
@@ -48,12 +33,10 @@ def convolve():
 
 data = numpy.ones(1 << 22, numpy.float64)
 other = numpy.empty_like(data)
-print(json.dumps({
-    "core_gflops": rate(2 * 512**3 / 1e9, lambda: numpy.matmul(left, right, out=out)),
-    "core_convolution_gflops": rate(2 * 9 * channels**2 * side**2 / 1e9, convolve),
-    "core_copy_bytes_per_second": rate(data.nbytes, lambda: numpy.copyto(other, data)),
-}))
+found["core_convolution_gflops"] = rate(2 * 9 * channels**2 * side**2 / 1e9, convolve)
+found["core_copy_bytes_per_second"] = rate(data.nbytes, lambda: numpy.copyto(other, data))
 """
+"""What is measured of a core after `speed.CORE`."""
 _GPU = """
 import json, sys
 import torch
@@ -84,9 +67,7 @@ for index in range(torch.cuda.device_count()):
         ),
         "copy_bytes_per_second": rate(left.nbytes, left.clone),
     }
-print(json.dumps(found))
 """
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1")
 
 
 def core() -> dict[str, float]:
@@ -96,7 +77,7 @@ def core() -> dict[str, float]:
     Raises:
         HeadgateError: It cannot be measured.
     """
-    return {str(name): float(value) for name, value in _measured(_CORE, _ONE_THREAD).items()}
+    return {str(name): float(value) for name, value in _measured(speed.CORE + _CORE, speed.ONE_THREAD).items()}
 
 
 def gpus() -> dict[str, dict[str, float]]:
@@ -112,18 +93,9 @@ def gpus() -> dict[str, dict[str, float]]:
     return found
 
 
-def _measured(program: str, variables: dict[str, str]) -> dict[str, Any]:
+def _measured(program: str, variables: Mapping[str, str]) -> dict[str, Any]:
     try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", program],
-            env=os.environ | variables,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_PATIENCE_SECONDS,
-            check=True,
-        )
-        return dict(json.loads(done.stdout))
+        return speed.run(program, variables, _PATIENCE_SECONDS)
     except subprocess.CalledProcessError as error:
         last = (error.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise HeadgateError(f"the kernels could not be run: {last}") from None

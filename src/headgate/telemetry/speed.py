@@ -9,46 +9,59 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-
-_SECONDS = 0.35
-"""CPU seconds of measuring; with the start of an interpreter and numpy about half a second in all."""
+from typing import Any
 
 _PATIENCE_SECONDS = 30.0
+"""How long measuring may take that takes half a second, the start of an interpreter with numpy included."""
 
 # CPU time, not wall time, so that whoever else is on the core does not count.
-_PROGRAM = f"""
-import time
+CORE = """
+import json, time
 import numpy
 
-size = 512
-left = numpy.random.default_rng(0).random((size, size), numpy.float32)
-right = left.T.copy()
-out = left @ right
-samples = []
-end = time.process_time() + {_SECONDS}
-while len(samples) < 3 or time.process_time() < end:
-    begin = time.process_time()
-    numpy.matmul(left, right, out=out)
-    samples.append(time.process_time() - begin)
-print(2 * size**3 / sorted(samples)[len(samples) // 2] / 1e9)
+def rate(amount, work, seconds=0.35):
+    samples = []
+    end = time.process_time() + seconds
+    while len(samples) < 3 or time.process_time() < end:
+        begin = time.process_time()
+        work()
+        samples.append(time.process_time() - begin)
+    return amount / sorted(samples)[len(samples) // 2]
+
+random = numpy.random.default_rng(0)
+left = random.random((512, 512), numpy.float32)
+right, out = left.T.copy(), left @ left
+found = {"core_gflops": rate(2 * 512**3 / 1e9, lambda: numpy.matmul(left, right, out=out))}
 """
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1")
+"""Measures the speed of a core into `found`, and has `rate` for what a longer program measures besides."""
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1")
+
+
+def run(program: str, variables: Mapping[str, str], patience: float) -> dict[str, Any]:
+    """What a program has put into `found`, run by an interpreter like this one with these environment variables more.
+
+    Raises:
+        OSError: It could not be started.
+        subprocess.SubprocessError: It failed, or took longer than `patience` seconds.
+        ValueError: It printed something of its own.
+    """
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", f"{program}\nprint(json.dumps(found))"],
+        env={**os.environ, **variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=patience,
+        check=True,
+    )
+    return dict(json.loads(done.stdout))
 
 
 def measure() -> float | None:
     """GFLOP/s of one core: the median of several float32 products of 512 x 512 matrices, in a process with one thread.
     None where it cannot be measured."""
     try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", _PROGRAM],
-            env=os.environ | _ONE_THREAD,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_PATIENCE_SECONDS,
-            check=True,
-        )
-        return float(done.stdout)
+        return float(run(CORE, ONE_THREAD, _PATIENCE_SECONDS)["core_gflops"])
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
 
