@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from headgate.telemetry.files import content
+
 _NOT_DISKS = ("loop", "ram", "zram", "fd", "sr")
 _SECTOR = 512  # of /sys/block/X/size, whatever the disk's own sector is
 
@@ -24,16 +26,16 @@ def whole_disks(root: Path = Path("/")) -> tuple[WholeDisk, ...]:
     disks below them move), loop and memory devices, and the hidden paths of a multipath NVMe disk."""
     disks = []
     for folder in _entries(root / "sys/block"):
-        if folder.name.startswith(_NOT_DISKS) or _entries(folder / "slaves") or _text(folder / "hidden") == "1":
+        if folder.name.startswith(_NOT_DISKS) or _entries(folder / "slaves") or content(folder / "hidden") == "1":
             continue
-        sectors = _text(folder / "size")
+        sectors = content(folder / "size")
         if not sectors.isdigit() or sectors == "0":
             continue
-        spins = _text(folder / "queue/rotational")
+        spins = content(folder / "queue/rotational")
         disks.append(
             WholeDisk(
                 name=folder.name,
-                number=_text(folder / "dev"),
+                number=content(folder / "dev"),
                 bytes=int(sectors) * _SECTOR,
                 rotational=spins == "1" if spins else None,
             )
@@ -46,10 +48,3 @@ def _entries(folder: Path) -> list[Path]:
         return sorted(folder.iterdir())
     except OSError:
         return []
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

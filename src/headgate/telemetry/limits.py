@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from headgate.telemetry.files import content
+
 CgroupVersion = Literal["v1", "hybrid", "v2", "none"]
 
 _UNLIMITED_V1 = 1 << 60
@@ -31,7 +33,7 @@ def cgroups(root: Path = Path("/")) -> CgroupTree:
     mounts: dict[str, Path] = {}
     folders: dict[str, Path] = {}
     kinds = set()
-    for line in _text(root / "proc/self/mountinfo").splitlines():
+    for line in content(root / "proc/self/mountinfo").splitlines():
         words, _, rest = line.partition(" - ")
         fields, tail = words.split(), rest.split()
         if len(fields) < 5 or len(tail) < 3 or tail[0] not in ("cgroup", "cgroup2"):
@@ -53,17 +55,17 @@ def cgroups(root: Path = Path("/")) -> CgroupTree:
 
 def allowed_cpus(root: Path = Path("/")) -> frozenset[int]:
     """CPUs that this process may run on: its affinity, which a cpuset narrows too."""
-    for line in _text(root / "proc/self/status").splitlines():
+    for line in content(root / "proc/self/status").splitlines():
         if line.startswith("Cpus_allowed_list:"):
             return parse_list(line.partition(":")[2])
-    return parse_list(_text(root / "sys/devices/system/cpu/online"))
+    return parse_list(content(root / "sys/devices/system/cpu/online"))
 
 
 def quota_cores(tree: CgroupTree) -> float | None:
     """Cores' worth of CPU time that our cgroup and those above it allow; None without a limit."""
     limits = []
     for folder in _upwards(tree, "unified"):
-        words = _text(folder / "cpu.max").split()
+        words = content(folder / "cpu.max").split()
         if len(words) == 2 and words[0].isdigit() and int(words[1]) > 0:
             limits.append(int(words[0]) / int(words[1]))
     for folder in _upwards(tree, "cpu"):
@@ -95,7 +97,7 @@ def parse_list(text: str) -> frozenset[int]:
 
 
 def _membership(root: Path) -> Iterator[tuple[str, str]]:
-    for line in _text(root / "proc/self/cgroup").splitlines():
+    for line in content(root / "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if number == "0" and not controllers:
@@ -126,13 +128,6 @@ def _upwards(tree: CgroupTree, controller: str) -> Iterator[Path]:
 
 def _number(path: Path) -> int | None:
     try:
-        return int(_text(path))
+        return int(content(path))
     except ValueError:
         return None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

@@ -16,6 +16,7 @@ from headgate.telemetry.base import Target
 from headgate.telemetry.blocks import whole_disks
 from headgate.telemetry.columns import Column
 from headgate.telemetry.cpu import CpuSampler
+from headgate.telemetry.files import content
 from headgate.telemetry.gpu import GpuSampler, gpus, open_nvml
 from headgate.telemetry.memory import MemorySampler
 from headgate.telemetry.nics import counted, default_routes, interfaces, outward
@@ -156,15 +157,15 @@ def topology(root: Path = Path("/")) -> Topology:
     """The CPUs that may be used, from /proc and /sys below `root`."""
     allowed = limits.allowed_cpus(root)
     folder = root / "sys/devices/system/cpu"
-    online = limits.parse_list(_text(folder / "online")) or allowed
+    online = limits.parse_list(content(folder / "online")) or allowed
     cores = set()
     for cpu in allowed:
         # Without topology files (some containers and ARM boards) each CPU stands for a core.
-        siblings = limits.parse_list(_text(folder / f"cpu{cpu}/topology/thread_siblings_list"))
+        siblings = limits.parse_list(content(folder / f"cpu{cpu}/topology/thread_siblings_list"))
         cores.add(min(siblings, default=cpu))
     nodes = 0
     for path in sorted((root / "sys/devices/system/node").glob("node[0-9]*")):
-        if limits.parse_list(_text(path / "cpulist")) & allowed:  # a node may have memory only
+        if limits.parse_list(content(path / "cpulist")) & allowed:  # a node may have memory only
             nodes += 1
     return Topology(
         model=_cpu_model(root),
@@ -177,19 +178,19 @@ def topology(root: Path = Path("/")) -> Topology:
 
 def machine_memory(root: Path = Path("/")) -> int:
     """Bytes of memory of the whole machine."""
-    for line in _text(root / "proc/meminfo").splitlines():
+    for line in content(root / "proc/meminfo").splitlines():
         if line.startswith("MemTotal:"):
             return int(line.split()[1]) * 1024
     return 0
 
 
 def _cpu_model(root: Path) -> str:
-    for line in _text(root / "proc/cpuinfo").splitlines():
+    for line in content(root / "proc/cpuinfo").splitlines():
         name, _, value = line.partition(":")
         if name.strip() in ("model name", "cpu model", "Model"):
             return value.strip()
     # An ARM kernel names no model; its board may.
-    return _text(root / "proc/device-tree/model").strip("\0") or platform.machine()
+    return content(root / "proc/device-tree/model").strip("\0") or platform.machine()
 
 
 def _address() -> str:
@@ -213,10 +214,3 @@ def _used() -> dict[Column, float]:
     readings = everything.read(time.monotonic(), node).get("node", {})
     everything.read(time.monotonic(), ())  # closes what was opened
     return readings
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

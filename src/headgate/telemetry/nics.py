@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from headgate.telemetry.files import content
+
 
 @dataclass(frozen=True, slots=True)
 class Interface:
@@ -40,9 +42,9 @@ def interfaces(root: Path = Path("/")) -> tuple[Interface, ...]:
             Interface(
                 name=folder.name,
                 physical=(folder / "device").exists(),
-                up=_text(folder / "operstate") in ("up", "unknown", ""),
+                up=content(folder / "operstate") in ("up", "unknown", ""),
                 master=master.resolve().name if master.exists() else None,
-                bytes_per_second=_rate(_text(folder / "speed")),
+                bytes_per_second=_rate(content(folder / "speed")),
             )
         )
     return tuple(found)
@@ -68,13 +70,13 @@ def default_routes(root: Path = Path("/"), process: str = "self") -> tuple[str, 
     """Names of the interfaces that a default route leaves by, as a process (`self` or a process id) sees them; the
     preferred one first, IPv4 before IPv6."""
     found: list[tuple[int, str]] = []
-    for line in _text(root / "proc" / process / "net/route").splitlines()[1:]:
+    for line in content(root / "proc" / process / "net/route").splitlines()[1:]:
         words = line.split()
         if len(words) > 7 and words[1] == "00000000" and words[7] == "00000000":
             found.append((int(words[6]), words[0]))
     names = [name for _, name in sorted(found)]
     found.clear()
-    for line in _text(root / "proc" / process / "net/ipv6_route").splitlines():
+    for line in content(root / "proc" / process / "net/ipv6_route").splitlines():
         words = line.split()
         # A route that rejects its packets is listed as a default route through lo.
         if len(words) > 9 and words[0] == "0" * 32 and words[1] == "00" and words[9] != "lo":
@@ -100,10 +102,3 @@ def _rate(megabits: str) -> float | None:
     except ValueError:
         return None
     return speed * 1e6 / 8 if speed > 0 else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:  # `speed` of an interface that is down is there but cannot be read
-        return ""
