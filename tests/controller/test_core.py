@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.controller.driver import PLAN, Driver, Recording, Team, allreduce, job, running, start
+from tests.controller.driver import PLAN, Driver, Recording, Team, allreduce, job, ps, running, start
 
 from headgate.cluster import Gpu, Node
 from headgate.controller import CONNECTED_GRACE_SECONDS, GRACE_SECONDS
@@ -23,6 +24,7 @@ from headgate.events import (
     NodeJoined,
     PlanJob,
     Progress,
+    ResizeRequested,
     SetShare,
     StartTask,
     StopRequested,
@@ -36,7 +38,7 @@ from headgate.events import (
 )
 from headgate.jobs import Limits, ProgressRule
 from headgate.policies import BUILT_IN, EqualPolicy, Policy, make
-from headgate.policies.base import Arrived, Change, Decision, Left, Predicted, Reported, Used
+from headgate.policies.base import Arrived, Change, Decision, Left, Placed, Predicted, Reported, Used
 from headgate.shares import UNLIMITED, Share, fill
 
 
@@ -339,7 +341,19 @@ def test_a_pinned_job_is_no_business_of_the_policy_and_its_tasks_divide_its_slic
     team.step(1.0, Usage("r/a/worker-0", 0.5, 1e6))
     assert policy.calls == []
     running(team, 2.0, job("b"))
-    assert [(cores, changes) for _, cores, changes in policy.calls] == [(5.0, (Arrived("r/b", 1.0, None),))]
+    here = Placed("r/b", {"here": 2.0})
+    assert [(cores, changes) for _, cores, changes in policy.calls] == [(5.0, (Arrived("r/b", 1.0, None), here))]
+
+
+@pytest.mark.parametrize("policy", ["equal", "srpt"])
+def test_a_pinned_job_weighs_enough_for_its_slice_beside_many_others(policy: str) -> None:
+    driver = Driver(make(policy), cores=4.0)
+    others = [job(f"j{i}", priority=5.0) for i in range(30)]
+    running(driver, 0.0, *others[:20], job("pinned", share="3/4"), *others[20:])
+    weights = {spec.name: driver.task(spec.name).share.cpu_weight or 0.0 for spec in (*others, job("pinned"))}
+    assert weights["pinned"] / sum(weights.values()) >= 0.75
+    driver.step(1.0, TaskExited("r/pinned/worker-0", Exit(code=0)))
+    assert driver.task("j0").share.cpu_weight == pytest.approx(10.0 * weights["j0"], rel=0.01)
 
 
 def test_no_policy_divides_no_gpu() -> None:
@@ -374,10 +388,11 @@ def test_a_policy_that_goes_by_what_is_left_is_told_with_a_job_what_such_jobs_to
     driver.step(0.0, JobSubmitted("r/a", spec, work=(20.0, 15.0, 30.0)))
     driver.step(0.0, JobPlanned("r/a", 1, PLAN))
     known = (Predicted("r/a", 20.0, 15.0, 30.0),) if predicts else ()
-    assert policy.calls[-1][2] == (Arrived("r/a", 1.0, None), *known)
+    here = Placed("r/a", {"here": 2.0})
+    assert policy.calls[-1][2] == (Arrived("r/a", 1.0, None), *known, here)
     driver.step(5.0, TaskExited("r/a/worker-0", Exit(code=1)))
     driver.step(6.0, Wake())
-    assert policy.calls[-1][2] == (Arrived("r/a", 1.0, None),)  # of another attempt a part may be done
+    assert policy.calls[-1][2] == (Arrived("r/a", 1.0, None), here)  # of another attempt a part may be done
 
 
 def test_the_policy_is_told_what_changed_and_nothing_else() -> None:
@@ -389,11 +404,43 @@ def test_the_policy_is_told_what_changed_and_nothing_else() -> None:
     driver.step(4.0, Usage("r/gone/worker-0", 1.0, 1.0))
     driver.step(5.0, TaskExited("r/a/worker-0", Exit(code=0)))
     assert policy.calls == [
-        (1.0, 2.0, (Arrived("r/a", 2.0, 1.5),)),
+        (1.0, 2.0, (Arrived("r/a", 2.0, 1.5), Placed("r/a", {"here": 2.0}))),
         (2.0, 2.0, (Reported("r/a", 0.5, 10, 1, 5, 4),)),
         (3.0, 2.0, (Used("r/a", 1.25, 1e6, 3e6, 2e5),)),
         (5.0, 2.0, (Left("r/a"),)),
     ]
+
+
+def test_the_policy_is_told_where_tasks_are_and_what_is_there_for_them() -> None:
+    policy = Recording()
+    team = Team(ps(), policy)
+    assert policy.calls[-1][2][-1] == Placed("r/a", {"a": 1.0, "b": 1.0, "c": 2.0})
+    team.step(1.0, JobSubmitted("r/pinned", job("pinned", share="1/2"), nodes=("c",)))
+    team.step(1.0, JobPlanned("r/pinned", 1, replace(PLAN, worker_nodes=("c",))))
+    assert policy.calls[-1][2] == (Placed("r/a", {"a": 1.0, "b": 1.0, "c": 1.0}),)
+    team.step(2.0, TaskExited("r/pinned/worker-0", Exit(code=0)))
+    assert policy.calls[-1][2] == (Placed("r/a", {"a": 1.0, "b": 1.0, "c": 2.0}),)
+    team.step(3.0, ResizeRequested("r/a", 1))
+    team.step(4.0, TaskExited("r/a/worker-1", Exit(code=0)))
+    assert policy.calls[-1][2] == (Placed("r/a", {"a": 1.0, "c": 2.0}),)
+
+
+def test_the_time_of_a_gpu_is_divided_at_most_six_times_a_minute_though_each_job_may_change_as_often() -> None:
+    policy, names = Recording(), "abcd"
+    policy.most_changes = math.inf
+    driver = Driver(policy)
+    running(driver, 0.0, *(job(name) for name in names))
+    for name in names:
+        driver.step(0.0, GpusUsed(f"r/{name}/worker-0", (0,)))
+    changed = dict.fromkeys(names, 0)
+    for second in range(1, 61):
+        name = names[second % 4]
+        policy.answer = Decision({f"r/{name}": (Share(cpu_weight=100.0 + second), "as it likes")})
+        for action in driver.step(float(second), Usage(f"r/{name}/worker-0", 0.5, 1e6)):
+            if isinstance(action, SetShare) and action.share.gpu_fraction is not None:
+                changed[action.task[2]] += 1
+    assert set(changed.values()) <= {5, 6}
+    assert sum(driver.task(name).share.gpu_fraction for name in names) == pytest.approx(1.0)  # type: ignore[misc]
 
 
 def test_the_policy_is_woken_when_it_asked_to_be() -> None:

@@ -13,7 +13,7 @@ from tests.controller.driver import Driver, job, running
 
 from headgate.controller.guarding import Guard
 from headgate.events import Action, Event, Exit, SetShare, StartTask, TaskExited, Usage, Wake, Warn
-from headgate.policies import Arrived, Change, Decision, Left, Policy, make
+from headgate.policies import Arrived, Change, Decision, Left, Placed, Policy, make
 from headgate.policies.granting import FLOOR, MOST_CHANGES
 from headgate.shares import NOTHING, UNLIMITED, Share
 from headgate.testing.policy import CALLS, CORES
@@ -217,6 +217,22 @@ def test_bounds_that_make_no_sense_end_no_job(floor: float, most: float) -> None
     driver = Watched(policy)
     running(driver, 0.0, job("a"), job("b"))
     assert driver.weights()["r/a"] == (300.0 if floor >= 1.0 else 1.0)
+
+
+def test_a_floor_holds_on_each_node_that_a_job_is_on() -> None:
+    policy = Plugin()
+    guard = Guard(policy)
+    at = {"alone": ("x",), "a": ("y",), "b": ("y", "z"), "c": ("z",)}
+    weights = {"alone": 10_000.0, "a": 1.0, "b": 100.0, "c": 9_000.0}
+    happened = [
+        change for id, nodes in at.items() for change in (Arrived(id, 1.0), Placed(id, dict.fromkeys(nodes, 2.0)))
+    ]
+    granted, _ = guard.hold(0.0, 6.0, happened, {id: (Share(cpu_weight=w), "it likes") for id, w in weights.items()})
+    has = {id: share.cpu_weight or 0.0 for id, (share, _) in granted.items()}
+    assert (has["alone"], has["c"]) == (10_000.0, 9_000.0)
+    for one, other in (("a", "b"), ("b", "c")):
+        assert has[one] / (has[one] + has[other]) >= FLOOR / 2
+    assert has["b"] < 2_000.0  # what somebody has on another node lifts nobody
 
 
 @pytest.mark.parametrize("most", [1_000.0, 10_000.0, 333.3])

@@ -81,13 +81,48 @@ def test_las_serves_who_has_had_least_and_within_a_queue_who_came_first() -> Non
 def test_themis_serves_who_is_furthest_behind() -> None:
     play = Play("themis:itval=50")
     play.at(0, *arrivals("b", "a"), predicted("a", 100), predicted("b", 100))
-    assert play.over("b", "a") == pytest.approx(4.0)  # nobody is behind yet: who came first
+    assert play.over("b", "a") == pytest.approx(3.0)  # nobody is behind yet: who came first
     # After 50 s b has had all: ρ of a is (50 + 100)/100, of b (50 + 100)/200. One of five is served.
     for now in (10, 50):
         play.at(now, used("a", 0.0), used("b", 2.0))
     play.at(50, predicted("b", 100))
-    assert play.over("a", "b") == pytest.approx(4.0)
+    assert play.over("a", "b") == pytest.approx(3.0)
     assert play.reasons["a"] == "rho 1.50, served"
+
+
+def test_themis_leaves_those_that_are_not_served_half_of_an_equal_share() -> None:
+    play = Play("themis")
+    play.at(0, *arrivals(*"abcde"), *(predicted(job, 100) for job in "abcde"))
+    assert sorted(play.parts().values()) == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.6], abs=1e-3)
+
+
+def test_las_moves_a_job_on_when_it_has_had_its_queue_however_long_nothing_changed() -> None:
+    play, now = Play("las:first=100"), 0
+    play.at(0, *arrivals("a", "b"))
+    while play.over("a", "b") > 1:
+        now += 1
+        play.at(now, used("a", 1.8), used("b", 0.2))
+        assert now <= 70  # 100 core-seconds are had after 56 s
+
+
+def test_headgate_lifts_who_would_end_too_late_within_a_round_however_long_nothing_changed() -> None:
+    play = Play("headgate:rho=1.2")
+    play.at(0, *arrivals(*"abcd"))
+    play.at(4, *(predicted(job, 300) for job in "abcd"))
+    late = "would else end later than 1.2 times its fair time"
+    while late not in play.reasons.values():
+        assert play.wake_at is not None
+        play.at(play.wake_at)
+    # Alone on a fourth each takes 600 s: who has had nothing by 0.2 of that is late with an equal share from then on.
+    assert 110 <= next(iter(play.changed["d"][::-1])) <= 134
+
+
+def test_weights_do_not_grow_however_often_two_jobs_change_places() -> None:
+    play = Play("srpt")
+    play.at(0, *arrivals("a", "b"))
+    for now in range(60, 1200, 60):
+        play.at(now, predicted("a", 10 + now % 120), predicted("b", 70 - now % 120))
+        assert sum(share.cpu_weight or 0.0 for share in play.shares.values()) < 4000
 
 
 def test_slaq_serves_who_gains_most_over_its_largest_drop() -> None:

@@ -11,6 +11,8 @@ from headgate.shares import NOTHING, WEIGHT_DEFAULT, Share
 
 _PINNED_WEIGHT = 10_000.0
 """Of a pinned job, which a cap holds to its slice: more than any other's, so that it gets as much."""
+_BESIDE_PINNED = 0.1
+"""Of their weights, all others on the node have, so that they are little against it however many they are."""
 _LEFT_TO_OTHERS = 0.05
 """Of a GPU, whatever is pinned to it."""
 _HEADROOM = 1.25
@@ -19,10 +21,10 @@ _NEAR = 1.1
 """Times the most memory that it used, below which a limit has to be looked at again."""
 
 
-def part(share: Share, job: JobRecord, task: TaskRecord, beside: int, cores: float) -> Share:
+def part(share: Share, job: JobRecord, task: TaskRecord, beside: int, cores: float, by_pinned: bool) -> Share:
     """What a job is granted on one of its tasks, never above what the user allows: caps and disk rates are divided
     among all tasks, memory by what each uses, the weight among the `beside` that are on one node. A job that is pinned
-    has its slice of the node's `cores`."""
+    has its slice of the node's `cores`; where one is (`by_pinned`) the others' weights are little beside its own."""
     most = job.allowed(task).cpu_cap_cores
     if (slice := job.spec.slice) is not None:
         own = slice * cores / beside
@@ -31,6 +33,8 @@ def part(share: Share, job: JobRecord, task: TaskRecord, beside: int, cores: flo
     if share is NOTHING:
         return NOTHING
     cap, weight = share.cpu_cap_cores, share.cpu_weight
+    if by_pinned and weight is not None:
+        weight *= _BESIDE_PINNED
     if isinstance(cap, int | float):
         cap = cap / len(job.tasks)
         cap = min(cap, most) if isinstance(most, int | float) else cap

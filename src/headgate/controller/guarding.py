@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headgate.events import JobId
-from headgate.policies.base import Arrived, Change, Left, Policy
+from headgate.policies.base import Arrived, Change, Left, Placed, Policy
 from headgate.policies.granting import KEPT, Changes
+from headgate.policies.nodes import ONE_NODE, Nodes
 from headgate.shares import FIELDS, NOTHING, Share
 
 _ABOVE = 4.0
 """A job is lifted to so many times its floor, so that it need not be lifted again soon."""
 _SLIGHTLY = 1e-9
+_LITTLE = 1e-3
+"""Cores of a node that pinned jobs have all of."""
 _MOST_WEIGHT = 10_000.0
 _STRANGERS = ""
 """Stands for all jobs that are not there, of which one is told."""
@@ -27,6 +30,7 @@ class _Held:
     """What a job was granted, and what the policy wants it to have but could not be granted yet."""
 
     changes: Changes
+    nodes: Mapping[str, float] = field(default_factory=lambda: ONE_NODE)
     granted: Share = NOTHING
     wanted: Share = NOTHING
     why: str = ""
@@ -37,8 +41,8 @@ class Guard:
 
     An entry that is no share, or is for a job that is not there, is dropped. A job whose share has changed as often as
     it may within a minute keeps it for now; the policy's last word is granted when it may be. No job that has a weight
-    is left less than its floor, nor a cap below that; where one would be that cannot be changed again yet, the others
-    are not raised. Only the end of a job can leave one below its floor, until it may be changed.
+    is left less than its floor on any of its nodes, nor a cap below that; where one would be that cannot be changed
+    again yet, the others are not raised. Only the end of a job can leave one below its floor, until it may be changed.
 
     Attributes:
         free_at: When something that waits may be granted; None where nothing does.
@@ -105,6 +109,9 @@ class Guard:
                 self._warned.discard(change.job)
             if isinstance(change, Arrived):
                 self._present[change.job] = _Held(Changes(self._most))
+            if isinstance(change, Placed) and (held := self._present.get(change.job)) is not None:
+                moved = True
+                held.nodes = {node: max(cores, _LITTLE) for node, cores in change.cores.items()}
         return moved
 
     def _take(self, shares: Mapping[JobId, object]) -> list[str]:
@@ -149,60 +156,85 @@ class Guard:
                 weights[id] = weight
         return weights
 
-    def _low(self, weights: Mapping[JobId, float], total: float) -> list[JobId]:
-        least = self._floor * total / max(len(weights), 1) * (1.0 - _SLIGHTLY)
-        return [id for id, weight in weights.items() if weight < least]
+    def _nodes(self, jobs: Iterable[JobId]) -> Nodes:
+        return Nodes({id: self._present[id].nodes for id in jobs})
+
+    def _low(self, nodes: Nodes, weights: Mapping[JobId, float]) -> list[JobId]:
+        totals = nodes.totals(weights)
+        least = (max(part * totals[n] for n, part in nodes.least(id, self._floor).items()) for id in weights)
+        return [id for id, each in zip(weights, least, strict=True) if weights[id] < each * (1.0 - _SLIGHTLY)]
 
     def _lift(self, now: float, granted: Granted) -> list[float]:
         """Lift those whose weight would be below their floor; when those may be that cannot be changed again yet."""
         weights = self._weights(granted)
-        low = self._low(weights, sum(weights.values()))
+        nodes = self._nodes(weights)
+        low = self._low(nodes, weights)
         stuck = [id for id in low if id not in granted and self._present[id].changes.free_at(self._most) > now]
         if stuck:
-            self._put_off(granted)
+            self._put_off(nodes, stuck, granted)
             weights = self._weights(granted)
-            low = [id for id in self._low(weights, sum(weights.values())) if id not in stuck]
+            low = [id for id in self._low(nodes, weights) if id not in stuck]
         if not low:
             return [self._present[id].changes.free_at(self._most) for id in stuck]
-        self._lift_these(now, low, weights, granted)
-        weights = self._weights(granted)
-        return [self._present[id].changes.free_at(self._most) for id in self._low(weights, sum(weights.values()))]
+        for _ in nodes.on:  # what is lifted on one node counts for more on the others, too
+            before = dict(weights)
+            for node, jobs in nodes.on.items():
+                least = {id: nodes.least(id, self._floor)[node] for id in jobs}
+                weights |= self._lift_on(now, least, {id: weights[id] for id in jobs}, granted)
+            if weights == before:
+                break
+        return [self._present[id].changes.free_at(self._most) for id in self._low(nodes, weights)]
 
-    def _lift_these(self, now: float, low: list[JobId], weights: Mapping[JobId, float], granted: Granted) -> None:
-        """Lift those that are low, and who else would be with that, if they may be changed."""
-        part = min(_ABOVE * self._floor, 1.0) / len(weights)
-        lifted: dict[JobId, None] = {}
-        while low and len(lifted) + len(low) < len(weights):
-            lifted |= dict.fromkeys(low)
-            others = {id: weight for id, weight in weights.items() if id not in lifted}
-            total = sum(others.values()) / (1.0 - part * len(lifted))
-            least = self._floor * total / len(weights) * (1.0 - _SLIGHTLY)
+    def _lift_on(
+        self, now: float, least: Mapping[JobId, float], weights: Mapping[JobId, float], granted: Granted
+    ) -> dict[JobId, float]:
+        """Lift those on a node that have less of all weights there than they are to have `least`, and who else would
+        with that, if they may be changed; what they have then."""
+        part = {id: min(_ABOVE, 1.0 / self._floor) * each for id, each in least.items()}
+        total, lifted = sum(weights.values()), dict[JobId, None]()
+        while True:
             low = [
                 id
-                for id, weight in others.items()
-                if weight < least and (id in granted or self._present[id].changes.free_at(self._most) <= now)
+                for id, weight in weights.items()
+                if id not in lifted
+                and weight < least[id] * total * (1.0 - _SLIGHTLY)
+                and (id in granted or self._present[id].changes.free_at(self._most) <= now)
             ]
-        most = round(min(max(part * total, 1.0), _MOST_WEIGHT), 3)
+            if not low or len(lifted) + len(low) == len(weights):
+                break
+            lifted |= dict.fromkeys(low)
+            others = sum(weight for id, weight in weights.items() if id not in lifted)
+            total = others / (1.0 - sum(part[id] for id in lifted))
+        after = {}
         for id in lifted:
             share, _ = granted.get(id, (NOTHING, ""))
-            weight, why = most, "lifted to its floor"
-            if (wanted := self._present[id].wanted.cpu_weight) is not None and wanted >= least:
-                weight, why = min(wanted, most), self._present[id].why  # the policy lifts it itself
+            weight, why = round(min(max(part[id] * total, 1.0), _MOST_WEIGHT), 3), "lifted to its floor"
+            if (wanted := self._present[id].wanted.cpu_weight) is not None and wanted >= least[id] * total:
+                weight, why = min(wanted, weight), self._present[id].why  # the policy lifts it itself
             granted[id] = share.merged(Share(cpu_weight=weight)), why
+            after[id] = weight
+        return after
 
-    def _put_off(self, granted: Granted) -> None:
-        """Leave weights that would rise as they are, and those of newcomers at the mean of the others at most: so the
-        mean does not rise, and nobody falls below a part of it."""
-        before = [held.granted.cpu_weight for held in self._present.values() if held.granted.cpu_weight is not None]
-        mean = sum(before) / max(len(before), 1)
+    def _put_off(self, nodes: Nodes, stuck: Iterable[JobId], granted: Granted) -> None:
+        """On the nodes of those that are stuck leave weights that would rise as they are, and those of newcomers at the
+        mean of the others at most: so the mean does not rise there, and nobody falls below a part of it."""
+        means = {}
+        for node in {node for id in stuck for node in nodes.of[id]}:
+            weights = [self._present[id].granted.cpu_weight for id in nodes.on[node]]
+            before = [weight for weight in weights if weight is not None]
+            means[node] = sum(before) / len(before)
         for id, (share, why) in list(granted.items()):
             held = self._present[id]
-            most = held.granted.cpu_weight
-            if share.cpu_weight is None or share.cpu_weight <= (mean if most is None else most):
+            there = means.keys() & held.nodes.keys()
+            if share.cpu_weight is None or not there:
+                continue
+            before_it = held.granted.cpu_weight
+            most = before_it if before_it is not None else min(means[node] for node in there)
+            if share.cpu_weight <= most:
                 continue
             held.wanted, held.why = Share(cpu_weight=share.cpu_weight), why
             self._waiting[id] = None
-            share = replace(share, cpu_weight=mean if most is None else None)
+            share = replace(share, cpu_weight=most if before_it is None else None)
             if share == NOTHING:
                 del granted[id]
             else:
@@ -211,9 +243,10 @@ class Guard:
     def _lift_caps(self, now: float, cores: float, granted: Granted) -> list[float]:
         """Lift caps that are below what a floor comes to; when those may be that cannot be changed again yet."""
         stuck = []
-        equal = cores / max(len(self._present), 1)
-        least = self._floor * equal * (1.0 - _SLIGHTLY)
+        nodes = self._nodes(self._present)
         for id, held in self._present.items():
+            equal = nodes.equal(id) * (len(held.nodes) if held.nodes is not ONE_NODE else cores)
+            least = self._floor * equal * (1.0 - _SLIGHTLY)
             share, why = granted.get(id, (NOTHING, "lifted to its floor"))
             cap = share.cpu_cap_cores if share.cpu_cap_cores is not None else held.granted.cpu_cap_cores
             if not isinstance(cap, int | float) or cap >= least:

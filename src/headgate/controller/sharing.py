@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
 
 from headgate.cluster import Node
 from headgate.controller.dividing import on_gpu, part
 from headgate.controller.guarding import Granted, Guard
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order, threads
 from headgate.events import Action, JobId, SetShare, TaskId, Warn
-from headgate.policies.base import Change, Policy
+from headgate.policies.base import Arrived, Change, Left, Placed, Policy
+from headgate.policies.granting import MOST_CHANGES
 from headgate.shares import FIELDS, NOTHING, UNLIMITED, Share, Unlimited, entitled
 
 _SOONEST_SECONDS = 0.1
 """A policy that asks to be asked again at once, or in the past, is asked so much later."""
+_TURNS_SECONDS = 60.0 / MOST_CHANGES
+"""Between two changes of the time that jobs have of a node's GPUs, unless one comes or goes: each job's weight changes
+all their parts."""
 
 
 @dataclass(slots=True)
@@ -53,7 +57,6 @@ class Sharing:
 
     Attributes:
         nodes: Those that are there, by name.
-        wake_at: When the policy wants to be asked again.
     """
 
     def __init__(self, policy: Policy, jobs: Jobs) -> None:
@@ -62,9 +65,18 @@ class Sharing:
         self.nodes: dict[str, Node] = {}
         self._changed: set[str] = set()
         self._cores = 0.0
-        self.wake_at: float | None = None
+        self._asks_at: float | None = None
         self._fault = ""
         self._guard = Guard(policy)
+        self._placed: dict[JobId, Mapping[str, float]] = {}  # as the policy was told last
+        self._turned_at: dict[str, float] = {}  # by node, and those whose turns are to follow weights that changed
+        self._turning: set[str] = set()
+
+    @property
+    def wake_at(self) -> float | None:
+        """When something is to be settled again though nothing happens."""
+        turns = (self._turned_at[name] + _TURNS_SECONDS for name in self._turning)
+        return min((at for at in (self._asks_at, *turns) if at is not None), default=None)
 
     def join(self, node: Node) -> None:
         """A node is there, or has changed."""
@@ -100,15 +112,17 @@ class Sharing:
         """Settle a turn: ask the policy if there is something to tell or its time has come, bring the tasks that this
         concerns to what follows, and start those that are to be started with it."""
         turn.changes = [change for change in turn.changes if not self._is_pinned(change.job)]
-        due = self.wake_at is not None and turn.now >= self.wake_at
-        if not (turn.changes or turn.starting or turn.moved or due):
+        turn.changes += self._where(turn)
+        due = self._asks_at is not None and turn.now >= self._asks_at
+        if not (turn.changes or turn.starting or turn.moved or due or self._may_turn(turn)):
             return []
         actions: list[Action] = []
         decided, reasons = self._decide(turn, actions) if turn.changes or due else ({}, {})
         nodes, self._changed = self._changed | turn.nodes, set()
         changed: dict[TaskId, Share] = {}
         jobs = self.jobs.all
-        concerned = {id: job for id, job in turn.moved.items() if job.tasks}
+        concerned = {change.job: jobs[change.job] for change in turn.changes if isinstance(change, Placed)}
+        concerned |= {id: job for id, job in turn.moved.items() if job.tasks}
         concerned |= {id: jobs[id] for id in (*decided, *reasons)}
         for job in in_order(concerned.values()):
             share = decided[job.id][0] if job.id in decided else NOTHING
@@ -126,7 +140,7 @@ class Sharing:
                 if change is not NOTHING or task.id in turn.starting:
                     nodes.add(task.node)
                 task.share = task.share.merged(change)
-        for id, fraction in self._fractions(nodes).items():
+        for id, fraction in self._turns(turn, nodes).items():
             job = jobs[id.rsplit("/", 1)[0]]
             change = Share(gpu_fraction=fraction)
             changed[id] = changed.get(id, NOTHING).merged(change)
@@ -151,6 +165,26 @@ class Sharing:
         turn.changes, turn.starting, turn.moved, turn.nodes = [], {}, {}, set()
         return actions
 
+    def _where(self, turn: Turn) -> list[Change]:
+        """Where jobs are that came, whose tasks came or went, or whose nodes have more or less for them than before."""
+        for change in turn.changes:
+            if isinstance(change, Arrived | Left):
+                self._placed.pop(change.job, None)
+        moved, nodes = dict(turn.moved), set(self._changed)
+        for job in turn.moved.values():
+            if job.spec.share is not None:  # what it is pinned to the others there have not
+                nodes.update(turn.nodes, (task.node for task in job.tasks.values()))
+        moved |= {job.id: job for name in nodes for job, _ in self.jobs.on.get(name, {}).values()}
+        found: list[Change] = []
+        for job in in_order(moved.values()):
+            if not self._is_there(job.id):
+                continue
+            cores = {task.node: self._free(task.node) for task in job.tasks.values() if task.node in self.nodes}
+            if cores and cores != self._placed.get(job.id):
+                self._placed[job.id] = cores
+                found.append(Placed(job.id, cores))
+        return found
+
     def _decide(self, turn: Turn, actions: list[Action]) -> tuple[Granted, Mapping[JobId, str]]:
         """What is granted to jobs that run, and the reasons of those whose share stays. Where the policy fails, which
         is told once, nothing but what it said before."""
@@ -168,7 +202,7 @@ class Sharing:
                 actions.append(Warn(f"policy {self.policy.name!r} failed, shares stay as they are: {error!r}"))
         decided, dropped = self._guard.hold(turn.now, cores, turn.changes, shares)
         actions += map(Warn, dropped)
-        self.wake_at = min((at for at in (wake_at, self._guard.free_at) if at is not None), default=None)
+        self._asks_at = min((at for at in (wake_at, self._guard.free_at) if at is not None), default=None)
         there = self._is_there
         return {id: each for id, each in decided.items() if there(id)}, {
             id: why for id, why in reasons.items() if id not in decided and there(id)
@@ -183,7 +217,8 @@ class Sharing:
         if not beside:
             return NOTHING
         node = self.nodes.get(task.node)
-        return part(share, job, task, beside[task.node], node.cores if node is not None else task.entitled)
+        cores = node.cores if node is not None else task.entitled
+        return part(share, job, task, beside[task.node], cores, bool(self._slices(task.node)))
 
     def _is_pinned(self, job: JobId) -> bool:
         """Whether a job has a slice of its own, which is no business of the policy."""
@@ -192,11 +227,22 @@ class Sharing:
 
     def _free_cores(self) -> float:
         """Cores that the policy divides: all but those that jobs are pinned to."""
-        pinned = 0.0
-        for job in self.jobs.pinned.values():
-            nodes = {task.node for task in job.tasks.values()} & self.nodes.keys()
-            pinned += sum((job.spec.slice or 0.0) * self.nodes[name].cores for name in nodes)
-        return max(self._cores - pinned, 0.0) if pinned else self._cores
+        if not self.jobs.pinned:
+            return self._cores
+        nodes = {task.node for job in self.jobs.pinned.values() for task in job.tasks.values()} & self.nodes.keys()
+        pinned = sum(self.nodes[name].cores - self._free(name) for name in nodes)
+        return max(self._cores - pinned, 0.0)
+
+    def _free(self, name: str) -> float:
+        """Cores of a node, but for those that jobs are pinned to."""
+        return self.nodes[name].cores * max(1.0 - sum(self._slices(name).values()), 0.0)
+
+    def _slices(self, name: str) -> dict[JobId, float]:
+        """Parts of a node that jobs are pinned to."""
+        if not self.jobs.pinned:
+            return {}
+        there = (job for job, _ in self.jobs.on.get(name, {}).values())
+        return {job.id: slice for job in there if (slice := job.spec.slice) is not None}
 
     def _entitled(self, nodes: Iterable[str]) -> dict[TaskId, float]:
         """Cores that each task on these nodes is entitled to, but for nodes that are gone."""
@@ -206,6 +252,24 @@ class Sharing:
                 ordered = sorted(tasks.values(), key=lambda task: task[0].number)
                 result |= entitled(node.cores, {task.id: task.share for _, task in ordered})
         return result
+
+    def _may_turn(self, turn: Turn) -> set[str]:
+        """Nodes whose GPUs' time may be divided anew."""
+        return {
+            name
+            for name in self._turning
+            if name in turn.nodes or turn.now >= self._turned_at.get(name, -inf) + _TURNS_SECONDS
+        }
+
+    def _turns(self, turn: Turn, nodes: Iterable[str]) -> dict[TaskId, float | Unlimited]:
+        """What changes of the time that tasks have of their GPUs, on these nodes and those that are to follow."""
+        self._turning.update(nodes)
+        ready = self._may_turn(turn)
+        self._turning -= ready
+        changes = self._fractions(ready)
+        for id in changes:
+            self._turned_at[self.jobs.all[id.rsplit("/", 1)[0]].tasks[id].node] = turn.now
+        return changes
 
     def _fractions(self, nodes: Iterable[str]) -> dict[TaskId, float | Unlimited]:
         """What changes of the time that tasks on these nodes have of their GPUs, where several jobs compute on one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.policies.base import Arrived, Change, Decision, Left, Policy, Predicted, Reported, Used
+from headgate.policies.base import Arrived, Change, Decision, Left, Placed, Policy, Predicted, Reported, Used
 from headgate.policies.equal import EqualPolicy
 from headgate.policies.flowcon import FlowConPolicy
 from headgate.policies.headgate import HeadgatePolicy
@@ -53,6 +53,7 @@ __all__ = [
     "LasPolicy",
     "Left",
     "NoPolicy",
+    "Placed",
     "Policy",
     "Predicted",
     "Reported",

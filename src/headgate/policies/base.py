@@ -29,6 +29,15 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
+class Placed:
+    """Where the tasks of a job are: of each node the cores that it has for jobs. Told of each job that arrives, and
+    again when that changes; of who is on no node that was told all are taken to share one."""
+
+    job: JobId
+    cores: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Reported:
     """A job reported the metric of its progress rule, as the mean of `count` values; NaN where it was.
 
@@ -79,13 +88,14 @@ class Predicted:
     cores: float | None = None
 
 
-Change = Arrived | Left | Reported | Used | Predicted
+Change = Arrived | Left | Placed | Reported | Used | Predicted
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """New shares of whole jobs, each with its reason; and when to be asked again though nothing changed. `reasons` are
-    those of jobs whose share stays as it is, for another reason than before."""
+    those of jobs whose share stays as it is, for another reason than before. A weight counts on each node that the job
+    is on, against those of the jobs there."""
 
     shares: Mapping[JobId, tuple[Share, str]] = field(default_factory=dict)
     wake_at: float | None = None
@@ -123,6 +133,6 @@ class Policy(ABC):
 
         Args:
             now: Seconds; never goes back.
-            cores: Cores that all jobs share.
+            cores: Of all nodes together.
             changes: What happened since the last call; empty when only the time asked for has come.
         """

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from headgate.events import JobId
 from headgate.policies.base import Change, Decision, Policy
-from headgate.policies.flowcon_published import Placed, PublishedFlowCon
+from headgate.policies.flowcon_published import Listed, PublishedFlowCon
+from headgate.policies.nodes import Nodes
 from headgate.policies.present import Present
-from headgate.policies.weighing import LEAST_CORES, WeighingPolicy, check
+from headgate.policies.weighing import LEAST_CORES, WeighingPolicy, check, nodes_of
 from headgate.shares import UNLIMITED, Share
 
 ALPHA = 0.03
@@ -26,13 +27,13 @@ class FlowConPolicy(Policy):
 
     Objective: shorter completion of jobs that still learn, at a makespan that is no worse.
     Rule: progress P is what the loss fell by a second, over all that it is to fall by (from its start to the asymptote
-    that is predicted, or else to the least so far); growth efficiency G = P / R for each resource, R the part of the
-    machine that was used. Below `alpha` a job goes from New to Watching to Completing, at or above it back to New. New
-    jobs have min(G/ΣG, 1), Watching ones what they had, Completing ones max(G/ΣG, 1/(βn)), β = 1 + 1/n, n jobs. When
-    all are Completing all have 1, as has a job of which nothing is known yet, and rounds come further apart. CPU parts
-    are weights; what one leaves the others use. Disk rates and memory are limited for Completing jobs alone, and only
-    where the options say what the machine has. G of the network is told in the reason and limits nothing, for no share
-    holds a task's network. A job that reported or used nothing keeps its list.
+    that is predicted, or else to the least so far); growth efficiency G = P / R for each resource, R the part of its
+    nodes that was used. Below `alpha` a job goes from New to Watching to Completing, at or above it back to New. New
+    jobs have min(G/ΣG, 1), Watching ones what they had, Completing ones max(G/ΣG, 1/(βn)), β = 1 + 1/n, n jobs on the
+    node. When all there are Completing all have 1, as has a job of which nothing is known yet, and rounds come further
+    apart. CPU parts are weights; what one leaves the others use. Disk rates and memory are limited for Completing jobs
+    alone, and only where the options say what the machine has. G of the network is told in the reason and limits
+    nothing, for no share holds a task's network. A job that reported or used nothing keeps its list.
 
     Memory is off by default though what the nodes have is known: CPU and disk come back when a limit is lifted, while a
     job that needs more memory than its limit is killed, which growth efficiency says nothing of. Where it is asked for,
@@ -103,7 +104,7 @@ class _Watched:
     """What is remembered of a job from round to round."""
 
     number: int
-    placed: dict[str, Placed] = field(default_factory=lambda: dict.fromkeys(_LIMITED, "new"))
+    placed: dict[str, Listed] = field(default_factory=lambda: dict.fromkeys(_LIMITED, "new"))
     growth: dict[str, float] = field(default_factory=dict)
     parts: dict[str, float] = field(default_factory=dict)
     limits: Share = field(default_factory=Share)
@@ -151,10 +152,11 @@ class _PaperFlowCon(WeighingPolicy):
             for job in jobs
         }
         for job in jobs:
-            self._measure(now, cores, job, self._watched[job.id])
+            self._measure(now, sum(job.nodes.values()) or cores, job, self._watched[job.id])
+        nodes = nodes_of(cores, jobs)
         for resource in _LIMITED:
             if resource == "cpu" or resource in self._capacity:
-                self._part(resource)
+                self._part(resource, nodes)
         return {id: (each.parts["cpu"], each.in_words()) for id, each in self._watched.items()}
 
     def settled(self) -> bool:
@@ -194,16 +196,16 @@ class _PaperFlowCon(WeighingPolicy):
             elif placed != "completing":
                 watched.placed[resource] = "watching" if placed == "new" else "completing"
 
-    def _part(self, resource: str) -> None:
-        """Parts of a resource, by the lists."""
-        jobs = list(self._watched.values())
-        count = len(jobs)
-        growth = [max(each.growth.get(resource, 0.0), 0.0) for each in jobs]
-        total = sum(growth)
-        all_completing = all(each.placed[resource] == "completing" for each in jobs)
-        for each, own in zip(jobs, growth, strict=True):
-            known = resource in each.growth
-            if all_completing or not known:
+    def _part(self, resource: str, nodes: Nodes) -> None:
+        """Parts of a resource, by the lists; a job on several nodes goes by the one where it has most beside it."""
+        growth = {id: max(each.growth.get(resource, 0.0), 0.0) for id, each in self._watched.items()}
+        totals = nodes.totals(growth)
+        learns = {id for id, each in self._watched.items() if each.placed[resource] != "completing"}
+        learning = {node for node, jobs in nodes.on.items() if not learns.isdisjoint(jobs)}
+        for id, each in self._watched.items():
+            own, there = growth[id], nodes.of[id]
+            total, count = max(totals[node] for node in there), max(len(nodes.on[node]) for node in there)
+            if resource not in each.growth or learning.isdisjoint(there):
                 each.parts[resource] = 1.0
             elif total <= 0.0 or each.placed[resource] == "watching":
                 each.parts.setdefault(resource, 1.0)

@@ -15,14 +15,14 @@ from headgate.shares import UNLIMITED, Share
 _NEAR_SECONDS = 2.0
 """Losses are computed anew only in rounds that are `itval` apart, give or take this."""
 
-Placed = Literal["new", "watching", "completing"]
+Listed = Literal["new", "watching", "completing"]
 
 
 @dataclass(slots=True, eq=False)
 class _Container:
     """A job: its list, what it reported and used of late, its progress as last computed, its limit in whole CPUs."""
 
-    placed: Placed = "new"
+    placed: Listed = "new"
     losses: deque[tuple[float, float, int]] = field(default_factory=deque)
     cpu: deque[tuple[float, float]] = field(default_factory=deque)
     largest: float = 0.0

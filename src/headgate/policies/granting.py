@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headgate.events import JobId
+from headgate.policies.nodes import ONE_NODE, Nodes
 from headgate.shares import WEIGHT_DEFAULT, Share
 
 FLOOR = 0.05
@@ -28,6 +29,8 @@ _TINY = 0.02
 """and so does one that would change by no more than this part of all weights: a job has few changes, none to waste."""
 _MINUTE = 60.0
 _LEAST, _MOST = 1.0, 10_000.0
+_LARGEST_SCALE = 20.0
+"""Times the usual weights; two jobs that change places may come to twelve times as much."""
 _FIGURES = re.compile(r"(?<=.)\b\d[\d.e+-]*")
 
 
@@ -56,6 +59,7 @@ class Changes:
 class _Held:
     """A job's weight; None until it is granted one. `why` is the reason that was told last, at `told`."""
 
+    nodes: Mapping[str, float] = field(default_factory=lambda: ONE_NODE)
     weight: float | None = None
     why: str = ""
     told: float = 0.0
@@ -65,7 +69,8 @@ class _Held:
 class Grants:
     """The weights that jobs have, and what is changed of them.
 
-    Weights count only relative to each other, so they are kept on the scale on which most stay as they are.
+    Weights count only relative to others on the same node, so they are kept on the scale on which most stay as they
+    are.
 
     Args:
         floor: Least part of an equal share that a job is left.
@@ -74,14 +79,22 @@ class Grants:
     def __init__(self, floor: float = FLOOR) -> None:
         self._floor = floor
         self._held: dict[JobId, _Held] = {}
+        self._nodes: Nodes | None = None
 
     def arrive(self, job: JobId) -> None:
         """A job starts, and has no weight yet."""
         self._held[job] = _Held()
+        self._nodes = None
+
+    def place(self, job: JobId, nodes: Mapping[str, float]) -> None:
+        """A job that has arrived is on these nodes, of so many cores."""
+        self._held[job].nodes = nodes
+        self._nodes = None
 
     def leave(self, job: JobId) -> None:
         """A job has ended."""
         self._held.pop(job, None)
+        self._nodes = None
 
     def change(self, now: float, job: JobId) -> bool:
         """Whether something else of a job's share may change now, and count it where it may."""
@@ -97,29 +110,32 @@ class Grants:
 
         Args:
             now: Seconds.
-            wanted: Of every job that is present what it should have of the CPU, on any scale, and why.
+            wanted: Of every job that is present what it should have of each of its nodes' CPU, on any scale, and why.
 
         Returns:
             New shares with their reasons, and when to settle again because a change has to wait; None: none has.
         """
         if not wanted:
             return {}, None
-        parts = self._floored({job: part for job, (part, _) in wanted.items()})
+        if self._nodes is None:
+            self._nodes = Nodes({job: held.nodes for job, held in self._held.items()})
+        parts = self._floored(self._nodes, {job: part for job, (part, _) in wanted.items()})
         scale = self._scale(parts)
+        around = self._nodes.around(parts, self._nodes.totals(parts))
         changes: dict[JobId, float] = {}
         waits: list[float] = []
         for job, part in parts.items():
             held, target = self._held[job], round(min(max(scale * part, _LEAST), _MOST), 3)
             if held.weight is None:
                 changes[job] = target
-            elif abs(target - held.weight) > max(_SLIGHT * held.weight, _TINY * scale):
-                large = abs(target - held.weight) >= _LARGE * scale
+            elif abs(target - held.weight) > max(_SLIGHT * held.weight, _TINY * scale * around[job]):
+                large = abs(target - held.weight) >= _LARGE * scale * around[job]
                 free = held.changes.free_at(MOST_CHANGES - KEPT - (0 if large else _KEPT_FOR_LARGE))
                 if free <= now:
                     changes[job] = target
                 else:
                     waits.append(free)
-        lifted = self._lift(now, changes)
+        lifted = self._lift(now, self._nodes, changes)
         for job, weight in changes.items():
             self._held[job].weight = weight
             self._held[job].changes.note(now)
@@ -141,44 +157,63 @@ class Grants:
                 news[job] = why
         return news
 
-    def _floored(self, parts: Mapping[JobId, float]) -> dict[JobId, float]:
-        """Parts that add up to 1, none below its floor: a little more, so that what stays slightly off stays above."""
-        least = min(self._floor * (1.0 + 3.0 * _SLIGHT), 1.0) / len(parts)
-        above = {job: max(part, 0.0) for job, part in parts.items()}
-        result = dict.fromkeys(parts, least)
-        while above:
-            left, total = 1.0 - least * (len(parts) - len(above)), sum(above.values())
-            if total <= 0.0:
-                return result | dict.fromkeys(above, left / len(above))
-            below = [job for job, part in above.items() if part * left < least * total]
-            if not below:
-                return result | {job: part * left / total for job, part in above.items()}
-            for job in below:
-                del above[job]
-        return result
+    def _floored(self, nodes: Nodes, parts: Mapping[JobId, float]) -> dict[JobId, float]:
+        """Parts that add up to 1, none below its floor on any of its nodes: a little more, so that what stays slightly
+        off stays above."""
+        floor = min(self._floor * (1.0 + 3.0 * _SLIGHT), 1.0)
+        least = {job: nodes.least(job, floor) for job in parts}
+        result = {job: max(part, 0.0) for job, part in parts.items()}
+        for _ in nodes.on:  # what is lifted on one node counts for more on the others, too
+            lifted = False
+            for node, jobs in nodes.on.items():
+                lifted |= _fill(result, {job: least[job][node] for job in jobs})
+            if not lifted or len(nodes.on) == 1:
+                break
+        total = sum(result.values())
+        return {job: part / total for job, part in result.items()}
 
     def _scale(self, parts: Mapping[JobId, float]) -> float:
         known = ((self._held[job].weight, part) for job, part in parts.items())
         scales = sorted(weight / part for weight, part in known if weight is not None)
-        scale = scales[len(scales) // 2] if scales else WEIGHT_DEFAULT * len(parts)
+        usual = WEIGHT_DEFAULT * len(parts)
+        middle = scales[(len(scales) - 1) // 2 : len(scales) // 2 + 1] or [usual]
+        # Of two the larger, for the kernel's weights are whole numbers; but they are not to grow without an end.
+        scale = middle[-1] if middle[-1] <= _LARGEST_SCALE * usual else middle[0]
         return min(max(scale, _LEAST / min(parts.values())), _MOST / max(parts.values()))
 
-    def _lift(self, now: float, changes: dict[JobId, float]) -> set[JobId]:
+    def _lift(self, now: float, nodes: Nodes, changes: dict[JobId, float]) -> set[JobId]:
         """Lift who would be left below its floor because others may not be changed yet; far enough for a while."""
         lifted: set[JobId] = set()
         weights = {job: changes.get(job) or held.weight or _LEAST for job, held in self._held.items()}
-        least = self._floor / len(weights)
+        least = {job: nodes.least(job, self._floor) for job in weights}
         for _ in weights:
-            total = sum(weights.values())
-            low = [job for job, weight in weights.items() if weight < least * total * (1.0 - 1e-9)]
+            totals = nodes.totals(weights)
+            floors = {job: max(part * totals[node] for node, part in least[job].items()) for job in weights}
+            low = [job for job, weight in weights.items() if weight < floors[job] * (1.0 - 1e-9)]
             low = [job for job in low if job in changes or self._held[job].changes.free_at(MOST_CHANGES) <= now]
             low = [job for job in low if job not in lifted]
             if not low:
                 break
             for job in low:
-                weights[job] = changes[job] = round(min(max(4.0 * least * total, _LEAST), _MOST), 3)
+                weights[job] = changes[job] = round(min(max(4.0 * floors[job], _LEAST), _MOST), 3)
             lifted.update(low)
         return lifted
+
+
+def _fill(parts: dict[JobId, float], least: Mapping[JobId, float]) -> bool:
+    """Lift the parts of jobs on a node that are below what each is to have of all at least; whether any was."""
+    low: dict[JobId, None] = {}
+    while True:
+        above = [job for job in least if job not in low]
+        left, total = 1.0 - sum(least[job] for job in low), sum(parts[job] for job in above)
+        if total <= 0.0:
+            parts.update(dict.fromkeys(above, 1.0))
+            total = float(len(above))
+        below = [job for job in above if parts[job] * left < least[job] * total * (1.0 - 1e-12)]
+        if not below:
+            parts.update({job: least[job] * total / left for job in low})
+            return bool(low)
+        low.update(dict.fromkeys(below))
 
 
 def _kind(reason: str) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from headgate.events import JobId
 from headgate.policies.present import Present
 from headgate.policies.themis import FairFinish
-from headgate.policies.weighing import SteadyOrder, WeighingPolicy, check, first_come
+from headgate.policies.weighing import SteadyOrder, WeighingPolicy, before_each, check, first_come, nodes_of
 
 RHO = 2.0
 """Finish-time fairness that nobody is to exceed: time shared over time alone on 1/n."""
@@ -48,23 +49,30 @@ class HeadgatePolicy(WeighingPolicy):
 
     def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
         fair = self._finish.fair(now, cores, jobs)
-        equal = cores / len(jobs)
+        nodes = nodes_of(cores, jobs)
         measure = {job.id: (job.diverging or job.stalled, job.patience() / job.priority) for job in jobs}
         order = self._order.sort(jobs, measure)
-        pressed = set()
+        pressed, spare = set(), math.inf
         for job in jobs:
             latest = job.arrived + self._rho * max(fair[job.id], _SHORTEST_SECONDS)
+            equal = nodes.equal(job.id) * len(nodes.of[job.id])
             ends = now + job.remaining() / min(equal, job.most_cores(cores))
-            if ends > latest and not job.diverging:
+            if job.diverging:
+                continue
+            if ends > latest:
                 pressed.add(job.id)
+            else:
+                spare = min(spare, latest - ends)
+        self.look_at = now + spare  # no sooner would one be pressed, even if it stood still
         parts = first_come(cores, order, self.floor, well=True, behind=pressed)
-        return {job.id: (parts[job.id], self._why(job, rank, job.id in pressed)) for rank, job in enumerate(order)}
+        before = before_each(cores, order)
+        return {job.id: (parts[job.id], self._why(job, before[job.id], job.id in pressed)) for job in order}
 
-    def _why(self, job: Present, rank: int, pressed: bool) -> str:
+    def _why(self, job: Present, before: int, pressed: bool) -> str:
         if job.diverging:
             return "its loss diverges: last"
         if job.stalled and not pressed:
             return "it has ceased to report: last"
         if pressed:
             return f"would else end later than {self._rho:g} times its fair time"
-        return f"{'first' if rank == 0 else f'{rank} before it'}: {job.remaining_in_words()}"
+        return f"{'first' if before == 0 else f'{before} before it'}: {job.remaining_in_words()}"

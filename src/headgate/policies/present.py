@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -35,6 +35,7 @@ class Present:
         arrived: When it started.
         number: How many had arrived before it.
         workers: Among which its cores are divided.
+        nodes: Cores of each node that it is on; none: it shares one with all others of which none is told.
         attained: CPU time it was served with, core-seconds.
         used: The latest that it was said to use.
         diverging: Its loss rises beyond its noise, or is no number any more.
@@ -53,6 +54,7 @@ class Present:
     arrived: float
     number: int
     workers: int = 1
+    nodes: Mapping[str, float] = field(default_factory=dict)
     losses: Losses = field(default_factory=Losses)
     attained: float = 0.0
     used: Used | None = None
@@ -120,15 +122,16 @@ class Present:
         return f"{left:.3g} core-seconds left ({low:.3g} to {high:.3g})"
 
     def good_cores(self, cores: float) -> float:
-        """That it puts to good use of the cores there are, while others want them; one for each of its workers where
+        """That it puts to good use of its nodes' cores, while others want them; one for each of its workers where
         that is not known. Who computes on a GPU puts all of its time to good use, which goes by the same weights."""
         if self.used is not None and self.used.on_gpu:
             return self.most_cores(cores)
         return min(self.most_cores(cores), self.told_cores if self.told_cores is not None else float(self.workers))
 
     def most_cores(self, cores: float) -> float:
-        """That it may use of the cores there are."""
-        return min(cores, self.cores_limit) if self.cores_limit is not None else cores
+        """That it may use of its nodes' cores, or of all there are."""
+        most = sum(self.nodes.values()) if self.nodes else cores
+        return min(most, self.cores_limit) if self.cores_limit is not None else most
 
     def use(self, now: float, change: Used) -> None:
         """Take in what all of it used since the last time, which may be a moment ago: of several tasks each is told."""

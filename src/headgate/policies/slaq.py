@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from headgate.events import JobId
 from headgate.policies.present import Present
-from headgate.policies.weighing import WeighingPolicy
+from headgate.policies.weighing import WeighingPolicy, nodes_of
 
 _UNITS = 40
 """Parts in which the cores are given away."""
@@ -18,9 +18,9 @@ class SlaqPolicy(WeighingPolicy):
     """The CPU goes to the jobs whose losses are predicted to fall most by it, part by part.
 
     Objective: the highest mean quality of all jobs at any time: early progress counts, the last few percent hardly do.
-    Rule: a job's loss drop is measured by the largest drop that it ever had in a round. The cores are given away in 40
-    parts, each to the job that would gain most by it until the next round. Jobs of which nothing is predicted
-    have an equal share; who would gain nothing, its floor.
+    Rule: a job's loss drop is measured by the largest drop that it ever had in a round. The cores of a node are given
+    away in 40 parts, each to the job there that would gain most by it until the next round. Jobs of which nothing is
+    predicted have an equal share; who would gain nothing, its floor.
     Source: SLAQ (SoCC 2017), section 4: greedy by predicted normalised loss reduction.
     Use it for exploration: many jobs, of which the first results count and some are stopped early.
     """
@@ -36,32 +36,41 @@ class SlaqPolicy(WeighingPolicy):
         known = [
             job for job in jobs if job.prediction is not None and job.prediction[0].drops and largest[job.id] > 0.0
         ]
-        equal = cores / len(jobs)
-        wanted = {job.id: (min(equal, job.most_cores(cores)), "no curve yet: an equal share") for job in jobs}
+        nodes = nodes_of(cores, jobs)
+        equal = {job.id: nodes.equal(job.id) for job in jobs}
+        most = {job.id: job.most_cores(cores) / len(nodes.of[job.id]) for job in jobs}
+        wanted = {job.id: (min(equal[job.id], most[job.id]), "no curve yet: an equal share") for job in jobs}
         if not known:
             return wanted
-        unit = equal * len(known) / _UNITS
-        got = dict.fromkeys((job.id for job in known), 0)
         by_id = {job.id: job for job in known}
+        sizes = {node: size for there in nodes.of.values() for node, size in there.items()}
+        left = {node: sizes[node] * sum(id in by_id for id in on) / len(on) for node, on in nodes.on.items()}
+        unit = {id: min(left[node] for node in nodes.of[id]) / _UNITS for id in by_id}
+        got = dict.fromkeys(by_id, 0)
 
         def gain(id: JobId) -> float:
-            """By one more part, until the next round."""
-            job, size = by_id[id], unit * self.itval
-            if (got[id] + 1) * unit > job.most_cores(cores) + 1e-9:
+            """Of a core, by one more part of each of its nodes, until the next round."""
+            job, size = by_id[id], unit[id] * len(nodes.of[id]) * self.itval
+            if (got[id] + 1) * unit[id] > most[id] + 1e-9 or any(left[node] < 0.5 * unit[id] for node in nodes.of[id]):
                 return 0.0
-            return (_drop(job, (got[id] + 1) * size) - _drop(job, got[id] * size)) / largest[id] * job.priority
+            drop = _drop(job, (got[id] + 1) * size) - _drop(job, got[id] * size)
+            return drop / largest[id] * job.priority / unit[id]
 
         heap = [(-gain(job.id), job.number, job.id) for job in known]
         heapify(heap)
-        for _ in range(_UNITS):
-            least, number, id = heap[0]
-            if least >= 0.0:
-                break
-            got[id] += 1
-            heapreplace(heap, (-gain(id), number, id))
+        while heap[0][0] < 0.0:
+            said, number, id = heap[0]
+            now_gains = -gain(id)  # others may have taken what was left
+            if now_gains == said:
+                got[id] += 1
+                for node in nodes.of[id]:
+                    left[node] -= unit[id]
+                now_gains = -gain(id)
+            heapreplace(heap, (now_gains, number, id))
         for job in known:
-            drop = _drop(job, max(got[job.id], 1) * unit * self.itval) / largest[job.id]
-            wanted[job.id] = got[job.id] * unit, f"a drop of {drop:.2g} of its largest expected"
+            parts = max(got[job.id], 1) * unit[job.id] * len(nodes.of[job.id])
+            drop = _drop(job, parts * self.itval) / largest[job.id]
+            wanted[job.id] = got[job.id] * unit[job.id], f"a drop of {drop:.2g} of its largest expected"
         return wanted
 
     def _largest(self, jobs: Sequence[Present]) -> dict[JobId, float]:

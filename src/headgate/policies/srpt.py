@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from headgate.events import JobId
 from headgate.policies.present import Present
-from headgate.policies.weighing import SteadyOrder, WeighingPolicy, first_come
+from headgate.policies.weighing import SteadyOrder, WeighingPolicy, before_each, first_come
 
 
 class SrptPolicy(WeighingPolicy):
@@ -30,10 +30,9 @@ class SrptPolicy(WeighingPolicy):
     def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
         order = self._order.sort(jobs, {job.id: (False, job.patience() / job.priority) for job in jobs})
         parts = first_come(cores, order, self.floor)
-        return {
-            job.id: (parts[job.id], f"{_place(rank)}: {job.remaining_in_words()}") for rank, job in enumerate(order)
-        }
+        before = before_each(cores, order)
+        return {job.id: (parts[job.id], f"{_place(before[job.id])}: {job.remaining_in_words()}") for job in order}
 
 
-def _place(rank: int) -> str:
-    return "shortest" if rank == 0 else f"{rank} before it"
+def _place(before: int) -> str:
+    return "shortest" if before == 0 else f"{before} before it"

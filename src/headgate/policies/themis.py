@@ -9,6 +9,9 @@ from headgate.events import JobId
 from headgate.policies.present import Present
 from headgate.policies.weighing import WeighingPolicy, check
 
+_NOT_SERVED = 0.5
+"""Of an equal share."""
+
 
 class FairFinish:
     """How long each job takes shared over how long it would take alone on 1/n, n the mean number that were present."""
@@ -69,9 +72,10 @@ class ThemisPolicy(WeighingPolicy):
             for job in jobs
         }
         served = math.ceil((1.0 - self._fairness) * len(jobs) - 1e-9)
+        most = (len(jobs) - _NOT_SERVED * (len(jobs) - served)) / served
         order = sorted(jobs, key=lambda job: (-rho[job.id] * job.priority, job.number))
         wanted = {}
         for rank, job in enumerate(order):
-            part = job.priority * (len(jobs) / served if rank < served else 0.5)
+            part = job.priority * (most if rank < served else _NOT_SERVED)
             wanted[job.id] = part, f"rho {rho[job.id]:.2f}, {'served' if rank < served else 'not behind'}"
         return wanted

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 
 from headgate.errors import UsageError
 from headgate.events import JobId
-from headgate.policies.base import Arrived, Change, Decision, Left, Policy, Predicted, Reported, Used
+from headgate.policies.base import Arrived, Change, Decision, Left, Placed, Policy, Predicted, Reported, Used
 from headgate.policies.granting import FLOOR, Grants
+from headgate.policies.nodes import Nodes
 from headgate.policies.present import SPREAD, STARTUP_WORK, TYPICAL_WORK, Present
 from headgate.shares import Share
 
@@ -36,6 +38,9 @@ class WeighingPolicy(Policy):
     """A policy that divides the CPU by weights, in rounds; at once when a job arrives or leaves, begins to diverge or
     stalls, when its loss jumps, and when a prediction is news. Rounds that change nothing come further apart.
 
+    Attributes:
+        look_at: When `divide` may come to another answer though nothing else happens, as it said last.
+
     Args:
         itval: Seconds between rounds.
         floor: Least part of an equal share that a job is left.
@@ -51,6 +56,7 @@ class WeighingPolicy(Policy):
         check(self.name, "floor", floor, 0 < floor <= 1, "above 0, at most 1: a part of an equal share")
         self.itval = itval
         self.floor = floor
+        self.look_at = math.inf
         self._period = itval
         self._grants = Grants(floor)
         self._jobs: dict[JobId, Present] = {}
@@ -64,9 +70,10 @@ class WeighingPolicy(Policy):
 
     @abstractmethod
     def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
-        """What each job should have of the CPU, on any scale, and why.
+        """What each job should have of the CPU on each of its nodes, on any scale, and why.
 
         Args:
+            cores: Of all nodes together.
             jobs: Those that are there, by arrival; at least one.
         """
 
@@ -95,7 +102,7 @@ class WeighingPolicy(Policy):
         if acts or due:
             quiet = not (acts or shares) and self.settled()
             self._period = min(2.0 * self._period, _BACK_OFF * self.itval) if quiet else self.itval
-            self._round_at = now + self._period
+            self._round_at = max(min(now + self._period, self.look_at), now + self.itval)
         times = (self._round_at, self._settle_at, self._stall_at)
         wake_at = min((time for time in times if time is not None and time > now), default=None)
         return Decision(shares, wake_at, reasons)
@@ -145,6 +152,10 @@ class WeighingPolicy(Policy):
                 self._needed.append(job.attained)
                 del self._jobs[job.id]
                 self._grants.leave(job.id)
+                return True
+            case Placed():
+                job.nodes = {node: max(cores, LEAST_CORES) for node, cores in change.cores.items()}
+                self._grants.place(job.id, job.nodes)
                 return True
             case Reported():
                 acts = job.report(now, change)
@@ -211,11 +222,27 @@ def _scaled(measure: tuple[bool, float], by: float) -> tuple[bool, float]:
     return measure[0], by * measure[1]
 
 
+def nodes_of(cores: float, jobs: Sequence[Present]) -> Nodes:
+    """The nodes that jobs are on; of whom none is told, on one with all the cores."""
+    one = {"": cores}
+    return Nodes({job.id: job.nodes or one for job in jobs})
+
+
+def before_each(cores: float, order: Sequence[Present]) -> dict[JobId, int]:
+    """How many are before each job in an order on a node of its: the one where most are."""
+    nodes, count, before = nodes_of(cores, order), Counter[str](), {}
+    for job in order:
+        before[job.id] = max(count[node] for node in nodes.of[job.id])
+        count.update(nodes.of[job.id].keys())
+    return before
+
+
 def first_come(
     cores: float, order: Sequence[Present], floor: float, well: bool = False, behind: Collection[JobId] = ()
 ) -> dict[JobId, float]:
-    """Cores by an order: each job has what those before it leave and it may use, but for an eighth of it, which goes
-    on to those after it.
+    """Cores on each of its nodes by an order: each job has what those before it leave there and it may use, but for an
+    eighth of it, which goes on to those after it. On which of its nodes that is least is what it has on all, for it is
+    as fast as its slowest task.
 
     Args:
         order: Who comes first, first.
@@ -223,13 +250,24 @@ def first_come(
         well: Whether each has first only what it puts to good use, and of what is then left the rest.
         behind: Who has at least an equal share, wherever in the order.
     """
-    equal = cores / len(order)
-    parts = {job.id: min(equal, job.most_cores(cores)) if job.id in behind else floor * equal for job in order}
-    left = cores - sum(parts.values())
-    for most in (Present.good_cores, Present.most_cores) if well else (Present.most_cores,):
-        for rank, job in enumerate(order, 1):
-            keeps = 1.0 - _HANDED_ON if rank < len(order) else 1.0
-            part = max(min(most(job, cores) - parts[job.id], left * keeps), 0.0)
-            parts[job.id] += part
-            left -= part
+    nodes = nodes_of(cores, order)
+    left = {node: size for there in nodes.of.values() for node, size in there.items()}
+    parts = dict.fromkeys(nodes.of, 0.0)
+
+    def take(job: JobId, more: float) -> None:
+        parts[job] += more
+        for node in nodes.of[job]:
+            left[node] -= more
+
+    for job in order:
+        equal, most = nodes.equal(job.id), job.most_cores(cores) / len(nodes.of[job.id])
+        take(job.id, min(equal, most) if job.id in behind else floor * equal)
+    for use in (Present.good_cores, Present.most_cores) if well else (Present.most_cores,):
+        behind_it = {node: len(jobs) for node, jobs in nodes.on.items()}
+        for job in order:
+            there = nodes.of[job.id]
+            for node in there:
+                behind_it[node] -= 1
+            free = min(left[node] * (1.0 - _HANDED_ON if behind_it[node] else 1.0) for node in there)
+            take(job.id, max(min(use(job, cores) / len(there) - parts[job.id], free), 0.0))
     return parts
