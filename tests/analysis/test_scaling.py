@@ -72,3 +72,18 @@ def test_a_step_that_goes_back_begins_anew() -> None:
         scaling.used(second, 1.0, 2, 2.0)
         scaling.reported(second, 10 * second)  # another attempt, from its checkpoint on
     assert scaling.useful() == 1.0
+
+
+@pytest.mark.parametrize("reported_first", [True, False])
+def test_a_machine_that_stood_still_for_an_hour_spoils_nothing(reported_first: bool) -> None:
+    scaling = Scaling()
+    run(scaling, 0, 8, threads=1, rate=100.0, cores=1.0, entitled=1.0)
+    after = 3600.0
+    if reported_first:
+        scaling.reported(8 + after, 850)
+    scaling.used(8 + after, 0.9, 1, 1.0)  # read as the mean of an hour, of which it used moments
+    for second in range(1, 8):
+        scaling.used(8 + after + second, 1.0, 1, 1.0)
+        scaling.reported(8 + after + second, 850 + 100 * second)
+    run(scaling, 16 + after, 8, threads=2, rate=151.0, cores=2.0, entitled=2.0)
+    assert scaling.useful() == 2.0

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import pytest
 
 from headgate.cluster import Cluster, Gpu, Node
 from headgate.controller import Controller
-from headgate.events import Action, Event, Fitted
+from headgate.events import Action, Event, Fitted, Progress, Usage
 from headgate.simulation import Assumptions, Outcome, Trace, TraceJob, simulate
 from headgate.simulation.traces import made
+
+Kind = TypeVar("Kind", Fitted, Progress, Usage)
 
 FREE = Assumptions(restart_seconds=0.0)
 """Nothing is lost by stopping a job."""
@@ -51,13 +55,13 @@ def ran(trace: Trace, cluster: Cluster, policy: str, given: Assumptions = FREE) 
     return ends(simulate(trace, cluster, policy, given))
 
 
-def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, Fitted]]:
-    """What is predicted in simulations from now on, and when."""
-    kept: list[tuple[float, Fitted]] = []
+def told(monkeypatch: pytest.MonkeyPatch, kind: type[Kind]) -> list[tuple[float, Kind]]:
+    """What of that kind is told in simulations from now on, and when."""
+    kept: list[tuple[float, Kind]] = []
 
     class Listening(Controller):
         def step(self, now: float, event: Event) -> tuple[list[Action], float | None]:
-            if isinstance(event, Fitted):
+            if isinstance(event, kind):
                 kept.append((now, event))
             return super().step(now, event)
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 from tests.planning import jobs as planned
 from tests.planning.jobs import GIGABIT, profile
-from tests.simulation.places import FREE, ran, told
+from tests.simulation.places import FREE, ran
 
 from headgate.cluster import Cluster
 from headgate.errors import UsageError
@@ -48,16 +47,6 @@ def test_a_job_with_fewer_cores_takes_what_the_cost_model_says(cores: float) -> 
     beside = TraceJob("b", 0.0, 1e4, cores=4.0, priority=(4 - cores) / cores)  # has the other cores all the time
     found = ran(made("t", [*of_cnn(first).jobs, beside]), where, "equal", GIVEN)
     assert found["a"] == pytest.approx(seconds(ring("a0", cores=cores), where), rel=2e-3)
-
-
-def test_policies_are_told_how_many_cores_a_job_puts_to_good_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    predicted = told(monkeypatch)
-    where = planned.cluster(planned.nodes("a", 1, cores=8))
-    speeds = [1 / seconds(ring("a0", cores=float(cores)), where) for cores in range(1, 9)]
-    good = 1 + sum(more - less >= 0.5 * speeds[0] for less, more in pairwise(speeds))
-    ran(of_cnn(TraceJob("a", 0.0, 5.0, cores=8.0)), where, "srpt", GIVEN)
-    assert 1 < good < 8
-    assert [each.cores for _, each in predicted] == [good]
 
 
 def test_workers_that_are_apart_take_longer_than_beside_each_other() -> None:

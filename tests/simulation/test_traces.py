@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -139,8 +141,8 @@ def test_a_run_is_a_trace_of_the_cpu_time_that_its_jobs_used(tmp_path: Path) -> 
         recorder.add("progress", t=t, task="a/worker-0", step=step, epochs=3, loss=loss, count=1)
     recorder.close()
     [job] = read(tmp_path).jobs
-    # 30 CPU seconds at the 2 cores that it reached; of the 25 that were read, 10 were used by 15 s.
-    assert (job.name, job.submitted, job.seconds, job.cores, job.priority) == ("a", 0.0, 15.0, 2.0, 2.0)
+    # 30 CPU seconds at the 5/3 cores that it used on the mean; of the 25 that were read, 10 were used by 15 s.
+    assert (job.name, job.submitted, job.seconds, job.cores, job.priority) == ("a", 0.0, 18.0, 5 / 3, 2.0)
     assert (job.memory_bytes, job.steps, job.epochs) == (2**30, 20, 3)
     assert job.losses == ((0.4, 0.5), (1.0, 0.25))
     assert job.startup_core_seconds == 0.0
@@ -163,6 +165,96 @@ def test_what_a_job_of_a_run_did_on_one_core_before_it_told_anything_is_not_its_
     assert (one.startup_core_seconds, one.seconds, one.losses) == (5.0, 3.0, ((0.0, 0.5), (1.0, 0.25)))
     assert (late.startup_core_seconds, late.seconds, late.losses) == (5.0, 2.5, ((0.0, 0.5), (1.0, 0.25)))
     assert (wide.startup_core_seconds, wide.seconds, wide.losses) == (2.0, 6.0, ((0.5, 0.5), (1.0, 0.25)))
+
+
+_NODE = json.dumps([{"name": "n", "cores": 2.0}])
+_Share = tuple[float, float | None, float, int]
+"""When, CPU weight, entitled cores, threads."""
+
+
+def recorded(
+    folder: Path, used: Sequence[float], shares: Sequence[_Share] = (), beside: float = 0.0, **row: str
+) -> TraceJob:
+    """A job that was read each second, with another on its node for so many seconds."""
+    recorder = Recorder(folder / "run.sqlite")
+    recorder.add("meta", key="node", value=_NODE)
+    row = {"spec": "{}", "profile": '{"framework": "torch"}'} | row
+    recorder.add("jobs", name="a", state="done", submitted=0.0, started=0.0, ended=float(len(used)), **row)
+    given = json.dumps({"cpu_seconds": sum(used)})
+    recorder.add("tasks", id="a/worker-0", job="a", node="n", started=0.0, ended=float(len(used)), exit=given)
+    recorder.add("tasks", id="b/worker-0", job="b", node="n" if beside else "m", started=0.0, ended=beside)
+    for second, cores in enumerate(used, 1):
+        recorder.add("usage", t=float(second), target="a/worker-0", cpu_cores=cores)
+    for t, weight, entitled, threads in shares:
+        recorder.add("shares", t=t, task="a/worker-0", cpu_weight=weight, entitled_cores=entitled, threads=threads)
+    recorder.close()
+    [job] = read(folder).jobs
+    return job
+
+
+_BOTH: _Share = (0.0, 100.0, 2.0, 2)
+_HALF: _Share = (0.0, 100.0, 1.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("used", "shares", "beside", "cores"),
+    [
+        ([1.1] * 59 + [1.9], [_BOTH], 0.0, 66.8 / 60),  # one reading that is far off
+        ([1.0] * 30 + [1.8] * 10, [_HALF, (30.0, 100.0, 2.0, 2)], 30.0, 1.8),  # what it used while it was alone
+        ([0.5] * 20, [_HALF], 20.0, 0.5),  # it could have had more
+        ([0.9, 0.5] * 10 + [1.3] * 2, [_HALF], 22.0, 0.9),  # held back half of the time: at best, but for what is off
+        ([1.0] * 20, [(0.0, None, 2.0, 2)], 20.0, 1.0),  # without weights the other has as much as it gets
+        ([1.0] * 20, [_HALF], 0.0, 1.0),  # a job of another run was there
+        ([1.0] * 20, [], 20.0, 1.0),
+    ],
+)
+def test_a_job_of_a_run_can_use_the_cores_that_it_used_while_nothing_held_it_back(
+    tmp_path: Path, used: list[float], shares: list[_Share], beside: float, cores: float
+) -> None:
+    job = recorded(tmp_path, used, shares, beside)
+    assert job.cores == pytest.approx(cores)
+    assert job.seconds == pytest.approx(sum(used) / cores)
+
+
+@pytest.mark.parametrize(
+    ("profile", "follows", "parts"),
+    [
+        ({"framework": "torch", "framework_version": "2.9.0"}, True, True),
+        ({"framework": "keras", "framework_version": "3.12.0 on torch 2.9.0"}, True, False),
+        ({"framework": "keras", "framework_version": "3.12.0 on tensorflow 2.20.0"}, False, False),
+        ({"framework": "jax", "framework_version": "0.8.0"}, False, False),
+        (None, False, False),  # none of Headgate's libraries was there to change its threads
+    ],
+)
+def test_threads_of_a_job_of_a_run_follow_its_share_where_torch_and_headgate_see_to_it(
+    tmp_path: Path, profile: dict[str, str] | None, follows: bool, parts: bool
+) -> None:
+    # It started with one thread beside another, and was alone for ten seconds, where only one more tells its use.
+    shares = [_HALF, (10.0, 100.0, 2.0, 2)]
+    job = recorded(tmp_path, [0.95] * 10 + [1.05] * 5 + [0.55] * 5, shares, 10.0, profile=json.dumps(profile or {}))
+    assert (job.threads_follow, job.tells_parts) == (follows, parts)
+    assert job.cores == pytest.approx(0.8 if follows else 1.05)
+
+
+def test_what_its_user_left_a_job_of_a_run_and_how_it_ends_are_kept(tmp_path: Path) -> None:
+    spec = (
+        '{"share": "1/4", "limits": {"cores": 0.5, "memory_bytes": null}, "progress": {"metric": "loss", "goal": null}}'
+    )
+    job = recorded(tmp_path, [0.5] * 10, spec=spec)
+    assert (job.share, job.cores_limit, job.foretold) == ("1/4", 0.5, False)  # it told no losses
+
+
+@pytest.mark.parametrize(("rule", "foretold"), [({}, True), ({"goal": 0.1}, False), ({"metric": "accuracy"}, False)])
+def test_a_job_of_a_run_is_foretold_by_its_losses_where_nothing_else_ends_it(
+    tmp_path: Path, rule: dict[str, object], foretold: bool
+) -> None:
+    recorder = Recorder(tmp_path / "run.sqlite")
+    spec = json.dumps({"progress": rule})
+    recorder.add("jobs", name="a", state="done", submitted=0.0, started=0.0, ended=10.0, spec=spec)
+    recorder.add("progress", t=5.0, task="a/worker-0", loss=0.5, count=1)
+    recorder.close()
+    [job] = read(tmp_path).jobs
+    assert job.foretold == foretold
 
 
 def test_speeds_and_pairs_are_read_and_what_makes_no_sense_is_refused(tmp_path: Path) -> None:

@@ -6,13 +6,15 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass
 
+from headgate.analysis.forecast import LONGEST_SECONDS
+
 _SETTLE_SECONDS = 1.0
 """After a change of the threads, what is used and reported still belongs to before."""
 _WINDOW_SECONDS = 1.0
 """Steps are counted over so long at least: what is used is read once a second."""
 _LEAST_SECONDS = 3.0
 """Of one number of threads, before it is gone by."""
-WORTH = 0.5
+_WORTH = 0.5
 """Of two jobs that would take equally long on one core each, both end sooner on the mean one after the other on two
 cores than each on its own where a second core adds more than this part of the first: 3 / s < 2 + (1 - 1) / s."""
 _MOST_CORES = 10_000
@@ -51,7 +53,9 @@ class Scaling:
             threads: Compute threads that it has.
             entitled: Cores that it could have if all wanted theirs.
         """
-        if self._used_at is not None:
+        if self._stood_still(now):
+            self._begun, self._settled_at = None, now + _SETTLE_SECONDS
+        elif self._used_at is not None:
             self._work += cores * (now - self._used_at)
         self._used_at, self._cores = now, cores
         if threads != self._threads:
@@ -60,7 +64,7 @@ class Scaling:
 
     def reported(self, now: float, step: float) -> None:
         """Take in the step that it has come to."""
-        if self._used_at is None or now < self._settled_at:
+        if self._used_at is None or now < self._settled_at or self._stood_still(now):
             return
         work = self._work + self._cores * (now - self._used_at)
         if self._begun is None or step < self._begun[1]:
@@ -75,6 +79,10 @@ class Scaling:
         seen.used += max(work - before, 0.0)
         seen.entitled += self._entitled * (now - since)
         self._begun = now, step, work
+
+    def _stood_still(self, now: float) -> bool:
+        """Whether it was so long ago that it was read what it used that the machine, or who reads it, stood still."""
+        return self._used_at is not None and now - self._used_at > LONGEST_SECONDS
 
     def useful(self) -> float | None:
         """Cores that it puts to good use while others want them: each adds half of what the first brings, or more.
@@ -96,7 +104,7 @@ class Scaling:
 
         def adds_little(cores: int) -> bool:
             """Whether one more would; if so, all after it would too."""
-            return math.pow(cores + 1, exponent) - math.pow(cores, exponent) < WORTH
+            return math.pow(cores + 1, exponent) - math.pow(cores, exponent) < _WORTH
 
         cores = bisect_left(range(_MOST_CORES), True, lo=1, key=adds_little)
         return float(cores) if cores < _MOST_CORES else math.inf

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from headgate.cluster import Node
-from headgate.events import JobId, StartTask, TaskId
+from headgate.events import JobId, SetShare, StartTask, TaskId
 from headgate.shares import WEIGHT_DEFAULT, Share, fill
 from headgate.simulation.modelled import Curve, Modelled
 from headgate.simulation.speeds import Interference, Speeds
@@ -23,8 +23,13 @@ class RunningTask:
     """A task: where it is, what it is granted, and what that brings.
 
     Args:
-        cores: That it uses.
+        threads: Compute threads that it has, more cores than which it cannot use.
+        entitled: Cores that it could have if all wanted theirs.
+        at: Since when it uses what it uses now.
+        told: When it was asked last what it used.
+        cores: That it uses; on GPUs those that feed them.
         pace: Work a second, in parts of what the job does alone with all it asks for.
+        had: Core-seconds that it used from `told` to `at`.
     """
 
     id: TaskId
@@ -32,8 +37,31 @@ class RunningTask:
     node: str
     gpus: tuple[int, ...]
     share: Share
+    threads: int
+    entitled: float
+    at: float
+    told: float
     cores: float = 0.0
     pace: float = 0.0
+    had: float = 0.0
+
+    @property
+    def most(self) -> float:
+        """Cores that it can use now."""
+        cap, most = self.share.cpu_cap_cores, min(self.work.most, self.threads)
+        return min(cap, most) if isinstance(cap, int | float) else most
+
+    def use(self, now: float, cores: float) -> None:
+        """From now on it uses so many cores."""
+        self.had += self.cores * (now - self.at)
+        self.at, self.cores = now, cores
+
+    def used(self, now: float) -> float:
+        """Cores that it used on the mean since this was asked last."""
+        self.use(now, self.cores)
+        mean = self.had / (now - self.told) if now > self.told else self.cores
+        self.told, self.had = now, 0.0
+        return mean
 
 
 @dataclass(slots=True, eq=False)
@@ -62,7 +90,7 @@ class Work:
 
     @property
     def most(self) -> float:
-        """Cores that each of its tasks can use now."""
+        """Cores that each of its tasks can use now, if it has threads for them."""
         if self.job.gpus:
             return 1.0  # which feeds them
         cores = self.job.cores / self.needs
@@ -82,7 +110,8 @@ class Engine:
 
     A GPU that a task has to itself brings all of its speed. Where several take turns, each has the fraction of the time
     that it is granted; where they run side by side, what was measured of the pair, or equal time. Cores go by weight,
-    within caps and what a job can use; what one leaves, the others have. A job is as fast as the slowest of its tasks.
+    within caps and what a job can use with the threads it has; what one leaves, the others have. A job is as fast as
+    the slowest of its tasks.
     """
 
     def __init__(
@@ -104,10 +133,10 @@ class Engine:
         self.gpus_held = 0
         self.cores_used = 0.0
 
-    def start(self, action: StartTask, work: Work) -> None:
+    def start(self, action: StartTask, work: Work, now: float) -> None:
         """A task starts."""
-        gpus = action.gpus or ()
-        task = RunningTask(action.task, work, action.node, gpus, action.share)
+        gpus, threads, entitled = action.gpus or (), action.threads, action.entitled_cores
+        task = RunningTask(action.task, work, action.node, gpus, action.share, threads, entitled, now, now)
         work.tasks[action.task] = self._tasks[action.task] = task
         self._count[action.node] += 1
         if self._modelled is not None and work.job.profile and len(work.tasks) == work.needs:
@@ -122,14 +151,16 @@ class Engine:
             self._on_cores[action.node][task.id] = task
             self._stale_nodes[action.node] = None
 
-    def grant(self, id: TaskId, share: Share) -> None:
+    def grant(self, action: SetShare) -> None:
         """A task's share changes."""
-        task = self._tasks.get(id)
+        task = self._tasks.get(action.task)
         if task is None:
             return
-        task.share = task.share.merged(share)
+        task.share, task.entitled = task.share.merged(action.share), action.entitled_cores
+        if task.work.job.threads_follow:
+            task.threads = action.threads
         if task.work.job.gpus:
-            self._stale_tasks[id] = task
+            self._stale_tasks[task.id] = task
         else:
             self._stale_nodes[task.node] = None
 
@@ -183,29 +214,24 @@ class Engine:
         """Bring every job to the pace that follows from what changed; those whose pace is another now."""
         touched: dict[JobId, Work] = {}
         for name in self._stale_nodes:
-            self._divide(name)
+            self._divide(name, now)
             touched.update((task.work.id, task.work) for task in self._on_cores[name].values())
         for task in self._stale_tasks.values():
             task.pace = self._pace_on_gpus(task)
+            task.use(now, task.pace)
             touched[task.work.id] = task.work
         self._stale_nodes.clear()
         self._stale_tasks.clear()
         return [work for work in touched.values() if _repace(work, now)]
 
-    def _divide(self, name: str) -> None:
+    def _divide(self, name: str, now: float) -> None:
         """The cores of a node among the tasks there."""
         node, tasks = self._nodes[name], self._on_cores[name]
-        claims = {}
-        for task in tasks.values():
-            cap, most = task.share.cpu_cap_cores, task.work.most
-            claims[task.id] = (
-                task.share.cpu_weight or WEIGHT_DEFAULT,
-                min(cap, most) if isinstance(cap, int | float) else most,
-            )
+        claims = {task.id: (task.share.cpu_weight or WEIGHT_DEFAULT, task.most) for task in tasks.values()}
         given = fill(node.cores, claims)
         for task in tasks.values():
             self.cores_used += given[task.id] - task.cores
-            task.cores = given[task.id]
+            task.use(now, given[task.id])
         for task in tasks.values():
             kept = self._kept(node, task) if self._interference.pairs else 1.0
             task.pace = kept * self.relative(task.work, task.cores)

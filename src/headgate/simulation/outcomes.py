@@ -21,8 +21,8 @@ class Assumptions:
         measured_on: The node that they were measured on; None: not known.
         speeds: Of the others.
         restart_seconds: What it costs a job to be stopped and started again, at its own speed.
-        prediction_error: Standard deviation of the logarithm of what is predicted to remain of a job over what does;
-            0: all is known.
+        prediction_error: Standard deviation of the logarithm of what is predicted to remain of a job over what does, of
+            jobs that are not `foretold`; 0: all is known of them.
         startup_core_seconds: What a job does on one core before it has anything to say (it imports its framework): it
             takes that beside its work, and nothing is predicted of it, nor are losses told, until it is done.
         report_seconds: How often a job that shares what it runs on says what it uses and what its loss is, and what is
@@ -64,7 +64,7 @@ class Outcome:
     """What a policy made of a trace.
 
     Args:
-        order: Who went first for GPUs; empty where nobody waited for any.
+        order: Who went first where jobs wait for GPUs or memory; empty where none does.
         busy: Times, and how many GPUs (cores, where no job has GPUs) were busy from then on.
         capacity: How many there are.
         modelled: How fast those jobs are of which there is a profile.

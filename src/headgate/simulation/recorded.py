@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from headgate.analysis.usage import EMPTY, Signal, readings, total
+from headgate.analysis.usage import EMPTY, Array, Signal, readings, total
 from headgate.errors import UsageError
 from headgate.simulation.traces import Trace, TraceJob, made
 from headgate.telemetry.store import RunReader
@@ -18,15 +19,24 @@ _LOSSES = 500
 """Points of a loss curve that are kept: a policy sees means, not steps."""
 _ONE_CORE = 1.2
 """Cores that one thread is read to use at most: readings are not exact."""
+_CLEARLY = 0.9
+"""A job that uses less than this part of what it could have is not held back."""
+_LEAST_SECONDS = 3.0
+"""Of readings of a job that nothing held back, that its use is told by."""
+_SELDOM = 0.1
+"""Part of the time for which a job may be held back, and all its readings still tell what it uses."""
+_HIGH = 0.9
+"""Part of the time in which a job that was held back used no more than is taken for the most that it can use: single
+readings are far off."""
 
 
 def read(path: Path) -> Trace:
     """The jobs of a run that came to an end, from its folder or its `run.sqlite`.
 
-    A job's work is the CPU time that it used; it is taken to be able to use as many cores as it ever did between two
-    readings. What one of a single task used before it told anything or used more than one core, when it imported its
-    framework, it does on one core. One that had GPUs to itself is taken to run as long as it did. Jobs that were not
-    done are left out.
+    A job's work is the CPU time that it used; it is taken to be able to use as many cores as it did on the mean while
+    nothing held it back, or else as it did at best. What one of a single task used before it told anything or used more
+    than one core, when it imported its framework, it does on one core. One that had GPUs to itself is taken to run as
+    long as it did. Jobs that were not done are left out.
 
     Raises:
         NotFoundError: There is no such run.
@@ -44,19 +54,25 @@ def read(path: Path) -> Trace:
 def _job(reader: RunReader, row: dict[str, Any]) -> TraceJob | None:
     if row["state"] != "done" or row["started"] is None or row["ended"] is None:
         return None
-    name, spec = row["name"], json.loads(row["spec"] or "{}")
+    name, spec, profile = row["name"], json.loads(row["spec"] or "{}"), json.loads(row.get("profile") or "{}")
     limits = spec.get("limits") or {}
     used = _cores(reader, name)
     core_seconds = max(used.integral, _cpu_seconds(reader, name))
     seconds = row["ended"] - row["started"]
     gpus = int(limits.get("gpus") or 0)
-    cores = used.maximum or core_seconds / max(seconds, 1e-9) or 1.0
     progress = list(reader.rows("progress", "task GLOB ?", [f"{name}/*"], order="t"))
-    startup = None
+    startup, begins = None, row["started"]
     if not gpus and core_seconds > 0:
+        startup = 0.0
         tasks = {each["id"] for each in reader.rows("tasks", "job = ?", [name])}
-        startup = _startup(used, progress[0]["t"]) if progress and len(tasks) == 1 else 0.0
+        if progress and len(tasks) == 1:
+            begins = _begins(used, progress[0]["t"])
+            startup = float(used.cumulative(np.array([begins]))[0])
+    follows = _on_torch(profile)
+    cores = _most(reader, name, _from(used, begins), follows) or core_seconds / max(seconds, 1e-9) or 1.0
+    if startup is not None:
         seconds = (core_seconds - startup) / cores
+    losses = _losses(progress, used, startup or 0.0, row["started"], row["ended"])
     return TraceJob(
         name=name,
         submitted=row["started"],
@@ -65,18 +81,44 @@ def _job(reader: RunReader, row: dict[str, Any]) -> TraceJob | None:
         cores=cores,
         model=name,
         priority=float(spec.get("priority") or 1.0),
+        cores_limit=limits.get("cores"),
         memory_bytes=limits.get("memory_bytes"),
+        share=spec.get("share"),
+        threads_follow=follows,
         steps=max((each["step"] for each in progress if each["step"] is not None), default=None),
         epochs=max((each["epochs"] for each in progress if each["epochs"] is not None), default=None),
-        losses=_losses(progress, used, startup or 0.0, row["started"], row["ended"]),
+        losses=losses,
+        foretold=bool(losses) and _goes_by_losses(spec.get("progress") or {}),
+        tells_parts=profile.get("framework") == "torch",
         startup_core_seconds=startup,
     )
 
 
-def _startup(used: Signal, told: float) -> float:
-    """Core-seconds until the first report, or until more than one core is used for the first time."""
-    wide = used.start[used.value > _ONE_CORE]
-    return float(used.cumulative(np.array([min([told, *wide[:1]])]))[0])
+def _begins(used: Signal, told: float) -> float:
+    """When a job begins with its work: with its first report, or when it uses more than one core for the first time."""
+    return float(min([told, *used.start[used.value > _ONE_CORE][:1]]))
+
+
+def _from(used: Signal, begins: float) -> Signal:
+    """Readings of nothing before that time; all where there are none."""
+    kept = used.start >= begins
+    return Signal(used.start[kept], used.end[kept], used.value[kept]) if kept.any() else used
+
+
+def _on_torch(profile: dict[str, Any]) -> bool:
+    """Whether a job's threads follow its share: PyTorch's do where a library of Headgate's reports, which profiles the
+    job; TensorFlow's, JAX's and those of any other script stay as many as at the start."""
+    below = str(profile.get("framework_version")).partition(" on ")[2]
+    return profile.get("framework") == "torch" or below.startswith("torch ")
+
+
+def _goes_by_losses(rule: dict[str, Any]) -> bool:
+    """Whether a job's end follows from its losses and epochs alone: not by another metric, a goal or early stopping."""
+    ends = (rule.get(name) for name in ("goal", "patience", "told"))
+    return rule.get("metric", "loss") == "loss" and not any(each is not None for each in ends)
+
+
+# --- what it used -----------------------------------------------------------------------------------------------------
 
 
 def _cores(reader: RunReader, job: str) -> Signal:
@@ -91,6 +133,48 @@ def _cores(reader: RunReader, job: str) -> Signal:
 def _cpu_seconds(reader: RunReader, job: str) -> float:
     exits = [row["exit"] for row in reader.rows("tasks", "job = ?", [job])]
     return sum(float(json.loads(text).get("cpu_seconds") or 0.0) for text in exits if text)
+
+
+def _most(reader: RunReader, job: str, used: Signal, follows: bool) -> float | None:
+    """Cores that a job can use: what it used on the mean while it was alone, or always where it was seldom held back;
+    else at best. None where nothing is known of its use."""
+    seconds, middle = used.end - used.start, (used.start + used.end) / 2
+    if not seconds.sum() > 0:
+        return None
+    room, free = _room(reader, job, middle, follows)
+    if seconds[free].sum() >= _LEAST_SECONDS:
+        return float(np.average(used.value[free], weights=seconds[free]))
+    held = ~free & (used.value >= _CLEARLY * room)
+    if seconds[held].sum() <= _SELDOM * seconds.sum():
+        return float(np.average(used.value, weights=seconds))
+    order = np.argsort(used.value)
+    passed = np.cumsum(seconds[order])
+    return float(used.value[order][np.searchsorted(passed, _HIGH * passed[-1])])
+
+
+def _room(reader: RunReader, job: str, at: Array, follows: bool) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """Cores that a job could use at some times whatever others did, 0 where that was not told, and whether it was alone
+    then: with all cores of its nodes, and threads for them."""
+    cores = {node["name"]: node["cores"] for node in json.loads(reader.meta().get("node", "[]"))}
+    tasks = list(reader.rows("tasks"))
+    node_of = {each["id"]: each["node"] for each in tasks if each["job"] == job}
+    room, alone = np.zeros_like(at), np.ones(len(at), dtype=bool)
+    for each in tasks:
+        if each["job"] != job and each["node"] in node_of.values() and each["started"] is not None:
+            alone &= (at < each["started"]) | (at > (each["ended"] or math.inf))
+    for id, node in node_of.items():
+        rows = list(reader.rows("shares", "task = ?", [id], order="t"))
+        if not rows:
+            continue
+        entitled = np.array([each["entitled_cores"] for each in rows], dtype=float)
+        told = np.array([each["threads"] for each in rows], dtype=float)
+        had = told if follows else np.full_like(told, told[0])
+        # Who has no weight is entitled to all there is, and so are the others.
+        sure = np.where([each["cpu_weight"] is not None for each in rows], np.minimum(entitled, had), 0.0)
+        whole = (had >= told) & (entitled >= _CLEARLY * cores.get(node, 0.0))
+        last = np.maximum(np.searchsorted([each["t"] for each in rows], at, side="right") - 1, 0)
+        room, alone = room + sure[last], alone & whole[last]
+    return room, alone
 
 
 def _losses(

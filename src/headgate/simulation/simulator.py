@@ -13,8 +13,10 @@ from functools import partial
 from heapq import heappop, heappush
 from math import exp
 
+from headgate.analysis.forecast import Left
 from headgate.cluster import Cluster
 from headgate.controller import Controller, Queue
+from headgate.controller.orders import FifoOrder, Order
 from headgate.errors import UsageError
 from headgate.events import (
     ENDED,
@@ -29,7 +31,6 @@ from headgate.events import (
     MarkJob,
     NodeJoined,
     PlanJob,
-    Progress,
     SetShare,
     StartTask,
     StopTask,
@@ -42,11 +43,11 @@ from headgate.events import (
 from headgate.jobs import Job, Limits
 from headgate.plans import Plan, Strategy
 from headgate.simulation import lineup
-from headgate.simulation.engine import Engine, Work, drops_ahead, ends_at, halt, loss_at
+from headgate.simulation.engine import Engine, Work, drops_ahead, ends_at, halt
 from headgate.simulation.modelled import Modelled
 from headgate.simulation.outcomes import Assumptions, JobOutcome, Outcome
-from headgate.simulation.speeds import worth
 from headgate.simulation.traces import Trace, TraceJob
+from headgate.simulation.watching import Watched
 
 _NINE_OF_TEN = 1.645
 """Standard deviations on each side of the mean that hold nine of ten."""
@@ -100,6 +101,7 @@ class _Simulation:
         modelled = Modelled(cluster, assumptions.profiles, assumptions.measured_on) if profiled else None
         self._engine = Engine(cluster.nodes, assumptions.speeds, assumptions.interference, modelled)
         self._works: dict[JobId, Work] = {}
+        self._watched: dict[JobId, Watched] = {}
         self._outcomes: dict[JobId, JobOutcome] = {}
         self._random = random.Random(assumptions.seed)
         self._off: dict[JobId, float] = {}
@@ -111,19 +113,27 @@ class _Simulation:
         self._coming: list[tuple[float, int, int, Callable[[], None]]] = []
         self._count = 0
         self._on_gpus = trace.on_gpus
+        self._holds = trace.on_gpus and not assumptions.share_gpus  # jobs have whole GPUs to themselves
         shared = assumptions.share_gpus or not all(job.gpus for job in trace.jobs)
         chosen = lineup.choose(policy, self._remaining, shared=shared)
         self._listens = chosen.listens and assumptions.report_seconds > 0
         self._predicts = self._listens and chosen.predicts
-        waits = any((job.gpus and not assumptions.share_gpus) or job.memory_bytes for job in trace.jobs)
-        self._queue = Queue(chosen.order) if waits else None
+        self._queue = self._queued(trace, chosen.order)
         self._controller = Controller(chosen.policy, self._queue)
         capacity = sum(len(node.gpus) if self._on_gpus else node.cores for node in cluster.nodes)
-        order = chosen.order.name if waits else ""
+        order = self._queue.order.name if self._queue is not None else ""
         self.outcome = Outcome(policy, order, [], [(0.0, 0.0)], float(capacity), 0, 0.0, [], modelled)
         if chosen.note:
             self.outcome.warnings.append(chosen.note)
         self._check(trace)
+
+    def _queued(self, trace: Trace, order: Order) -> Queue | None:
+        """Where jobs wait for whole GPUs, by the order; where nobody has any, for memory, by arrival as live."""
+        if self._holds:
+            return Queue(order)
+        if any(job.memory_bytes for job in trace.jobs):
+            return Queue(FifoOrder(), gpus_are_shared=True)
+        return None
 
     def _check(self, trace: Trace) -> None:
         """Whether every job could run if it were alone.
@@ -143,7 +153,7 @@ class _Simulation:
             if not known[job.gpus]:
                 room = f"the cluster has {gpus}, at most {self._gpus_of_node} on a node"
                 raise UsageError(f"job {job.name!r} asks for too many GPUs: {job.gpus}; {room}")
-            if job.memory_bytes is not None and job.memory_bytes > memory:
+            if self._holds and job.memory_bytes is not None and job.memory_bytes > memory:
                 raise UsageError(f"job {job.name!r} asks for more memory than any node of the cluster has")
 
     def run(self) -> None:
@@ -217,35 +227,33 @@ class _Simulation:
         if not work.tasks or outcome.starts != start:
             return
         self._at(self._now + self._given.report_seconds, _REPORT, partial(self._report, work, start))
-        for task in list(work.tasks.values()):
-            cores = task.pace if work.job.gpus else task.cores
+        watched, tasks = self._watched[work.id], list(work.tasks.values())
+        used = [task.used(self._now) for task in tasks]
+        watched.used(self._now, sum(used))
+        for task, cores in zip(tasks, used, strict=True):
             self._step(Usage(task.id, cores, float(work.job.memory_bytes or 0)))
+        told = watched.told(self._now, asks=len(self._works) > 1)
+        if told is not None:
+            self._step(told)
         self._predict(work)
-        job, done = work.job, max(work.fraction(self._now), 0.0)
-        if job.losses and work.tasks and not work.starting and done >= job.losses[0][0]:
-            loss, epochs = loss_at(job.losses, done), job.epochs
-            epoch = min(int(done * epochs) + 1, epochs) if epochs is not None else None
-            step = round(done * job.steps) if job.steps is not None else None
-            self._step(Progress(next(iter(work.tasks)), step, epoch=epoch, loss=loss, epochs=epochs))
 
     def _predict(self, work: Work) -> None:
         if not self._predicts or not self._shares(work.job) or not work.tasks or work.starting:
             return
+        watched = self._watched[work.id]
+        left = watched.left() if work.job.foretold else self._known(work)
+        if left is not None:
+            self._step(Fitted(work.id, *left, watched.useful()))
+
+    def _known(self, work: Work) -> Left | None:
+        """What is left of a job, but for the error that is assumed; None where it has said nothing yet."""
         job, cost = work.job, self._cost(work)
-        left = work.remaining(self._now) * cost
-        if job.losses and work.fraction(self._now) < job.losses[0][0]:
-            return  # of a job that has said nothing yet nothing is predicted
+        left, done = work.remaining(self._now) * cost, work.fraction(self._now)
+        if job.losses and done < job.losses[0][0]:
+            return None
         likely, spread = left * self._off.get(work.id, 1.0), exp(_NINE_OF_TEN * self._given.prediction_error)
         final = job.losses[-1][1] if job.losses else None
-        drops = drops_ahead(job.losses, work.fraction(self._now), job.seconds * cost)
-        good = self._useful(work)
-        self._step(Fitted(work.id, likely, likely / spread, likely * spread, final, drops, good))
-
-    def _useful(self, work: Work) -> float | None:
-        """Cores that a job puts to good use: of several workers one each, as live; None: it is on GPUs."""
-        if work.job.gpus:
-            return None
-        return worth(partial(self._engine.relative, work), work.most) if work.needs == 1 else float(work.needs)
+        return Left(likely, likely / spread, likely * spread, final, drops_ahead(job.losses, done, job.seconds * cost))
 
     # --- what the controller has done -------------------------------------------------------------------------------
 
@@ -277,14 +285,15 @@ class _Simulation:
                 if action.state in ENDED:
                     outcome.ended = self._now
                     del self._works[action.job]
+                    self._watched.pop(action.job, None)
                     ended.append(action.job)
             case StartTask():
                 work, outcome = self._works[action.job], self._outcomes[action.job]
                 if not work.tasks:
                     self._begin(work, outcome)
-                self._engine.start(action, work)
+                self._engine.start(action, work, self._now)
             case SetShare():
-                self._engine.grant(action.task, action.share)
+                self._engine.grant(action)
             case PlanJob():
                 events.append(JobPlanned(action.job, action.revision, self._planned(self._works[action.job].job)))
             case StopTask():
@@ -304,6 +313,7 @@ class _Simulation:
         if shares and not work.starting and work.job.gpus:
             self._at(self._now, _FIRST_REPORT, partial(self._compute, work))
         if shares and self._listens:
+            self._watched[work.id] = Watched(work, self._now, self._predicts)
             self._at(self._now, _FIRST_REPORT, partial(self._first_report, work, outcome.starts))
 
     # --- what the controller and its queue are told -----------------------------------------------------------------
@@ -338,17 +348,17 @@ class _Simulation:
 
     def _spec(self, job: TraceJob) -> tuple[Job, Plan]:
         """What its user would have handed in, without a plan's nodes; the same for jobs that are alike."""
-        key = (job.gpus, job.workers, job.priority, job.memory_bytes)
+        key = (job.gpus, job.workers, job.priority, job.cores_limit, job.memory_bytes, job.share)
         if key not in self._specs:
             workers, gpus = self._divided(job)
-            limits = Limits(gpus=gpus, memory_bytes=job.memory_bytes)
-            spec = Job(name="job", run="simulated", priority=job.priority, limits=limits)
+            limits = Limits(cores=job.cores_limit, memory_bytes=job.memory_bytes, gpus=gpus)
+            spec = Job(name="job", run="simulated", priority=job.priority, share=job.share, limits=limits)
             strategy: Strategy = "allreduce" if workers > 1 else "single"
             self._specs[key] = spec, Plan(strategy=strategy, workers=workers, batch_per_worker=None)
         return self._specs[key]
 
     def _planned(self, job: TraceJob) -> Plan:
         plan = self._spec(job)[1]
-        if job.gpus and self._queue is not None:
+        if not self._shares(job):
             return plan  # the queue finds its nodes when there is room
         return replace(plan, worker_nodes=self._engine.least_loaded(*self._divided(job)))

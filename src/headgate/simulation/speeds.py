@@ -5,11 +5,10 @@ from __future__ import annotations
 import csv
 import json
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headgate.analysis.scaling import WORTH
 from headgate.errors import InvalidFileError, Problem, UsageError
 
 
@@ -34,19 +33,6 @@ class Speeds:
         if table is None:
             return cores / most if self.exponent == 1.0 else float((cores / most) ** self.exponent)
         return between(table, cores) / between(table, most)
-
-
-def worth(speed: Callable[[float], float], most: float) -> float:
-    """Cores, at most so many, of which each adds half of what the first brings, or more; a part of one, that part of
-    it."""
-    cores = min(1.0, most)
-    each = WORTH * speed(cores) / cores
-    while cores < most:
-        more = min(cores + 1.0, most)
-        if speed(more) - speed(cores) < each * (more - cores):
-            break
-        cores = more
-    return cores
 
 
 def between(table: tuple[tuple[float, float], ...], x: float) -> float:

@@ -28,10 +28,16 @@ class TraceJob:
         model: What it trains, by which speeds and interference are looked up.
         profile: The stored profile that says how fast it is on other nodes, or with less; empty: none.
         priority: As of any job.
-        memory_bytes: As its limits say.
+        cores_limit: As its limits say; None: no limit.
+        memory_bytes: As its limits say; None: no limit.
+        share: The slice of its nodes that it is pinned to, as of any job; None: the policy decides.
+        threads_follow: Whether its compute threads become as many as its share comes to whenever that changes; else
+            they stay as many as it started with.
         steps: That it takes.
         epochs: That it takes.
         losses: Fraction of its work that was done, and the loss then, in that order.
+        foretold: Whether what is left of it is predicted by its losses and epochs, as live; else it is known.
+        tells_parts: Whether it then says how much of an epoch is done, as one does that has a prepared PyTorch loader.
     """
 
     name: str
@@ -43,10 +49,15 @@ class TraceJob:
     model: str = ""
     profile: str = ""
     priority: float = 1.0
+    cores_limit: float | None = None
     memory_bytes: int | None = None
+    share: str | None = None
+    threads_follow: bool = True
     steps: int | None = None
     epochs: int | None = None
     losses: tuple[tuple[float, float], ...] = ()
+    foretold: bool = False
+    tells_parts: bool = False
     startup_core_seconds: float | None = None
 
     @property

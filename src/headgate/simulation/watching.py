@@ -1,0 +1,85 @@
+"""What a simulated job tells while it runs, and what follows from that, by what it follows from live."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from statistics import fmean
+
+from headgate.analysis.forecast import LONGEST_SECONDS, Left, Outlook, Question, answer
+from headgate.analysis.scaling import Scaling
+from headgate.events import Progress
+from headgate.simulation.engine import Work
+
+
+class Watched:
+    """A job that runs.
+
+    Args:
+        work: The job.
+        now: When it started (s).
+        predicts: Whether anybody goes by what is left of it.
+    """
+
+    def __init__(self, work: Work, now: float, predicts: bool) -> None:
+        self._work = work
+        self._used_at = now
+        self._heard = 0
+        self._scaling = Scaling() if predicts and not work.job.gpus and work.needs == 1 else None
+        self._outlook = Outlook(now) if predicts and work.job.foretold else None
+        self._question: Question | None = None
+
+    def used(self, now: float, cores: float) -> None:
+        """Take in the cores that it used on the mean since the last time, which may be longer ago than any reading is
+        live: as several readings."""
+        [task, *_] = self._work.tasks.values()
+        since, gap = self._used_at, now - self._used_at
+        readings = max(math.ceil(2.0 * gap / LONGEST_SECONDS), 1)
+        for reading in range(1, readings + 1):
+            at = since + gap * reading / readings
+            if self._scaling is not None:
+                self._scaling.used(at, cores, task.threads, task.entitled)
+            if self._outlook is not None:
+                self._outlook.used(at, cores)
+        self._used_at = now
+
+    def told(self, now: float, asks: bool) -> Progress | None:
+        """What it tells; None: nothing, as it has no losses, or none since the last time.
+
+        Args:
+            asks: Whether anybody would go by what is predicted of it.
+        """
+        work, job = self._work, self._work.job
+        done = work.fraction(now)
+        if work.starting or done <= 0.0:
+            return None
+        heard = bisect_right(job.losses, (done, math.inf))
+        news, self._heard = job.losses[self._heard : heard], heard
+        if self._scaling is not None and (news or not job.losses):
+            self._scaling.reported(now, done)
+        if not news:
+            return None
+        step = round(done * job.steps) if job.steps is not None else None
+        epoch = within = None
+        if job.epochs is not None:
+            epoch = min(int(done * job.epochs) + 1, job.epochs)
+            within = done * job.epochs - (epoch - 1) if job.tells_parts else None
+        loss, count = fmean(loss for _, loss in news), len(news)
+        if self._outlook is not None:
+            self._question = self._outlook.reported(
+                now, loss, step=step, epoch=epoch, epochs=job.epochs, count=count, within=within, asks=asks
+            )
+        [task, *_] = work.tasks
+        return Progress(task, step, epoch=epoch, loss=loss, count=count, epochs=job.epochs, within=within)
+
+    def left(self) -> Left | None:
+        """What is left by what it told last; None where that calls for no answer, or there is none."""
+        question, self._question = self._question, None
+        return answer(question) if question is not None else None
+
+    def useful(self) -> float | None:
+        """Cores that it puts to good use while others want them, of several workers one each; None: not known, or it is
+        on GPUs."""
+        if self._scaling is not None:
+            return self._scaling.useful()
+        return float(self._work.needs) if not self._work.job.gpus else None
