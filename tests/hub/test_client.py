@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.hub.user import SECONDS, User
 
+from headgate import runs
 from headgate.errors import HeadgateError
 from headgate.hub import api
 from headgate.hub.client import Hub, connect, connect_or_start
@@ -45,6 +46,16 @@ def test_a_stop_that_comes_after_the_end_has_nothing_to_stop(user: User) -> None
             if kinds[-1] == "end":
                 hub.send("stop", run=run, kill=False)
     assert kinds[-1] == "reported"
+
+
+@pytest.mark.parametrize(("kill", "state"), [(False, "stopped"), (True, "killed")])
+def test_a_ctrl_c_in_python_ends_what_was_handed_in(user: User, kill: bool, state: str) -> None:
+    jobs = api.submission([Job(name="a", run="exec sleep 3600", workdir=str(user.folder))])
+    with pytest.raises(KeyboardInterrupt), api.submitted(jobs, None, kill=kill) as (hub, answer):
+        for message in hub.follow(SECONDS):
+            if message is not None and message["type"] == "snapshot" and message["jobs"][0]["state"] == "running":
+                raise KeyboardInterrupt
+    wait.until(lambda: runs.summary(Path(answer["path"])).jobs[0].state == state, SECONDS, f"a {state} job")
 
 
 def test_what_the_hub_fails_at_is_said_and_it_goes_on(user: User) -> None:

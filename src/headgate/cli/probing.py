@@ -14,8 +14,6 @@ from headgate import runs
 from headgate.cluster import Cluster
 from headgate.errors import HeadgateError
 from headgate.hub import api
-from headgate.hub.client import clean, connect_or_start
-from headgate.hub.server import SUBMISSION
 from headgate.jobs import Job
 from headgate.planning.choosing import in_words, samples
 from headgate.planning.correcting import Corrected
@@ -65,22 +63,15 @@ def probe(
 
 def _run(job: Job, where: Mapping[str, Any]) -> Path:
     """Run a job until it has shown how fast it is; the run's store."""
-    clean()
-    with connect_or_start() as hub:
-        data = SUBMISSION.dump_python(api.submission([job], **where), mode="json")
-        answer = hub.submit(data, None, attach=True)
+    with api.submitted(api.submission([job], **where), None, kill=True) as (hub, answer):
         shown = _Shown(time.monotonic())
         stopped = False
-        try:
-            for message in hub.follow(1.0):
-                if message is not None and message.get("type") == "end":
-                    break
-                if shown.enough(time.monotonic(), _step(message)) and not stopped:
-                    hub.send("stop", run=answer["run"], kill=True)
-                    stopped = True
-        except KeyboardInterrupt:
-            hub.send("stop", run=answer["run"], kill=True)
-            raise
+        for message in hub.follow(1.0):
+            if message is not None and message.get("type") == "end":
+                break
+            if shown.enough(time.monotonic(), _step(message)) and not stopped:
+                hub.send("stop", run=answer["run"], kill=True)
+                stopped = True
     return Path(answer["path"]) / runs.STORE
 
 

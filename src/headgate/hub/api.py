@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from headgate import runs
 from headgate.engines.base import LOCAL, EngineSpec, usual_address
 from headgate.errors import HeadgateError, UsageError
 from headgate.hub import clusters
-from headgate.hub.client import clean, connect_or_start
+from headgate.hub.client import Hub, clean, connect_or_start
 from headgate.hub.run import Submission
 from headgate.hub.server import SUBMISSION
 from headgate.hub.watching import Watcher
@@ -77,6 +78,29 @@ def _absolute(job: Job) -> Job:
     return replace(job, workdir=str(workdir), script=str(script))
 
 
+@contextmanager
+def submitted(jobs: Submission, policy: str | None, kill: bool) -> Iterator[tuple[Hub, Mapping[str, Any]]]:
+    """Jobs that are handed in, to be followed to their end by who enters: the hub, with its answer (`run`, `path`).
+
+    Args:
+        jobs: What to run.
+        policy: As of `run`.
+        kill: A Ctrl-C meanwhile ends them at once; else with a checkpoint.
+
+    Raises:
+        HubError: No hub could be started.
+        UsageError: It refuses the jobs.
+    """
+    clean()
+    with connect_or_start() as hub:
+        answer = hub.submit(SUBMISSION.dump_python(jobs, mode="json"), policy, attach=True)
+        try:
+            yield hub, answer
+        except KeyboardInterrupt:
+            hub.send("stop", run=answer["run"], kill=kill)
+            raise
+
+
 def run(
     *jobs: Job,
     policy: str | None = None,
@@ -111,16 +135,9 @@ def run(
     where = EngineSpec(engine, address or usual_address(engine), shared_files)
     if cluster is not None and where != LOCAL:
         raise UsageError(f"found cluster={cluster!r} with engine {engine!r}, which has nodes of its own; give one")
-    data = SUBMISSION.dump_python(submission(jobs, cluster=name, nodes=nodes, engine=where), mode="json")
-    clean()
-    with connect_or_start() as hub:
-        answer = hub.submit(data, policy, attach=True)
-        try:
-            for _ in hub.follow(60.0):
-                pass
-        except KeyboardInterrupt:
-            hub.send("stop", run=answer["run"], kill=False)
-            raise
+    with submitted(submission(jobs, cluster=name, nodes=nodes, engine=where), policy, kill=False) as (hub, answer):
+        for _ in hub.follow(60.0):
+            pass
     return runs.summary(Path(answer["path"]))
 
 
@@ -146,16 +163,9 @@ def profile(job: Job, *, again: bool = False, watcher: Watcher = lambda _: None)
     stored = store.load(runs.home() / "profiles", store.key(handed_in.jobs[0], node))
     if stored is not None and stored.source == "profile" and not again:
         return stored
-    clean()
-    with connect_or_start() as hub:
-        data = SUBMISSION.dump_python(handed_in, mode="json")
-        answer = hub.submit(data, None, attach=True)
-        try:
-            for message in hub.follow(60.0):
-                watcher(message or {})
-        except KeyboardInterrupt:
-            hub.send("stop", run=answer["run"], kill=True)
-            raise
+    with submitted(handed_in, None, kill=True) as (hub, answer):
+        for message in hub.follow(60.0):
+            watcher(message or {})
     folder = Path(answer["path"])
     with RunReader(folder / runs.STORE) as reader:
         [row] = reader.rows("jobs")
