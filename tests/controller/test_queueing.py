@@ -30,6 +30,7 @@ from headgate.jobs import Job, Limits
 from headgate.plans import Plan
 from headgate.policies import NoPolicy
 
+ANYWHERE = replace(PLAN, worker_nodes=())
 GANG = Plan(strategy="allreduce", workers=2, batch_per_worker=None)
 ON_B = replace(PLAN, worker_nodes=("b",))
 GIB = 2**30
@@ -48,7 +49,7 @@ class Queueing:
         actions, self.wake_at = self.controller.step(now, event)
         return actions
 
-    def submit(self, now: float, spec: Job, plan: Plan = PLAN) -> list[Action]:
+    def submit(self, now: float, spec: Job, plan: Plan = ANYWHERE) -> list[Action]:
         """What follows its plan: the states that it comes to, the nodes and GPUs of its tasks, and who is stopped."""
         self.step(now, JobSubmitted(f"r/{spec.name}", spec))
         return self.step(now, JobPlanned(f"r/{spec.name}", 1, plan))
@@ -163,7 +164,7 @@ def test_where_gpus_are_shared_nobody_waits_for_one_and_memory_is_that_of_a_node
     assert started(queue.submit(0.0, asks("a"))) == [("r/a/worker-0", "here", (0,))]
     assert started(queue.submit(0.0, asks("b"))) == [("r/b/worker-0", "here", (0,))]
     large = job("large", limits=Limits(memory_bytes=100 * GIB))
-    assert started(queue.submit(1.0, large)) == [("r/large/worker-0", "here", None)]
+    assert started(queue.submit(1.0, large, PLAN)) == [("r/large/worker-0", "here", None)]
     assert states(queue.submit(2.0, job("next", limits=Limits(memory_bytes=GIB)))) == [
         ("r/next", "waiting", "for 1 GiB of memory")
     ]
@@ -226,6 +227,39 @@ def test_who_waits_behind_others_that_wait_is_told_when_where_it_is_known_how_lo
         "f": (None, ("r/c",)),
         "g": (None, ("r/c",)),
     }
+
+
+def test_what_is_started_again_elsewhere_for_want_of_its_node_asks_for_room_there() -> None:
+    queue = Queueing()
+
+    def submit(name: str, memory: int, node: str) -> list[tuple[str, str, tuple[int, ...] | None]]:
+        spec, plan = job(name, limits=Limits(memory_bytes=memory * GIB, gpus=0)), replace(PLAN, worker_nodes=(node,))
+        queue.step(0.0, JobSubmitted(f"r/{name}", spec, nodes=("a", "b")))
+        return started(queue.step(0.0, JobPlanned(f"r/{name}", 1, plan)))
+
+    assert submit("lost", 8, "b") == [("r/lost/worker-0", "b", ())]
+    assert submit("large", 6, "a") == [("r/large/worker-0", "a", ())]
+    assert submit("waits", 2, "b") == []
+    # One that waits for room on a node that is gone asks for it elsewhere too.
+    assert started(queue.step(1.0, NodeLeft("b"))) == [("r/waits/worker-0", "a", ())]
+    gone = queue.end(1.0, "lost/worker-0", Exit(code=None, lost=True))
+    assert (started(gone), states(gone)[-1]) == ([], ("r/lost", "waiting", "for 8 GiB of memory"))
+    assert started(queue.end(2.0, "waits/worker-0")) == []
+    assert started(queue.end(3.0, "large/worker-0")) == [("r/lost/worker-0", "a", ())]
+    # All of the other node is free when it is back.
+    queue.step(4.0, NodeJoined(with_gpus("b", 2)))
+    assert submit("next", 8, "b") == [("r/next/worker-0", "b", ())]
+
+
+def test_what_comes_after_a_job_that_finds_no_node_is_skipped_in_the_same_step() -> None:
+    queue = Queueing()
+    queue.step(0.0, JobSubmitted("r/first", job("first"), nodes=("far",)))
+    queue.step(0.0, JobSubmitted("r/second", job("second", after="first")))
+    queue.step(0.0, JobPlanned("r/second", 1, ANYWHERE))
+    assert states(queue.step(0.0, JobPlanned("r/first", 1, replace(PLAN, worker_nodes=("far",))))) == [
+        ("r/first", "failed", "none of its nodes is there: far"),
+        ("r/second", "skipped", "first, which it comes after, ended as failed"),
+    ]
 
 
 def test_what_no_node_has_waits_for_one_that_does_and_holds_up_nobody() -> None:

@@ -92,6 +92,7 @@ class Controller:
                 self._sharing.leave(name)
                 if self._queue is not None:
                     self._queue.leave(name)
+                    self._place_anew(name, self._queue)
             case JobSubmitted(job, spec, resume, nodes, memory_bytes, work):
                 entry = self._jobs.add(job, spec, now, resume, nodes)
                 entry.needs_bytes, entry.work = memory_bytes, work
@@ -308,28 +309,24 @@ class Controller:
     # --- starting ---------------------------------------------------------------------------------------------------
 
     def _start_due(self, turn: Turn) -> list[Action]:
-        due, actions = starting.due(turn.now, self._jobs)
+        due, actions = starting.due(turn.now, self._jobs, self._sharing.nodes)
         if self._queue is not None:
             due, more = self._queue.sift(turn.now, due)
             actions += more
-        actions += self._start(turn, due)
-        if any(job.state in ENDED for job in due):  # it found no node, and another one may wait for its end
-            actions += self._start_due(turn)
-        return actions
+        return actions + self._start(turn, due)
 
     def _start(self, turn: Turn, jobs: Sequence[JobRecord]) -> list[Action]:
         if not jobs:
             return []
         actions = [action for job in jobs for action in starting.place(turn, job, self._sharing)]
-        placed = [job for job in jobs if job.tasks]
         # Newcomers' shares are settled with everybody else's before they start, so that they start with them.
-        for job in placed:
+        for job in jobs:
             workers = job.planned().workers
             turn.changes.append(Arrived(job.id, job.spec.priority, job.spec.limits.cores, workers))
             if job.work is not None and job.attempt == 1 and job.resume is None and self.policy.predicts:
                 turn.changes.append(Predicted(job.id, *job.work))
         actions += self._sharing.share(turn)
-        for job in placed:
+        for job in jobs:
             text = f"going on from step {job.resume.step}" if job.resume is not None else "started"
             again = f" (attempt {job.attempt})" if job.attempt > 1 else ""
             actions.append(job.mark("running", text + again))
@@ -346,6 +343,13 @@ class Controller:
             return []
         waiting = [job for job in jobs if job.queued and job.plan is not None and not job.placed_by_user]
         return self._queue.move(now, waiting, node, self._sharing.nodes)
+
+    def _place_anew(self, name: str, queue: Queue) -> None:
+        """A node is gone: jobs that wait for room there ask for it on another."""
+        for job in self._jobs.all.values():
+            if job.queued and name in (*job.planned().worker_nodes, *job.planned().server_nodes):
+                queue.withdraw(job)
+                self._jobs.file(job)
 
     # --- small things -----------------------------------------------------------------------------------------------
 

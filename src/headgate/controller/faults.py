@@ -130,14 +130,15 @@ def settle(job: JobRecord) -> list[Action]:
 
 
 def replan(job: JobRecord, nodes: Mapping[str, Node]) -> list[Action]:
-    """Before the tasks of a plan are started: those whose node is gone get another."""
+    """Before a job asks for room, or starts: tasks whose node is gone get another. A plan without nodes gets them as it
+    starts."""
     plan = job.planned()
     names = {*plan.worker_nodes, *plan.server_nodes}
-    if names <= nodes.keys() and names:
+    if names <= nodes.keys() and (names or any(name in nodes for name in job.nodes or nodes)):
         return []
     left = job.reachable(nodes)
     if not left:
-        return [job.mark("failed", f"none of its nodes is there: {', '.join(sorted(names))}")]
+        return [job.mark("failed", f"none of its nodes is there: {', '.join(job.names)}")]
     here = [node.name for node in left]
     if all(name in here for name in plan.worker_nodes):
         plan = replace(plan, server_nodes=())

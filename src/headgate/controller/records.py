@@ -188,11 +188,15 @@ class JobRecord:
         """Whether it runs, and nothing has been ordered yet that ends the attempt."""
         return self.ends_as is None and self.restart is None and self.failure is None
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the nodes that it may use; empty: any."""
+        plan = self.planned()
+        return self.nodes or tuple(dict.fromkeys((*plan.worker_nodes, *plan.server_nodes)))
+
     def reachable(self, nodes: Mapping[str, Node]) -> list[Node]:
         """The nodes it may use that are there."""
-        plan = self.planned()
-        names = self.nodes or tuple(dict.fromkeys((*plan.worker_nodes, *plan.server_nodes))) or tuple(nodes)
-        return [nodes[name] for name in names if name in nodes]
+        return [nodes[name] for name in self.names or nodes if name in nodes]
 
     def begin(self) -> None:
         """A further attempt begins."""

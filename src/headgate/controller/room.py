@@ -84,8 +84,6 @@ class Room:
 
     def could(self, ask: Ask) -> bool:
         """Whether there would be room if nothing ran."""
-        if any(name not in self._nodes for name in ask.fixed):
-            return True  # whoever starts it settles what to do about a node that is gone
         if ask not in self._possible:
             whole = (self.held(ask, name, len(node.gpus), node.memory_bytes) for name, node in self._nodes.items())
             self._possible[ask] = sum(whole) >= ask.workers
@@ -130,7 +128,7 @@ class Room:
         found: list[str] = []
         for i in range(ask.workers):
             name = ask.fixed[i] if ask.fixed else self._best(ask)
-            if name is None or (name in self._nodes and not self._fits(ask, name)):
+            if name is None or name not in self._nodes or not self._fits(ask, name):
                 self.give(ask, found)
                 return None
             self.take(ask, (name,))

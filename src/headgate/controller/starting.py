@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from headgate.cluster import Node
 from headgate.controller import faults
 from headgate.controller.records import JobRecord, Jobs, in_order
 from headgate.controller.sharing import Sharing, Turn
-from headgate.events import ENDED, Action
+from headgate.events import ENDED, Action, Resize
+from headgate.planning import placement
 from headgate.units import say_seconds
 
 
@@ -26,17 +30,18 @@ def wait(now: float, job: JobRecord) -> list[Action]:
     return [job.mark("waiting", f"starts in {say_seconds(when - now)}")]
 
 
-def due(now: float, jobs: Jobs) -> tuple[list[JobRecord], list[Action]]:
-    """The jobs whose time has come; those that come after one which did not end well are skipped."""
+def due(now: float, jobs: Jobs, nodes: Mapping[str, Node]) -> tuple[list[JobRecord], list[Action]]:
+    """The jobs whose time has come, with plans for nodes that are there; those that come after one which did not end
+    well are skipped."""
     if not jobs.waiting:
         return [], []
     # Jobs that were handed in together start with shares that know of each other.
     unplanned = {job.run for job in jobs.waiting.values() if job.plan is None}
     found: dict[int, JobRecord] = {}
     actions: list[Action] = []
-    skipped = True
-    while skipped:  # a skipped job may be what another one waits for
-        skipped = False
+    ended = True
+    while ended:  # it may be what another one waits for
+        ended = False
         for job in in_order(jobs.waiting.values()):
             if job.plan is None or job.run in unplanned or job.number in found:
                 continue
@@ -48,20 +53,24 @@ def due(now: float, jobs: Jobs) -> tuple[list[JobRecord], list[Action]]:
                 elif other.state in ENDED:
                     why = f"{other.spec.name}, which it comes after, ended as {other.state}"
                     actions.append(job.mark("skipped", why))
-                    skipped = True
+                    ended = True
                     continue
             when = time_of(job)
             if when is not None and now >= when:
-                found[job.number] = job
+                actions += faults.replan(job, nodes)
+                if job.state in ENDED:
+                    ended = True
+                else:
+                    found[job.number] = job
     return list(found.values()), actions
 
 
 def place(turn: Turn, job: JobRecord, sharing: Sharing) -> list[Action]:
-    """Make the tasks of a job's next attempt, where there are nodes for them."""
-    actions = faults.replan(job, sharing.nodes)
-    if job.state in ENDED:
-        return actions
-    plan = job.planned()
+    """Make the tasks of a job's next attempt."""
+    plan, actions = job.planned(), list[Action]()
+    if not plan.worker_nodes:
+        plan = job.plan = placement.place(plan, job.reachable(sharing.nodes))
+        actions.append(Resize(job.id, plan))
     job.begin()
     for i, name in enumerate(plan.server_nodes):
         job.add(f"server-{i}", name, ())
