@@ -439,7 +439,7 @@ def test_the_time_of_a_gpu_is_divided_at_most_six_times_a_minute_though_each_job
         for action in driver.step(float(second), Usage(f"r/{name}/worker-0", 0.5, 1e6)):
             if isinstance(action, SetShare) and action.share.gpu_fraction is not None:
                 changed[action.task[2]] += 1
-    assert set(changed.values()) <= {5, 6}
+    assert max(changed.values()) == 6
     assert sum(driver.task(name).share.gpu_fraction for name in names) == pytest.approx(1.0)  # type: ignore[misc]
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import inf, isfinite
+from math import isfinite
 
 from headgate.cluster import Node
 from headgate.controller.dividing import on_gpu, part
@@ -13,14 +13,11 @@ from headgate.controller.guarding import Granted, Guard
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order, threads
 from headgate.events import Action, JobId, SetShare, TaskId, Warn
 from headgate.policies.base import Arrived, Change, Left, Placed, Policy
-from headgate.policies.granting import MOST_CHANGES
+from headgate.policies.granting import MOST_CHANGES, Changes
 from headgate.shares import FIELDS, NOTHING, UNLIMITED, Share, Unlimited, entitled
 
 _SOONEST_SECONDS = 0.1
 """A policy that asks to be asked again at once, or in the past, is asked so much later."""
-_TURNS_SECONDS = 60.0 / MOST_CHANGES
-"""Between two changes of the time that jobs have of a node's GPUs, unless one comes or goes: each job's weight changes
-all their parts."""
 
 
 @dataclass(slots=True)
@@ -69,13 +66,14 @@ class Sharing:
         self._fault = ""
         self._guard = Guard(policy)
         self._placed: dict[JobId, Mapping[str, float]] = {}  # as the policy was told last
-        self._turned_at: dict[str, float] = {}  # by node, and those whose turns are to follow weights that changed
+        # When turns on the GPUs of a node followed weights, each of which changes all turns; and where they are to.
+        self._turned: defaultdict[str, Changes] = defaultdict(Changes)
         self._turning: set[str] = set()
 
     @property
     def wake_at(self) -> float | None:
         """When something is to be settled again though nothing happens."""
-        turns = (self._turned_at[name] + _TURNS_SECONDS for name in self._turning)
+        turns = (self._turned[name].free_at(MOST_CHANGES) for name in self._turning)
         return min((at for at in (self._asks_at, *turns) if at is not None), default=None)
 
     def join(self, node: Node) -> None:
@@ -254,11 +252,9 @@ class Sharing:
         return result
 
     def _may_turn(self, turn: Turn) -> set[str]:
-        """Nodes whose GPUs' time may be divided anew."""
+        """Nodes whose GPUs' time may be divided anew: where a job came or went, or seldom enough."""
         return {
-            name
-            for name in self._turning
-            if name in turn.nodes or turn.now >= self._turned_at.get(name, -inf) + _TURNS_SECONDS
+            name for name in self._turning if name in turn.nodes or self._turned[name].free_at(MOST_CHANGES) <= turn.now
         }
 
     def _turns(self, turn: Turn, nodes: Iterable[str]) -> dict[TaskId, float | Unlimited]:
@@ -267,8 +263,8 @@ class Sharing:
         ready = self._may_turn(turn)
         self._turning -= ready
         changes = self._fractions(ready)
-        for id in changes:
-            self._turned_at[self.jobs.all[id.rsplit("/", 1)[0]].tasks[id].node] = turn.now
+        for name in {self.jobs.all[id.rsplit("/", 1)[0]].tasks[id].node for id in changes} - turn.nodes:
+            self._turned[name].note(turn.now)
         return changes
 
     def _fractions(self, nodes: Iterable[str]) -> dict[TaskId, float | Unlimited]:
