@@ -111,7 +111,7 @@ class Guard:
                 self._present[change.job] = _Held(Changes(self._most))
             if isinstance(change, Placed) and (held := self._present.get(change.job)) is not None:
                 moved = True
-                held.nodes = {node: max(cores, _LITTLE) for node, cores in change.cores.items()}
+                held.nodes = {node: max(cores, _LITTLE) for node, cores in change.cores.items()} or ONE_NODE
         return moved
 
     def _take(self, shares: Mapping[JobId, object]) -> list[str]:

@@ -88,7 +88,7 @@ class Grants:
 
     def place(self, job: JobId, nodes: Mapping[str, float]) -> None:
         """A job that has arrived is on these nodes, of so many cores."""
-        self._held[job].nodes = nodes
+        self._held[job].nodes = nodes or ONE_NODE
         self._nodes = None
 
     def leave(self, job: JobId) -> None:

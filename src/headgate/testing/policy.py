@@ -17,7 +17,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from headgate.events import JobId
-from headgate.policies.base import Arrived, Change, Decision, Left, Policy, Predicted, Reported, Used
+from headgate.policies.base import Arrived, Change, Decision, Left, Placed, Policy, Predicted, Reported, Used
 from headgate.shares import Share, Unlimited
 
 CORES = 4.0
@@ -43,6 +43,7 @@ _cores = st.none() | st.floats(0.1, 64.0)
 CHANGES: st.SearchStrategy[Change] = st.one_of(
     st.builds(Arrived, st.sampled_from(JOBS), _positive, _cores),
     st.builds(Left, _job),
+    st.builds(Placed, _job, st.dictionaries(st.sampled_from("abc"), st.floats(0.0, 64.0), max_size=3)),
     st.builds(Reported, _job, _loss, _count, _count, _count, st.integers(1, 1000)),
     st.builds(Used, _job, st.floats(0.0, 64.0), st.floats(0.0, 1e12), _rate, _rate),
     st.builds(_predicted, _job, _work, _work, _work, st.none() | st.floats(-10.0, 1e9), _drop, _drop),
