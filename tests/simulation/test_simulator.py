@@ -125,6 +125,9 @@ def test_on_cores_each_other_job_costs_as_much_as_it_has_of_the_other_cores() ->
     given = replace(FREE, interference=Interference({"": {"x": {"y": 0.8}}}))
     # Beside b alone, as it was measured: a has one core of two, and keeps 0.8 of it.
     assert ran(made("two", jobs[:2]), cores(2.0), "equal", given) == pytest.approx({"a": 7.2, "b": 6.0})
+    # What it does before its work was not measured beside another: that costs it nothing.
+    starting = [replace(jobs[0], startup_core_seconds=2.0), jobs[1]]
+    assert ran(made("two", starting), cores(2.0), "equal", given) == pytest.approx({"a": 8.8, "b": 6.0})
     # b and c have the other core and a third: for 9 s a has 2/3 of a core and keeps 0.8 of that, then 1.2 s alone.
     assert ran(made("three", jobs), cores(2.0), "equal", given) == pytest.approx({"a": 10.2, "b": 9.0, "c": 9.0})
 

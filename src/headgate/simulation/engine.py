@@ -233,7 +233,7 @@ class Engine:
             self.cores_used += given[task.id] - task.cores
             task.use(now, given[task.id])
         for task in tasks.values():
-            kept = self._kept(node, task) if self._interference.pairs else 1.0
+            kept = self._kept(node, task) if self._interference.pairs and not task.work.starting else 1.0
             task.pace = kept * self.relative(task.work, task.cores)
 
     def _kept(self, node: Node, task: RunningTask) -> float:
