@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from headgate.task import Progress, Saver, StepSpans, Stop, fit_line
+from headgate.task.measured import is_sampled, is_told, is_warm
 
 
 def ticking(times: list[float]) -> Callable[[], float]:
@@ -121,6 +122,14 @@ def test_the_training_side_keeps_to_the_syntax_of_python_3_9() -> None:
     assert len(files) > 10
     for file in files:
         ast.parse(file.read_text(), feature_version=(3, 9))
+
+
+def test_the_spans_of_few_of_the_first_steps_are_told_and_of_all_that_are_measured_later() -> None:
+    assert [number for number in range(1, 102) if is_sampled(number) and is_told(number)] == [
+        *(3, 4, 5, 6, 7),
+        *(50, 51, 100, 101),
+    ]
+    assert [number for number in range(1, 5) if is_warm(number)] == [3, 4]
 
 
 def saving(told: list[dict[str, object]], clock: Callable[[], float], folder: str | None) -> Saver:

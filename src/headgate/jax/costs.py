@@ -12,7 +12,7 @@ from headgate.jax import joining
 from headgate.jax.placing import Placing, length, nbytes
 from headgate.jax.trained import Trained
 from headgate.task import measured
-from headgate.task.measured import FIRST_STEPS, Step
+from headgate.task.measured import FIRST_STEPS, Step, is_told
 
 _LOOPS = "FLOPs are XLA's estimate for the compiled step, in which the body of a loop (scan, while) counts once"
 
@@ -86,7 +86,7 @@ class Costs:
             self._sizes.add(step.samples)
         if step.number == FIRST_STEPS:
             self.tell()
-        if 3 <= step.number <= 7 or step.number > FIRST_STEPS:
+        if is_told(step.number):
             steps, epoch = self._place()
             message = {"type": "spans", "step": steps, "epoch": epoch, "seconds": step.seconds, "spans": step.told()}
             self._send(message, True)

@@ -8,7 +8,6 @@ from statistics import median
 from typing import Any
 
 from headgate.keras import backends
-from headgate.keras.meter import is_warm
 from headgate.keras.trained import Trained, bytes_of, variables
 from headgate.task import measured
 
@@ -90,7 +89,7 @@ class Costs:
 
     def stepped(self, step: measured.Step) -> None:
         """A step was measured."""
-        if is_warm(step) and step.samples:
+        if measured.is_warm(step.number) and step.samples:
             self.timings.append((step.samples, step.spans.get("compute", 0.0)))
             self._reads.append(step.spans.get("input", 0.0) / step.samples)
 

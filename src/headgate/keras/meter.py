@@ -8,13 +8,6 @@ from collections.abc import Callable
 from headgate.task import StepSpans
 from headgate.task.measured import Step, is_sampled
 
-_WARM = 2
-
-
-def is_warm(step: Step) -> bool:
-    """Whether what is done once, as compiling and counting FLOPs, is over."""
-    return step.number > _WARM
-
 
 class Meter:
     """Marks of the running step; other steps than those that are sampled cost a comparison a mark.

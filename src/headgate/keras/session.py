@@ -16,10 +16,10 @@ from typing import Any
 from headgate.keras import backends, checkpoints
 from headgate.keras.agreement import Agreement
 from headgate.keras.costs import Costs
-from headgate.keras.meter import Meter, is_warm
+from headgate.keras.meter import Meter
 from headgate.keras.trained import Trained, random_states, restore_random
 from headgate.task import Channel, Gate, Progress, Stop, TaskEnvironment
-from headgate.task.measured import FIRST_STEPS, Step
+from headgate.task.measured import FIRST_STEPS, Step, is_told
 from headgate.task.saving import Saver
 
 _FLUSH_SECONDS = 2.0
@@ -275,7 +275,7 @@ class Session:
             return
         if step.number == FIRST_STEPS:
             self.send_profile()
-        if is_warm(step) and (step.number <= 7 or step.number > FIRST_STEPS):
+        if is_told(step.number):
             spans = {"step": self.steps + 1, "epoch": self._epoch, "seconds": step.seconds, "spans": step.told()}
             self._channel.send({"type": "spans", **spans}, can_be_missed=True)
 

@@ -11,6 +11,8 @@ from headgate.task.fit import fit_line
 
 FIRST_STEPS = 20
 """Steps at the start that are all sampled."""
+_WARM = 2
+_TOLD = 5
 _EVERY = 50
 _IN_A_ROW = 2
 
@@ -56,6 +58,16 @@ class Step:
 def is_sampled(number: int) -> bool:
     """Whether the step of that number, counted from 1, is measured: the first twenty, then two in every fifty."""
     return number <= FIRST_STEPS or number % _EVERY < _IN_A_ROW
+
+
+def is_warm(number: int) -> bool:
+    """Whether what is done once, as compiling and counting FLOPs, is over at the step of that number."""
+    return number > _WARM
+
+
+def is_told(number: int) -> bool:
+    """Whether the spans of a step that is measured are told: of five of the first twenty, and of all after these."""
+    return is_warm(number) and (number <= _WARM + _TOLD or number > FIRST_STEPS)
 
 
 def step_times(device: str, timings: Iterable[Timing]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any, Callable
 
 import torch
 
-from headgate.task.measured import FIRST_STEPS
+from headgate.task.measured import FIRST_STEPS, is_told, is_warm
 from headgate.torch.costs import Costs
 from headgate.torch.meter import Meter, Step
 from headgate.torch.sweep import Sweep
@@ -78,13 +78,13 @@ class Measuring:
                 self.costs.notes.append("no loader was prepared: the time of a step was not measured by batch size")
                 self.sweep.done = True
             return
-        if step.number > 2 and step.number <= FIRST_STEPS and step.samples:  # past warming up and counting FLOPs
+        if is_warm(step.number) and step.number <= FIRST_STEPS and step.samples:
             self.costs.timings.append((torch.get_num_threads(), step.samples, step.compute_seconds))
             if self.costs.reads_here and self._has_loaders():
                 self.costs.read(step.spans.get("input", 0.0), step.samples)
         if step.number == FIRST_STEPS:
             self.send_profile()
-        if 3 <= step.number <= 7 or step.number > FIRST_STEPS:
+        if is_told(step.number):
             steps, epoch = self._place()
             message = {"type": "spans", "step": steps, "epoch": epoch, "seconds": step.seconds, **step.told()}
             self._send(message, True)
