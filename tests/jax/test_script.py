@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from tests.jax.trainings import EPOCHS, SAMPLES, STEPS_PER_EPOCH, batches
 
 import headgate.jax as hg
 from headgate.jax import joining
-from headgate.jax.trained import ResumeError
+from headgate.jax.checkpoints import ResumeError
 from headgate.profiling import store
 from headgate.task import saving
 
@@ -279,10 +280,10 @@ def test_a_checkpoint_that_is_none_is_refused(attempt: Attempting, tmp_path: Pat
 def test_a_disk_that_is_full_costs_a_message_and_what_was_there_stays(
     attempt: Attempting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: Path) -> None:
+    def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(saving, "sync", full)
+    monkeypatch.setattr(os, "fsync", full)
     ran = attempt(trainings.plain, "checkpoint", order_at=3)
     assert ran.result is not None
     assert "No space left" in ran.of("checkpoint_failed")[0]["error"]

@@ -10,7 +10,6 @@ import importlib
 import importlib.util
 import json
 import os
-import shutil
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,8 +18,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from headgate.jax.trained import ResumeError
 from headgate.task import saving
+from headgate.task.saving import CheckpointError, ResumeError
+
+__all__ = ["CheckpointError", "ResumeError", "read", "write"]
 
 LAYOUT = 1
 _PLACE = "headgate.json"
@@ -37,26 +38,17 @@ def write(folder: Path, step: int, arrays: Mapping[str, Any], place: Mapping[str
         Path of the checkpoint, and its size in bytes.
 
     Raises:
-        OSError: It could not be written; what was there before is untouched.
+        CheckpointError: It could not be written; what was there before is untouched.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     through_orbax = importlib.util.find_spec("orbax") is not None
     path = folder / f"step-{step}.{'orbax' if through_orbax else 'npz'}"
-    partial = folder / f".step-{step}.{os.getpid()}.partial"
     note = {"headgate": LAYOUT, "arrays": {name: [str(a.dtype), list(a.shape)] for name, a in arrays.items()}, **place}
-    try:
+    with saving.replacing(path) as partial:
         if through_orbax:
             _write_orbax(partial, arrays, note)
         else:
             _write_npz(partial, arrays, note)
-        _remove(path)
-        os.replace(partial, path)
-        saving.sync(folder)
-    except BaseException:
-        _remove(partial)
-        raise
-    saving.prune(folder)
-    return path, _size(path)
+    return path, saving.size(path)
 
 
 def read(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -83,8 +75,6 @@ def _write_npz(path: Path, arrays: Mapping[str, Any], note: Mapping[str, Any]) -
     savez: Any = np.savez
     with open(path, "wb") as file:
         savez(file, **{_PLACE: np.frombuffer(json.dumps(note).encode(), np.uint8)}, **plain)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _read_npz(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -108,18 +98,11 @@ def _checkpointer() -> Any:
 
 def _write_orbax(path: Path, arrays: Mapping[str, Any], note: Mapping[str, Any]) -> None:
     ocp = importlib.import_module("orbax.checkpoint")
-    _remove(path)
     path.mkdir()
-    with open(path / _PLACE, "w") as file:
-        json.dump(note, file)
-        file.flush()
-        os.fsync(file.fileno())
+    (path / _PLACE).write_text(json.dumps(note))
     full = {name: array for name, array in arrays.items() if array.size}  # Orbax refuses what has no elements
     with _checkpointer() as checkpointer:
         checkpointer.save(path.absolute() / "state", args=ocp.args.PyTreeSave(full))
-    for written in path.rglob("*"):
-        if written.is_file():
-            saving.sync(written)
 
 
 def _read_orbax(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -135,15 +118,3 @@ def _read_orbax(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         )
     empty = {name: np.zeros(shape, dtype) for name, (dtype, shape) in note["arrays"].items() if 0 in shape}
     return {**{name: np.asarray(array) for name, array in found.items()}, **empty}, note
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _size(path: Path) -> int:
-    files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
-    return sum(each.stat().st_size for each in files)

@@ -11,12 +11,9 @@ import jax
 import numpy as np
 
 from headgate.jax.placing import Placing, is_key, nbytes
+from headgate.task.saving import ResumeError
 
 _NUMBERS = (bool, int, float, complex)
-
-
-class ResumeError(RuntimeError):
-    """A checkpoint does not fit the script that is to go on from it, or cannot be read."""
 
 
 class StateError(Exception):

@@ -9,7 +9,6 @@ type NumPy lacks.
 from __future__ import annotations
 
 import json
-import os
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,17 +18,12 @@ from typing import Any
 import numpy as np
 
 from headgate.task import saving
+from headgate.task.saving import CheckpointError, ResumeError
+
+__all__ = ["CheckpointError", "ResumeError", "Saved", "read", "write"]
 
 LAYOUT = 1
 Arrays = Mapping[str, "np.ndarray[Any, Any]"]
-
-
-class CheckpointError(Exception):
-    """A checkpoint could not be saved; training goes on."""
-
-
-class ResumeError(RuntimeError):
-    """A checkpoint does not fit the script that is to go on from it, or cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -62,25 +56,13 @@ def write(folder: Path, step: int, saved: Saved) -> tuple[Path, int]:
         CheckpointError: It could not be written; what was there before is untouched.
     """
     path = folder / f"step-{step}.npz"
-    partial = folder / f".step-{step}.{os.getpid()}.partial"
     types = {name: str(array.dtype) for name, array in saved.arrays.items() if array.dtype.kind == "V"}
     # NumPy's files do not know bfloat16 and its like: they go as bytes, with their names beside.
     plain = {name: array.view(f"u{array.itemsize}") if name in types else array for name, array in saved.arrays.items()}
-    try:
+    with saving.replacing(path) as partial, open(partial, "wb") as file:
         about = json.dumps({"layout": LAYOUT, "place": saved.place, "types": types}).encode()
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(partial, "wb") as file:
-            np.savez(file, headgate=np.frombuffer(about, np.uint8), **plain)  # type: ignore[arg-type]
-            file.flush()
-            os.fsync(file.fileno())
-            size = file.tell()
-        os.replace(partial, path)
-        saving.sync(folder)
-        saving.prune(folder)
-    except (OSError, TypeError, ValueError) as error:
-        partial.unlink(missing_ok=True)
-        raise CheckpointError(f"{path} could not be written: {error}") from error
-    return path, size
+        np.savez(file, headgate=np.frombuffer(about, np.uint8), **plain)  # type: ignore[arg-type]
+    return path, saving.size(path)
 
 
 def read(path: str) -> Saved:

@@ -11,10 +11,10 @@ import numpy as np
 
 from headgate.keras import backends, flops
 from headgate.keras.backends import Feeder
-from headgate.keras.checkpoints import ResumeError
 from headgate.keras.reading import Reading
 from headgate.keras.session import Session, Start
 from headgate.keras.strategies import check_fit
+from headgate.task.saving import ResumeError
 
 _FLOPS_STEP = 2
 

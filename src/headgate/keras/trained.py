@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from headgate.keras.checkpoints import ResumeError, Saved
+from headgate.keras.checkpoints import Saved
+from headgate.task.saving import ResumeError
 
 
 def array_of(value: Any) -> np.ndarray[Any, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,14 @@ _FIRST_SECONDS, _FIRST_RATE = 0.02, 200e6
 
 Write = Callable[[Path], "tuple[Path, int]"]
 """Writes a checkpoint into a folder; its path and its size in bytes."""
+
+
+class CheckpointError(Exception):
+    """A checkpoint could not be saved; training goes on."""
+
+
+class ResumeError(RuntimeError):
+    """A checkpoint does not fit the script that is to go on from it, or cannot be read."""
 
 
 class Saver:
@@ -82,18 +91,60 @@ class Saver:
         )
 
 
-def prune(folder: Path) -> None:
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Where to write a checkpoint, a file or a folder. It then takes the place of `path`, whole or not at all, and all
+    but the newest two of the folder are removed.
+
+    Raises:
+        CheckpointError: It could not be written; what was there before is untouched.
+    """
+    partial = path.with_name(f".{path.stem}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove(partial)
+        yield partial
+        for written in _files(partial):
+            _sync(written)
+        if path.is_dir():
+            _remove(path)
+        os.replace(partial, path)
+        _sync(path.parent)
+        _prune(path.parent)
+    except Exception as error:
+        # torch reports a full disk as a RuntimeError from its archive writer, with the system's error as context.
+        system = not isinstance(error, OSError) and isinstance(error.__context__, OSError)
+        raise CheckpointError(f"{path} could not be written: {error.__context__ if system else error}") from error
+    finally:
+        with suppress(OSError):
+            _remove(partial)
+
+
+def size(path: Path) -> int:
+    """Bytes of a checkpoint."""
+    return sum(each.stat().st_size for each in _files(path))
+
+
+def _files(path: Path) -> list[Path]:
+    return [each for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path]
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _prune(folder: Path) -> None:
     """Remove all but the last checkpoints of a folder, files or folders called `step-...`."""
     saved = sorted(folder.glob("step-*"), key=lambda path: path.stat().st_mtime_ns)
     # What is half written now was left by an attempt that was killed.
     for old in [*saved[:-KEPT], *folder.glob(".step-*.partial")]:
-        if old.is_dir():
-            shutil.rmtree(old)
-        else:
-            old.unlink(missing_ok=True)
+        _remove(old)
 
 
-def sync(path: Path) -> None:
+def _sync(path: Path) -> None:
     """Make a file, or a rename in a folder, survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

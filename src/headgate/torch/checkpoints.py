@@ -7,7 +7,6 @@ dicts in the order of `prepare`, with the user's own keys); `kept` (state dicts 
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections import Counter, OrderedDict
 from pathlib import Path
@@ -16,17 +15,12 @@ from typing import Any
 import torch
 
 from headgate.task import saving
+from headgate.task.saving import CheckpointError, ResumeError
+
+__all__ = ["CheckpointError", "ResumeError", "read", "storable", "write"]
 
 LAYOUT = 1
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, Counter, torch.dtype, torch.device)
-
-
-class CheckpointError(Exception):
-    """A checkpoint could not be saved; training goes on."""
-
-
-class ResumeError(RuntimeError):
-    """A checkpoint does not fit the script that is to go on from it, or cannot be read."""
 
 
 def storable(value: Any, where: str) -> Any:
@@ -65,25 +59,9 @@ def write(folder: Path, step: int, payload: dict[str, Any]) -> tuple[Path, int]:
     """
     payload = {name: storable(value, name) for name, value in payload.items()}
     path = folder / f"step-{step}.pt"
-    partial = folder / f".step-{step}.{os.getpid()}.partial"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(partial, "wb") as file:
-            torch.save({"headgate": LAYOUT, **payload}, file)
-            file.flush()
-            os.fsync(file.fileno())
-            size = file.tell()
-        os.replace(partial, path)
-        saving.sync(folder)
-        saving.prune(folder)
-    except (OSError, RuntimeError, pickle.PicklingError) as error:
-        # torch reports a full disk as a RuntimeError from its archive writer, with the system's error as context.
-        cause = error if isinstance(error, OSError) else error.__context__
-        partial.unlink(missing_ok=True)
-        raise CheckpointError(
-            f"{path} could not be written: {cause if isinstance(cause, OSError) else error}"
-        ) from error
-    return path, size
+    with saving.replacing(path) as partial, open(partial, "wb") as file:
+        torch.save({"headgate": LAYOUT, **payload}, file)
+    return path, saving.size(path)
 
 
 def read(path: str) -> dict[str, Any]:

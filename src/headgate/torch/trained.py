@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
+from headgate.task.saving import ResumeError
 from headgate.torch import batches
-from headgate.torch.checkpoints import ResumeError
 
 
 class Trained:
