@@ -73,6 +73,8 @@ class Sharing:
     @property
     def wake_at(self) -> float | None:
         """When something is to be settled again though nothing happens."""
+        if not self._turning:
+            return self._asks_at
         turns = (self._turned[name].free_at(MOST_CHANGES) for name in self._turning)
         return min((at for at in (self._asks_at, *turns) if at is not None), default=None)
 
@@ -109,11 +111,13 @@ class Sharing:
     def share(self, turn: Turn) -> list[Action]:
         """Settle a turn: ask the policy if there is something to tell or its time has come, bring the tasks that this
         concerns to what follows, and start those that are to be started with it."""
-        turn.changes = [change for change in turn.changes if not self._is_pinned(change.job)]
-        turn.changes += self._where(turn)
+        if self.jobs.pinned:
+            turn.changes = [change for change in turn.changes if not self._is_pinned(change.job)]
         due = self._asks_at is not None and turn.now >= self._asks_at
         if not (turn.changes or turn.starting or turn.moved or due or self._may_turn(turn)):
             return []
+        if turn.moved or self._changed:
+            turn.changes += self._where(turn)
         actions: list[Action] = []
         decided, reasons = self._decide(turn, actions) if turn.changes or due else ({}, {})
         nodes, self._changed = self._changed | turn.nodes, set()
@@ -168,14 +172,16 @@ class Sharing:
         for change in turn.changes:
             if isinstance(change, Arrived | Left):
                 self._placed.pop(change.job, None)
-        moved, nodes = dict(turn.moved), set(self._changed)
+        nodes = set(self._changed)
         for job in turn.moved.values():
             if job.spec.share is not None:  # what it is pinned to the others there have not
                 nodes.update(turn.nodes, (task.node for task in job.tasks.values()))
-        moved |= {job.id: job for name in nodes for job, _ in self.jobs.on.get(name, {}).values()}
+        moved = turn.moved
+        if nodes:
+            moved = moved | {job.id: job for name in nodes for job, _ in self.jobs.on.get(name, {}).values()}
         found: list[Change] = []
         for job in in_order(moved.values()):
-            if not self._is_there(job.id):
+            if not job.tasks or job.spec.share is not None:
                 continue
             cores = {task.node: self._free(task.node) for task in job.tasks.values() if task.node in self.nodes}
             if cores and cores != self._placed.get(job.id):
@@ -233,7 +239,8 @@ class Sharing:
 
     def _free(self, name: str) -> float:
         """Cores of a node, but for those that jobs are pinned to."""
-        return self.nodes[name].cores * max(1.0 - sum(self._slices(name).values()), 0.0)
+        cores = self.nodes[name].cores
+        return cores * max(1.0 - sum(self._slices(name).values()), 0.0) if self.jobs.pinned else cores
 
     def _slices(self, name: str) -> dict[JobId, float]:
         """Parts of a node that jobs are pinned to."""
