@@ -37,13 +37,13 @@ def test_three_jobs_share_one_gpu_in_equal_time_where_none_waits() -> None:
 
 def test_on_a_shared_gpu_the_shortest_has_what_srpt_leaves_it() -> None:
     # By 20 to 1 of an equal share each keeps 1/40, and an eighth of the rest goes on to the other: 0.85625 of the time
-    # for b, which ends at 4 / 0.85625; then a has the GPU to itself.
+    # for b, which ends at 400 / 0.85625; then a has the GPU to itself.
     part = 0.025 + 7 / 8 * 0.95
-    found = ran(on_gpus((0.0, 10.0, 1), (0.0, 4.0, 1)), gpus(1), "srpt", SHARED)
-    assert found == pytest.approx({"a": 14.0, "b": 4 / part}, rel=2e-3)
+    found = ran(on_gpus((0.0, 1000.0, 1), (0.0, 400.0, 1)), gpus(1), "srpt", SHARED)
+    assert found == pytest.approx({"a": 1400.0, "b": 400 / part}, rel=2e-3)
     # What one GPU of its two is shared with holds a job for both.
-    found = ran(on_gpus((0.0, 10.0, 2), (0.0, 4.0, 1)), gpus(2), "srpt", SHARED)
-    assert found == pytest.approx({"a": 14.0, "b": 4 / part}, rel=2e-3)
+    found = ran(on_gpus((0.0, 1000.0, 2), (0.0, 400.0, 1)), gpus(2), "srpt", SHARED)
+    assert found == pytest.approx({"a": 1400.0, "b": 400 / part}, rel=2e-3)
 
 
 def test_gpus_go_by_priority_and_a_job_that_starts_up_uses_none() -> None:
