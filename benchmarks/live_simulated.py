@@ -8,7 +8,9 @@ each kind of script is measured beforehand, in runs without any other kind, and 
 
 - alone: time, CPU time, what it does on one core before it has anything to say, and its losses by work done;
 - as many of a kind as there are cores, and twice as many, under `equal`: what a core each brings, and half of one,
-  while the others are busy (cores may be threads of one, and caches and memory are shared).
+  while the others are busy (cores may be threads of one, and caches and memory are shared);
+- where it can use more than a core: before a longer one of its kind, under `srpt`, which leaves it most of the machine:
+  what it keeps of its speed in company, where threads that wait do not spin and others take turns on its cores.
 """
 
 from __future__ import annotations
@@ -43,8 +45,10 @@ SCHEDULES: Mapping[str, Sequence[tuple[str, float]]] = {
 }
 """By policy: kinds, and when they arrive (s)."""
 NODE_KIND = "here"
-REPORT_SECONDS = 2.0
-"""At the least, between two predictions of what is left of a job."""
+REPORT_SECONDS = 1.0
+"""Between two readings of what a job uses."""
+LONGER = 2.0
+"""Times the epochs of the job that comes second under `srpt`: enough for it to stay second, however it is predicted."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +57,8 @@ class Profile:
 
     Args:
         job: As a trace has it, which comes at 0 s.
-        table: Cores and work a second.
-        kept: Part of its speed that it keeps beside another job; 1 where `table` has that in it.
+        table: Cores and work a second; times `kept` they are what was measured beside others, but for the last point.
+        kept: Part of its speed that it keeps beside other jobs.
     """
 
     job: TraceJob
@@ -70,19 +74,36 @@ def jobs_of(schedule: Sequence[tuple[str, float]], scale: float) -> list[Job]:
 def profile(there: Stage, kind: str, scale: float, cores: int) -> Profile:
     """Measure a kind in runs of its own."""
     job = Job(kind, kind, 0.0, epochs(kind, LENGTHS[kind] * scale))
-    [alone] = _measured(there, [job], cores)
+    [alone] = _measured(there, [job], "equal", cores)
     several, twice = (
-        _measured(there, [replace(job, name=f"{kind}-{place}") for place in range(count)], cores, alone)
+        _measured(there, [replace(job, name=f"{kind}-{place}") for place in range(count)], "equal", cores, alone)
         for count in (cores, 2 * cores)
     )
     half, one = _mean(twice), _mean(several)
     whole = (alone.cores, 1.0 / alone.seconds)
     if whole > one and whole[1] > one[1]:
-        return Profile(replace(alone, model=kind), (half, one, whole), 1.0)
-    # More than a core is of no use to it: what it keeps of its speed beside others has no point of its own, and what
-    # half a core brings is told without it.
-    kept = min(one[1] * alone.seconds, 1.0)
-    return Profile(replace(alone, model=kind), ((half[0], half[1] / kept), whole), kept)
+        longer = replace(job, name=f"{kind}-longer", epochs=epochs(kind, LENGTHS[kind] * scale * LONGER))
+        first = _measured(there, [job, longer], "srpt", cores, alone)[:1]
+        lower, kept = (half, one), kept_of(one, _mean(first), whole)
+    else:  # more than a core is of no use to it: what one brings beside others is all of its speed there
+        lower, kept = (half,), min(one[1] / whole[1], 1.0)
+    return Profile(replace(alone, model=kind), (*((used, speed / kept) for used, speed in lower), whole), kept)
+
+
+def kept_of(one: tuple[float, float], most: tuple[float, float], whole: tuple[float, float]) -> float:
+    """The part of its speed alone that a job keeps beside another, had it as many cores there: by a straight line
+    through what it does on one and on most of them, but no less than on the latter, nor more than in proportion.
+
+    Args:
+        one: Cores and work a second beside others, with one core each.
+        most: The same with most of the machine.
+        whole: The same alone.
+    """
+    speed = most[1]
+    if most[0] < whole[0]:
+        ahead = (most[1] - one[1]) * (whole[0] - most[0]) / max(most[0] - one[0], 1e-9)
+        speed += min(max(ahead, 0.0), most[1] * (whole[0] / most[0] - 1.0))
+    return min(speed / whole[1], 1.0)
 
 
 def _mean(jobs: Sequence[TraceJob]) -> tuple[float, float]:
@@ -90,14 +111,16 @@ def _mean(jobs: Sequence[TraceJob]) -> tuple[float, float]:
     return statistics.mean(job.cores for job in jobs), 1.0 / statistics.mean(job.seconds for job in jobs)
 
 
-def _measured(there: Stage, jobs: Sequence[Job], cores: int, alone: TraceJob | None = None) -> list[TraceJob]:
+def _measured(
+    there: Stage, jobs: Sequence[Job], policy: str, cores: int, alone: TraceJob | None = None
+) -> list[TraceJob]:
     """Jobs that come at once: of each the seconds from its arrival to its end but for what it does at first, on a core
     or its part of one, and the cores used meanwhile. What it does at first is as much as of the one that ran `alone`,
     or else the work after it would be another: one that cannot use a second core seems to start for longer."""
-    folder = there.start(jobs, "equal")
-    ran = there.went(folder, jobs)
+    folder = there.start(jobs, policy)
+    ran, recorded = there.went(folder, jobs), {job.name: job for job in read(folder).jobs}
     found = []
-    for job in read(folder).jobs:
+    for job in (recorded[each.name] for each in jobs):
         own = job.startup_core_seconds or 0.0
         startup = (alone.startup_core_seconds or 0.0) if alone is not None else own
         seconds = ran[job.name].seconds - startup * max(len(jobs) / cores, 1.0)
@@ -140,12 +163,16 @@ def main() -> None:
             jobs = jobs_of(SCHEDULES[policy], options.scale)
             runs = [there.run(jobs, policy) for _ in range(options.repetitions)]
             told = simulated(jobs, policy, profiles, cores)
-            print(f"\n{policy:14}{'live':>10}{'simulated':>12}{'error':>9}")
+            print(f"\n{policy:14}{'live':>10}{'simulated':>12}{'error':>9}{'lowest and highest live':>26}")
             for job in jobs:
-                live = statistics.median(ran[job.name].seconds for ran in runs)
+                seconds = [ran[job.name].seconds for ran in runs]
+                live, low, high = statistics.median(seconds), min(seconds), max(seconds)
                 error = told[job.name] / live - 1.0
-                rows.append({"policy": policy, "job": job.name, "live": live, "simulated": told[job.name]})
-                print(f"{job.name:14}{live:>8.1f} s{told[job.name]:>10.1f} s{error:>+9.1%}")
+                row = {"policy": policy, "job": job.name, "live": live, "simulated": told[job.name]}
+                rows.append({**row, "lowest": low, "highest": high})
+                line = f"{job.name:14}{live:>8.1f} s{told[job.name]:>10.1f} s{error:>+9.1%}"
+                apart = f"{low:>14.1f} to {high:.1f} s, {(high - low) / live:.1%}" if len(runs) > 1 else ""
+                print(line + apart)
     errors = [abs(row["simulated"] / row["live"] - 1.0) for row in rows]
     print(f"\nerror of a completion time: {statistics.mean(errors):.1%} on the mean, {max(errors):.1%} at worst")
     content = {
