@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Mapping
 from functools import partial
@@ -14,10 +13,8 @@ from typing import Any
 import jax
 from jax._src import distributed, xla_bridge
 
-from headgate.task import Channel, Stop, end_failed
-
-START_SECONDS = 300
-"""How long the workers of a job wait for each other to start."""
+from headgate.task import Channel, end_failed
+from headgate.task.part import START_SECONDS, first_endpoint, free_ports, listening_at
 
 
 class JoinError(RuntimeError):
@@ -62,6 +59,15 @@ def check(plan: Mapping[str, Any]) -> None:
             "jax.distributed was initialized before headgate.jax.init(); remove that call: Headgate joins the "
             f"{plan['workers']} workers of this job by itself"
         )
+    check_early()
+
+
+def check_early() -> None:
+    """Whether JAX can still be told anything.
+
+    Raises:
+        JoinError: It has made its devices already.
+    """
     if begun():
         raise JoinError(
             "headgate.jax.init() comes after JAX has made its devices; call it before anything that computes, and "
@@ -81,7 +87,7 @@ def join(channel: Channel, plan: Mapping[str, Any]) -> None:
     check(plan)
     welcome = channel.welcome
     index, workers, address = int(welcome["index"]), int(plan["workers"]), str(welcome["address"])
-    meeting = _offer(channel, address) if index == 0 else _meeting(channel)
+    meeting = _offer(channel, address) if index == 0 else first_endpoint(channel, JoinError)
     try:
         jax.distributed.initialize(
             meeting,
@@ -100,29 +106,9 @@ def join(channel: Channel, plan: Mapping[str, Any]) -> None:
 
 def _offer(channel: Channel, address: str) -> str:
     """Tell the others where worker 0 is going to listen; they try until it does."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as finder:
-        finder.bind((address, 0))
-        port = finder.getsockname()[1]
-    place = f"[{address}]:{port}" if family == socket.AF_INET6 else f"{address}:{port}"
-    channel.send({"type": "listening", "endpoints": [f"tcp://{place}"]})
-    return place
-
-
-def _meeting(channel: Channel) -> str:
-    """Where worker 0 listens."""
-
-    def endpoint() -> str:
-        for member in channel.peers.get("members", ()):
-            if member["role"] == "worker" and member["index"] == 0 and member["endpoints"]:
-                return str(member["endpoints"][0]).removeprefix("tcp://")
-        return ""
-
-    if not channel.wait_for(lambda: bool(endpoint()), START_SECONDS):
-        if channel.stopping:
-            raise Stop
-        raise JoinError(f"worker 0 of this job did not listen within {START_SECONDS} s; see its log")
-    return endpoint()
+    message = listening_at(address, free_ports(address, 1))
+    channel.send(message)
+    return str(message["endpoints"][0]).removeprefix("tcp://")
 
 
 def _bind_gloo(address: str) -> None:

@@ -16,18 +16,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headgate.task import Channel, PeerLost
+from headgate.task.part import START_SECONDS, endpoint_of
 
-START_SECONDS = 300.0
-"""How long the workers of a job wait for each other to start."""
 _ANSWER_SECONDS = 60.0
-
-
-def endpoint_of(channel: Channel, role: str, index: int, number: int = 0) -> str:
-    """Where a task of the job listens, as `host:port`; empty until it told."""
-    for member in channel.peers.get("members", ()):
-        if member["role"] == role and member["index"] == index and len(member["endpoints"] or ()) > number:
-            return str(member["endpoints"][number]).removeprefix("tcp://")
-    return ""
 
 
 class Agreement:

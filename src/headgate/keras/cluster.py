@@ -4,29 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headgate.keras.agreement import START_SECONDS, endpoint_of
 from headgate.task import Channel, PeerLost, Stop
+from headgate.task.part import START_SECONDS, endpoint_of, free_ports
 
 
 class PlanError(RuntimeError):
     """The script cannot be run as its plan says; the message says why and what works."""
-
-
-def free_ports(address: str, count: int) -> list[int]:
-    """Ports that nobody uses on this node now: TensorFlow's server cannot be handed a socket that is bound."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    holders = [socket.socket(family, socket.SOCK_STREAM) for _ in range(count)]
-    try:
-        for holder in holders:
-            holder.bind((address, 0))
-        return [int(holder.getsockname()[1]) for holder in holders]
-    finally:
-        for holder in holders:
-            holder.close()
 
 
 def ports_for(channel: Channel, count: int) -> list[int]:
@@ -36,12 +22,6 @@ def ports_for(channel: Channel, count: int) -> list[int]:
     if len(listened) == count:
         return [int(str(endpoint).rpartition(":")[2]) for endpoint in listened]
     return free_ports(str(channel.welcome["address"]), count)
-
-
-def listening_at(address: str, ports: Sequence[int]) -> dict[str, Any]:
-    """The message that tells the job's other tasks where this one is reached."""
-    host = f"[{address}]" if ":" in address else address
-    return {"type": "listening", "endpoints": [f"tcp://{host}:{port}" for port in ports]}
 
 
 def wait_for_all(channel: Channel, plan: Mapping[str, Any]) -> dict[str, list[str]]:

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from headgate.keras import cluster
 from headgate.task import Channel, TaskEnvironment, plan_of
+from headgate.task.part import free_ports, listening_at
 
 
 def main() -> int:
@@ -21,7 +22,7 @@ def main() -> int:
         )
         return 1
     address = str(channel.welcome["address"])
-    channel.send(cluster.listening_at(address, cluster.free_ports(address, 1)))
+    channel.send(listening_at(address, free_ports(address, 1)))
     cluster.serve(cluster.wait_for_all(channel, plan), "ps", int(channel.welcome["index"]))
     cluster.until_done(channel)
     channel.flush(2.0)

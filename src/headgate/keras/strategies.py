@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from headgate.keras import cluster, environment
-from headgate.keras.agreement import Agreement, endpoint_of
+from headgate.keras.agreement import Agreement
 from headgate.keras.cluster import PlanError
 from headgate.task import Channel, end_failed
+from headgate.task.part import bound, endpoint_of, free_ports, listening_at
 
 _PACK_BYTES = 4 << 20
 """Gradients are summed in packs of this size, so that the sum of one overlaps with the making of the next."""
@@ -108,11 +109,11 @@ def _over_collectives(channel: Channel, plan: Mapping[str, Any]) -> tuple[Any, A
     import tensorflow as tf
 
     index, address = int(channel.welcome["index"]), str(channel.welcome["address"])
-    ports = cluster.free_ports(address, 1)
+    ports = free_ports(address, 1)
     listener = _listener(address) if index == 0 else None
     if listener is not None:
         ports.append(listener.getsockname()[1])
-    channel.send(cluster.listening_at(address, ports))
+    channel.send(listening_at(address, ports))
     cluster.describe(cluster.wait_for_all(channel, plan), "worker", index)
     options = tf.distribute.experimental.CommunicationOptions(
         bytes_per_pack=_PACK_BYTES, implementation=tf.distribute.experimental.CommunicationImplementation.RING
@@ -127,7 +128,7 @@ def _over_servers(channel: Channel, plan: Mapping[str, Any]) -> Any:
     import tensorflow as tf
 
     index, address = int(channel.welcome["index"]), str(channel.welcome["address"])
-    channel.send(cluster.listening_at(address, cluster.ports_for(channel, 1 if index else 2)))
+    channel.send(listening_at(address, cluster.ports_for(channel, 1 if index else 2)))
     found = cluster.wait_for_all(channel, plan)
     cluster.serve(found, "worker", index)
     if index:
@@ -164,7 +165,7 @@ def _over_jax(channel: Channel, plan: Mapping[str, Any]) -> tuple[Any, Agreement
     listener = _listener(address) if int(channel.welcome["index"]) == 0 else None
     if listener is not None:
         first = int(endpoint_of(channel, "worker", 0).rpartition(":")[2])
-        channel.send(cluster.listening_at(address, [first, listener.getsockname()[1]]))
+        channel.send(listening_at(address, [first, listener.getsockname()[1]]))
     return strategy, Agreement(channel, listener)
 
 
@@ -184,9 +185,7 @@ def _divided(batch: Any, layout: Any, batch_dim_name: str) -> Any:
 
 
 def _listener(address: str) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.bind((address, 0))
+    listener = bound(address)
     listener.listen()
     return listener
 

@@ -1,18 +1,21 @@
-"""What part a task has in its job."""
+"""What part a task has in its job, and how it finds the others."""
 
 from __future__ import annotations
 
 import os
+import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from headgate.task.channel import Channel
-from headgate.task.stop import PeerLost
+from headgate.task.stop import PeerLost, Stop
 
 WELCOME_SECONDS = 60.0
 """How long a task waits to be told what it is."""
+START_SECONDS = 300
+"""How long the tasks of a job wait for each other to start."""
 GOODBYE_SECONDS = 10.0
 """How long a worker whose step failed waits to be told that another one is gone."""
 _CLUSTERS = (
@@ -77,6 +80,52 @@ def plan_of(channel: Channel) -> Mapping[str, Any]:
     if refusal:
         raise ClusterError(refusal)
     return plan
+
+
+def bound(address: str) -> socket.socket:
+    """A socket at a port of this node's address that nobody uses."""
+    made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    made.bind((address, 0))
+    return made
+
+
+def free_ports(address: str, count: int) -> list[int]:
+    """Ports of this node's address that nobody uses now, for what cannot be handed a socket that is bound."""
+    holders = [bound(address) for _ in range(count)]
+    ports = [int(holder.getsockname()[1]) for holder in holders]
+    for holder in holders:
+        holder.close()
+    return ports
+
+
+def listening_at(address: str, ports: Sequence[int]) -> dict[str, Any]:
+    """The message that tells the job's other tasks where this one is reached."""
+    host = f"[{address}]" if ":" in address else address
+    return {"type": "listening", "endpoints": [f"tcp://{host}:{port}" for port in ports]}
+
+
+def endpoint_of(channel: Channel, role: str, index: int, number: int = 0) -> str:
+    """Where a task of the job listens, as `host:port`; empty until it told."""
+    for member in channel.peers.get("members", ()):
+        if member["role"] == role and member["index"] == index and len(member["endpoints"] or ()) > number:
+            return str(member["endpoints"][number]).removeprefix("tcp://")
+    return ""
+
+
+def first_endpoint(channel: Channel, error: Callable[[str], Exception] = RuntimeError) -> str:
+    """Where worker 0 of the job listens, as `host:port`, once it does.
+
+    Args:
+        error: What is raised where it does not in time, with a message.
+
+    Raises:
+        Stop: This task was asked to end meanwhile.
+    """
+    if not channel.wait_for(lambda: bool(endpoint_of(channel, "worker", 0)), START_SECONDS):
+        if channel.stopping:
+            raise Stop
+        raise error(f"worker 0 of this job did not listen within {START_SECONDS} s; see its log")
+    return endpoint_of(channel, "worker", 0)
 
 
 def workers_gone(channel: Channel, workers: int) -> list[int]:

@@ -6,7 +6,6 @@ have a default group of its own beside them.
 
 from __future__ import annotations
 
-import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -16,13 +15,11 @@ from typing import Any, NoReturn
 import torch
 
 from headgate.task import Channel, PeerLost, Stop, workers_gone
+from headgate.task.part import GOODBYE_SECONDS, START_SECONDS, bound, first_endpoint, listening_at
 from headgate.torch.backend import Backend, Passage, RoundResult, Transfer
 
-START_SECONDS = 300.0
-"""How long the workers of a job wait for each other to start."""
 _SLICE = timedelta(seconds=0.5)
 """How often a worker that waits for the others looks whether they are there."""
-_GOODBYE_SECONDS = 10.0
 _PATIENCE_SECONDS = 60.0
 """How long a worker that is to stop waits for the others to end the step with it."""
 _NO_LIMIT = timedelta(days=365)
@@ -117,28 +114,16 @@ class AllReduce(Backend):
         """The store through which the groups are formed: on worker 0, bound to its node's address alone."""
         limit = timedelta(seconds=START_SECONDS)
         if self.index == 0:
-            family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            with socket.socket(family, socket.SOCK_STREAM) as listener:
-                listener.bind((address, 0))
+            with bound(address) as listener:
                 listener.listen(len(self.members))
                 port = listener.getsockname()[1]
                 store = self._dist.TCPStore(
                     address, port, None, True, limit, False, master_listen_fd=listener.detach(), use_libuv=False
                 )
-            self._channel.send({"type": "listening", "endpoints": [f"tcp://{address}:{port}"]})
+            self._channel.send(listening_at(address, [port]))
             return store
-        if not self._channel.wait_for(lambda: bool(self._first_endpoint()), START_SECONDS):
-            self._leave_if_stopping()
-            raise RuntimeError(f"worker 0 of this job did not listen within {START_SECONDS:g} s; see its log")
-        host, _, port_text = self._first_endpoint().rpartition(":")
-        return self._dist.TCPStore(host, int(port_text), None, False, limit, False, use_libuv=False)
-
-    def _first_endpoint(self) -> str:
-        """Host and port of worker 0's store; empty until it listens."""
-        for member in self._channel.peers.get("members", ()):
-            if member["role"] == "worker" and member["index"] == 0 and member["endpoints"]:
-                return str(member["endpoints"][0]).removeprefix("tcp://")
-        return ""
+        host, _, port_text = first_endpoint(self._channel).rpartition(":")
+        return self._dist.TCPStore(host.strip("[]"), int(port_text), None, False, limit, False, use_libuv=False)
 
     def _gloo_group(self, address: str) -> Any:
         kind = self._dist.ProcessGroupGloo
@@ -191,18 +176,15 @@ class AllReduce(Backend):
         """Workers that the engine no longer lists."""
         return workers_gone(self._channel, len(self.members))
 
-    def _leave_if_stopping(self) -> None:
-        if self._channel.stopping:
-            raise Stop
-
     def _lost(self, error: RuntimeError | None) -> NoReturn:
         """A collective failed: end this worker, as the job goes on from its last checkpoint.
 
         The engine is given time to say who is gone, or to stop this worker, so that it takes this end for no fault of
         the script.
         """
-        self._channel.wait_for(lambda: bool(self._gone()), _GOODBYE_SECONDS)
-        self._leave_if_stopping()
+        self._channel.wait_for(lambda: bool(self._gone()), GOODBYE_SECONDS)
+        if self._channel.stopping:
+            raise Stop
         gone = self._gone()
         who = ", ".join(f"worker-{index}" for index in gone) or "a worker"
         cause = f" ({str(error).splitlines()[0].split('] ', 1)[-1]})" if error is not None and not gone else ""

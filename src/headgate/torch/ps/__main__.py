@@ -7,17 +7,16 @@ import sys
 import torch
 
 from headgate.task import Channel, TaskEnvironment
+from headgate.task.part import WELCOME_SECONDS
 from headgate.torch.ps.server import Server
 from headgate.torch.ps.services import services
-
-_WELCOME_SECONDS = 60.0
 
 
 def main() -> int:
     """Serve until the job has ended; the exit code."""
     environment = TaskEnvironment.claim()
     channel = Channel.open(environment, "torch", torch.__version__, torch.initial_seed())
-    if not channel.wait_for(lambda: bool(channel.welcome), _WELCOME_SECONDS):
+    if not channel.wait_for(lambda: bool(channel.welcome), WELCOME_SECONDS):
         print(
             "a parameter server is started by Headgate, as a task of a job; nobody welcomed this one", file=sys.stderr
         )
