@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from headgate.task import Channel, Stop, TaskEnvironment
+from headgate.task import Channel, Epochs, Stop, TaskEnvironment
 
 if TYPE_CHECKING:
     from headgate.jax.session import Session
@@ -106,21 +106,12 @@ class batches:  # noqa: N801 - used like a function
         return len(self._iterable)  # type: ignore[arg-type]
 
 
-class epochs:  # noqa: N801 - used like a function
+def epochs(count: int) -> Epochs:
     """The epochs from 0 to `count`; after a resume, from the one the checkpoint was taken in.
 
     Between two of them a checkpoint is saved when one is asked for, or when saving takes less than 0.5 % of the time.
     """
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __iter__(self) -> Iterator[int]:
-        session = _joined("epochs")
-        return iter(range(self._count)) if session is None else session.epochs(self._count)
-
-    def __len__(self) -> int:
-        return max(0, self._count)
+    return Epochs(count, lambda: _joined("epochs"))
 
 
 def report(loss: Any = None, step: int | None = None, *, state: Any = None, **metrics: Any) -> None:

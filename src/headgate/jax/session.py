@@ -56,11 +56,8 @@ class Session:
         self._channel = channel
         self._profiling = environment.mode == "profile"
         plan = {} if self._profiling else plan_of(channel)
-        if joining.begun() and not plan:
-            raise joining.JoinError(
-                "headgate.jax.init() comes after JAX has made its devices; call it before anything that computes, and "
-                "before jax.devices() and jax.device_put()"
-            )
+        if not plan:
+            joining.check_early()
         threads = channel.take_threads()
         if threads is not None:
             joining.set_threads(threads)

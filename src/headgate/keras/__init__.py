@@ -20,11 +20,10 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from headgate.keras import environment
-from headgate.task import Channel, Stop, TaskEnvironment, plan_of
+from headgate.task import Channel, Epochs, Stop, TaskEnvironment, plan_of
 
 if TYPE_CHECKING:
     from headgate.keras.session import Session
@@ -108,21 +107,7 @@ def epochs(count: int) -> Epochs:
 
     Between two of them a checkpoint is saved when one is asked for, or when saving takes less than 0.5 % of the time.
     """
-    return Epochs(count)
-
-
-class Epochs:
-    """What `epochs` returns: iterable, and as long as all its epochs."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __iter__(self) -> Iterator[int]:
-        session = _join()
-        return iter(range(self._count)) if session is None else session.epochs(self._count)
-
-    def __len__(self) -> int:
-        return max(0, self._count)
+    return Epochs(count, _join)
 
 
 def report(loss: Any = None, step: int | None = None, **metrics: Any) -> None:

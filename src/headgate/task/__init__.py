@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from headgate.task.channel import Channel
 from headgate.task.environment import TaskEnvironment
+from headgate.task.epochs import Epochs
 from headgate.task.fit import LineFit, fit_line
 from headgate.task.gate import Gate
 from headgate.task.part import ClusterError, cluster_variables, end_failed, named_cluster, plan_of, workers_gone
@@ -18,6 +19,7 @@ from headgate.task.stop import PeerLost, Stop
 __all__ = [
     "Channel",
     "ClusterError",
+    "Epochs",
     "Gate",
     "LineFit",
     "PeerLost",

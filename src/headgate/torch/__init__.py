@@ -15,12 +15,11 @@ pass everything through.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from headgate.task import Channel, Stop, TaskEnvironment
+from headgate.task import Channel, Epochs, Stop, TaskEnvironment
 from headgate.torch import sparse_layers
 
 if TYPE_CHECKING:
@@ -96,21 +95,7 @@ def epochs(count: int) -> Epochs:
 
     Between two of them a checkpoint is saved when one is asked for, or when saving takes less than 0.5 % of the time.
     """
-    return Epochs(count)
-
-
-class Epochs:
-    """What `epochs` returns: iterable, and as long as all its epochs."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __iter__(self) -> Iterator[int]:
-        session = _join()
-        return iter(range(self._count)) if session is None else session.epochs(self._count)
-
-    def __len__(self) -> int:
-        return max(0, self._count)
+    return Epochs(count, _join)
 
 
 def report(loss: Any = None, step: int | None = None, **metrics: Any) -> None:

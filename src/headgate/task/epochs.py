@@ -1,0 +1,32 @@
+"""The epochs of a loop of the script's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+
+class _Session(Protocol):
+    """A session with the engine."""
+
+    def epochs(self, count: int) -> Iterator[int]: ...
+
+
+class Epochs:
+    """What `epochs` returns: iterable, and as long as all its epochs.
+
+    Args:
+        count: How many there are.
+        join: Asked as they begin: the session with the engine, None under plain `python`.
+    """
+
+    def __init__(self, count: int, join: Callable[[], _Session | None]) -> None:
+        self._count = count
+        self._join = join
+
+    def __iter__(self) -> Iterator[int]:
+        session = self._join()
+        return iter(range(self._count)) if session is None else session.epochs(self._count)
+
+    def __len__(self) -> int:
+        return max(0, self._count)
