@@ -6,9 +6,8 @@ import json
 
 import click
 
-from headgate.cli.choosing import running_jobs
-from headgate.errors import HeadgateError, NotFoundError
-from headgate.hub.client import connect
+from headgate.cli.choosing import running_hub, running_jobs
+from headgate.errors import HeadgateError
 
 
 @click.command()
@@ -21,10 +20,7 @@ def command(jobs: tuple[str, ...], run: str | None, as_json: bool) -> None:
     \b
     Example: headgate checkpoint cnn
     """
-    hub = connect()
-    if hub is None:
-        raise NotFoundError("nothing is running")
-    with hub:
+    with running_hub() as hub:
         asked = {
             chosen.run: hub.ask("checkpoint", run=chosen.run, jobs=chosen.jobs)["jobs"]
             for chosen in running_jobs(hub, jobs, run)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from headgate import runs
 from headgate.errors import NotFoundError
-from headgate.hub.client import Hub
+from headgate.hub.client import Hub, connect
+
+_NOTHING = "nothing is running"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +20,18 @@ class RunningJobs:
     jobs: list[str] | None
 
 
+def running_hub() -> Hub:
+    """The hub that runs jobs, to be closed.
+
+    Raises:
+        NotFoundError: There is none.
+    """
+    hub = connect()
+    if hub is None:
+        raise NotFoundError(_NOTHING)
+    return hub
+
+
 def running_jobs(hub: Hub, jobs: Sequence[str], run: str | None, every: bool = False) -> list[RunningJobs]:
     """The jobs named (all, when none is), in the run named (the latest that is running, when none is).
 
@@ -26,7 +40,7 @@ def running_jobs(hub: Hub, jobs: Sequence[str], run: str | None, every: bool = F
     """
     running: list[str] = sorted(hub.ask("runs")["runs"])
     if not running:
-        raise NotFoundError("nothing is running")
+        raise NotFoundError(_NOTHING)
     if every:
         return [RunningJobs(id, None) for id in running]
     if run is not None:

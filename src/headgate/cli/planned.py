@@ -15,6 +15,7 @@ from headgate.jobs import Job
 from headgate.planning.choosing import in_words
 from headgate.planning.cost import Costs
 from headgate.planning.jointly import Division
+from headgate.planning.physics import RESOURCES
 from headgate.planning.search import Found
 from headgate.plans import Plan, Prediction
 from headgate.units import say_bytes, say_seconds
@@ -151,9 +152,7 @@ def _table(answer: Answer) -> Table:
     table = Table(box=None, pad_edge=False)
     for heading in ("", "", "strategy", "tasks", "batch", "nodes", "samples/s", "low to high"):
         table.add_column(heading, no_wrap=True, justify="right" if heading == "samples/s" else "left")
-    resources = [
-        name for name in ("compute", "network", "server", "tasks") if any(name in each.seconds for each in answer.shown)
-    ]
+    resources = [name for name in RESOURCES if any(name in each.seconds for each in answer.shown)]
     if answer.measured:
         table.add_column("measured", no_wrap=True, justify="right")
     for heading in (*(f"{name} s" for name in resources), "binds"):

@@ -6,9 +6,7 @@ import json
 
 import click
 
-from headgate.cli.choosing import running_jobs
-from headgate.errors import NotFoundError
-from headgate.hub.client import connect
+from headgate.cli.choosing import running_hub, running_jobs
 
 
 @click.command()
@@ -25,10 +23,7 @@ def command(job: str, workers: int, run: str | None, as_json: bool) -> None:
     \b
     Example: headgate resize cnn --workers 4
     """
-    hub = connect()
-    if hub is None:
-        raise NotFoundError("nothing is running")
-    with hub:
+    with running_hub() as hub:
         [chosen] = running_jobs(hub, [job], run)
         [name] = chosen.jobs or [job]
         hub.ask("resize", run=chosen.run, job=name, workers=workers)

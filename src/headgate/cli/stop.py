@@ -7,10 +7,9 @@ import json
 import click
 
 from headgate import runs
-from headgate.cli.choosing import RunningJobs, running_jobs
-from headgate.errors import NotFoundError
+from headgate.cli.choosing import RunningJobs, running_hub, running_jobs
 from headgate.events import ENDED
-from headgate.hub.client import Hub, connect
+from headgate.hub.client import Hub
 
 
 @click.command()
@@ -27,10 +26,7 @@ def command(jobs: tuple[str, ...], run: str | None, every: bool, kill: bool, as_
     Example: headgate stop cnn
              headgate stop --all --kill
     """
-    hub = connect()
-    if hub is None:
-        raise NotFoundError("nothing is running")
-    with hub:
+    with running_hub() as hub:
         ended: dict[str, dict[str, str]] = {}
         for chosen in running_jobs(hub, jobs, run, every):
             ended[chosen.run] = _stop(hub, chosen, kill)
