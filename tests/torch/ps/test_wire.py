@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-import zmq
 
+from headgate.engines import launch
 from headgate.hub.peers import Peers
 from headgate.plans import Plan
 from headgate.torch import ps
@@ -140,11 +143,21 @@ def test_timers_fire_in_their_order(loop: Loop) -> None:
     assert fired == [1, 2]
 
 
-def test_zmq_is_found_where_the_hub_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "zmq").symlink_to(Path(zmq.__file__).parent)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setenv("HEADGATE_ZMQ", str(tmp_path))
-    ps._find_zmq()
+FINDS = """
+import runpy, sys
+before = [*sys.path]
+runpy.run_path(sys.argv[1])
+import zmq
+print(zmq.__file__, zmq.zmq_version_info() > (4,), sys.path == before)
+"""
+
+
+def test_zmq_is_found_where_the_hub_says_and_leaves_no_trace_in_the_path(tmp_path: Path) -> None:
+    folder = launch.transport(launch.inject(tmp_path))
+    bare = [sys.executable, "-S"]  # without what this interpreter has installed, zmq among it
+    env = {**os.environ, "HEADGATE_ZMQ": str(folder), "PYTHONPATH": ""}
+    found = subprocess.run([*bare, "-c", FINDS, ps.__file__], env=env, capture_output=True, text=True, check=False)
+    assert found.stdout.split() == [str(folder / "zmq" / "__init__.py"), "True", "True"], found.stderr
 
 
 def test_without_zmq_there_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
