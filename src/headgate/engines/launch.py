@@ -150,27 +150,12 @@ def launch(
     Raises:
         UsageError: There is no such interpreter.
     """
-    env = {} if is_foreign(job) else dict(environment)
-    for variable in _THREAD_VARIABLES:
-        env.setdefault(variable, str(threads))
-    if "OMP_WAIT_POLICY" not in env and (role == "server" or not _sees_to_spinning(job)):
-        # Threads that spin for long while they wait steal the cores of the other jobs; ones that never do cost a job
-        # that is alone 40 % where its operations are small. GCC's OpenMP, which PyTorch brings, spins so often
-        # before it sleeps.
-        env["OMP_WAIT_POLICY"] = "PASSIVE"
-        env.setdefault("GOMP_SPINCOUNT", "2000")
-    env.setdefault("PYTHONUNBUFFERED", "1")
-    env.update(job.env)
+    env = _with_defaults(job, environment, threads, role)
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(injected), env.get("PYTHONPATH")]))
-    env["HEADGATE_TASK"] = task
-    env["HEADGATE_CHECKPOINTS"] = str(checkpoints)
-    env["HEADGATE_MODE"] = mode
-    env["HEADGATE_ZMQ"] = str(transport(injected))
+    env.pop("HEADGATE_RESUME", None)
+    env |= _told(task, injected, checkpoints, resume, mode)
     if gpus is not None:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
-    env.pop("HEADGATE_RESUME", None)
-    if resume is not None:
-        env["HEADGATE_RESUME"] = resume.path
     path = env.get("PATH")
     reads, writes = _files(job, injected, checkpoints, resume)
     if turns is not None and gpus != ():
@@ -191,6 +176,32 @@ def launch(
         mounts=tuple(mount.removesuffix(WRITABLE) for mount in job.mounts),
         gpus=gpus,
     )
+
+
+def _with_defaults(job: Job, environment: Mapping[str, str], threads: int, role: Role) -> dict[str, str]:
+    """A job's environment, with what says how many threads compute and how they wait where the user does not."""
+    env = {} if is_foreign(job) else dict(environment)
+    for variable in _THREAD_VARIABLES:
+        env.setdefault(variable, str(threads))
+    if "OMP_WAIT_POLICY" not in env and (role == "server" or not _sees_to_spinning(job)):
+        # Threads that spin for long while they wait steal the cores of the other jobs; ones that never do cost a job
+        # that is alone 40 % where its operations are small. GCC's OpenMP, which PyTorch brings, spins so often
+        # before it sleeps.
+        env["OMP_WAIT_POLICY"] = "PASSIVE"
+        env.setdefault("GOMP_SPINCOUNT", "2000")
+    env.setdefault("PYTHONUNBUFFERED", "1")
+    return {**env, **job.env}
+
+
+def _told(task: TaskId, injected: Path, checkpoints: Path, resume: Checkpoint | None, mode: str) -> dict[str, str]:
+    """What the library in a task is told by its environment."""
+    told = {
+        "HEADGATE_TASK": task,
+        "HEADGATE_CHECKPOINTS": str(checkpoints),
+        "HEADGATE_MODE": mode,
+        "HEADGATE_ZMQ": str(transport(injected)),
+    }
+    return told if resume is None else {**told, "HEADGATE_RESUME": resume.path}
 
 
 def _files(
