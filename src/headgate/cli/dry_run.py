@@ -93,48 +93,7 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
     """
     if submission.engine != LOCAL:
         raise UsageError(f"--dry-run shows what engine local would start; found engine {submission.engine}")
-    home = runs.home()
-    node = machine.detect(home / "node.json")
-    boxes: dict[str, isolation.Isolation] = {}
-    entries: list[dict[str, Any]] = []
-    cluster = Cluster(submission.nodes or (node,))
-    made: set[str] = set()
-    chosen = plans(submission, cluster, node, home)
-    for start in starts(submission, policy or policies.DEFAULT, cluster, chosen):
-        task = start.task.split("/", 1)[1]
-        prepared = launch(
-            start.task,
-            start.spec,
-            environment=submission.environment,
-            threads=start.threads,
-            injected=inject(home / "inject"),
-            checkpoints=Path("RUN") / "jobs" / start.spec.name / "checkpoints",
-            resume=start.resume,
-            gpus=start.gpus,
-            role="server" if task.split("/")[1].startswith("server-") else "worker",
-            place=cluster.node(start.node).place,
-            turns=turns_in(home),
-        )
-        if (kind := prepared.isolation or isolation.DEFAULT) not in boxes:
-            boxes[kind] = isolation.make(kind, "dry-run")
-        box = [line for line in boxes[kind].describe(prepared, start.share) if line not in made]
-        made.update(line for line in box if line.startswith("mkdir "))
-        added = {key: value for key, value in sorted(prepared.env.items()) if os.environ.get(key) != value}
-        entries.append(
-            {
-                "job": start.spec.name,
-                "task": task,
-                "at": start.spec.at,
-                "after": start.spec.after,
-                "node": start.node,
-                "argv": prepared.argv,
-                "cwd": prepared.cwd,
-                "env": added,
-                "threads": start.threads,
-                "entitled_cores": start.entitled_cores,
-                "box": box,
-            }
-        )
+    entries = _entries(submission, policy or policies.DEFAULT)
     if as_json:
         click.echo(json.dumps(entries, indent=2))
         return
@@ -148,3 +107,52 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
             click.echo(f"  {key}={shlex.quote(value)}")
         for line in entry["box"]:
             click.echo(f"  {line}")
+
+
+def _entries(submission: Submission, policy: str) -> list[dict[str, Any]]:
+    """What would be started, one after the other, as plain values."""
+    home = runs.home()
+    node = machine.detect(home / "node.json")
+    boxes: dict[str, isolation.Isolation] = {}
+    entries: list[dict[str, Any]] = []
+    cluster = Cluster(submission.nodes or (node,))
+    made: set[str] = set()
+    for start in starts(submission, policy, cluster, plans(submission, cluster, node, home)):
+        prepared = _launch(start, submission.environment, cluster, home)
+        if (kind := prepared.isolation or isolation.DEFAULT) not in boxes:
+            boxes[kind] = isolation.make(kind, "dry-run")
+        box = [line for line in boxes[kind].describe(prepared, start.share) if line not in made]
+        made.update(line for line in box if line.startswith("mkdir "))
+        added = {key: value for key, value in sorted(prepared.env.items()) if os.environ.get(key) != value}
+        entries.append(
+            {
+                "job": start.spec.name,
+                "task": start.task.split("/", 1)[1],
+                "at": start.spec.at,
+                "after": start.spec.after,
+                "node": start.node,
+                "argv": prepared.argv,
+                "cwd": prepared.cwd,
+                "env": added,
+                "threads": start.threads,
+                "entitled_cores": start.entitled_cores,
+                "box": box,
+            }
+        )
+    return entries
+
+
+def _launch(start: events.StartTask, environment: Mapping[str, str], cluster: Cluster, home: Path) -> isolation.Launch:
+    return launch(
+        start.task,
+        start.spec,
+        environment=environment,
+        threads=start.threads,
+        injected=inject(home / "inject"),
+        checkpoints=Path("RUN") / "jobs" / start.spec.name / "checkpoints",
+        resume=start.resume,
+        gpus=start.gpus,
+        role="server" if start.task.split("/")[2].startswith("server-") else "worker",
+        place=cluster.node(start.node).place,
+        turns=turns_in(home),
+    )
