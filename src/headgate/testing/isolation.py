@@ -9,232 +9,27 @@ class TestMine(IsolationContract):
 from __future__ import annotations
 
 import json
-import math
-import os
-import select
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 
-from headgate.cluster import Place
 from headgate.errors import IsolationError
-from headgate.events import Exit
 from headgate.isolation import processes
-from headgate.isolation.base import Box, Isolation, Launch
-from headgate.isolation.census import TAG
+from headgate.isolation.base import Launch
 from headgate.shares import UNLIMITED, Share
 from headgate.testing import programs
+from headgate.testing.isolation_stage import RUN, IsolationStage, Running, descriptors
 from headgate.testing.wait import until
 
+__all__ = ["RUN", "IsolationContract", "Running"]
+
 MIB = 1 << 20
-RUN = f"run-{os.getpid()}"
-"""Run of the tasks: where no cgroup holds them, those of another suite on this machine would be taken for ours."""
-
-_STARTER = """
-import importlib, json, os, signal, sys
-from headgate.cluster import Place
-from headgate.isolation.base import Launch
-from headgate.shares import Share
-
-order = json.loads(sys.argv[1])
-isolation = eval(order["expression"], vars(importlib.import_module(order["module"])))
-place = order["launch"].pop("place")
-argv = tuple(order["launch"].pop("argv"))
-launch = Launch(**order["launch"], argv=argv, place=place and Place(**place))
-with open(os.devnull, "w") as nowhere:
-    record = isolation.start(launch, Share(), nowhere.fileno()).record()
-print(json.dumps(record), flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
 
 
-class Running:
-    """A task that a test started, and what it printed."""
-
-    def __init__(self, box: Box, output_fd: int) -> None:
-        self.box = box
-        self._fd = output_fd
-        self._text = ""
-
-    @classmethod
-    def start(cls, isolation: Isolation, launch: Launch, share: Share) -> Running:
-        """Start a task whose output can be read here."""
-        reading, writing = os.pipe()
-        try:
-            return cls(isolation.start(launch, share, writing), reading)
-        except BaseException:
-            os.close(reading)
-            raise
-        finally:
-            os.close(writing)
-
-    def said(self, word: str, seconds: float = 20.0) -> str:
-        """The rest of the line that begins with `word`, waited for.
-
-        Raises:
-            TimeoutError: It was not printed.
-        """
-        deadline = time.monotonic() + seconds
-        while True:
-            for line in self._text.splitlines():
-                if line.split(" ")[0] == word:
-                    return line[len(word) + 1 :]
-            if not select.select([self._fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise TimeoutError(f"{self.box.task} did not print {word!r} within {seconds:g} s: {self._text!r}")
-            part = os.read(self._fd, 1 << 16).decode()
-            if not part:
-                raise TimeoutError(f"{self.box.task} ended without printing {word!r}: {self._text!r}")
-            self._text += part
-
-    @property
-    def text(self) -> str:
-        return self._text
-
-    def ended(self, seconds: float = 20.0) -> Exit:
-        """How it ended, waited for.
-
-        Raises:
-            TimeoutError: It did not end.
-        """
-        if not select.select([self.box.exit_fd], [], [], seconds)[0]:
-            raise TimeoutError(f"{self.box.task} did not end within {seconds:g} s")
-        return self.box.reap()
-
-    def close(self) -> None:
-        self.box.close()
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-
-class IsolationContract:
-    """The behaviours, numbered. A subclass provides the fixture `isolation`, and says where it cannot follow.
-
-    What is not about the isolation itself (a clock, who lives, who used how much) is in methods that a twin overrides.
-    """
-
-    caps_fractions = True
-    """Whether a cap may be a fraction of a core; otherwise it is rounded up to whole ones."""
-    limits_tasks = True
-    """Whether the memory limit is that of the whole task and ends it; otherwise an allocation fails in a process."""
-    place: Place | None = None
-    """Where the tasks run; None: on the machine as it is."""
-    elsewhere: tuple[str, str]
-    """A module, and an expression over its names that makes the isolation in another process."""
-
-    @pytest.fixture
-    def isolation(self) -> Isolation:
-        raise NotImplementedError("provide a fixture `isolation` that returns the isolation to hold to its contract")
-
-    @pytest.fixture(autouse=True)
-    def _nothing_left(self, isolation: Isolation) -> Iterator[None]:
-        self.set_up(isolation)
-        yield
-        self.tear_down()
-
-    # --- what a twin overrides
-
-    def now(self) -> float:
-        """Seconds."""
-        return time.monotonic()
-
-    def elapse(self, seconds: float) -> None:
-        """Let time pass."""
-        select.select([], [], [], seconds)
-
-    def alive(self, pid: int) -> bool:
-        return processes.look(pid) is not None
-
-    def cpu_seconds(self, box: Box) -> float:
-        """CPU time of a task up to now, as the kernel counted it."""
-        groups = box.cgroups
-        if "cpuacct" in groups:
-            return int((groups["cpuacct"] / "cpuacct.usage").read_text()) / 1e9
-        for name in ("unified", "cpu"):
-            if name in groups:
-                stat = dict(line.split() for line in (groups[name] / "cpu.stat").read_text().splitlines())
-                return int(stat["usage_usec"]) / 1e6
-        ticks = 0
-        for pid in box.pids():
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
-        return ticks / os.sysconf("SC_CLK_TCK")
-
-    def a_core(self) -> int:
-        return min(os.sched_getaffinity(0))
-
-    def orphan(self, launch: Launch) -> dict[str, object]:
-        """Start a task from another process, which is then killed; returns the record of its box."""
-        order = {"launch": asdict(launch), "module": self.elsewhere[0], "expression": self.elsewhere[1]}
-        starter = [sys.executable, "-c", _STARTER, json.dumps(order)]
-        answer = subprocess.run(starter, stdout=subprocess.PIPE, check=False)
-        assert answer.stdout, "no task was started in the process that was to be killed"
-        return dict(json.loads(answer.stdout))
-
-    def traces(self) -> list[str]:
-        """What is left on the machine of boxes, a line each."""
-        return []
-
-    # --- how the tests are written
-
-    def set_up(self, isolation: Isolation) -> None:
-        self.tested = isolation
-        self._running: list[Running] = []
-        self._descriptors = _descriptors()
-
-    def tear_down(self) -> None:
-        for running in self._running:
-            running.close()
-        assert _descriptors() == self._descriptors, "descriptors were left open"
-        assert self.traces() == []
-
-    def launch(self, name: str, *arguments: object, task: str = "job/worker-0") -> Launch:
-        task = f"{RUN}/{task}"
-        env = {"PATH": os.environ.get("PATH", os.defpath), TAG: task}
-        argv = programs.argv(name, *arguments)
-        return Launch(task=task, argv=argv, env=env, cwd=os.getcwd(), threads=1, place=self.place)
-
-    def run(self, launch: Launch, share: Share = Share()) -> Running:  # noqa: B008 — it is frozen
-        running = Running.start(self.tested, launch, share)
-        self._running.append(running)
-        return running
-
-    def cores(self, boxes: list[Box], seconds: float) -> list[float]:
-        """Mean cores that each box used while so many seconds passed."""
-        begin, before = self.now(), [self.cpu_seconds(box) for box in boxes]
-        self.elapse(seconds)
-        after, end = [self.cpu_seconds(box) for box in boxes], self.now()
-        return [(y - x) / (end - begin) for x, y in zip(before, after, strict=True)]
-
-    def settles(self, measure: Callable[[float], float], low: float, high: float, what: str) -> None:
-        """Hold one of a few measurements, each over so many seconds, to be from `low` to `high`.
-
-        Others use the machine, too: what a second is too short for shows over more of them.
-        """
-        seen = []
-        for seconds in (1.0, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 8.0):
-            seen.append(measure(seconds))
-            if low <= seen[-1] <= high:
-                return
-        raise AssertionError(f"{what}: expected {low:.4g} to {high:.4g}, measured {[round(x, 3) for x in seen]}")
-
-    def uses(self, box: Box, low: float, high: float, when: str) -> None:
-        """Hold the cores that a box uses to be from `low` to `high`."""
-        self.settles(lambda seconds: self.cores([box], seconds)[0], low, high, f"cores in use {when}")
-
-    def capped(self, box: Box, cap: float) -> None:
-        """Hold what a task that could use two cores uses to its cap, within 5 %.
-
-        Of whole cores others may take a part, of a small fraction hardly: there, it is to be had in full.
-        """
-        low, high = (0.95 * cap, 1.05 * cap) if self.caps_fractions else (0.2, 1.05 * math.ceil(cap))
-        self.uses(box, low, high, f"under a cap of {cap:g}")
+class IsolationContract(IsolationStage):
+    """The behaviours, numbered. A subclass provides the fixture `isolation`, and says where it cannot follow."""
 
     # --- the behaviours
 
@@ -373,10 +168,6 @@ class IsolationContract:
         running.box.close()
         assert not self.alive(daemon)
 
-    def end_first(self, box: Box) -> None:
-        """Let the first process of a task end, and no other."""
-        os.kill(box.pid, signal.SIGKILL)
-
     def test_14_what_forks_without_end_is_ended(self) -> None:
         running = self.run(self.launch("breed"))
         running.said("ready")
@@ -416,13 +207,13 @@ class IsolationContract:
         assert running.box.pids() == []
 
     def test_18_boxes_leave_nothing_behind(self) -> None:
-        before = _descriptors()
+        before = descriptors()
         for _ in range(5):
             running = self.run(self.launch("daemon"))
             running.said("ready")
             running.close()
             assert not self.alive(int(running.said("daemon")))
-        assert _descriptors() == before
+        assert descriptors() == before
         assert self.traces() == []
 
     def test_19_what_a_killed_process_left_is_swept(self) -> None:
@@ -475,7 +266,3 @@ class IsolationContract:
         assert end.cpu_seconds is not None
         # Without cgroups the kernel tells what is used now in whole ticks.
         assert used - 0.05 <= end.cpu_seconds <= used + passed + 0.05
-
-
-def _descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))

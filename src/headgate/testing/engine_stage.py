@@ -1,0 +1,161 @@
+"""What the tests of an engine stand on: tasks that are started, what was told of them, and that nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from headgate.cluster import Place
+from headgate.engines.base import Engine, Slot
+from headgate.events import Exit, TaskId
+from headgate.isolation import processes
+from headgate.isolation.base import Launch
+from headgate.shares import Share
+from headgate.testing.recorder import Recorder
+from headgate.testing.wait import until
+
+
+class EngineStage:
+    """What is not about the engine itself (a clock, who lives) is in methods that a twin overrides."""
+
+    place: Place | None = None
+    """Where the tasks run; None: on the machine as it is."""
+    accounts = False
+    """Whether what is reserved for one job is kept from another."""
+
+    @pytest.fixture
+    def engine(self, tmp_path: Path) -> Engine:
+        raise NotImplementedError("provide a fixture `engine` that returns the engine to hold to its contract")
+
+    @pytest.fixture(autouse=True)
+    def _nothing_left(self, engine: Engine, tmp_path: Path) -> Iterator[None]:
+        self.set_up(engine, tmp_path)
+        yield
+        self.tear_down()
+
+    # --- what a twin overrides
+
+    def now(self) -> float:
+        """Seconds."""
+        return time.monotonic()
+
+    def wait(self, predicate: Callable[[], object], what: str, seconds: float = 20.0) -> None:
+        """Until it is true.
+
+        Raises:
+            TimeoutError: It stayed false.
+        """
+        until(lambda: bool(predicate()), seconds, what)
+
+    def alive(self, pid: int) -> bool:
+        return processes.look(pid) is not None
+
+    def end_first(self, task: TaskId) -> None:
+        """Let the first process of a task be killed by somebody else, and no other."""
+        pid = self.told.pid(task)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+
+    def traces(self) -> list[str]:
+        """What is left on the machine of boxes, a line each."""
+        return []
+
+    def boxed(self) -> set[TaskId]:
+        """The tasks that have a box."""
+        return set(self.tested.boxes())
+
+    def watch_shares(self, task: TaskId) -> Callable[[], list[Share]]:
+        """Gives the shares that its box has been handed from now on."""
+        box, applied = self.tested.boxes()[task], list[Share]()
+        assert box.pid == self.told.pid(task)
+        apply = box.apply
+
+        def noting(share: Share) -> tuple[str, ...]:
+            applied.append(share)
+            return apply(share)
+
+        box.apply = noting  # type: ignore[method-assign]
+        return lambda: applied
+
+    def descriptors(self) -> int:
+        """How many files this process has open."""
+        return len(os.listdir("/proc/self/fd"))
+
+    # --- how the tests are written
+
+    def set_up(self, engine: Engine, folder: Path) -> None:
+        self.tested = engine
+        self._descriptors = self.descriptors()
+        self.folder = folder
+        self.told = Recorder(lambda task: task in self.boxed())
+        self._starts: dict[TaskId, int] = {}
+        engine.open(self.told)
+
+    def tear_down(self) -> None:
+        self.tested.close()
+        assert self.told.breaches == []
+        for task, starts in self._starts.items():
+            assert len(self.told.of(task, "exited")) == starts, f"{task} did not exit once for each start"
+        assert self.boxed() == set()
+        assert self.traces() == []
+        assert self.descriptors() == self._descriptors, "descriptors were left open"
+
+    def task(self, name: str = "job", index: int = 0) -> TaskId:
+        """Id of a task that no other suite on this machine has."""
+        return f"run-{os.getpid()}/{name}/worker-{index}"
+
+    def log(self, task: TaskId) -> Path:
+        return self.folder / f"{task.split('/')[1]}.log"
+
+    def start(
+        self, argv: tuple[str, ...], name: str = "job", share: Share | None = None, cwd: str = "/", index: int = 0
+    ) -> TaskId:
+        task = self.task(name, index)
+        env = {"PATH": os.environ.get("PATH", os.defpath), "HEADGATE_TASK": task}
+        launch = Launch(task=task, argv=argv, env=env, cwd=cwd, threads=1, place=self.place)
+        self._starts[task] = self._starts.get(task, 0) + 1
+        self.tested.start(launch, share or Share(), str(self.log(task)))
+        return task
+
+    def ready(self, task: TaskId, word: str = "ready") -> str:
+        """Wait for a line that begins with `word`; its rest."""
+        self.wait(lambda: self._line(task, word) is not None, f"{word!r} of {task}")
+        return (self._line(task, word) or "").removeprefix(word).strip()
+
+    def _line(self, task: TaskId, word: str) -> str | None:
+        return next((line for line in self.told.lines(task) if line.split(" ")[0] == word), None)
+
+    def ended(self, task: TaskId, seconds: float = 20.0) -> Exit:
+        """How a task ended, waited for."""
+        starts = self._starts[task]
+        self.wait(lambda: len(self.told.of(task, "exited")) >= starts, f"the end of {task}", seconds)
+        end = self.told.exit(task)
+        assert end is not None
+        return end
+
+    def echo(self, task: TaskId, message: dict[str, object], count: int = 1) -> None:
+        """Send a message to a task that sends it back, and wait for that."""
+        self.tested.send(task, message)
+        self.wait(lambda: self.echoes(task).count(message) >= count, f"{message} sent back by {task}")
+
+    def echoes(self, task: TaskId) -> list[object]:
+        return [message["of"] for message in self.told.messages(task, "echo")]
+
+    def logged(self, task: TaskId) -> int:
+        """Bytes in a log and in what it was rotated to."""
+        log = self.log(task)
+        return sum(path.stat().st_size for path in self.folder.glob(f"{log.name}*"))
+
+    def reserve(self, *tasks: TaskId, cores: float = 0.0) -> None:
+        """Set aside so many cores, by default all that a node has, for each of the tasks of a job."""
+        node = self.tested.cluster().nodes[0]
+        slots = {task: Slot(node.name, cores or node.cores) for task in tasks}
+        self.tested.reserve(tasks[0].rsplit("/", 1)[0], 1, slots)
+
+    def release(self, task: TaskId) -> None:
+        self.tested.release(task.rsplit("/", 1)[0], 1, [task])
