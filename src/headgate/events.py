@@ -84,7 +84,7 @@ class Exit:
 @dataclass(frozen=True, slots=True)
 class NodeJoined:
     """A node is there, or has changed. `runs` names those whose jobs may use it from now on, which they could not
-    when they were handed in."""
+    before."""
 
     node: Node
     runs: tuple[str, ...] = ()
@@ -92,9 +92,12 @@ class NodeJoined:
 
 @dataclass(frozen=True, slots=True)
 class NodeLeft:
-    """A node is gone. Tasks that were on it end as any other does, each with a `TaskExited`."""
+    """A node is gone, `for_good` where it cannot come back; where `runs` are named, it is for their jobs alone. Tasks
+    that were on it end as any other does, each with a `TaskExited`."""
 
     node: str
+    runs: tuple[str, ...] = ()
+    for_good: bool = False
 
 
 @dataclass(frozen=True, slots=True)

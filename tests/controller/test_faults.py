@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.controller.driver import Team, allreduce, ps
+from tests.controller.driver import NODES, PLAN, Driver, Team, allreduce, job, ps
 
+from headgate.cluster import Node
 from headgate.controller import CONNECTED_GRACE_SECONDS
+from headgate.controller.faults import BACK_SECONDS
 from headgate.events import (
     Action,
     Checkpoint,
@@ -17,7 +19,9 @@ from headgate.events import (
     Exit,
     Fault,
     JobPlanned,
+    JobSubmitted,
     MarkJob,
+    NodeJoined,
     NodeLeft,
     PlanJob,
     Progress,
@@ -41,6 +45,7 @@ NO_NODE = Exit(code=None, reason="node a is gone: its agent died", lost=True)
 REMOVED = Exit(code=None, signal=9, reason="its container was removed by somebody else", lost=True)
 WELL = Exit(code=0)
 FAILED = Exit(code=3)
+NEVER_BACK = "worker-0 was lost: its node a is gone; the job cannot go on: none of its nodes is there: a, b, c"
 REPORT = Progress("r/a/worker-0", step=1, loss=1.0)
 SAVED = Checkpoint("/c/step-40.pt", 40, 2, 8)
 ALONE = Plan(strategy="single", workers=1, batch_per_worker=None, worker_nodes=("a",))
@@ -373,9 +378,62 @@ def test_a_job_that_is_taken_back_leaves_out_a_node_that_is_gone() -> None:
 def test_a_job_fails_when_none_of_its_nodes_is_left() -> None:
     team = Team(allreduce(workers=1))
     for node in "abc":
-        team.step(5.0, NodeLeft(node))
+        team.step(5.0, NodeLeft(node, for_good=True))
     what = "worker-0 was lost: its node a is gone; the job cannot go on: none of its nodes is left"
     assert marks(exits(team, "worker-0", KILLED)) == [("failed", what)]
+
+
+@pytest.mark.parametrize("plan", [ALONE, allreduce(), ps(worker_nodes=("a", "b"))], ids=["single", "allreduce", "ps"])
+def test_a_job_of_which_no_node_is_left_waits_for_the_first_that_comes_back(plan: Plan) -> None:
+    team = Team(plan)
+    for node in "abc":
+        team.step(5.0, NodeLeft(node))
+    for task in [action.task for action in team.begun if isinstance(action, StartTask)]:
+        told = exits(team, task.removeprefix("r/a/"), NO_NODE, 6.0)
+    assert marks(told)[-1] == ("waiting", "for node a or b or c to come back")
+    assert starts(told) == []
+    assert team.wake_at == 5.0 + BACK_SECONDS
+    assert marks(team.step(7.0, Wake())) == []
+    back = team.step(8.0, NodeJoined(NODES[1], ("r",)))
+    assert {node for _, node, _ in starts(back)} == {"b"}
+    assert marks(back) == [("running", "started (attempt 2)")]
+
+
+def test_a_node_that_does_not_come_back_is_waited_for_for_a_while() -> None:
+    team = Team(ALONE)
+    for when, node in enumerate("abc"):
+        team.step(float(when), NodeLeft(node))
+    exits(team, "worker-0", NO_NODE, 6.0)
+    assert marks(team.step(1.0 + BACK_SECONDS, Wake())) == []
+    assert marks(team.step(2.0 + BACK_SECONDS, Wake())) == [("failed", NEVER_BACK)]
+
+
+def test_a_node_of_which_is_told_that_it_cannot_come_back_is_waited_for_no_longer() -> None:
+    team = Team(ALONE)
+    for node in "abc":
+        team.step(5.0, NodeLeft(node))
+    exits(team, "worker-0", NO_NODE, 6.0)
+    for node in "ab":
+        assert [state for state, _ in marks(team.step(7.0, NodeLeft(node, for_good=True)))] == ["waiting"]
+    assert marks(team.step(7.0, NodeLeft("c", for_good=True))) == [("failed", NEVER_BACK)]
+
+
+def test_a_node_that_is_gone_for_the_jobs_of_one_run_is_there_for_those_of_others() -> None:
+    team = Driver()
+    for run, nodes in (("far", ("here", "other")), ("near", ("here",))):
+        team.step(0.0, JobSubmitted(f"{run}/a", job(), nodes=nodes))
+        team.step(0.0, JobPlanned(f"{run}/a", 1, PLAN))
+    team.step(0.0, NodeJoined(Node("other", cores=1.0, memory_bytes=2**30)))
+    team.step(5.0, NodeLeft("here", ("far",)))
+    lost = team.step(5.0, TaskExited("far/a/worker-0", NO_NODE))
+    assert [(a.task, a.node) for a in lost if isinstance(a, StartTask)] == [("far/a/worker-0", "other")]
+    team.step(6.0, NodeLeft("other"))
+    lost = team.step(6.0, TaskExited("far/a/worker-0", NO_NODE))
+    assert marks(lost)[-1] == ("waiting", "for node here or other to come back")
+    lost = team.step(7.0, TaskExited("near/a/worker-0", NO_NODE))
+    assert [(a.task, a.node) for a in lost if isinstance(a, StartTask)] == [("near/a/worker-0", "here")]
+    back = team.step(8.0, NodeJoined(Node("here", cores=2.0, memory_bytes=2**30), ("far",)))
+    assert [(a.task, a.node) for a in back if isinstance(a, StartTask)] == [("far/a/worker-0", "here")]
 
 
 @pytest.mark.parametrize(

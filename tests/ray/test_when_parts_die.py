@@ -44,6 +44,23 @@ def test_a_worker_that_is_killed_joins_the_others_again_and_a_killed_agent_takes
 
 
 @pytest.mark.long
+def test_a_job_whose_only_node_lost_its_agent_goes_on_there_though_it_is_the_hub_s_own(
+    user: Somebody, hill: Hill
+) -> None:
+    user.write("learns.py", LEARNS)
+    run = user.begins("learns.py", "--nodes", "a")
+    user.types("checkpoint", "learns")
+    wait.until(lambda: user.rows(run, "checkpoints"), 60, "a checkpoint")
+    hill.kills("a", AGENT)
+    user.sees_event(run, "fault", "worker-0 was lost: its node a is gone; it is started again from step")
+    user.sees_event(run, "waiting", "for node a to come back")
+    user.sees_event(run, "running", "(attempt 2)")
+    user.goes_on(run)
+    assert {row["node"] for row in user.rows(run, "tasks")} == {"a"}
+    ends(user, run)
+
+
+@pytest.mark.long
 def test_a_raylet_that_is_killed_is_a_node_that_is_gone_and_another_one_is_used_by_the_next_run(
     user: Somebody, hill: Hill
 ) -> None:

@@ -45,5 +45,5 @@ class _Warnings(Listener):
     def warned(self, task: TaskId | None, text: str) -> None:
         click.echo(f"note: {text}", err=True)
 
-    def left(self, name: str, reason: str) -> None:
+    def left(self, name: str, reason: str, for_good: bool = False) -> None:
         click.echo(f"note: node {name} is gone: {reason}", err=True)

@@ -88,11 +88,12 @@ class Controller:
                 if self._queue is not None:
                     self._queue.join(node)
                 actions += self._offer(now, node, runs)
-            case NodeLeft(name):
-                self._sharing.leave(name)
-                if self._queue is not None:
-                    self._queue.leave(name)
-                    self._place_anew(name, self._queue)
+            case NodeLeft(name, runs, for_good):
+                if not runs:
+                    self._sharing.leave(name)
+                    if self._queue is not None:
+                        self._queue.leave(name)
+                self._miss(name, runs, now if for_good else now + faults.BACK_SECONDS)
             case JobSubmitted(job, spec, resume, nodes, memory_bytes, work):
                 entry = self._jobs.add(job, spec, now, resume, nodes)
                 entry.needs_bytes, entry.work = memory_bytes, work
@@ -211,7 +212,7 @@ class Controller:
 
     def _lost(self, turn: Turn, job: JobRecord, task: TaskRecord, exit: Exit) -> list[Action]:
         """A task ended before its time."""
-        nodes = self._sharing.nodes
+        nodes = job.there(self._sharing.nodes)
         if not faults.is_fault(job, task, exit, nodes):
             return self._fail(job, task, exit)
         what = faults.happened(task, exit, nodes)
@@ -219,11 +220,12 @@ class Controller:
             return faults.alone(job, task, what, nodes, turn)
         job.faults += 1
         node = instead(job, task.node, nodes)
-        if job.faults > faults.MOST_BETWEEN_CHECKPOINTS or node is None:
-            why = f"{job.faults} times since its last checkpoint" if node is not None else "none of its nodes is left"
+        has_nodes = node is not None or bool(job.missed(turn.now))
+        if job.faults > faults.MOST_BETWEEN_CHECKPOINTS or not has_nodes:
+            why = f"{job.faults} times since its last checkpoint" if has_nodes else "none of its nodes is left"
             text = f"{what}; the job cannot go on: {why}"
             return [Fault(job.id, task.id, text), *self._end(job, "failed", text, exit)]
-        if faults.is_replaced(job, task):
+        if node is not None and faults.is_replaced(job, task):
             return faults.server(job, task, what, node, turn)
         return faults.restart(job, task, what)
 
@@ -339,16 +341,22 @@ class Controller:
         for job in jobs:
             if job.nodes and node.name not in job.nodes:
                 job.nodes = (*job.nodes, node.name)
+            job.gone.pop(node.name, None)
+            job.awaits = None
         if self._queue is None:
             return []
         waiting = [job for job in jobs if job.queued and job.plan is not None and not job.placed_by_user]
         return self._queue.move(now, waiting, node, self._sharing.nodes)
 
-    def _place_anew(self, name: str, queue: Queue) -> None:
-        """A node is gone: jobs that wait for room there ask for it on another."""
-        for job in self._jobs.all.values():
-            if job.queued and name in (*job.planned().worker_nodes, *job.planned().server_nodes):
-                queue.withdraw(job)
+    def _miss(self, name: str, runs: Sequence[str], until: float) -> None:
+        """A node is gone for the jobs of these runs, none: for all, and may come back `until` then: those that wait for
+        room there ask for it on another."""
+        for job in [job for run in runs for job in self._jobs.of(run)] if runs else self._jobs.all.values():
+            job.gone[name] = until
+            job.awaits = None
+            plan = job.plan
+            if self._queue is not None and job.queued and plan and name in (*plan.worker_nodes, *plan.server_nodes):
+                self._queue.withdraw(job)
                 self._jobs.file(job)
 
     # --- small things -----------------------------------------------------------------------------------------------

@@ -34,6 +34,10 @@ MOST_BETWEEN_CHECKPOINTS = 3
 MOST_STARTS = 4
 """Times that one worker is started in an attempt, the first included."""
 
+BACK_SECONDS = 60.0
+"""How long a job of which no node is left waits for one to come back: where only its agent died it has another in a few
+seconds, and somebody may start its raylet again."""
+
 
 def is_fault(job: JobRecord, task: TaskRecord, exit: Exit, nodes: Mapping[str, Node]) -> bool:
     """Whether a task was lost, and did not fail by its script."""
@@ -129,16 +133,23 @@ def settle(job: JobRecord) -> list[Action]:
     return [each.stop("its workers have ended") for each in job.tasks.values() if not each.stopping]
 
 
-def replan(job: JobRecord, nodes: Mapping[str, Node]) -> list[Action]:
+def replan(now: float, job: JobRecord, nodes: Mapping[str, Node]) -> list[Action]:
     """Before a job asks for room, or starts: tasks whose node is gone get another. A plan without nodes gets them as it
-    starts."""
-    plan = job.planned()
+    starts. Where none is left, the job waits for one to come back, or has failed."""
+    plan, there = job.planned(), job.there(nodes)
     names = {*plan.worker_nodes, *plan.server_nodes}
-    if names <= nodes.keys() and (names or any(name in nodes for name in job.nodes or nodes)):
+    job.awaits = None
+    if names <= there.keys() and (names or any(name in there for name in job.nodes or there)):
         return []
     left = job.reachable(nodes)
     if not left:
-        return [job.mark("failed", f"none of its nodes is there: {', '.join(job.names)}")]
+        missed = job.missed(now)
+        job.awaits = max((job.gone[name] for name in missed), default=None)
+        if missed:
+            reason = f"for node {' or '.join(missed)} to come back"
+            return [job.mark("waiting", reason)] if reason != job.reason else []
+        before = f"{job.restart}; the job cannot go on: " if job.restart is not None else ""
+        return [job.mark("failed", f"{before}none of its nodes is there: {', '.join(job.names)}")]
     here = [node.name for node in left]
     if all(name in here for name in plan.worker_nodes):
         plan = replace(plan, server_nodes=())

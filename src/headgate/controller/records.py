@@ -90,6 +90,8 @@ class JobRecord:
         work: Core-seconds that such jobs took: likely, at the least, at the most; None: unknown.
         queued: It waits in a queue for room, and not for a time or for another job.
         nodes: Names of those that it may use.
+        gone: Nodes that are gone for it, and until when each may come back.
+        awaits: Until when it waits for one of its nodes, of which none is there; None: it does not.
         retried: Attempts that failed by the script and were followed by another.
         ends_as: How it is to end, and why, once its tasks have ended.
         restart: Why it is to be started again from its last checkpoint, once its tasks have ended.
@@ -121,6 +123,8 @@ class JobRecord:
     attempt: int = 0
     retried: int = 0
     not_before: float | None = None
+    gone: dict[str, float] = field(default_factory=dict)
+    awaits: float | None = None
     deadline: float | None = None
     ends_as: tuple[JobState, str] | None = None
     restart: str | None = None
@@ -194,9 +198,18 @@ class JobRecord:
         plan = self.planned()
         return self.nodes or tuple(dict.fromkeys((*plan.worker_nodes, *plan.server_nodes)))
 
+    def there(self, nodes: Mapping[str, Node]) -> Mapping[str, Node]:
+        """Those of some nodes that are not gone for it, whoever else has them."""
+        return {name: node for name, node in nodes.items() if name not in self.gone} if self.gone else nodes
+
     def reachable(self, nodes: Mapping[str, Node]) -> list[Node]:
         """The nodes it may use that are there."""
-        return [nodes[name] for name in self.names or nodes if name in nodes]
+        there = self.there(nodes)
+        return [there[name] for name in self.names or there if name in there]
+
+    def missed(self, now: float) -> list[str]:
+        """Names of its nodes that are gone and may come back."""
+        return [name for name in self.names if self.gone.get(name, now) > now]
 
     def begin(self) -> None:
         """A further attempt begins."""

@@ -14,7 +14,9 @@ from headgate.units import say_seconds
 
 
 def time_of(job: JobRecord) -> float | None:
-    """When a waiting job may start; None while that is not known."""
+    """When a waiting job may start, or has waited long enough; None while that is not known."""
+    if job.awaits is not None:
+        return job.awaits
     if job.not_before is not None:
         return job.not_before
     return job.submitted + job.spec.at if job.spec.after is None else None
@@ -57,10 +59,10 @@ def due(now: float, jobs: Jobs, nodes: Mapping[str, Node]) -> tuple[list[JobReco
                     continue
             when = time_of(job)
             if when is not None and now >= when:
-                actions += faults.replan(job, nodes)
+                actions += faults.replan(now, job, nodes)
                 if job.state in ENDED:
                     ended = True
-                else:
+                elif job.awaits is None:
                     found[job.number] = job
     return list(found.values()), actions
 

@@ -96,8 +96,9 @@ class Listener(ABC):
     def joined(self, node: Node) -> None:  # noqa: B027  # those whose nodes stay as they are
         """A node came, or has changed, after `Engine.open`."""
 
-    def left(self, name: str, reason: str) -> None:  # noqa: B027  # as above
-        """A node is gone. Then each of its tasks is told to have `exited`, `lost`: that is no failure of its own."""
+    def left(self, name: str, reason: str, for_good: bool = False) -> None:  # noqa: B027  # as above
+        """A node is gone; `for_good` where none by that name can join while the engine is open, which may also be told
+        later. Then each of its tasks is told to have `exited`, `lost`: that is no failure of its own."""
 
 
 class Engine(ABC):

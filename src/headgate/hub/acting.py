@@ -136,7 +136,7 @@ class Acting:
                 turns=turns_in(self._home) if spec == LOCAL else None,
             )
         except HeadgateError as error:  # its interpreter may be gone since it was handed in
-            failure = Exit(code=None, reason=f"could not be started: {error}")
+            failure = Exit(code=None, reason=f"could not be started: {error}", lost=node is None)
             self._loop.call_soon(self._hearing.ended, action.task, failure)
             return
         self._engines.of(action.job).start(prepared, action.share, run.log(action.task))

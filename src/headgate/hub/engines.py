@@ -169,5 +169,5 @@ class _Heard(Listener):
         node = next((each for each in self._measured().nodes if each.name == node.name), node)
         self._loop.call_soon_threadsafe(self._nodes.came, self._spec, node)
 
-    def left(self, name: str, reason: str) -> None:
-        self._loop.call_soon_threadsafe(self._nodes.went, self._spec, name, reason)
+    def left(self, name: str, reason: str, for_good: bool = False) -> None:
+        self._loop.call_soon_threadsafe(self._nodes.went, self._spec, name, reason, for_good)

@@ -103,7 +103,7 @@ class Nodes:
         """A run has ended: let go of the nodes of labs that no other one uses."""
         used = {node.name for run in self._ledger.runs.values() for node in run.submission.nodes}
         for name in [name for name in self._nodes[LOCAL] if name not in used and name != self._machine.name]:
-            self._leave(LOCAL, name)
+            self._leave(LOCAL, name, for_good=True)
 
     def look(self) -> None:
         """Find out which nodes of labs are gone, or are being taken away."""
@@ -114,7 +114,7 @@ class Nodes:
             for node in run.submission.nodes:
                 if node.name not in there and self.get(LOCAL, node.name) is not None:
                     self._ledger.event(run, "fault", f"node {node.name} is gone")
-                    self._leave(LOCAL, node.name)
+                    self._leave(LOCAL, node.name, for_good=True)
 
     # --- nodes of engines -------------------------------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ class Nodes:
     def close(self, engine: EngineSpec) -> None:
         """An engine is no longer used."""
         for name in list(self._nodes.get(engine, ())):
-            self._leave(engine, name)
+            self._leave(engine, name, for_good=True)
         self._nodes.pop(engine, None)
 
     def came(self, engine: EngineSpec, node: Node) -> None:
@@ -160,12 +160,16 @@ class Nodes:
             run.meet(node)
         if node.name != self._machine.name:
             self._step(events.NodeJoined(node, tuple(run.id for run in may_use)))
+        elif may_use:
+            self._step(events.NodeJoined(self._machine, tuple(run.id for run in may_use)))
 
-    def went(self, engine: EngineSpec, name: str, reason: str) -> None:
-        """A node of an open engine is gone."""
+    def went(self, engine: EngineSpec, name: str, reason: str, for_good: bool) -> None:
+        """A node of an open engine is gone; or one that was gone does not come back (`for_good`)."""
         if self.get(engine, name) is not None:
             self._tell_runs(engine, "fault", f"node {name} is gone: {reason}")
-            self._leave(engine, name)
+            self._leave(engine, name, for_good)
+        elif for_good:
+            self._miss(engine, name, for_good)
 
     # --- small things -----------------------------------------------------------------------------------------------
 
@@ -174,10 +178,17 @@ class Nodes:
             if run.submission.engine == engine:
                 self._ledger.event(run, kind, text)
 
-    def _leave(self, engine: EngineSpec, name: str) -> None:
+    def _leave(self, engine: EngineSpec, name: str, for_good: bool) -> None:
         del self._nodes[engine][name]
         if name != self._machine.name:
-            self._step(events.NodeLeft(name))
+            self._step(events.NodeLeft(name, for_good=for_good))
+        else:  # which goes on, with tasks of other engines
+            self._miss(engine, name, for_good)
+
+    def _miss(self, engine: EngineSpec, name: str, for_good: bool) -> None:
+        """Tell that a node is gone for the runs on an engine alone."""
+        if runs := tuple(run.id for run in self._ledger.runs.values() if run.submission.engine == engine):
+            self._step(events.NodeLeft(name, runs, for_good))
 
 
 def _taken(name: str) -> str:

@@ -35,7 +35,7 @@ class Recorder(Listener):
         self.breaches: list[str] = []
         """What the contract forbids, a line each: a call at the same time as another of the same task, after its end,
         before its start; an end while its box is there."""
-        self.nodes: list[tuple[Literal["joined", "left"], str]] = []
+        self.nodes: list[tuple[Literal["joined", "left", "left for good"], str]] = []
         """The nodes that came and went."""
         self.used: dict[str, Mapping[Column, float]] = {}
         """What was said last of what tasks and nodes use."""
@@ -92,8 +92,8 @@ class Recorder(Listener):
     def joined(self, node: Node) -> None:
         self.nodes.append(("joined", node.name))
 
-    def left(self, name: str, reason: str) -> None:
-        self.nodes.append(("left", name))
+    def left(self, name: str, reason: str, for_good: bool = False) -> None:
+        self.nodes.append(("left for good" if for_good else "left", name))
 
     def _note(self, told: Told) -> None:
         task = told.task

@@ -77,6 +77,7 @@ def test_a_killed_bridge_is_the_end_of_the_tasks_and_leaves_nothing(running: Run
     pid = running.told.pid(task) or 0
     os.kill(bridge(), signal.SIGKILL)
     assert "the connection to Ray is gone" in (running.ended(task).reason or "")
+    assert [what for what, _ in running.told.nodes] == ["left for good"]
     cleared(pid)
 
 

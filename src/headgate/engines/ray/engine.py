@@ -66,6 +66,7 @@ class RayEngine(Engine):
         self._shared = shared_files or not address
         self._speeds = None if speeds is None else Speeds(speeds)
         self._nodes: dict[str, Node] = {}
+        self._away: set[str] = set()
         self._lost: tuple[str, ...] = ()
         self._called = ""
         self._tasks: dict[TaskId, _Task] = {}
@@ -161,7 +162,7 @@ class RayEngine(Engine):
             return frozenset(told - begun)
 
     def start(self, launch: Launch, share: Share, log: str) -> None:
-        task, refusal = launch.task, ""
+        task, refusal, lost = launch.task, "", False
         waits = ""
         with self._lock:
             if task in self._tasks:
@@ -174,7 +175,7 @@ class RayEngine(Engine):
             elif reservation is not None and reservation.refused:
                 refusal = reservation.refused
             elif node not in self._nodes:
-                refusal = f"node {node} is gone" if node else "the Ray cluster is gone"
+                refusal, lost = f"node {node} is gone" if node else "the Ray cluster is gone", True
             else:
                 held = reservation is not None and reservation.granted is None
                 made = self._tasks[task] = _Task(task, node, TaskLog(log), [] if held else None)
@@ -182,7 +183,7 @@ class RayEngine(Engine):
                 granted = None if reservation is None else reservation.granted
                 self._do(made, Start(launch if granted is None else _with_gpus(launch, granted), share))
         if refusal:
-            self._listener.exited(task, Exit(code=None, reason=f"could not be started: {refusal}"))
+            self._listener.exited(task, Exit(code=None, reason=f"could not be started: {refusal}", lost=lost))
         elif waits:
             self._listener.waits(task, waits)
 
@@ -246,8 +247,8 @@ class RayEngine(Engine):
             for task in list(self._tasks.values()):
                 del self._tasks[task.id]
                 self._end(task, Exit(code=None, reason="it was ended with its engine"))
-        for name in [] if self._closing else list(self._nodes):
-            self._leave(name, "the connection to Ray is gone")
+        for name in [] if self._closing else [*self._nodes, *self._away]:
+            self._leave(name, "the connection to Ray is gone", for_good=True)
 
     def _hear(self, report: object) -> None:
         match report:
@@ -285,6 +286,7 @@ class RayEngine(Engine):
             case wire.Joined(node):
                 with self._lock:
                     self._nodes[node.name] = node
+                    self._away.discard(node.name)
                 self._listener.joined(node)
             case wire.Left(name, reason):
                 self._leave(name, reason)
@@ -341,11 +343,12 @@ class RayEngine(Engine):
                     del self._tasks[task.id]
             return found
 
-    def _leave(self, name: str, reason: str) -> None:
+    def _leave(self, name: str, reason: str, for_good: bool = False) -> None:
         with self._lock:
             self._nodes.pop(name, None)
+            self._away.add(name)
             gone = [self._tasks.pop(task.id) for task in list(self._tasks.values()) if task.node == name]
-        self._listener.left(name, reason)
+        self._listener.left(name, reason, for_good)
         for task in gone:
             self._end(task, Exit(code=None, reason=f"node {name} is gone: {reason}", lost=True))
 

@@ -1,0 +1,54 @@
+"""Which nodes there are for whom."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from headgate.cluster import Node
+from headgate.engines.base import LOCAL, EngineSpec
+from headgate.events import Event, NodeJoined, NodeLeft
+from headgate.hub.ledger import Ledger
+from headgate.hub.nodes import Nodes
+
+ENGINE = EngineSpec("elsewhere")
+HERE, THERE = (Node("here", cores=cores, memory_bytes=2**30) for cores in (4.0, 2.0))
+FAR = Node("far", cores=2.0, memory_bytes=2**30)
+"""This machine, the same as the engine has it, and another node of that."""
+
+
+class Known:
+    """The nodes of a hub with a run on an engine, and one on this machine alone, and what the controller was told."""
+
+    def __init__(self) -> None:
+        self.told: list[Event] = []
+        runs = {
+            name: SimpleNamespace(id=name, submission=SimpleNamespace(engine=engine, only=()), meet=lambda node: None)
+            for name, engine in (("on-it", ENGINE), ("local", LOCAL))
+        }
+        ledger = cast(Ledger, SimpleNamespace(runs=runs, event=lambda *_: None))
+        self.nodes = Nodes(HERE, ledger, self.told.append)
+        self.nodes.open(ENGINE, cast(Any, SimpleNamespace(nodes=(THERE, FAR))))
+        self.told.clear()
+
+
+@pytest.mark.parametrize("for_good", [False, True])
+def test_this_machine_is_gone_for_those_alone_whose_engine_has_lost_it(for_good: bool) -> None:
+    known = Known()
+    known.nodes.went(ENGINE, "here", "its agent died", for_good)
+    assert known.told == [NodeLeft("here", ("on-it",), for_good)]
+    assert known.nodes.get(ENGINE, "here") is None
+    assert known.nodes.get(LOCAL, "here") is HERE
+    known.told.clear()
+    known.nodes.came(ENGINE, THERE)
+    assert known.told == [NodeJoined(HERE, ("on-it",))]
+    assert known.nodes.get(ENGINE, "here") is THERE
+
+
+def test_that_a_node_does_not_come_back_may_be_told_after_it_went() -> None:
+    known = Known()
+    for for_good in (False, False, True):
+        known.nodes.went(ENGINE, "far", "its agent died", for_good)
+    assert known.told == [NodeLeft("far"), NodeLeft("far", ("on-it",), for_good=True)]
