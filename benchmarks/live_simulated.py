@@ -10,7 +10,8 @@ each kind of script is measured beforehand, in runs without any other kind, and 
 - as many of a kind as there are cores, and twice as many, under `equal`: what a core each brings, and half of one,
   while the others are busy (cores may be threads of one, and caches and memory are shared);
 - where it can use more than a core: before a longer one of its kind, under `srpt`, which leaves it most of the machine:
-  what it keeps of its speed in company, where threads that wait do not spin and others take turns on its cores.
+  what it keeps of its speed in company, where threads that wait do not spin and others take turns on its cores, and how
+  many of these it can use.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import _frame
 from _elastic import KINDS, Job, Stage, epochs, stage
@@ -28,6 +30,7 @@ from headgate.simulation import Assumptions, TraceJob, simulate
 from headgate.simulation.recorded import read
 from headgate.simulation.speeds import Interference, Speeds
 from headgate.simulation.traces import made
+from headgate.telemetry.store import RunReader
 
 LENGTHS = {"vae": 1.5, "cnn": 1.0, "keras_digits": 0.75, "charlm": 2.0, "plain": 0.75, "jax_digits": 1.0}
 """Of the usual epochs: jobs of unlike lengths, and of one for each kind, so that few runs alone tell of all."""
@@ -47,6 +50,8 @@ SCHEDULES: Mapping[str, Sequence[tuple[str, float]]] = {
 NODE_KIND = "here"
 REPORT_SECONDS = 1.0
 """Between two readings of what a job uses."""
+CLEARLY = 1.1
+"""Times as many cores as beside others, from which on a job uses more than one alone."""
 LONGER = 2.0
 """Times the epochs of the job that comes second under `srpt`: enough for it to stay second, however it is predicted."""
 
@@ -74,20 +79,33 @@ def jobs_of(schedule: Sequence[tuple[str, float]], scale: float) -> list[Job]:
 def profile(there: Stage, kind: str, scale: float, cores: int) -> Profile:
     """Measure a kind in runs of its own."""
     job = Job(kind, kind, 0.0, epochs(kind, LENGTHS[kind] * scale))
-    [alone] = _measured(there, [job], "equal", cores)
-    several, twice = (
-        _measured(there, [replace(job, name=f"{kind}-{place}") for place in range(count)], "equal", cores, alone)
-        for count in (cores, 2 * cores)
-    )
+    [alone] = _measured(there, there.start([job], "equal"), [job], cores)
+    several, twice = (_alike(there, job, count, cores, alone) for count in (cores, 2 * cores))
     half, one = _mean(twice), _mean(several)
-    whole = (alone.cores, 1.0 / alone.seconds)
-    if whole > one and whole[1] > one[1]:
+    most, whole = one, _mean([alone])
+    if whole[0] > CLEARLY * one[0]:
         longer = replace(job, name=f"{kind}-longer", epochs=epochs(kind, LENGTHS[kind] * scale * LONGER))
-        first = _measured(there, [job, longer], "srpt", cores, alone)[:1]
-        lower, kept = (half, one), kept_of(one, _mean(first), whole)
-    else:  # more than a core is of no use to it: what one brings beside others is all of its speed there
-        lower, kept = (half,), min(one[1] / whole[1], 1.0)
-    return Profile(replace(alone, model=kind), (*((used, speed / kept) for used, speed in lower), whole), kept)
+        folder = there.start([job, longer], "srpt")
+        most = _mean(_measured(there, folder, [job], cores, alone))
+        if CLEARLY * most[0] < _entitled(folder, kind):  # what it uses beyond that alone are threads that spin
+            whole = most[0], whole[1]
+    lower = [half, one] if whole[0] > CLEARLY * one[0] else [half]
+    kept = kept_of(one, most, whole)
+    table = (*((used, speed / kept) for used, speed in lower), whole)
+    return Profile(replace(alone, model=kind, cores=whole[0]), table, kept)
+
+
+def _alike(there: Stage, job: Job, count: int, cores: int, alone: TraceJob) -> list[TraceJob]:
+    """So many of a job at once."""
+    jobs = [replace(job, name=f"{job.name}-{place}") for place in range(count)]
+    return _measured(there, there.start(jobs, "equal"), jobs, cores, alone)
+
+
+def _entitled(folder: Path, job: str) -> float:
+    """Cores that a job of a run was entitled to in the end."""
+    with RunReader(folder / "run.sqlite") as reader:
+        rows = reader.rows("shares", "task GLOB ?", [f"{job}/*"], order="t")
+        return [float(row["entitled_cores"]) for row in rows][-1]
 
 
 def kept_of(one: tuple[float, float], most: tuple[float, float], whole: tuple[float, float]) -> float:
@@ -100,8 +118,8 @@ def kept_of(one: tuple[float, float], most: tuple[float, float], whole: tuple[fl
         whole: The same alone.
     """
     speed = most[1]
-    if most[0] < whole[0]:
-        ahead = (most[1] - one[1]) * (whole[0] - most[0]) / max(most[0] - one[0], 1e-9)
+    if CLEARLY * one[0] < most[0] < whole[0]:
+        ahead = (most[1] - one[1]) * (whole[0] - most[0]) / (most[0] - one[0])
         speed += min(max(ahead, 0.0), most[1] * (whole[0] / most[0] - 1.0))
     return min(speed / whole[1], 1.0)
 
@@ -112,12 +130,11 @@ def _mean(jobs: Sequence[TraceJob]) -> tuple[float, float]:
 
 
 def _measured(
-    there: Stage, jobs: Sequence[Job], policy: str, cores: int, alone: TraceJob | None = None
+    there: Stage, folder: Path, jobs: Sequence[Job], cores: int, alone: TraceJob | None = None
 ) -> list[TraceJob]:
-    """Jobs that come at once: of each the seconds from its arrival to its end but for what it does at first, on a core
-    or its part of one, and the cores used meanwhile. What it does at first is as much as of the one that ran `alone`,
-    or else the work after it would be another: one that cannot use a second core seems to start for longer."""
-    folder = there.start(jobs, policy)
+    """Jobs of a run that came at once: of each the seconds from its arrival to its end but for what it does at first,
+    on a core or its part of one, and the cores used meanwhile. What it does at first is as much as of the one that ran
+    `alone`, or else the work after it would be another: one that cannot use a second core seems to start for longer."""
     ran, recorded = there.went(folder, jobs), {job.name: job for job in read(folder).jobs}
     found = []
     for job in (recorded[each.name] for each in jobs):
