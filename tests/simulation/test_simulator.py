@@ -348,7 +348,8 @@ def test_of_a_job_whose_losses_are_known_is_predicted_what_would_be_live(
 ) -> None:
     predicted = told(monkeypatch, Fitted)
     curve = tuple((i / 400, 0.5 + 3.0 / (1.0 + 0.1 * i)) for i in range(1, 401))
-    job = TraceJob("a", 0.0, 100.0, steps=4000, epochs=10, losses=curve, foretold=True, tells_parts=parts)
+    at = tuple((10 * i, 1 + (10 * i - 1) // 400) for i in range(1, 401))
+    job = TraceJob("a", 0.0, 100.0, steps=4000, epochs=10, losses=curve, told=at, tells_parts=parts)
     given = replace(FREE, report_seconds=1.0, prediction_error=0.5)
     ran(made("t", [job]), cores(1.0), "srpt", given)
     assert predicted == [], "nobody else is there"

@@ -251,10 +251,13 @@ def test_a_job_of_a_run_is_foretold_by_its_losses_where_nothing_else_ends_it(
     recorder = Recorder(tmp_path / "run.sqlite")
     spec = json.dumps({"progress": rule})
     recorder.add("jobs", name="a", state="done", submitted=0.0, started=0.0, ended=10.0, spec=spec)
-    recorder.add("progress", t=5.0, task="a/worker-0", loss=0.5, count=1)
+    recorder.add("progress", t=4.0, task="a/worker-0", step=1, count=1)
+    recorder.add("progress", t=5.0, task="a/worker-0", step=3, epoch=2, loss=0.5, count=1)
+    recorder.add("progress", t=6.0, task="a/worker-1", step=2, epoch=2, loss=0.7, count=1)
     recorder.close()
     [job] = read(tmp_path).jobs
-    assert job.foretold == foretold
+    assert (job.foretold, job.losses) == (foretold, ((0.5, 0.5),))
+    assert job.told == (((3, 2),) if foretold else ())
 
 
 def test_speeds_and_pairs_are_read_and_what_makes_no_sense_is_refused(tmp_path: Path) -> None:

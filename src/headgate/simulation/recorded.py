@@ -72,7 +72,10 @@ def _job(reader: RunReader, row: dict[str, Any]) -> TraceJob | None:
     cores = _most(reader, name, _from(used, begins), follows) or core_seconds / max(seconds, 1e-9) or 1.0
     if startup is not None:
         seconds = (core_seconds - startup) / cores
-    losses = _losses(progress, used, startup or 0.0, row["started"], row["ended"])
+    lead = min((each["task"] for each in progress), default="")  # the worker whose reports set the pace of its job's
+    points = [each for each in progress if each["loss"] is not None and each["task"] == lead]
+    points = points[:: max(math.ceil(len(points) / _LOSSES), 1)]
+    foretold = _goes_by_losses(spec.get("progress") or {})
     return TraceJob(
         name=name,
         submitted=row["started"],
@@ -87,8 +90,8 @@ def _job(reader: RunReader, row: dict[str, Any]) -> TraceJob | None:
         threads_follow=follows,
         steps=max((each["step"] for each in progress if each["step"] is not None), default=None),
         epochs=max((each["epochs"] for each in progress if each["epochs"] is not None), default=None),
-        losses=losses,
-        foretold=bool(losses) and _goes_by_losses(spec.get("progress") or {}),
+        losses=_losses(points, used, startup or 0.0, row["started"], row["ended"]),
+        told=tuple((each["step"], each["epoch"]) for each in points) if foretold else (),
         tells_parts=profile.get("framework") == "torch",
         startup_core_seconds=startup,
     )
@@ -178,14 +181,10 @@ def _room(reader: RunReader, job: str, at: Array, follows: bool) -> tuple[Array,
 
 
 def _losses(
-    progress: list[dict[str, Any]], used: Signal, startup: float, started: float, ended: float
+    points: list[dict[str, Any]], used: Signal, startup: float, started: float, ended: float
 ) -> tuple[tuple[float, float], ...]:
     """Losses by the fraction of the work after its startup that was done."""
-    points = [(row["t"], row["loss"]) for row in progress if row["loss"] is not None]
-    if not points:
-        return ()
-    points = points[:: max(math.ceil(len(points) / _LOSSES), 1)]
-    at = np.array([t for t, _ in points])
+    at = np.array([each["t"] for each in points], dtype=float)
     whole = used.integral - startup
     done = (used.cumulative(at) - startup) / whole if whole > 0 else (at - started) / max(ended - started, 1e-9)
-    return tuple((float(min(max(f, 0.0), 1.0)), float(loss)) for f, (_, loss) in zip(done, points, strict=True))
+    return tuple((float(min(max(f, 0.0), 1.0)), float(each["loss"])) for f, each in zip(done, points, strict=True))

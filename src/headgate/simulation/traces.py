@@ -36,7 +36,8 @@ class TraceJob:
         steps: That it takes.
         epochs: That it takes.
         losses: Fraction of its work that was done, and the loss then, in that order.
-        foretold: Whether what is left of it is predicted by its losses and epochs, as live; else it is known.
+        told: Step and epoch that came with each of its losses, each None where it tells none. Where they are given,
+            what is left of it is predicted by them and the losses, as live; else it is known.
         tells_parts: Whether it then says how much of an epoch is done, as one does that has a prepared PyTorch loader.
     """
 
@@ -56,9 +57,14 @@ class TraceJob:
     steps: int | None = None
     epochs: int | None = None
     losses: tuple[tuple[float, float], ...] = ()
-    foretold: bool = False
+    told: tuple[tuple[int | None, int | None], ...] = ()
     tells_parts: bool = False
     startup_core_seconds: float | None = None
+
+    @property
+    def foretold(self) -> bool:
+        """Whether what is left of it is predicted by what it told."""
+        return bool(self.told)
 
     @property
     def size(self) -> float:

@@ -55,15 +55,16 @@ class Watched:
             return None
         heard = bisect_right(job.losses, (done, math.inf))
         news, self._heard = job.losses[self._heard : heard], heard
-        if self._scaling is not None and (news or not job.losses):
-            self._scaling.reported(now, done)
+        if job.losses and not news:
+            return None
+        step, epoch = self._place(done)
+        if self._scaling is not None:
+            self._scaling.reported(now, done if step is None else step)
         if not news:
             return None
-        step = round(done * job.steps) if job.steps is not None else None
-        epoch = within = None
-        if job.epochs is not None:
-            epoch = min(int(done * job.epochs) + 1, job.epochs)
-            within = done * job.epochs - (epoch - 1) if job.tells_parts else None
+        within = None
+        if job.tells_parts and step is not None and epoch is not None and job.steps and job.epochs:
+            within = min(max(step / job.steps * job.epochs - (epoch - 1), 0.0), 1.0)
         loss, count = fmean(loss for _, loss in news), len(news)
         if self._outlook is not None:
             self._question = self._outlook.reported(
@@ -71,6 +72,18 @@ class Watched:
             )
         [task, *_] = work.tasks
         return Progress(task, step, epoch=epoch, loss=loss, count=count, epochs=job.epochs, within=within)
+
+    def _place(self, done: float) -> tuple[int | None, int | None]:
+        """Step and epoch that it tells when so much is done; of steps that it told those between."""
+        job, heard = self._work.job, self._heard
+        if job.told:
+            (since, _), (step, epoch) = job.losses[heard - 1], job.told[heard - 1]
+            if step is not None and heard < len(job.told) and (later := job.told[heard][0]) is not None:
+                step += round((later - step) * (done - since) / (job.losses[heard][0] - since))
+            return step, epoch
+        step = round(done * job.steps) if job.steps is not None else None
+        epoch = min(int(done * job.epochs) + 1, job.epochs) if job.epochs is not None else None
+        return step, epoch
 
     def left(self) -> Left | None:
         """What is left by what it told last; None where that calls for no answer, or there is none."""
