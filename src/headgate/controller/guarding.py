@@ -160,9 +160,8 @@ class Guard:
         return Nodes({id: self._present[id].nodes for id in jobs})
 
     def _low(self, nodes: Nodes, weights: Mapping[JobId, float]) -> list[JobId]:
-        totals = nodes.totals(weights)
-        least = (max(part * totals[n] for n, part in nodes.least(id, self._floor).items()) for id in weights)
-        return [id for id, each in zip(weights, least, strict=True) if weights[id] < each * (1.0 - _SLIGHTLY)]
+        totals, floor = nodes.totals(weights), self._floor * (1.0 - _SLIGHTLY)
+        return [id for id, weight in weights.items() if weight < nodes.floor(id, floor, totals)]
 
     def _lift(self, now: float, granted: Granted) -> list[float]:
         """Lift those whose weight would be below their floor; when those may be that cannot be changed again yet."""

@@ -185,10 +185,9 @@ class Grants:
         """Lift who would be left below its floor because others may not be changed yet; far enough for a while."""
         lifted: set[JobId] = set()
         weights = {job: changes.get(job) or held.weight or _LEAST for job, held in self._held.items()}
-        least = {job: nodes.least(job, self._floor) for job in weights}
         for _ in weights:
             totals = nodes.totals(weights)
-            floors = {job: max(part * totals[node] for node, part in least[job].items()) for job in weights}
+            floors = {job: nodes.floor(job, self._floor, totals) for job in weights}
             low = [job for job, weight in weights.items() if weight < floors[job] * (1.0 - 1e-9)]
             low = [job for job in low if job in changes or self._held[job].changes.free_at(MOST_CHANGES) <= now]
             low = [job for job in low if job not in lifted]

@@ -37,6 +37,14 @@ class Nodes:
         cores = floor * self.equal(job)
         return {node: cores / all_cores for node, all_cores in self.of[job].items()}
 
+    def floor(self, job: JobId, floor: float, totals: Mapping[str, float]) -> float:
+        """The weight that `floor`, a part of an equal share, comes to beside all weights on each of its nodes."""
+        there = self.of[job]
+        if len(there) == 1:
+            [node] = there
+            return floor * totals[node] / len(self.on[node])
+        return max(part * totals[node] for node, part in self.least(job, floor).items())
+
     def totals(self, weights: Mapping[JobId, float]) -> dict[str, float]:
         """Sum of the weights on each node, of those jobs that have one."""
         return {node: sum(weights.get(job, 0.0) for job in jobs) for node, jobs in self.on.items()}
