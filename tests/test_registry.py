@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.installing import install
 
 from headgate import engines, isolation, policies
 from headgate.engines.base import EngineSpec
@@ -31,15 +32,11 @@ def strange(*_):
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A package with a sound policy, and of each kind one that cannot be imported and one that is something else."""
-    (tmp_path / "plugins_by_name.py").write_text(PLUGINS)
-    (tmp_path / "broken_by_name.py").write_text("raise RuntimeError('no licence')")
-    about = tmp_path / "someones_package-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: someones-package\nVersion: 1.0\n")
     entries = "".join(
         f"[{group}]\nbroken = broken_by_name:Broken\nstrange = plugins_by_name:strange\n" for group in GROUPS.values()
     )
-    (about / "entry_points.txt").write_text(f"{entries}fair = plugins_by_name:Fair\n")
+    modules = {"plugins_by_name": PLUGINS, "broken_by_name": "raise RuntimeError('no licence')"}
+    install(tmp_path, modules, f"{entries}fair = plugins_by_name:Fair\n")
     monkeypatch.syspath_prepend(str(tmp_path))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.hub.user import User
+from tests.installing import install
 
 from headgate.telemetry.store import RunReader
 from headgate.testing import wait
@@ -94,11 +95,8 @@ class Elsewhere:
     def __init__(self, user: User) -> None:
         self._path = user.folder / "told"
         folder = user.folder / "plugins"
-        metadata = folder / "elsewhere-1.0.dist-info"
-        metadata.mkdir(parents=True)
-        user.write("plugins/someones_engine.py", PLUGIN)
-        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere\nVersion: 1.0\n")
-        (metadata / "entry_points.txt").write_text("[headgate.engines]\nelsewhere = someones_engine:Elsewhere\n")
+        folder.mkdir()
+        install(folder, {"someones_engine": PLUGIN}, "[headgate.engines]\nelsewhere = someones_engine:Elsewhere\n")
         user.variables["PYTHONPATH"] += f"{os.pathsep}{folder}"
         user.variables["ELSEWHERE"] = str(self._path)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from tests.installing import install
 
 from headgate import registry
 from headgate.telemetry.base import Sampler, Target
@@ -133,12 +134,7 @@ def strange():
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A package with one sound sampler and several broken ones, as pip would have installed it."""
-    (tmp_path / "someones_plugins.py").write_text(PLUGINS)
-    (tmp_path / "someones_exit.py").write_text("import sys; sys.exit(3)")
-    metadata = tmp_path / "someones_package-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: someones-package\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text(
+    entries = (
         "[headgate.samplers]\n"
         "power = someones_plugins:Power\n"
         "absent = someones_plugins:Absent\n"
@@ -147,6 +143,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "fails = someones_plugins:fails\n"
         "strange = someones_plugins:strange\n"
     )
+    install(tmp_path, {"someones_plugins": PLUGINS, "someones_exit": "import sys; sys.exit(3)"}, entries)
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
