@@ -1,36 +1,35 @@
 """Schedules of real jobs, run for real and simulated: when each job ends, live against simulated.
 
     python benchmarks/live_simulated.py [--schedules equal,headgate,srpt] [--scale 1] [--isolation container]
-                                        [--repetitions 1] [--json PATH]
+                                        [--repetitions 3] [--json PATH]
 
 The simulation is the one of `headgate simulate`: the same controller and policy, a clock of its own. What it is told of
-each kind of script is measured beforehand, in runs without any other kind, and nothing is fitted to the runs compared:
+each kind of script is measured in runs without any other kind, and nothing is fitted to the runs compared:
 
 - alone: time, CPU time, what it does on one core before it has anything to say, and its losses by work done;
-- as many of a kind as there are cores, and twice as many, under `equal`: what a core each brings, and half of one,
-  while the others are busy (cores may be threads of one, and caches and memory are shared);
-- where it can use more than a core: before a longer one of its kind, under `srpt`, which leaves it most of the machine:
-  what it keeps of its speed in company, where threads that wait do not spin and others take turns on its cores, and how
-  many of these it can use.
+- as many of a kind as there are cores, and twice as many, under `equal`: what a core each brings while the others are
+  busy, and half of one.
+
+The machine's speed changes from minute to minute, so each is measured as often as the schedules run, in turn with them,
+and medians are compared.
 """
 
 from __future__ import annotations
 
 import os
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import _frame
-from _elastic import KINDS, Job, Stage, epochs, stage
+from _elastic import KINDS, Job, Ran, Stage, epochs, stage
 
 from headgate.cluster import Cluster, Node
 from headgate.simulation import Assumptions, TraceJob, simulate
 from headgate.simulation.recorded import read
 from headgate.simulation.speeds import Interference, Speeds
 from headgate.simulation.traces import made
-from headgate.telemetry.store import RunReader
 
 LENGTHS = {"vae": 1.5, "cnn": 1.0, "keras_digits": 0.75, "charlm": 2.0, "plain": 0.75, "jax_digits": 1.0}
 """Of the usual epochs: jobs of unlike lengths, and of one for each kind, so that few runs alone tell of all."""
@@ -52,18 +51,31 @@ REPORT_SECONDS = 1.0
 """Between two readings of what a job uses."""
 CLEARLY = 1.1
 """Times as many cores as beside others, from which on a job uses more than one alone."""
-LONGER = 2.0
-"""Times the epochs of the job that comes second under `srpt`: enough for it to stay second, however it is predicted."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was measured of a kind once.
+
+    Args:
+        alone: As a trace has it, which comes at 0 s.
+        half: Cores that each used with two of its kind for each core, and the seconds that its work took there.
+        one: The same with one for each core.
+    """
+
+    alone: TraceJob
+    half: tuple[float, float]
+    one: tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What was measured of a kind.
+    """What a simulation is told of a kind.
 
     Args:
         job: As a trace has it, which comes at 0 s.
-        table: Cores and work a second; times `kept` they are what was measured beside others, but for the last point.
-        kept: Part of its speed that it keeps beside other jobs.
+        table: Cores and work a second, on all it can use as it was alone; times `kept` on less as it was beside others.
+        kept: Part of its speed that it keeps beside others, where it can use one core only.
     """
 
     job: TraceJob
@@ -76,65 +88,24 @@ def jobs_of(schedule: Sequence[tuple[str, float]], scale: float) -> list[Job]:
     return [Job(kind, kind, at * scale, epochs(kind, LENGTHS[kind] * scale)) for kind, at in schedule]
 
 
-def profile(there: Stage, kind: str, scale: float, cores: int) -> Profile:
+def measure(there: Stage, kind: str, scale: float, cores: int) -> Seen:
     """Measure a kind in runs of its own."""
     job = Job(kind, kind, 0.0, epochs(kind, LENGTHS[kind] * scale))
-    [alone] = _measured(there, there.start([job], "equal"), [job], cores)
-    several, twice = (_alike(there, job, count, cores, alone) for count in (cores, 2 * cores))
-    half, one = _mean(twice), _mean(several)
-    most, whole = one, _mean([alone])
-    if whole[0] > CLEARLY * one[0]:
-        longer = replace(job, name=f"{kind}-longer", epochs=epochs(kind, LENGTHS[kind] * scale * LONGER))
-        folder = there.start([job, longer], "srpt")
-        most = _mean(_measured(there, folder, [job], cores, alone))
-        if CLEARLY * most[0] < _entitled(folder, kind):  # what it uses beyond that alone are threads that spin
-            whole = most[0], whole[1]
-    lower = [half, one] if whole[0] > CLEARLY * one[0] else [half]
-    kept = kept_of(one, most, whole)
-    table = (*((used, speed / kept) for used, speed in lower), whole)
-    return Profile(replace(alone, model=kind, cores=whole[0]), table, kept)
+    [alone] = _measured(there, [job], cores)
+
+    def beside(count: int) -> tuple[float, float]:
+        jobs = [replace(job, name=f"{kind}-{place}") for place in range(count)]
+        each = _measured(there, jobs, cores, alone)
+        return statistics.mean(job.cores for job in each), statistics.mean(job.seconds for job in each)
+
+    return Seen(alone, beside(2 * cores), beside(cores))
 
 
-def _alike(there: Stage, job: Job, count: int, cores: int, alone: TraceJob) -> list[TraceJob]:
-    """So many of a job at once."""
-    jobs = [replace(job, name=f"{job.name}-{place}") for place in range(count)]
-    return _measured(there, there.start(jobs, "equal"), jobs, cores, alone)
-
-
-def _entitled(folder: Path, job: str) -> float:
-    """Cores that a job of a run was entitled to in the end."""
-    with RunReader(folder / "run.sqlite") as reader:
-        rows = reader.rows("shares", "task GLOB ?", [f"{job}/*"], order="t")
-        return [float(row["entitled_cores"]) for row in rows][-1]
-
-
-def kept_of(one: tuple[float, float], most: tuple[float, float], whole: tuple[float, float]) -> float:
-    """The part of its speed alone that a job keeps beside another, had it as many cores there: by a straight line
-    through what it does on one and on most of them, but no less than on the latter, nor more than in proportion.
-
-    Args:
-        one: Cores and work a second beside others, with one core each.
-        most: The same with most of the machine.
-        whole: The same alone.
-    """
-    speed = most[1]
-    if CLEARLY * one[0] < most[0] < whole[0]:
-        ahead = (most[1] - one[1]) * (whole[0] - most[0]) / (most[0] - one[0])
-        speed += min(max(ahead, 0.0), most[1] * (whole[0] / most[0] - 1.0))
-    return min(speed / whole[1], 1.0)
-
-
-def _mean(jobs: Sequence[TraceJob]) -> tuple[float, float]:
-    """Cores that each used, and its work a second."""
-    return statistics.mean(job.cores for job in jobs), 1.0 / statistics.mean(job.seconds for job in jobs)
-
-
-def _measured(
-    there: Stage, folder: Path, jobs: Sequence[Job], cores: int, alone: TraceJob | None = None
-) -> list[TraceJob]:
-    """Jobs of a run that came at once: of each the seconds from its arrival to its end but for what it does at first,
-    on a core or its part of one, and the cores used meanwhile. What it does at first is as much as of the one that ran
-    `alone`, or else the work after it would be another: one that cannot use a second core seems to start for longer."""
+def _measured(there: Stage, jobs: Sequence[Job], cores: int, alone: TraceJob | None = None) -> list[TraceJob]:
+    """Jobs that come at once: of each the seconds from its arrival to its end but for what it does at first, on a core
+    or its part of one, and the cores used meanwhile. What it does at first is as much as of the one that ran `alone`,
+    or else the work after it would be another: one that cannot use a second core seems to start for longer."""
+    folder = there.start(jobs, "equal")
     ran, recorded = there.went(folder, jobs), {job.name: job for job in read(folder).jobs}
     found = []
     for job in (recorded[each.name] for each in jobs):
@@ -143,6 +114,22 @@ def _measured(
         seconds = ran[job.name].seconds - startup * max(len(jobs) / cores, 1.0)
         found.append(replace(job, seconds=seconds, cores=(job.seconds * job.cores + own - startup) / seconds))
     return found
+
+
+def profile(kind: str, seen: Sequence[Seen]) -> Profile:
+    """What several measurements tell of a kind: those in the middle."""
+    alone = sorted((each.alone for each in seen), key=lambda job: job.seconds)[len(seen) // 2]
+    whole, half, one = (
+        (alone.cores, 1.0 / alone.seconds),
+        *(
+            (statistics.median(cores for cores, _ in points), 1.0 / statistics.median(seconds for _, seconds in points))
+            for points in ([each.half for each in seen], [each.one for each in seen])
+        ),
+    )
+    if whole[0] > CLEARLY * one[0]:
+        return Profile(replace(alone, model=kind), (half, one, whole), 1.0)
+    kept = min(one[1] / whole[1], 1.0)
+    return Profile(replace(alone, model=kind), ((half[0], half[1] / kept), whole), kept)
 
 
 def simulated(jobs: Sequence[Job], policy: str, profiles: Mapping[str, Profile], cores: int) -> dict[str, float]:
@@ -160,7 +147,7 @@ def simulated(jobs: Sequence[Job], policy: str, profiles: Mapping[str, Profile],
 
 
 def main() -> None:
-    made_parser = _frame.parser("Schedules of real jobs, run for real and simulated.", 1)
+    made_parser = _frame.parser("Schedules of real jobs, run for real and simulated.", 3)
     made_parser.add_argument("--schedules", default=",".join(SCHEDULES), help="by policy (default: all)")
     made_parser.add_argument("--scale", type=float, default=1.0, help="of epochs and times of arrival (default: 1)")
     made_parser.add_argument("--isolation", default="process", choices=("process", "container"))
@@ -169,27 +156,34 @@ def main() -> None:
     chosen = options.schedules.split(",")
     kinds = [kind for kind in KINDS if any(kind == each for policy in chosen for each, _ in SCHEDULES[policy])]
     cores = len(os.sched_getaffinity(0))
-    rows = []
+    seen: dict[str, list[Seen]] = {kind: [] for kind in kinds}
+    runs: dict[str, list[dict[str, Ran]]] = {policy: [] for policy in chosen}
     with stage(options.isolation, on_lab=False) as there:
-        profiles = {kind: profile(there, kind, options.scale, cores) for kind in kinds}
-        for kind, found in profiles.items():
-            speeds = ", ".join(f"{1 / speed:.1f} s with {used:.2f} cores" for used, speed in found.table)
-            startup = f"{found.job.startup_core_seconds or 0.0:.1f} s on one core"
-            print(f"{kind:14} {startup}, then {speeds}; keeps {found.kept:.2f} beside another")
-        for policy in chosen:
-            jobs = jobs_of(SCHEDULES[policy], options.scale)
-            runs = [there.run(jobs, policy) for _ in range(options.repetitions)]
-            told = simulated(jobs, policy, profiles, cores)
-            print(f"\n{policy:14}{'live':>10}{'simulated':>12}{'error':>9}{'lowest and highest live':>26}")
-            for job in jobs:
-                seconds = [ran[job.name].seconds for ran in runs]
-                live, low, high = statistics.median(seconds), min(seconds), max(seconds)
-                error = told[job.name] / live - 1.0
-                row = {"policy": policy, "job": job.name, "live": live, "simulated": told[job.name]}
-                rows.append({**row, "lowest": low, "highest": high})
-                line = f"{job.name:14}{live:>8.1f} s{told[job.name]:>10.1f} s{error:>+9.1%}"
-                apart = f"{low:>14.1f} to {high:.1f} s, {(high - low) / live:.1%}" if len(runs) > 1 else ""
-                print(line + apart)
+        for number in range(options.repetitions):
+            print(f"repetition {number + 1}", file=sys.stderr)
+            for kind in kinds:
+                seen[kind].append(measure(there, kind, options.scale, cores))
+            for policy in chosen:
+                runs[policy].append(there.run(jobs_of(SCHEDULES[policy], options.scale), policy))
+    profiles = {kind: profile(kind, each) for kind, each in seen.items()}
+    for kind, found in profiles.items():
+        speeds = ", ".join(f"{1 / speed:.1f} s with {used:.2f} cores" for used, speed in found.table)
+        startup = f"{found.job.startup_core_seconds or 0.0:.1f} s on one core"
+        apart = "; ".join(f"{each.half[1]:.1f}, {each.one[1]:.1f}, {each.alone.seconds:.1f}" for each in seen[kind])
+        print(f"{kind:14}{startup}, then {speeds}; keeps {found.kept:.2f} (each time, half, one and all: {apart} s)")
+    rows = []
+    for policy in chosen:
+        jobs = jobs_of(SCHEDULES[policy], options.scale)
+        told = simulated(jobs, policy, profiles, cores)
+        print(f"\n{policy:14}{'live':>10}{'simulated':>12}{'error':>9}{'lowest and highest live':>26}")
+        for job in jobs:
+            seconds = [ran[job.name].seconds for ran in runs[policy]]
+            live, low, high = statistics.median(seconds), min(seconds), max(seconds)
+            error = told[job.name] / live - 1.0
+            row = {"policy": policy, "job": job.name, "live": live, "simulated": told[job.name]}
+            rows.append({**row, "lowest": low, "highest": high})
+            line = f"{job.name:14}{live:>8.1f} s{told[job.name]:>10.1f} s{error:>+9.1%}"
+            print(line + f"{low:>14.1f} to {high:.1f} s, {(high - low) / live:.1%}")
     errors = [abs(row["simulated"] / row["live"] - 1.0) for row in rows]
     print(f"\nerror of a completion time: {statistics.mean(errors):.1%} on the mean, {max(errors):.1%} at worst")
     content = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -19,6 +20,8 @@ UNLIMITED = Unlimited.UNLIMITED
 
 WEIGHT_DEFAULT = 100.0
 """CPU weight of a task that nothing was said about; on the scale of cgroup v2 (1 to 10,000)."""
+_LITTLE = 0.25
+"""Of a core, that no thread is started for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +98,49 @@ def entitled(cores: float, shares: Mapping[str, Share]) -> dict[str, float]:
         cores: Cores of the node.
         shares: Share of each of its tasks.
     """
-    caps = {}
-    for task, share in shares.items():
-        cap = share.cpu_cap_cores
-        caps[task] = min(cap, cores) if isinstance(cap, int | float) else cores
+    caps = _caps(cores, shares)
     weights = {task: share.cpu_weight for task, share in shares.items() if share.cpu_weight is not None}
     return caps | fill(cores, {task: (weight, caps[task]) for task, weight in weights.items()})
+
+
+def threads(cores: float, shares: Mapping[str, Share], entitled: Mapping[str, float]) -> dict[str, int]:
+    """Compute threads of each task of a node, at least one.
+
+    Who may have all that its cap or its node allows has as many threads as that is cores, rounded up but for a little.
+    Where tasks share by weight a thread has a core of its own: one that shares its core holds up those that wait for it
+    at the end of every operation, the longer the more there are, until two are slower than one. So each has as many as
+    whole cores, or one more where hardly any of the last core is missing (`spare`), and of the cores that are over then
+    those have one more each who lack least of it.
+
+    Args:
+        cores: Cores of the node.
+        shares: Share of each of its tasks.
+        entitled: Cores that each is entitled to.
+    """
+    caps = _caps(cores, shares)
+    count, lacking = {}, {}
+    for task, mine in entitled.items():
+        if mine >= caps[task] * (1.0 - 1e-9):
+            count[task] = max(math.ceil(mine - _LITTLE), 1)
+            continue
+        whole = math.floor(mine + 1e-9)
+        count[task] = max(whole + (mine + spare(whole + 1) >= whole + 1), 1)
+        if count[task] < min(mine, caps[task] - _LITTLE):
+            lacking[task] = count[task] + 1 - mine
+    over = math.floor(cores - sum(min(count[task], caps[task]) for task in count) + 1e-9)
+    for task in sorted(lacking, key=lambda task: lacking[task])[: max(over, 0)]:
+        count[task] += 1
+    return count
+
+
+def spare(threads: int) -> float:
+    """The part of a core that so many threads may lack: with n threads and all but a part m of n cores a job is as fast
+    as its slowest thread, n (1 - m), so that m may be 1 / n at most before one less is as fast; half of that, because
+    the last one brings the least."""
+    return 0.5 / threads
+
+
+def _caps(cores: float, shares: Mapping[str, Share]) -> dict[str, float]:
+    """The most cores that each task of a node may use."""
+    caps = {task: share.cpu_cap_cores for task, share in shares.items()}
+    return {task: min(cap, cores) if isinstance(cap, int | float) else cores for task, cap in caps.items()}

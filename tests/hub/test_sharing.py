@@ -189,3 +189,20 @@ def test_threads_may_spin_while_no_other_task_wants_the_cores(user: User) -> Non
     user.types("stop", "b", "--kill")
     assert following.stdout.readline() == "spins True\n"
     user.touch("go")
+
+
+def test_threads_may_spin_beside_others_where_each_has_a_core_by_weight(user: User) -> None:
+    for name, script in (("a", SPINS), ("b", WAITS), ("c", WAITS)):
+        user.write(f"{name}.py", script)
+    user.detaches("a.py", "--policy", "equal")
+    following = user.starts("logs", "a", "-f")
+    assert following.stdout is not None
+    assert following.stdout.readline() == "spins True\n"
+    user.detaches("b.py")
+    user.write("c.yaml", "jobs: [{name: c, script: c.py, priority: 8}]")
+    user.detaches("c.yaml")
+    assert following.stdout.readline() == "spins False\n", "it has a core beside b, a fifth of one beside c too"
+    user.types("stop", "c", "--kill")
+    assert following.stdout.readline() == "spins True\n", "b is still there"
+    assert (user.stands("b") or {})["state"] == "running"
+    user.touch("go")

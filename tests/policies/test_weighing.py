@@ -177,6 +177,19 @@ def test_headgate_serves_who_diverges_last() -> None:
     assert play.changed["a"] == [0, 3]  # at the third loss that is no number, not at the next round
 
 
+@pytest.mark.parametrize(("cores", "tried"), [(4.0, 2.0), (2.0, 1.0)])
+def test_headgate_tries_a_job_on_two_cores_for_a_while_where_there_are_more(cores: float, tried: float) -> None:
+    play = Play("headgate:rho=100", cores)
+    jobs = {"a": 60.0, "b": 100.0, "c": 200.0, "d": 300.0, "e": 400.0}
+    play.at(0, *arrivals(*jobs), *(predicted(job, work, cores=None) for job, work in jobs.items()))
+    had = []
+    for now in range(1, 41):
+        play.at(now, used("a", 1.0))
+        had.append(play.parts()["a"] * cores)
+    assert had[0] == had[38] == pytest.approx(1.0, rel=0.1)
+    assert max(had) == pytest.approx(tried, rel=0.1)
+
+
 def test_headgate_gives_no_job_more_cores_than_it_puts_to_good_use_while_others_want_them() -> None:
     play = Play("headgate:rho=100")
     jobs = {"a": 10, "b": 20, "c": 30}

@@ -26,72 +26,21 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
             del sys.modules[name]
 
 
-class Stage:
-    """Where runs of so many jobs under a policy take so long, each job on so many cores."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, benchmark: ModuleType, entitled: float = 1.7) -> None:
-        self.found: dict[tuple[str, int], tuple[float, float]] = {}
-        monkeypatch.setattr(benchmark, "_measured", self.measured)
-        monkeypatch.setattr(benchmark, "_entitled", lambda *_: entitled)
-
-    def start(self, jobs: list[object], policy: str) -> tuple[str, int]:
-        return policy, len(jobs)
-
-    def measured(self, _there: object, run: tuple[str, int], jobs: list[object], *_: object) -> list[TraceJob]:
-        seconds, cores = self.found[run]
-        return [TraceJob("a", 0.0, seconds, cores=cores) for _ in jobs]
+def seen(benchmark: ModuleType, alone: float, cores: float, half: float, one: float) -> object:
+    """A kind that took so many seconds, alone on so many cores."""
+    return benchmark.Seen(TraceJob("a", 0.0, alone, cores=cores), (0.5, half), (1.0, one))
 
 
-def test_what_a_job_keeps_in_company_is_measured_where_it_has_most_of_the_machine(
-    monkeypatch: pytest.MonkeyPatch, benchmark: ModuleType
-) -> None:
-    there = Stage(monkeypatch, benchmark)
-    # Alone it takes 10 s on both cores; beside another 20 s on one core, 14 s on 1.7.
-    there.found = {("equal", 1): (10.0, 2.0), ("equal", 2): (20.0, 1.0), ("equal", 4): (50.0, 0.5)}
-    there.found["srpt", 2] = (14.0, 1.7)
-    found = benchmark.profile(there, "vae", 1.0, 2)
-    # On both cores it would do 1/14 and as much more a core as from one to 1.7.
-    assert found.kept == pytest.approx(10 * (1 / 14 + (1 / 14 - 1 / 20) * 0.3 / 0.7))
-    cores, speeds = zip(*found.table, strict=True)
-    assert (cores, found.job.cores) == ((0.5, 1.0, 2.0), 2.0)
-    assert [speed * found.kept for speed in speeds] == pytest.approx([1 / 50, 1 / 20, found.kept / 10])
+def test_a_kind_is_told_by_the_middle_of_what_was_measured_of_it(benchmark: ModuleType) -> None:
+    times = (12.0, 1.9, 50.0, 17.0), (10.0, 2.0, 44.0, 20.0), (9.0, 1.8, 40.0, 18.0)
+    found = benchmark.profile("vae", [seen(benchmark, *each) for each in times])
+    assert found.table == ((0.5, 1 / 44), (1.0, 1 / 18), (2.0, 1 / 10))
+    assert (found.job.model, found.job.seconds, found.job.cores, found.kept) == ("vae", 10.0, 2.0, 1.0)
 
 
-def test_what_a_job_uses_only_alone_is_spent_on_spinning(
-    monkeypatch: pytest.MonkeyPatch, benchmark: ModuleType
-) -> None:
-    there = Stage(monkeypatch, benchmark)
-    there.found = {("equal", 1): (10.0, 2.0), ("equal", 2): (20.0, 1.0), ("equal", 4): (50.0, 0.5)}
-    there.found["srpt", 2] = (14.0, 1.3)  # of 1.7 that it might have used
-    found = benchmark.profile(there, "vae", 1.0, 2)
-    assert found.kept == pytest.approx(10 / 14)
-    assert found.job.cores == 1.3
-    assert found.table[-1] == (1.3, pytest.approx(0.1))
-
-
-def test_of_a_job_that_cannot_use_a_second_core_the_one_beside_others_tells_what_it_keeps(
-    monkeypatch: pytest.MonkeyPatch, benchmark: ModuleType
-) -> None:
-    there = Stage(monkeypatch, benchmark)
-    there.found = {("equal", 1): (10.0, 1.02), ("equal", 2): (12.5, 1.0), ("equal", 4): (30.0, 0.5)}
-    found = benchmark.profile(there, "plain", 1.0, 2)
+def test_one_that_cannot_use_a_second_core_keeps_beside_others_what_it_did_on_one_there(benchmark: ModuleType) -> None:
+    found = benchmark.profile("plain", [seen(benchmark, 10.0, 1.02, 30.0, 12.5)])
     assert found.kept == pytest.approx(0.8)
     cores, speeds = zip(*found.table, strict=True)
     assert cores == (0.5, 1.02)
     assert speeds == pytest.approx((1 / 24, 1 / 10))
-
-
-@pytest.mark.parametrize(
-    ("most", "kept"),
-    [
-        ((1.0, 0.06), 0.6),  # no more cores than one: nothing tells of more
-        ((1.9, 0.04), 0.4),  # slower on more cores than on one
-        ((2.0, 0.09), 0.9),
-        ((1.2, 0.065), 0.65 * 2.0 / 1.2),  # a steep line
-        ((1.9, 0.2), 1.0),
-    ],
-)
-def test_no_job_is_taken_to_keep_less_than_it_was_seen_to_or_more_than_its_cores_bring(
-    benchmark: ModuleType, most: tuple[float, float], kept: float
-) -> None:
-    assert benchmark.kept_of((1.0, 0.05), most, (2.0, 0.1)) == pytest.approx(min(kept, 1.0))

@@ -44,8 +44,10 @@ def of_cnn(*jobs: TraceJob) -> Trace:
 def test_a_job_with_fewer_cores_takes_what_the_cost_model_says(cores: float) -> None:
     where = planned.cluster(planned.nodes("a", 1, cores=4))
     first = TraceJob("a", 0.0, seconds(ring("a0", cores=4.0), where), cores=4.0)
-    beside = TraceJob("b", 0.0, 1e4, cores=4.0, priority=(4 - cores) / cores)  # has the other cores all the time
-    found = ran(made("t", [*of_cnn(first).jobs, beside]), where, "equal", GIVEN)
+    # The other one has the other cores all the time, threads for all from before the first one came.
+    beside = TraceJob("b", 0.0, 1e4, cores=4.0, priority=(4 - cores) / cores, threads_follow=False)
+    first = replace(first, submitted=1.0)
+    found = ran(made("t", [beside, *of_cnn(first).jobs]), where, "equal", GIVEN)
     assert found["a"] == pytest.approx(seconds(ring("a0", cores=cores), where), rel=2e-3)
 
 

@@ -201,10 +201,20 @@ def test_nobody_falls_behind_the_bound_of_headgate_and_no_core_idles(work: list[
 
 
 def test_among_jobs_that_are_alike_headgate_keeps_near_its_bound_where_srpt_does_not() -> None:
-    trace = on_cores(*((0.0, float(seconds), 2.0) for seconds in (100, 110, 120, 130, 100, 105, 115, 125)))
-    srpt, bound = (figures(simulate(trace, cores(2.0), name, FREE)) for name in ("srpt", "headgate:rho=1.5"))
+    trace = on_cores(*((0.0, float(seconds), 16.0) for seconds in (100, 110, 120, 130, 100, 105, 115, 125)))
+    srpt, bound = (figures(simulate(trace, cores(16.0), name, FREE)) for name in ("srpt", "headgate:rho=1.5"))
     assert bound.max_rho <= 1.5 * 1.1  # of the mean of those present that ends up lower than it was half way
     assert srpt.max_rho > 1.5 * 1.15
+
+
+def test_who_gains_by_more_cores_is_found_out_where_there_is_a_core_for_every_job() -> None:
+    trace = on_cores(*((0.0, float(seconds), 8.0) for seconds in (100, 110, 120, 130, 100, 105, 115, 125)))
+    equal, ours = (figures(simulate(trace, cores(8.0), name, FREE)) for name in ("equal", "headgate"))
+    assert ours.mean < 0.75 * equal.mean  # one after the other they would take 0.6 of it
+    flat = replace(FREE, speeds=Speeds(tables={"": ((1.0, 10.0), (8.0, 14.0))}))  # two do 1.06 times what one does
+    equal, ours = (figures(simulate(trace, cores(8.0), name, flat)) for name in ("equal", "headgate"))
+    assert ours.makespan < 1.05 * equal.makespan
+    assert ours.mean < 1.05 * equal.mean
 
 
 def test_a_job_that_could_never_run_is_refused() -> None:
@@ -383,13 +393,11 @@ def test_a_job_s_own_start_takes_the_place_of_the_one_assumed_of_all() -> None:
 
 def test_what_is_left_is_what_it_costs_with_the_cores_that_a_job_has(monkeypatch: pytest.MonkeyPatch) -> None:
     predicted = told(monkeypatch, Fitted)
-    job = TraceJob("a", 0.0, 5.0, cores=2.0, model="m")
-    table = replace(FREE, report_seconds=100.0, speeds=Speeds(tables={"m": ((1.0, 8.0), (2.0, 10.0))}))
-    ran(made("t", [job, replace(job, name="b")]), cores(2.0), "srpt", table)
-    # Alone it takes 5 s with both cores, 6.25 s with one; the first to come has both, and then most of them.
-    work = {each.job[0]: each.work for _, each in predicted}
-    assert work["b"] == pytest.approx(6.25)
-    assert work["a"] > 8.0
+    job = TraceJob("a", 0.0, 5.0, cores=4.0, model="m")
+    table = replace(FREE, report_seconds=100.0, speeds=Speeds(tables={"m": ((1.0, 8.0), (4.0, 10.0))}))
+    ran(made("t", [job, replace(job, name="b")]), cores(4.0), "srpt", table)
+    # 50 units of work; whoever is first has three threads, which do 28 / 3 a second.
+    assert [each.work for _, each in predicted] == pytest.approx([50 * 3 / (28 / 3)] * 2)
 
 
 @pytest.mark.parametrize("startup", [0.0, 3.0])

@@ -60,7 +60,7 @@ class Scaling:
         self._used_at, self._cores = now, cores
         if threads != self._threads:
             self._threads, self._settled_at, self._begun = threads, now + _SETTLE_SECONDS, None
-        self._entitled = entitled
+        self._entitled = min(entitled, threads)  # more it cannot use
 
     def reported(self, now: float, step: float) -> None:
         """Take in the step that it has come to."""

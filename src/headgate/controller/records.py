@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,9 +14,6 @@ from headgate.planning.placement import for_server
 from headgate.plans import Plan
 from headgate.policies.base import Used
 from headgate.shares import NOTHING, Share
-
-_LITTLE = 0.25
-"""Of a core."""
 
 GRACE_SECONDS = 10.0
 """How long a task that is asked to end may take before it is killed."""
@@ -355,9 +351,3 @@ def instead(job: JobRecord, node: str, nodes: Mapping[str, Node]) -> str | None:
         return node
     left = job.reachable(nodes)
     return for_server(left, job.spread(workers=True), job.spread(workers=False)) if left else None
-
-
-def threads(cores: float) -> int:
-    """Compute threads for so many cores: those rounded up, but for a core of which there is only a little: a thread
-    that seldom runs holds up those that wait for it."""
-    return max(1, math.ceil(cores - _LITTLE))

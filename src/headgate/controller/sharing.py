@@ -10,11 +10,11 @@ from math import isfinite
 from headgate.cluster import Node
 from headgate.controller.dividing import on_gpu, part
 from headgate.controller.guarding import Granted, Guard
-from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order, threads
+from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order
 from headgate.events import Action, JobId, SetShare, TaskId, Warn
 from headgate.policies.base import Arrived, Change, Left, Placed, Policy
 from headgate.policies.granting import MOST_CHANGES, Changes
-from headgate.shares import FIELDS, NOTHING, UNLIMITED, Share, Unlimited, entitled
+from headgate.shares import FIELDS, NOTHING, UNLIMITED, Share, Unlimited, entitled, threads
 
 _SOONEST_SECONDS = 0.1
 """A policy that asks to be asked again at once, or in the past, is asked so much later."""
@@ -148,17 +148,16 @@ class Sharing:
             changed[id] = changed.get(id, NOTHING).merged(change)
             job.tasks[id].share = job.tasks[id].share.merged(change)
             concerned[job.id] = job
-        cores = self._entitled(nodes)
+        sizes = self._sizes(nodes)
         for name in nodes:
             for id, (job, task) in self.jobs.on.get(name, {}).items():
-                if cores.get(id, task.entitled) != task.entitled:
+                if id in sizes and sizes[id] != (task.entitled, task.threads):
                     concerned[job.id] = job
         for job in in_order(concerned.values()):
             reason = decided[job.id][1] if job.id in decided else reasons.get(job.id) or _undecided(job)
             for task in job.tasks.values():
                 before = (task.entitled, task.threads)
-                task.entitled = cores.get(task.id, task.entitled)  # what it was, on a node that is gone
-                task.threads = threads(task.entitled)
+                task.entitled, task.threads = sizes.get(task.id, before)  # what they were, on a node that is gone
                 if task.id in turn.starting:
                     actions.append(job.starting(task, reason))
                 elif task.id in changed or job.id in reasons or before != (task.entitled, task.threads):
@@ -249,13 +248,15 @@ class Sharing:
         there = (job for job, _ in self.jobs.on.get(name, {}).values())
         return {job.id: slice for job in there if (slice := job.spec.slice) is not None}
 
-    def _entitled(self, nodes: Iterable[str]) -> dict[TaskId, float]:
-        """Cores that each task on these nodes is entitled to, but for nodes that are gone."""
-        result: dict[TaskId, float] = {}
+    def _sizes(self, nodes: Iterable[str]) -> dict[TaskId, tuple[float, int]]:
+        """Cores that each task on these nodes is entitled to, and its threads, but for nodes that are gone."""
+        result: dict[TaskId, tuple[float, int]] = {}
         for name in nodes:
             if (node := self.nodes.get(name)) is not None and (tasks := self.jobs.on.get(name)):
                 ordered = sorted(tasks.values(), key=lambda task: task[0].number)
-                result |= entitled(node.cores, {task.id: task.share for _, task in ordered})
+                cores = entitled(node.cores, {task.id: task.share for _, task in ordered})
+                count = threads(node.cores, {task.id: task.share for _, task in ordered}, cores)
+                result |= {id: (cores[id], count[id]) for id in cores}
         return result
 
     def _may_turn(self, turn: Turn) -> set[str]:

@@ -1,18 +1,23 @@
-"""Which tasks have their machine to themselves, and may let threads that wait spin."""
+"""Which tasks may let threads that wait spin."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 from headgate.engines.base import LOCAL
 from headgate.hub.ledger import Ledger
+from headgate.shares import spare
+
+_EXACT = 1e-6
 
 
 def look(ledger: Ledger, machine: str) -> None:
     """Tell each task for which that has changed.
 
-    Spinning threads react sooner, but they steal the cores of other tasks, and eat up a task's own quota where it has
-    more threads than cores.
+    Spinning threads react sooner: one that sleeps beside a busy task waits for its core once it is woken, in every
+    operation, and does not have its share of it. But they steal the cores of other tasks where no weight holds them
+    back, and eat up a task's own part where it has more threads than cores. So they may where a task's threads have a
+    core each, or nearly, and all tasks of a machine together are entitled to no more cores than it has.
 
     Args:
         ledger: The runs.
@@ -26,9 +31,13 @@ def look(ledger: Ledger, machine: str) -> None:
         for task in attempt.tasks.values()
         if task.state != "ended"
     ]
-    there = Counter(where for *_, where in running)
+    cores = {node.name: node.cores for run in ledger.runs.values() for node in run.nodes}
+    promised, there = defaultdict[str, float](float), Counter(where for *_, where in running)
+    for _, task, where in running:
+        promised[where] += task.entitled_cores
     for attempt, task, where in running:
-        spin = there[where] == 1 and task.threads <= task.entitled_cores
+        divided = there[where] == 1 or promised[where] <= cores.get(where, 0.0) + _EXACT
+        spin = divided and task.threads <= task.entitled_cores + spare(task.threads)
         if spin != task.spin:
             task.spin = spin
             attempt.thread(task.name)

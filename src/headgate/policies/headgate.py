@@ -24,11 +24,11 @@ class HeadgatePolicy(WeighingPolicy):
     starved: no ρ (finish-time fairness) above a bound.
     Rule: the CPU goes by work left over priority, the least first; each job has most of what those before it leave, but
     no more cores than it puts to good use as long as others want them: one, or one for each of its workers, until it
-    was seen to gain by more. Each has a latest end, `rho` times what it would take alone on 1/n, n the mean number of
-    jobs that were present. Who would miss it with an equal share from now on has an equal share at least. A job of
-    which nothing is predicted yet goes by what it costs to find out and to end those of its like that are short. Who
-    diverges or has ceased to report comes last. Only weights are set: what one does not use the others have, so that no
-    core idles that anybody wants and the makespan stays.
+    was seen to gain by more, for which it is tried on two for a while. Each has a latest end, `rho` times what it would
+    take alone on 1/n, n the mean number of jobs that were present. Who would miss it with an equal share from now on
+    has an equal share at least. A job of which nothing is predicted yet goes by what it costs to find out and to end
+    those of its like that are short. Who diverges or has ceased to report comes last. Only weights are set: what one
+    does not use the others have, so that no core idles that anybody wants and the makespan stays.
     Source: shortest remaining processing time (Schrage 1968), Gittins' index (1979) where that is not known, jobs whose
     speed is a power of their cores (heSRPT, Berg et al. 2020), the deadlines of Themis' fairness (NSDI 2020).
     Use it, unless one of the others' objectives is yours.
@@ -64,6 +64,9 @@ class HeadgatePolicy(WeighingPolicy):
             else:
                 spare = min(spare, latest - ends)
         self.look_at = now + spare  # no sooner would one be pressed, even if it stood still
+        tried = next((job for job in order if job.is_to_be_tried), None)
+        for job in order:
+            job.on_trial = job is tried
         parts = first_come(cores, order, self.floor, well=True, behind=pressed)
         before = before_each(cores, order)
         return {job.id: (parts[job.id], self._why(job, before[job.id], job.id in pressed)) for job in order}

@@ -16,6 +16,11 @@ SPREAD = (0.25, 0.5, 1.0, 2.0, 4.0)
 """What jobs need, over what is typical, where too few are known."""
 STARTUP_WORK = 4.0
 """Core-seconds until the first prediction of a job, where none has come yet: what it takes to import a framework."""
+_KNOWN_WORK = 5.0
+"""Core-seconds after the first prediction of a job in which it is known what its steps cost on one core
+(`headgate.analysis.scaling`),"""
+_TRIAL_WORK = 20.0
+"""and those in which it is found out what they cost on two, or never."""
 _STALL_REPORTS = 6.0
 _STALL_SECONDS = 30.0
 _JUMP = 20.0
@@ -41,9 +46,10 @@ class Present:
         diverging: Its loss rises beyond its noise, or is no number any more.
         stalled: It has ceased to report: no loss for 6 times its usual interval, and 30 s at least, though it used the
             CPU time that it takes for as many reports.
-        foretold: Something has been predicted of it.
+        foretold: What it had attained when something was predicted of it for the first time; None: nothing was yet.
         prediction: The latest, and what had been attained when it came.
         told_cores: That it was last told to put to good use while others want them; None: never.
+        on_trial: It is tried on two cores, where there are more, to find out whether it puts them to good use.
         needs: What jobs here need, core-seconds, the least first.
         tells_after: Core-seconds that they have had when the first prediction of them comes.
     """
@@ -62,9 +68,11 @@ class Present:
     stalled: bool = False
     prediction: tuple[Predicted, float] | None = None
     told_cores: float | None = None
+    on_trial: bool = False
     needs: Sequence[float] = tuple(TYPICAL_WORK * part for part in SPREAD)
     tells_after: float = STARTUP_WORK
-    foretold: bool = False
+    foretold: float | None = None
+    _trial_work: float = 0.0
     _used_at: float = 0.0
     _used_every: float | None = None
     _reported_at: float | None = None
@@ -123,10 +131,21 @@ class Present:
 
     def good_cores(self, cores: float) -> float:
         """That it puts to good use of its nodes' cores, while others want them; one for each of its workers where
-        that is not known. Who computes on a GPU puts all of its time to good use, which goes by the same weights."""
+        that is not known, but for a while in which a job of one is tried on two, where there are more. Who computes on
+        a GPU puts all of its time to good use, which goes by the same weights."""
+        most = self.most_cores(cores)
         if self.used is not None and self.used.on_gpu:
-            return self.most_cores(cores)
-        return min(self.most_cores(cores), self.told_cores if self.told_cores is not None else float(self.workers))
+            return most
+        if self.told_cores is not None:
+            return min(most, self.told_cores)
+        return min(most, 2.0 if self.on_trial and most > 2.0 else float(self.workers))
+
+    @property
+    def is_to_be_tried(self) -> bool:
+        """Whether it is to be found out what it would do with two cores."""
+        if self.workers > 1 or self.foretold is None or self.told_cores is not None:
+            return False
+        return self.attained - self.foretold >= _KNOWN_WORK and self._trial_work < _TRIAL_WORK
 
     def most_cores(self, cores: float) -> float:
         """That it may use of its nodes' cores, or of all there are."""
@@ -145,6 +164,7 @@ class Present:
             gap = min(gap, _JUMP * _READ_SECONDS)  # it may have come long after its arrival, as a container does
             self._used_every = max(gap, _READ_SECONDS)
         self.attained += change.cpu_cores * gap
+        self._trial_work += change.cpu_cores * gap if self.on_trial else 0.0
         self.used, self._used_at = change, now
 
     def report(self, now: float, change: Reported) -> bool:

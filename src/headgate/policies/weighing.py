@@ -165,13 +165,15 @@ class WeighingPolicy(Policy):
                 return acts
             case Used():
                 moved = job.used is not None and job.used.on_gpu != change.on_gpu
+                tried = job.is_to_be_tried
                 job.use(now, change)
-                return moved
+                return moved or job.is_to_be_tried != tried
             case Predicted():
                 before, believed = job.prediction, job.remaining()
-                if not job.foretold and job.attained > 0.0:
-                    self._told_after.append(job.attained)
-                job.foretold = True
+                if job.foretold is None:
+                    if job.attained > 0.0:
+                        self._told_after.append(job.attained)
+                    job.foretold = job.attained
                 job.prediction = change, job.attained
                 told = job.told_cores
                 if change.cores is not None:
