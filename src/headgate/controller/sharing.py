@@ -254,9 +254,10 @@ class Sharing:
         for name in nodes:
             if (node := self.nodes.get(name)) is not None and (tasks := self.jobs.on.get(name)):
                 ordered = sorted(tasks.values(), key=lambda task: task[0].number)
-                cores = entitled(node.cores, {task.id: task.share for _, task in ordered})
-                count = threads(node.cores, {task.id: task.share for _, task in ordered}, cores)
-                result |= {id: (cores[id], count[id]) for id in cores}
+                shares = {task.id: task.share for _, task in ordered}
+                cores = entitled(node.cores, shares)
+                count = threads(node.cores, shares, cores)
+                result |= {id: (cores[id], count[id]) for id in shares}
         return result
 
     def _may_turn(self, turn: Turn) -> set[str]:
