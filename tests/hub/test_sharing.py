@@ -199,9 +199,9 @@ def test_threads_may_spin_beside_others_where_each_has_a_core_by_weight(user: Us
     assert following.stdout is not None
     assert following.stdout.readline() == "spins True\n"
     user.detaches("b.py")
-    user.write("c.yaml", "jobs: [{name: c, script: c.py, priority: 8}]")
+    user.write("c.yaml", "jobs: [{name: c, script: c.py, priority: 100}]")
     user.detaches("c.yaml")
-    assert following.stdout.readline() == "spins False\n", "it has a core beside b, a fifth of one beside c too"
+    assert following.stdout.readline() == "spins False\n", "it has a core beside b, hardly any of one beside c too"
     user.types("stop", "c", "--kill")
     assert following.stdout.readline() == "spins True\n", "b is still there"
     assert (user.stands("b") or {})["state"] == "running"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from headgate.engines.base import LOCAL
 from headgate.hub.ledger import Ledger
@@ -17,8 +17,8 @@ def look(ledger: Ledger, machine: str) -> None:
     Spinning threads react sooner: one that sleeps beside a busy task waits for its core once it is woken, in every
     operation, and does not have its share of it. But they steal the cores of other tasks where no weight holds them
     back, and eat up a task's own part where it has more threads than cores. So they may where a task's threads have a
-    core each, or nearly, and all tasks of a machine together are entitled to no more cores than it has, by weights and
-    not by holding steps.
+    core each, as all on its machine have, or nearly, as its own part says; and where all tasks of a machine together
+    are entitled to no more cores than it has, by weights and not by holding steps.
 
     Args:
         ledger: The runs.
@@ -33,12 +33,15 @@ def look(ledger: Ledger, machine: str) -> None:
         if task.state != "ended"
     ]
     cores = {node.name: node.cores for run in ledger.runs.values() for node in run.nodes}
-    promised = defaultdict[str, float](float)
+    promised, threads = defaultdict[str, float](float), Counter[str]()
     for _, task, where in running:
         promised[where] += task.entitled_cores
+        threads[where] += task.threads
     for attempt, task, where in running:
-        divided = promised[where] <= cores.get(where, 0.0) + _EXACT and "cores" not in task.gate
-        spin = divided and task.threads <= task.entitled_cores + spare(task.threads)
+        there = cores.get(where, 0.0) + _EXACT
+        divided = promised[where] <= there and "cores" not in task.gate
+        fits = threads[where] <= there or task.threads <= task.entitled_cores + spare(task.threads)
+        spin = divided and fits
         if spin != task.spin:
             task.spin = spin
             attempt.thread(task.name)
