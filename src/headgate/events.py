@@ -359,10 +359,19 @@ class MarkJob:
 
 
 @dataclass(frozen=True, slots=True)
+class MarkIdle:
+    """A task has used hardly any of what it is entitled to for a while, or uses it again; others have threads for what
+    it leaves."""
+
+    task: TaskId
+    idle: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Warn:
     """Something went wrong that people should know of and that nobody was stopped by."""
 
     text: str
 
 
-Action = PlanJob | StartTask | SetShare | StopTask | Resize | Fault | MarkJob | Warn
+Action = PlanJob | StartTask | SetShare | StopTask | Resize | Fault | MarkJob | MarkIdle | Warn

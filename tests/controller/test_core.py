@@ -12,12 +12,14 @@ from tests.controller.driver import PLAN, Driver, Recording, Team, allreduce, jo
 from headgate.cluster import Gpu, Node
 from headgate.controller import CONNECTED_GRACE_SECONDS, GRACE_SECONDS
 from headgate.events import (
+    Action,
     Checkpoint,
     CheckpointDone,
     Exit,
     GpusUsed,
     JobPlanned,
     JobSubmitted,
+    MarkIdle,
     MarkJob,
     NodeJoined,
     PlanJob,
@@ -276,6 +278,34 @@ def test_under_equal_a_newcomer_takes_threads_from_those_that_run_and_gives_them
         MarkJob("r/b", "done", "finished", 0),
         SetShare("r/a/worker-0", Share(), 2, 2.0, "what others leave"),
     ]
+
+
+def test_what_an_idle_neighbour_leaves_others_have_threads_for_until_it_is_busy_again() -> None:
+    driver = Driver(EqualPolicy())
+    driver.submit(0.0, job("a"))
+    driver.submit(1.0, job("b"))
+
+    def uses(seconds: range, cores: float) -> list[tuple[float, Action]]:
+        return [
+            (second, action)
+            for second in seconds
+            for name, used in (("a", 1.0), ("b", cores))
+            for action in driver.step(float(second), Usage(f"r/{name}/worker-0", used, 1e6))
+        ]
+
+    assert uses(range(2, 32), 0.9) == []
+    more = SetShare("r/a/worker-0", Share(), 2, 1.0, "what others leave")
+    assert uses(range(32, 72), 0.01) == [
+        (51, MarkIdle("r/b/worker-0", True)),
+        (51, more),
+    ]  # 20 s after it was last seen busy
+    fewer = SetShare("r/a/worker-0", Share(), 1, 1.0, "what others leave")
+    assert uses(range(72, 92), 0.5) == [(72, MarkIdle("r/b/worker-0", False)), (72, fewer)]
+    uses(range(92, 132), 0.01)
+    driver.submit(132.0, job("c"))
+    assert [driver.task(name).threads for name in "abc"] == [1, 1, 1]  # two want the cores
+    driver.step(133.0, TaskExited("r/b/worker-0", Exit(code=0)))
+    assert [driver.task(name).threads for name in "ac"] == [1, 1]
 
 
 def test_jobs_with_a_limit_of_gpus_see_the_least_used_ones() -> None:

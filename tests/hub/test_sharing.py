@@ -9,6 +9,7 @@ import stat
 import time
 from pathlib import Path
 
+import pytest
 from tests.hub.user import User
 
 from headgate.testing import wait
@@ -205,4 +206,19 @@ def test_threads_may_spin_beside_others_where_each_has_a_core_by_weight(user: Us
     user.types("stop", "c", "--kill")
     assert following.stdout.readline() == "spins True\n", "b is still there"
     assert (user.stands("b") or {})["state"] == "running"
+    user.touch("go")
+
+
+@pytest.mark.long
+def test_threads_may_spin_on_the_cores_of_others_as_long_as_those_are_idle(user: User) -> None:
+    user.write("a.py", SPINS.replace("0.1)", "0.0)"))  # it does not wait, and is busy
+    for name in "bc":
+        user.write(f"{name}.py", WAITS)
+    user.write("c.yaml", "jobs: [{name: c, script: c.py, priority: 100}]")
+    user.detaches("b.py", "--policy", "equal")
+    user.detaches("c.yaml")
+    user.detaches("a.py")
+    wait.until(lambda: user.log("a") == "spins False\nspins True\n", what="c is idle")
+    wait.until(lambda: (user.stands("a") or {})["threads"] == 2, what="b is idle too")
+    assert user.log("a").endswith("spins True\n")
     user.touch("go")

@@ -24,6 +24,7 @@ from headgate.events import (
     JobPlanned,
     JobState,
     JobSubmitted,
+    MarkIdle,
     MoveRequested,
     NodeJoined,
     NodeLeft,
@@ -169,10 +170,14 @@ class Controller:
                     job.came_to_work()
                 job.resume, job.faults = event.checkpoint, 0
             case Usage():
-                task.use(event)
+                turned = task.use(turn.now, event)
                 turn.changes.append(job.used())
                 if presses(job, task):
                     turn.moved[job.id] = job
+                if turned:
+                    turn.nodes.add(task.node)
+                    turn.moved[job.id] = job
+                    return [MarkIdle(task.id, task.idle)]
             case Progress():
                 job.came_to_work()
                 return self._progressed(turn, job, event)

@@ -22,6 +22,12 @@ CONNECTED_GRACE_SECONDS = 60.0
 """The same for a task that answers on the channel: it first has to reach the end of its step and to save a
 checkpoint."""
 
+_IDLE_PART = 1 / 16
+_IDLE_CORES = 0.05
+"""Who uses no more than this part of what it is entitled to, or this of a core,"""
+_IDLE_SECONDS = 20.0
+"""for so long, is idle."""
+
 
 @dataclass(slots=True, eq=False)
 class TaskRecord:
@@ -35,6 +41,7 @@ class TaskRecord:
         stopping: It was asked to end.
         again: It was started again in this attempt.
         most_bytes: The most memory that it used.
+        idle: It has used hardly any of what it is entitled to for a while.
     """
 
     id: TaskId
@@ -50,7 +57,9 @@ class TaskRecord:
     entitled: float = 0.0
     used: Usage | None = None
     most_bytes: float = 0.0
+    idle: bool = False
     computes_on: tuple[int, ...] = ()
+    _busy_at: float | None = None
 
     @property
     def name(self) -> str:
@@ -64,9 +73,18 @@ class TaskRecord:
     def index(self) -> int:
         return int(self.name.rpartition("-")[2])
 
-    def use(self, usage: Usage) -> None:
-        """Take note of what it uses now."""
+    @property
+    def idle_cores(self) -> float:
+        """The most that it uses while it is idle."""
+        return max(_IDLE_PART * self.entitled, _IDLE_CORES)
+
+    def use(self, now: float, usage: Usage) -> bool:
+        """Take note of what it uses now; whether it has turned idle, or busy again."""
         self.used, self.most_bytes = usage, max(self.most_bytes, usage.memory_bytes)
+        if self._busy_at is None or usage.cpu_cores > self.idle_cores:
+            self._busy_at = now
+        before, self.idle = self.idle, now - self._busy_at >= _IDLE_SECONDS
+        return before != self.idle
 
     def stop(self, reason: str, *, kill: bool = False) -> StopTask:
         """Have it ended; at once, or in the time that it needs."""

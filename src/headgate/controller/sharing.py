@@ -249,7 +249,8 @@ class Sharing:
         return {job.id: slice for job in there if (slice := job.spec.slice) is not None}
 
     def _sizes(self, nodes: Iterable[str]) -> dict[TaskId, tuple[float, int]]:
-        """Cores that each task on these nodes is entitled to, and its threads, but for nodes that are gone."""
+        """Cores that each task on these nodes is entitled to, and its threads, but for nodes that are gone. Who is busy
+        has threads for what idle ones leave as well."""
         result: dict[TaskId, tuple[float, int]] = {}
         for name in nodes:
             if (node := self.nodes.get(name)) is not None and (tasks := self.jobs.on.get(name)):
@@ -257,6 +258,11 @@ class Sharing:
                 shares = {task.id: task.share for _, task in ordered}
                 cores = entitled(node.cores, shares)
                 count = threads(node.cores, shares, cores)
+                idle = {task.id: Share(cpu_cap_cores=task.idle_cores) for _, task in ordered if task.idle}
+                if idle:
+                    left = {id: share.merged(idle.get(id, NOTHING)) for id, share in shares.items()}
+                    others = threads(node.cores, left, entitled(node.cores, left))
+                    count |= {id: others[id] for id in others.keys() - idle.keys()}
                 result |= {id: (cores[id], count[id]) for id in shares}
         return result
 

@@ -95,6 +95,10 @@ class Acting:
                 self._ledger.event(run, "fault", text, live.spec.name, task)
             case events.MarkJob():
                 self._mark(action)
+            case events.MarkIdle(task, idle):
+                _, live = self._ledger.find(task)
+                if live.current is not None:
+                    live.current.tasks[task.rsplit("/", 1)[1]].idle = idle
             case events.Warn(text):
                 self._ledger.tell_all(text)
 

@@ -37,6 +37,7 @@ class LiveTask:
     threads: int = 0
     spin: bool = True
     entitled_cores: float = 0.0
+    idle: bool = False
     gpus: tuple[int, ...] = ()  # that it said it uses
     gate: Mapping[str, object] = field(default_factory=lambda: OPEN)  # of its own
     held_by: Mapping[str, object] = field(default_factory=lambda: OPEN)  # that it was told of

@@ -18,7 +18,7 @@ def look(ledger: Ledger, machine: str) -> None:
     operation, and does not have its share of it. But they steal the cores of other tasks where no weight holds them
     back, and eat up a task's own part where it has more threads than cores. So they may where a task's threads have a
     core each, as all on its machine have, or nearly, as its own part says; and where all tasks of a machine together
-    are entitled to no more cores than it has, by weights and not by holding steps.
+    are entitled to no more cores than it has, by weights and not by holding steps. Idle ones do not count.
 
     Args:
         ledger: The runs.
@@ -35,12 +35,14 @@ def look(ledger: Ledger, machine: str) -> None:
     cores = {node.name: node.cores for run in ledger.runs.values() for node in run.nodes}
     promised, threads = defaultdict[str, float](float), Counter[str]()
     for _, task, where in running:
-        promised[where] += task.entitled_cores
-        threads[where] += task.threads
+        if not task.idle:
+            promised[where] += task.entitled_cores
+            threads[where] += task.threads
     for attempt, task, where in running:
         there = cores.get(where, 0.0) + _EXACT
-        divided = promised[where] <= there and "cores" not in task.gate
-        fits = threads[where] <= there or task.threads <= task.entitled_cores + spare(task.threads)
+        mine = (task.entitled_cores, task.threads) if task.idle else (0.0, 0)  # not counted yet
+        divided = promised[where] + mine[0] <= there and "cores" not in task.gate
+        fits = threads[where] + mine[1] <= there or task.threads <= task.entitled_cores + spare(task.threads)
         spin = divided and fits
         if spin != task.spin:
             task.spin = spin

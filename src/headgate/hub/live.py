@@ -249,7 +249,7 @@ class LiveHub:
         if self._controller.waits and (actions or isinstance(event, events.Fitted)):
             admission.tell(self._ledger, self._controller.ahead(time.monotonic(), self._forecasting.ends))
         if isinstance(event, events.TaskExited) or any(
-            isinstance(action, events.StartTask | events.SetShare) for action in actions
+            isinstance(action, events.StartTask | events.SetShare | events.MarkIdle) for action in actions
         ):
             company.look(self._ledger, self._node.name)
         if self._wake is not None:

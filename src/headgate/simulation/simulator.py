@@ -28,6 +28,7 @@ from headgate.events import (
     JobId,
     JobPlanned,
     JobSubmitted,
+    MarkIdle,
     MarkJob,
     NodeJoined,
     PlanJob,
@@ -299,6 +300,8 @@ class _Simulation:
             case StopTask():
                 halt(self._works[action.task.rsplit("/", 1)[0]], self._now)
                 self._at(self._now, _EXIT, partial(self._exit, action.task, _STOPPED))
+            case MarkIdle():
+                pass
             case Warn():
                 self.outcome.warnings.append(action.text)
 
