@@ -54,6 +54,15 @@ def test_cores_that_add_half_of_what_the_first_brings_are_useful(
     assert scaling.useful() == useful
 
 
+def test_threads_for_what_others_leave_tell_nothing() -> None:
+    scaling = Scaling()
+    run(scaling, 0, 8, threads=1, rate=100.0, cores=1.0, entitled=1.0)
+    run(scaling, 8, 8, threads=2, rate=100.0, cores=1.0, entitled=1.0)  # it gains nothing by them
+    assert scaling.useful() is None
+    run(scaling, 16, 8, threads=2, rate=110.0, cores=1.9, entitled=2.0)
+    assert scaling.useful() == 1.0
+
+
 def test_what_it_could_not_have_does_not_count_against_it() -> None:
     scaling = Scaling()
     run(scaling, 0, 8, threads=1, rate=10.0, cores=0.1, entitled=0.1)  # 100 a core-second

@@ -37,7 +37,7 @@ from headgate.events import (
     Warn,
 )
 from headgate.jobs import Limits, ProgressRule
-from headgate.policies import BUILT_IN, EqualPolicy, Policy, make
+from headgate.policies import BUILT_IN, EqualPolicy, NoPolicy, Policy, make
 from headgate.policies.base import Arrived, Change, Decision, Left, Placed, Predicted, Reported, Used
 from headgate.shares import UNLIMITED, Share
 
@@ -306,6 +306,15 @@ def test_what_an_idle_neighbour_leaves_others_have_threads_for_until_it_is_busy_
     assert [driver.task(name).threads for name in "abc"] == [1, 1, 1]  # two want the cores
     driver.step(133.0, TaskExited("r/b/worker-0", Exit(code=0)))
     assert [driver.task(name).threads for name in "ac"] == [1, 1]
+
+
+def test_nobody_is_idle_without_weights_nor_where_nothing_was_heard() -> None:
+    for policy, seconds in ((NoPolicy(), range(2, 62)), (EqualPolicy(), range(2, 302, 60))):
+        driver = Driver(policy)
+        driver.submit(0.0, job("a"))
+        driver.submit(1.0, job("b"))
+        for second in seconds:
+            assert driver.step(float(second), Usage("r/b/worker-0", 0.01, 1e6)) == []
 
 
 def test_jobs_with_a_limit_of_gpus_see_the_least_used_ones() -> None:

@@ -167,6 +167,14 @@ def test_nobody_is_left_less_than_a_twentieth_of_an_equal_share() -> None:
     cap = driver.shares["r/a"].cpu_cap_cores
     assert isinstance(cap, float)
     assert cap >= FLOOR * 2.0
+    # Nor is a part of a GPU's time, of which an equal share is a half.
+    policy.say = lambda _: {
+        "r/a": (Share(gpu_fraction=0.001), "starved"),
+        "r/b": (Share(gpu_fraction=0.9), "most of it"),
+    }
+    driver.ask(2.0)
+    parts = {name: driver.shares[f"r/{name}"].gpu_fraction for name in "ab"}
+    assert parts == {"a": 4 * FLOOR * 0.5, "b": 0.9}
 
 
 def test_who_is_outweighed_by_newcomers_is_lifted() -> None:

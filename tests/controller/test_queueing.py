@@ -24,6 +24,7 @@ from headgate.events import (
     StopRequested,
     StopTask,
     TaskExited,
+    Usage,
     Wake,
 )
 from headgate.jobs import Job, Limits
@@ -171,6 +172,27 @@ def test_where_gpus_are_shared_nobody_waits_for_one_and_memory_is_that_of_a_node
     queue.step(3.0, JobSubmitted("r/known", job("known"), memory_bytes=3 * GIB))
     assert states(queue.step(3.0, JobPlanned("r/known", 1, PLAN))) == [("r/known", "waiting", "for 3 GiB of memory")]
     assert [task for task, *_ in started(queue.end(4.0, "large/worker-0"))] == ["r/next/worker-0", "r/known/worker-0"]
+
+
+def test_what_a_job_that_asked_for_nothing_uses_others_wait_for() -> None:
+    queue = Queueing(None, with_gpus("here", 1))
+    queue.controller = Controller(NoPolicy(), Queue(FifoOrder(), gpus_are_shared=True))
+    queue.step(0.0, NodeJoined(with_gpus("here", 1)))
+    for name in ("large", "small"):
+        queue.submit(0.0, job(name), PLAN)
+    for used in (1, 5, 4):  # the most counts
+        queue.step(1.0, Usage("r/large/worker-0", 1.0, used * GIB))
+    queue.step(1.0, Usage("r/small/worker-0", 1.0, GIB // 10))
+    assert states(queue.submit(2.0, job("waits", limits=Limits(memory_bytes=3 * GIB)), PLAN)) == [
+        ("r/waits", "waiting", "for 3 GiB of memory")
+    ]
+    [ahead] = queue.controller.ahead(2.0, {"r/large": 30.0})
+    assert (ahead.holders, ahead.at) == (("r/large",), 30.0)
+    [ahead] = queue.controller.ahead(2.0, {})
+    assert ahead.unknown == ("r/large",)
+    assert started(queue.submit(2.0, job("fits", limits=Limits(memory_bytes=2 * GIB), priority=2.0), PLAN))
+    again = queue.end(3.0, "large/worker-0", Exit(code=1))
+    assert [task for task, *_ in started(again)] == ["r/waits/worker-0"]
 
 
 def test_who_waits_is_told_who_has_what_it_waits_for_and_when_that_is_expected_to_be_free() -> None:

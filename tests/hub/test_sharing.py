@@ -210,6 +210,7 @@ def test_threads_may_spin_beside_others_where_each_has_a_core_by_weight(user: Us
 
 
 @pytest.mark.long
+@pytest.mark.skipif(os.cpu_count() == 1, reason="one core has room for one thread")
 def test_threads_may_spin_on_the_cores_of_others_as_long_as_those_are_idle(user: User) -> None:
     user.write("a.py", SPINS.replace("0.1)", "0.0)"))  # it does not wait, and is busy
     for name in "bc":
@@ -219,6 +220,6 @@ def test_threads_may_spin_on_the_cores_of_others_as_long_as_those_are_idle(user:
     user.detaches("c.yaml")
     user.detaches("a.py")
     wait.until(lambda: user.log("a") == "spins False\nspins True\n", what="c is idle")
-    wait.until(lambda: (user.stands("a") or {})["threads"] == 2, what="b is idle too")
+    wait.until(lambda: (user.stands("a") or {})["threads"] > 1, what="b is idle too")
     assert user.log("a").endswith("spins True\n")
     user.touch("go")

@@ -190,6 +190,17 @@ def test_headgate_tries_a_job_on_two_cores_for_a_while_where_there_are_more(core
     assert max(had) == pytest.approx(tried, rel=0.1)
 
 
+def test_headgate_tries_a_job_only_once_there_are_two_cores_for_it() -> None:
+    play = Play("headgate:rho=100", 4.0)
+    play.at(0, *arrivals("a", *"bcdef"), predicted("a", 60.0, cores=math.inf))
+    play.at(0, *(predicted(job, 100.0 + 50 * i, cores=None) for i, job in enumerate("bcdef")))
+    for now in range(1, 41):
+        play.at(now, used("b", 0.3))
+        assert play.parts()["b"] * 4.0 < 0.5
+    play.at(41, Left("a"))
+    assert play.parts()["b"] * 4.0 == pytest.approx(2.0, rel=0.1)
+
+
 def test_headgate_gives_no_job_more_cores_than_it_puts_to_good_use_while_others_want_them() -> None:
     play = Play("headgate:rho=100")
     jobs = {"a": 10, "b": 20, "c": 30}

@@ -14,6 +14,8 @@ _WINDOW_SECONDS = 1.0
 """Steps are counted over so long at least: what is used is read once a second."""
 _LEAST_SECONDS = 3.0
 """Of one number of threads, before it is gone by."""
+_MOST_OVER = 0.75
+"""Threads beyond the cores of a task, as many as it has by its own part (`headgate.shares.threads`)."""
 _WORTH = 0.5
 """Of two jobs that would take equally long on one core each, both end sooner on the mean one after the other on two
 cores than each on its own where a second core adds more than this part of the first: 3 / s < 2 + (1 - 1) / s."""
@@ -61,6 +63,9 @@ class Scaling:
         if threads != self._threads:
             self._threads, self._settled_at, self._begun = threads, now + _SETTLE_SECONDS, None
         self._entitled = min(entitled, threads)  # more it cannot use
+        if threads > max(entitled + _MOST_OVER, 1):  # for what others leave, which is not known here
+            self._begun = None
+            self._settled_at = now + _SETTLE_SECONDS
 
     def reported(self, now: float, step: float) -> None:
         """Take in the step that it has come to."""

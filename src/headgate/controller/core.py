@@ -172,11 +172,12 @@ class Controller:
             case Usage():
                 turned = task.use(turn.now, event)
                 turn.changes.append(job.used())
+                if self._queue is not None:
+                    self._queue.uses(turn.now, job)
                 if presses(job, task):
                     turn.moved[job.id] = job
                 if turned:
-                    turn.nodes.add(task.node)
-                    turn.moved[job.id] = job
+                    turn.sized.add(task.node)
                     return [MarkIdle(task.id, task.idle)]
             case Progress():
                 job.came_to_work()

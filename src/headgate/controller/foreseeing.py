@@ -11,6 +11,9 @@ from headgate.controller.orders import Claim
 from headgate.controller.room import Ask, Room
 from headgate.events import JobId
 
+_LITTLE = 0.05
+"""Of what a job waits for; who has less of it is not named."""
+
 
 class Start(NamedTuple):
     """When a job is expected to start; None: cannot be told before it is known how long the `unknown` ones take."""
@@ -39,7 +42,7 @@ def foresee(
     room = deepcopy(room)
     leaving = [(ends[claim.job.id], -i, claim, claim.nodes) for i, claim in enumerate(running) if claim.job.id in ends]
     heapify(leaving)
-    staying = [(claim.job.id, claim.nodes) for claim in running if claim.job.id not in ends]
+    staying = [(claim, claim.nodes) for claim in running if claim.job.id not in ends]
     for place, claim in enumerate(waiting):
         while (nodes := room.seize(claim.ask)) is None and leaving:
             end, _, gone, left = heappop(leaving)
@@ -52,12 +55,18 @@ def foresee(
         yield Start(now)
         lasts = seconds(claim.job.id)
         if lasts is None:
-            staying.append((claim.job.id, nodes))
+            staying.append((claim, nodes))
         else:
             heappush(leaving, (now + lasts, place + 1, claim, nodes))
 
 
-def beside(ask: Ask, jobs: Iterable[tuple[JobId, tuple[str, ...]]]) -> tuple[JobId, ...]:
-    """Those of some jobs that are on nodes which are asked for."""
+def beside(ask: Ask, claims: Iterable[tuple[Claim, tuple[str, ...]]]) -> tuple[JobId, ...]:
+    """The jobs of some claims, each with its nodes, that are on nodes which are asked for; but for those that asked for
+    nothing and have little."""
     wanted = set(ask.fixed)
-    return tuple(job for job, nodes in jobs if not wanted or wanted.intersection(nodes))
+    return tuple(
+        claim.job.id
+        for claim, nodes in claims
+        if (not wanted or wanted.intersection(nodes))
+        and not (claim.found and claim.ask.memory_bytes < _LITTLE * ask.memory_bytes)
+    )

@@ -41,8 +41,9 @@ class Guard:
 
     An entry that is no share, or is for a job that is not there, is dropped. A job whose share has changed as often as
     it may within a minute keeps it for now; the policy's last word is granted when it may be. No job that has a weight
-    is left less than its floor on any of its nodes, nor a cap below that; where one would be that cannot be changed
-    again yet, the others are not raised. Only the end of a job can leave one below its floor, until it may be changed.
+    is left less than its floor on any of its nodes, nor a cap or a part of a GPU's time below that; where one would be
+    that cannot be changed again yet, the others are not raised. Only the end of a job can leave one below its floor,
+    until it may be changed.
 
     Attributes:
         free_at: When something that waits may be granted; None where nothing does.
@@ -79,7 +80,7 @@ class Guard:
         self._has_granted = self._has_granted or bool(granted)
         stuck: list[float] = []
         if self._has_granted and self._floor > 0.0 and (moved or granted or self._is_stuck):
-            stuck = [*self._lift(now, granted), *self._lift_caps(now, cores, granted)]
+            stuck = [*self._lift(now, granted), *self._lift_limits(now, cores, granted)]
         self._is_stuck = any(time > now for time in stuck)
         for id, (share, _) in list(granted.items()):
             held = self._present[id]
@@ -239,19 +240,31 @@ class Guard:
             else:
                 granted[id] = share, why
 
-    def _lift_caps(self, now: float, cores: float, granted: Granted) -> list[float]:
-        """Lift caps that are below what a floor comes to; when those may be that cannot be changed again yet."""
+    def _lift_limits(self, now: float, cores: float, granted: Granted) -> list[float]:
+        """Lift caps and parts of a GPU's time that are below what a floor comes to; when those may be that cannot be
+        changed again yet."""
         stuck = []
         nodes = self._nodes(self._present)
         for id, held in self._present.items():
-            equal = nodes.equal(id) * (len(held.nodes) if held.nodes is not ONE_NODE else cores)
-            least = self._floor * equal * (1.0 - _SLIGHTLY)
             share, why = granted.get(id, (NOTHING, "lifted to its floor"))
-            cap = share.cpu_cap_cores if share.cpu_cap_cores is not None else held.granted.cpu_cap_cores
-            if not isinstance(cap, int | float) or cap >= least:
+            after = held.granted.merged(share)
+            limits = {"cpu_cap_cores": after.cpu_cap_cores, "gpu_fraction": after.gpu_fraction}
+            has = {name: value for name, value in limits.items() if isinstance(value, int | float)}
+            if not has:
+                continue
+            equal = {
+                "cpu_cap_cores": nodes.equal(id) * (len(held.nodes) if held.nodes is not ONE_NODE else cores),
+                "gpu_fraction": 1.0 / max(len(nodes.on[node]) for node in held.nodes),
+            }
+            low = {
+                name: min(_ABOVE * self._floor, 1.0) * equal[name]
+                for name, value in has.items()
+                if value < self._floor * equal[name] * (1.0 - _SLIGHTLY)
+            }
+            if not low:
                 continue
             if id in granted or held.changes.free_at(self._most) <= now:
-                lifted = Share(cpu_cap_cores=min(_ABOVE * self._floor, 1.0) * equal)
+                lifted = Share(cpu_cap_cores=low.get("cpu_cap_cores"), gpu_fraction=low.get("gpu_fraction"))
                 granted[id] = share.merged(lifted), why
             else:
                 stuck.append(held.changes.free_at(self._most))

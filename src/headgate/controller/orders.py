@@ -24,6 +24,7 @@ class Claim:
         since: When it got what it has now; None: it has nothing.
         nodes: Of its workers; empty: it has nothing.
         review: When its rank gets worse next.
+        found: It has what it was found to use, without having asked.
         size: GPUs; 1 for a job that has none.
     """
 
@@ -33,6 +34,7 @@ class Claim:
     since: float | None = None
     nodes: tuple[str, ...] = ()
     review: float | None = None
+    found: bool = False
     size: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -146,6 +147,26 @@ class Queue:
             self._leave_off(self._claims[job.id])
         job.queued, self._changed = False, True
 
+    def uses(self, now: float, job: JobRecord) -> None:
+        """Tasks of a job use memory: of one of which nobody knew how much it needs, the most that they used is taken
+        from then on."""
+        claim = self._claims.get(job.id)
+        if not self._gpus_are_shared or (claim is not None and claim.since is not None and not claim.found):
+            return
+        tasks = job.tasks.values()
+        most = math.ceil(sum(task.most_bytes for task in tasks) / len(tasks))
+        ask, nodes = Ask(len(tasks), 0, most, (), None), tuple(task.node for task in tasks)
+        if claim is None or claim.since is None:
+            claim = self._claims[job.id] = Claim(job, ask, since=now, found=True)
+            self._add(claim, now)
+        elif most <= claim.ask.memory_bytes and nodes == claim.nodes:
+            return
+        else:
+            self._room.give(claim.ask, claim.nodes)
+            self._changed = self._changed or nodes != claim.nodes
+        claim.ask, claim.nodes = ask, nodes
+        self._room.take(ask, nodes)
+
     def ended(self, now: float, job: JobRecord) -> None:
         """The last task of an attempt has ended."""
         claim = self._claims.get(job.id)
@@ -153,7 +174,7 @@ class Queue:
             return
         self._room.give(claim.ask, claim.nodes)
         claim.served += now - claim.since
-        claim.since, claim.nodes = None, ()
+        claim.since, claim.nodes, claim.found = None, (), False
         self._leaving.discard(job.id)
         self._remove(claim)
         self._changed = True
@@ -173,7 +194,7 @@ class Queue:
         """
         running = [claim for _, claim in self._running]
         waiting = [claim for _, claim in sorted(entry for each in self._waiting.values() for entry in each)]
-        have = [(claim.job.id, claim.nodes) for claim in running]
+        have = [(claim, claim.nodes) for claim in running]
         starts = foresee(now, self._room, waiting, running, ends, self._seconds)
         return [
             Ahead(claim.job.id, claim.ask.in_words(), beside(claim.ask, have), start.at, start.unknown)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -59,7 +60,8 @@ class TaskRecord:
     most_bytes: float = 0.0
     idle: bool = False
     computes_on: tuple[int, ...] = ()
-    _busy_at: float | None = None
+    _busy_at: float = 0.0
+    _used_at: float = -math.inf
 
     @property
     def name(self) -> str:
@@ -81,9 +83,12 @@ class TaskRecord:
     def use(self, now: float, usage: Usage) -> bool:
         """Take note of what it uses now; whether it has turned idle, or busy again."""
         self.used, self.most_bytes = usage, max(self.most_bytes, usage.memory_bytes)
-        if self._busy_at is None or usage.cpu_cores > self.idle_cores:
-            self._busy_at = now
-        before, self.idle = self.idle, now - self._busy_at >= _IDLE_SECONDS
+        if now - self._used_at > _IDLE_SECONDS or usage.cpu_cores > self.idle_cores:
+            self._busy_at = now  # or nothing was heard of it meanwhile
+        self._used_at = now
+        # Without weights nobody is entitled to less than all.
+        idle = self.share.cpu_weight is not None and now - self._busy_at >= _IDLE_SECONDS
+        before, self.idle = self.idle, idle
         return before != self.idle
 
     def stop(self, reason: str, *, kill: bool = False) -> StopTask:
@@ -118,6 +123,7 @@ class JobRecord:
         faults: Tasks lost since the last checkpoint that cost more than themselves.
         starts: How often each task was started in this attempt.
         granted: What the policy grants it, as a whole.
+        why: The reason that was told last.
     """
 
     jobs: Jobs = field(repr=False)
@@ -151,6 +157,7 @@ class JobRecord:
     faults: int = 0
     starts: Counter[str] = field(default_factory=Counter)
     granted: Share = NOTHING
+    why: str = ""
     tasks: dict[TaskId, TaskRecord] = field(default_factory=dict)
 
     @property

@@ -30,6 +30,7 @@ class Turn:
         starting: Tasks that are to be started.
         moved: Jobs of which a task came, went, or outgrew its part.
         nodes: Those that one came to or left.
+        sized: Those where others have threads for more than before, or for less.
     """
 
     now: float
@@ -37,6 +38,7 @@ class Turn:
     starting: dict[TaskId, None] = field(default_factory=dict)
     moved: dict[JobId, JobRecord] = field(default_factory=dict)
     nodes: set[str] = field(default_factory=set)
+    sized: set[str] = field(default_factory=set)
 
     def start(self, job: JobRecord, tasks: Iterable[TaskId]) -> None:
         """Have tasks started that a job has been given."""
@@ -114,7 +116,7 @@ class Sharing:
         if self.jobs.pinned:
             turn.changes = [change for change in turn.changes if not self._is_pinned(change.job)]
         due = self._asks_at is not None and turn.now >= self._asks_at
-        if not (turn.changes or turn.starting or turn.moved or due or self._may_turn(turn)):
+        if not (turn.changes or turn.starting or turn.moved or turn.sized or due or self._may_turn(turn)):
             return []
         if turn.moved or self._changed:
             turn.changes += self._where(turn)
@@ -148,22 +150,25 @@ class Sharing:
             changed[id] = changed.get(id, NOTHING).merged(change)
             job.tasks[id].share = job.tasks[id].share.merged(change)
             concerned[job.id] = job
+        nodes |= turn.sized
         sizes = self._sizes(nodes)
         for name in nodes:
             for id, (job, task) in self.jobs.on.get(name, {}).items():
                 if id in sizes and sizes[id] != (task.entitled, task.threads):
                     concerned[job.id] = job
         for job in in_order(concerned.values()):
-            reason = decided[job.id][1] if job.id in decided else reasons.get(job.id) or _undecided(job)
+            said = decided[job.id][1] if job.id in decided else reasons.get(job.id)
             for task in job.tasks.values():
                 before = (task.entitled, task.threads)
                 task.entitled, task.threads = sizes.get(task.id, before)  # what they were, on a node that is gone
+                stays = task.entitled == before[0] and task.id not in changed and task.id not in turn.starting
+                reason = job.why = said or (job.why if stays else "") or _undecided(job)
                 if task.id in turn.starting:
                     actions.append(job.starting(task, reason))
                 elif task.id in changed or job.id in reasons or before != (task.entitled, task.threads):
                     change = changed.get(task.id, NOTHING)
                     actions.append(SetShare(task.id, change, task.threads, task.entitled, reason))
-        turn.changes, turn.starting, turn.moved, turn.nodes = [], {}, {}, set()
+        turn.changes, turn.starting, turn.moved, turn.nodes, turn.sized = [], {}, {}, set(), set()
         return actions
 
     def _where(self, turn: Turn) -> list[Change]:

@@ -103,7 +103,7 @@ def files_of(injected: Path) -> list[str]:
 
 
 def _sees_to_spinning(job: Job) -> bool:
-    """Whether the job's script tells its threads how to wait, as `headgate.torch` does by whether it is alone."""
+    """Whether the job's script tells its threads how to wait, as `headgate.torch` does."""
     return job.script is not None and "torch" in libraries(Path(job.workdir, job.script))
 
 

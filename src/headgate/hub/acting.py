@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from headgate import events
+from headgate import events, isolation
 from headgate.engines.base import LOCAL
 from headgate.engines.launch import inject, launch
 from headgate.errors import HeadgateError
@@ -152,7 +152,9 @@ class Acting:
         if live.current is not None and name in live.current.tasks:
             told = live.current.tasks[name]
             told.threads, told.entitled_cores = threads, entitled
-            spec, lost = self._engines.spec_of(task), self._engines.of(task).lost()
+            spec = self._engines.spec_of(task)
+            # What the engine says is lost is so of processes; containers have weights wherever they run.
+            lost = self._engines.of(task).lost() if live.spec.isolation in (None, isolation.DEFAULT) else ()
             node = self._nodes.get(spec, told.node)
             turn = turn_at(self._home, told.gpus) if spec == LOCAL else ""
             told.gate = gate(share, entitled, node.cores if node is not None else None, lost, turn)

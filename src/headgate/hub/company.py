@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
+from headgate.cluster import Node
 from headgate.engines.base import LOCAL
 from headgate.hub.ledger import Ledger
 from headgate.shares import spare
@@ -11,7 +12,7 @@ from headgate.shares import spare
 _EXACT = 1e-6
 
 
-def look(ledger: Ledger, machine: str) -> None:
+def look(ledger: Ledger, machine: Node) -> None:
     """Tell each task for which that has changed.
 
     Spinning threads react sooner: one that sleeps beside a busy task waits for its core once it is woken, in every
@@ -22,10 +23,10 @@ def look(ledger: Ledger, machine: str) -> None:
 
     Args:
         ledger: The runs.
-        machine: Name of this machine, which the nodes of a lab are parts of.
+        machine: This machine, which the nodes of a lab are parts of.
     """
     running = [
-        (attempt, task, machine if run.submission.engine == LOCAL else task.node)
+        (attempt, task, machine.name if run.submission.engine == LOCAL else task.node)
         for run in ledger.runs.values()
         for job in run.jobs.values()
         if (attempt := job.current) is not None
@@ -33,6 +34,7 @@ def look(ledger: Ledger, machine: str) -> None:
         if task.state != "ended"
     ]
     cores = {node.name: node.cores for run in ledger.runs.values() for node in run.nodes}
+    cores[machine.name] = machine.cores  # whatever an engine there was told to use of it
     promised, threads = defaultdict[str, float](float), Counter[str]()
     for _, task, where in running:
         if not task.idle:

@@ -251,7 +251,7 @@ class LiveHub:
         if isinstance(event, events.TaskExited) or any(
             isinstance(action, events.StartTask | events.SetShare | events.MarkIdle) for action in actions
         ):
-            company.look(self._ledger, self._node.name)
+            company.look(self._ledger, self._node)
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None

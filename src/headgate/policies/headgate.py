@@ -15,6 +15,8 @@ RHO = 2.0
 _SHORTEST_SECONDS = 10.0
 """Fair times that are shorter count as this, as in bounded slowdown: of a job that has hardly begun nothing is known
 that another should stand back for."""
+_TRIED, _ENOUGH = 2.0, 0.85
+"""Cores that a job is tried on, and the part of them that it must have for that."""
 
 
 class HeadgatePolicy(WeighingPolicy):
@@ -39,6 +41,7 @@ class HeadgatePolicy(WeighingPolicy):
     """
 
     name = "headgate"
+    tries = True
 
     def __init__(self, *, rho: float = RHO, itval: float = 10.0, floor: float = 0.05) -> None:
         super().__init__(itval=itval, floor=floor)
@@ -64,10 +67,12 @@ class HeadgatePolicy(WeighingPolicy):
             else:
                 spare = min(spare, latest - ends)
         self.look_at = now + spare  # no sooner would one be pressed, even if it stood still
-        tried = next((job for job in order if job.is_to_be_tried), None)
+        tried = next((job for job in order if job.is_to_be_tried and job.most_cores(cores) > _TRIED), None)
         for job in order:
             job.on_trial = job is tried
         parts = first_come(cores, order, self.floor, well=True, behind=pressed)
+        if tried is not None and parts[tried.id] < _ENOUGH * _TRIED:
+            tried.on_trial = False  # not yet: those before it leave too little
         before = before_each(cores, order)
         return {job.id: (parts[job.id], self._why(job, before[job.id], job.id in pressed)) for job in order}
 

@@ -20,7 +20,8 @@ _KNOWN_WORK = 5.0
 """Core-seconds after the first prediction of a job in which it is known what its steps cost on one core
 (`headgate.analysis.scaling`),"""
 _TRIAL_WORK = 20.0
-"""and those in which it is found out what they cost on two, or never."""
+_TRIAL_SECONDS = 60.0
+"""and those in which it is found out what they cost on two, in so many seconds, or never."""
 _STALL_REPORTS = 6.0
 _STALL_SECONDS = 30.0
 _JUMP = 20.0
@@ -73,6 +74,7 @@ class Present:
     tells_after: float = STARTUP_WORK
     foretold: float | None = None
     _trial_work: float = 0.0
+    _trial_seconds: float = 0.0
     _used_at: float = 0.0
     _used_every: float | None = None
     _reported_at: float | None = None
@@ -138,14 +140,17 @@ class Present:
             return most
         if self.told_cores is not None:
             return min(most, self.told_cores)
-        return min(most, 2.0 if self.on_trial and most > 2.0 else float(self.workers))
+        return min(most, 2.0 if self.on_trial else float(self.workers))
 
     @property
     def is_to_be_tried(self) -> bool:
         """Whether it is to be found out what it would do with two cores."""
         if self.workers > 1 or self.foretold is None or self.told_cores is not None:
             return False
-        return self.attained - self.foretold >= _KNOWN_WORK and self._trial_work < _TRIAL_WORK
+        if self.used is not None and self.used.on_gpu:
+            return False
+        known = self.attained - self.foretold >= _KNOWN_WORK
+        return known and self._trial_work < _TRIAL_WORK and self._trial_seconds < _TRIAL_SECONDS
 
     def most_cores(self, cores: float) -> float:
         """That it may use of its nodes' cores, or of all there are."""
@@ -164,7 +169,9 @@ class Present:
             gap = min(gap, _JUMP * _READ_SECONDS)  # it may have come long after its arrival, as a container does
             self._used_every = max(gap, _READ_SECONDS)
         self.attained += change.cpu_cores * gap
-        self._trial_work += change.cpu_cores * gap if self.on_trial else 0.0
+        if self.on_trial:
+            self._trial_work += change.cpu_cores * gap
+            self._trial_seconds += gap
         self.used, self._used_at = change, now
 
     def report(self, now: float, change: Reported) -> bool:

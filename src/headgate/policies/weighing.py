@@ -40,6 +40,7 @@ class WeighingPolicy(Policy):
 
     Attributes:
         look_at: When `divide` may come to another answer though nothing else happens, as it said last.
+        tries: Whether `divide` looks at who is to be tried on two cores.
 
     Args:
         itval: Seconds between rounds.
@@ -50,6 +51,7 @@ class WeighingPolicy(Policy):
     """
 
     predicts = True
+    tries = False
 
     def __init__(self, *, itval: float = ITVAL_SECONDS, floor: float = FLOOR) -> None:
         check(self.name, "itval", itval, itval > 0, "a positive number of seconds")
@@ -167,7 +169,7 @@ class WeighingPolicy(Policy):
                 moved = job.used is not None and job.used.on_gpu != change.on_gpu
                 tried = job.is_to_be_tried
                 job.use(now, change)
-                return moved or job.is_to_be_tried != tried
+                return moved or (self.tries and job.is_to_be_tried != tried)
             case Predicted():
                 before, believed = job.prediction, job.remaining()
                 if job.foretold is None:

@@ -11,7 +11,7 @@ import sys
 import tarfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -98,7 +98,11 @@ def test_any_image_will_do(isolation: ContainerIsolation, daemon: str, run: Run,
     with tarfile.open(fileobj=content, mode="w", dereference=True) as tar:
         for path in ("/bin/sh", *re.findall(r"(/\S+) \(0x", listed)):
             tar.add(path)
-    Daemon(daemon).import_image(content.getvalue(), "headgate-test", "shell")
+    docker = pytest.importorskip("docker")
+    with closing(docker.APIClient(base_url=daemon)) as client:
+        client.import_image_from_data(
+            content.getvalue(), repository="headgate-test", tag="shell", changes=["ENV PYTHONPATH=/of/image"]
+        )
     (tmp_path / "file").write_text("told")
     foreign = launch(
         'read text < file; echo "$text $HEADGATE_TASK" /usr/*', tmp_path, image="headgate-test:shell", env={}
@@ -106,6 +110,17 @@ def test_any_image_will_do(isolation: ContainerIsolation, daemon: str, run: Run,
     task = run(isolation, foreign)
     assert task.said("told") == f"{RUN}/job/worker-0 /usr/*"
     task.ended()
+    for given, found in (("/library", "/library:/of/image"), ("/library:/of/job", "/library:/of/job")):
+        told = launch(
+            'echo "path $PYTHONPATH"',
+            tmp_path,
+            image="headgate-test:shell",
+            env={"PYTHONPATH": given},
+            task=f"{RUN}/a/b",
+        )
+        task = run(isolation, told)
+        assert task.said("path") == found
+        task.ended()
     missing = replace(foreign, argv=("no-such-program",))
     with pytest.raises(IsolationError, match="'no-such-program' cannot be started in image 'headgate-test:shell'"):
         run(isolation, missing)

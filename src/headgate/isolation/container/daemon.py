@@ -224,6 +224,16 @@ class Daemon:
             return False
         return True
 
+    def environment(self, image: str) -> Mapping[str, str]:
+        """The variables that an image sets.
+
+        Raises:
+            GoneError: It is not on this machine.
+        """
+        with self._asking("look for an image"):
+            config = self._api.inspect_image(image).get("Config") or {}
+        return dict(line.partition("=")[::2] for line in config.get("Env") or ())
+
     def import_image(self, tar: bytes, repository: str, tag: str) -> None:
         with self._asking("import an image"):
             self._api.import_image_from_data(tar, repository=repository, tag=tag)

@@ -85,6 +85,8 @@ class ContainerIsolation(Isolation):
             _check_mounts(launch)
             daemon = self._connected()
             daemon.await_answer(stopped)
+            if launch.image != HOST_IMAGE:
+                launch = _with_path_of_image(daemon, launch)
             parent = find_parent(PREFIX + self._group, launch.task.replace("/", ":"), launch.place, daemon.driver)
             labels = {GROUP: self._group, TASK: launch.task, TOKEN: token, OWNER: _owner(os.getpid())}
             labels[FOLDERS] = "\n".join(map(str, parent.made))
@@ -211,6 +213,16 @@ def _check_mounts(launch: Launch) -> None:
             raise IsolationError(
                 f"`mounts`: {path} does not exist on {socket.gethostname()}; create it, or leave it out"
             )
+
+
+def _with_path_of_image(daemon: Daemon, launch: Launch) -> Launch:
+    """What its image has on PYTHONPATH comes behind the task library, unless the job says what does."""
+    added = launch.env.get("PYTHONPATH", "")
+    with contextlib.suppress(GoneError):  # which making a container will say
+        own = daemon.environment(launch.image).get("PYTHONPATH")
+        if own and added and os.pathsep not in added:
+            return replace(launch, env={**launch.env, "PYTHONPATH": added + os.pathsep + own})
+    return launch
 
 
 def _owner(pid: int) -> str:
