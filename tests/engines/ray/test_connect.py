@@ -95,6 +95,11 @@ def test_a_token_that_is_wanted() -> None:
     assert "wants a token" in str(error)
 
 
+def test_a_ray_of_its_own_that_does_not_start_is_not_taken_for_a_cluster_of_others() -> None:
+    error = connect.explained(RuntimeError("The raylet did not start in time.\nSee its log."), "", 0)
+    assert str(error) == "Ray does not start on this machine, or does not let us in: The raylet did not start in time."
+
+
 def test_a_machine_that_is_no_node_of_it() -> None:
     error = connect.explained(RuntimeError("Can't find a `node_ip_address.json` file from /tmp/ray"), "h", 6379)
     assert "ray start --address h:6379 --num-cpus 0" in str(error)

@@ -81,6 +81,7 @@ def test_a_killed_bridge_is_the_end_of_the_tasks_and_leaves_nothing(running: Run
     cleared(pid)
 
 
+@pytest.mark.long
 def test_an_agent_that_hears_nothing_for_long_ends_with_its_tasks(
     ray_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

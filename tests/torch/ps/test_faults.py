@@ -48,6 +48,7 @@ def test_a_worker_and_a_server_may_be_killed_and_a_worker_join(adding: Callable[
         assert run.seen(worker) == [[0, [0, 1, 2], [0, 1, 2]], [10, [1, 2], [1, 2]], *ending]
 
 
+@pytest.mark.long
 def test_others_do_not_wait_for_a_stopped_worker_where_some_may_be_left_out(adding: Callable[..., Any]) -> None:
     run = adding(3, 1, backups=1)
     run.reach(10, *WORKERS)

@@ -126,11 +126,13 @@ def explained(error: Exception, host: str, port: int) -> HeadgateError:
             f"the Ray cluster at {host}:{port} wants a token that this user does not have; put that of its head "
             "(ray get-auth-token prints it there) into ~/.ray/auth_token or RAY_AUTH_TOKEN"
         )
+    first = text.strip().splitlines()[0] if text.strip() else type(error).__name__
+    if not host:
+        return HeadgateError(f"Ray does not start on this machine, or does not let us in: {first}")
     if "node_ip_address" in text or "No node info" in text or "matching" in text or "raylet" in text.lower():
         return HeadgateError(
             f"this machine is no node of the Ray cluster at {host}:{port}; run headgate on one of its nodes, or make "
             f"it one that takes no tasks: ray start --address {host}:{port} --num-cpus 0; or go through its Jobs API: "
             f"--address http://{host}:8265"
         )
-    first = text.strip().splitlines()[0] if text.strip() else type(error).__name__
-    return HeadgateError(f"Ray did not let us in{f' at {host}:{port}' if host else ''}: {first}")
+    return HeadgateError(f"Ray did not let us in at {host}:{port}: {first}")
