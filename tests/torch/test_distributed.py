@@ -348,6 +348,7 @@ for epoch in hg.epochs(1):
 """
 
 
+@pytest.mark.long
 def test_workers_whose_samplers_draw_apart_are_told_so(tmp_path: Path) -> None:
     with gang(tmp_path / "job", STRAYING, 2) as running:
         assert [running.left(name) for name in running.names] == [1, 1]
