@@ -8,7 +8,8 @@ from dataclasses import replace
 from headgate.cluster import Node
 from headgate.controller import faults, resizing, starting
 from headgate.controller.dividing import presses
-from headgate.controller.queueing import Ahead, Queue
+from headgate.controller.foreseeing import Ahead
+from headgate.controller.queueing import Queue
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order, instead
 from headgate.controller.sharing import Sharing, Turn
 from headgate.events import (

@@ -15,6 +15,24 @@ _LITTLE = 0.05
 """Of what a job waits for; who has less of it is not named."""
 
 
+class Ahead(NamedTuple):
+    """What is ahead of a job that waits.
+
+    Args:
+        what: What it waits for, in words.
+        holders: The jobs that have it now.
+        at: When it is expected to start; None: cannot be told. Jobs of which nobody knows how long they take are taken
+            to go on.
+        unknown: Where it cannot be told, those of them that would have to end first.
+    """
+
+    job: JobId
+    what: str
+    holders: tuple[JobId, ...]
+    at: float | None
+    unknown: tuple[JobId, ...] = ()
+
+
 class Start(NamedTuple):
     """When a job is expected to start; None: cannot be told before it is known how long the `unknown` ones take."""
 

@@ -8,34 +8,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from heapq import heappop, heappush
-from typing import NamedTuple
 
 from headgate.cluster import Node
-from headgate.controller.foreseeing import beside, foresee
+from headgate.controller.foreseeing import Ahead, beside, foresee
 from headgate.controller.orders import Claim, Order
 from headgate.controller.records import JobRecord
 from headgate.controller.room import Ask, Room, Trial, asked
 from headgate.events import Action, JobId, MarkJob, Resize
 from headgate.planning.placement import place, place_within, unplaced
 from headgate.plans import Plan
-
-
-class Ahead(NamedTuple):
-    """What is ahead of a job that waits.
-
-    Args:
-        what: What it waits for, in words.
-        holders: The jobs that have it now.
-        at: When it is expected to start; None: cannot be told. Jobs of which nobody knows how long they take are taken
-            to go on.
-        unknown: Where it cannot be told, those of them that would have to end first.
-    """
-
-    job: JobId
-    what: str
-    holders: tuple[JobId, ...]
-    at: float | None
-    unknown: tuple[JobId, ...] = ()
 
 
 def _unknown(_: JobId) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from headgate.controller.queueing import Ahead
+from headgate.controller.foreseeing import Ahead
 from headgate.events import JobId
 from headgate.hub.ledger import Ledger
 
