@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from headgate.events import JobId
-from headgate.policies.present import Present
+from headgate.policies.present import TRIAL_CORES, Present
 from headgate.policies.themis import FairFinish
 from headgate.policies.weighing import SteadyOrder, WeighingPolicy, before_each, check, first_come, nodes_of
 
@@ -15,8 +15,8 @@ RHO = 2.0
 _SHORTEST_SECONDS = 10.0
 """Fair times that are shorter count as this, as in bounded slowdown: of a job that has hardly begun nothing is known
 that another should stand back for."""
-_TRIED, _ENOUGH = 2.0, 0.85
-"""Cores that a job is tried on, and the part of them that it must have for that."""
+_ENOUGH = 0.85
+"""The part of the cores that a job is tried on which it must have for that."""
 
 
 class HeadgatePolicy(WeighingPolicy):
@@ -67,11 +67,11 @@ class HeadgatePolicy(WeighingPolicy):
             else:
                 spare = min(spare, latest - ends)
         self.look_at = now + spare  # no sooner would one be pressed, even if it stood still
-        tried = next((job for job in order if job.is_to_be_tried and job.most_cores(cores) > _TRIED), None)
+        tried = next((job for job in order if job.is_to_be_tried and job.most_cores(cores) > TRIAL_CORES), None)
         for job in order:
             job.on_trial = job is tried
         parts = first_come(cores, order, self.floor, well=True, behind=pressed)
-        if tried is not None and parts[tried.id] < _ENOUGH * _TRIED:
+        if tried is not None and parts[tried.id] < _ENOUGH * TRIAL_CORES:
             tried.on_trial = False  # not yet: those before it leave too little
         before = before_each(cores, order)
         return {job.id: (parts[job.id], self._why(job, before[job.id], job.id in pressed)) for job in order}

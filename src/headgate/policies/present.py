@@ -16,6 +16,8 @@ SPREAD = (0.25, 0.5, 1.0, 2.0, 4.0)
 """What jobs need, over what is typical, where too few are known."""
 STARTUP_WORK = 4.0
 """Core-seconds until the first prediction of a job, where none has come yet: what it takes to import a framework."""
+TRIAL_CORES = 2.0
+"""That a job is tried on, to find out whether it puts them to good use."""
 _KNOWN_WORK = 5.0
 """Core-seconds after the first prediction of a job in which it is known what its steps cost on one core
 (`headgate.analysis.scaling`),"""
@@ -140,7 +142,7 @@ class Present:
             return most
         if self.told_cores is not None:
             return min(most, self.told_cores)
-        return min(most, 2.0 if self.on_trial else float(self.workers))
+        return min(most, TRIAL_CORES if self.on_trial else float(self.workers))
 
     @property
     def is_to_be_tried(self) -> bool:
