@@ -33,6 +33,7 @@ test: $(VENV)/dev.stamp
 
 test-long: $(VENV)/dev.stamp
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest --numprocesses 2 -m long
+	@tests/v2/run $(CURDIR)/$(BIN)/python containers
 
 test-v2: $(VENV)/pytest.stamp
 	@tests/v2/run $(CURDIR)/$(BIN)/python

@@ -38,6 +38,13 @@ def linked_daemon(socket: Path) -> Iterator[str]:
             socket.unlink()
 
 
+@pytest.fixture(scope="session")
+def daemon() -> Iterator[str]:
+    """Where a Docker Engine listens."""
+    with any_daemon() as url:
+        yield url
+
+
 @contextmanager
 def any_daemon() -> Iterator[str]:
     """Where a Docker Engine listens: one that runs here already, or one of its own."""

@@ -77,6 +77,11 @@ def every(*languages: str) -> list[Block]:
     return [block for page in PAGES for block in blocks(page) if block.language in languages]
 
 
+def is_first(block: Block) -> bool:
+    """Whether a block is the first one of its page that is in its language."""
+    return block == next(each for each in blocks(block.page) if each.language == block.language)
+
+
 def is_cluster(block: Block) -> bool:
     """Whether a block of YAML is a cluster file, not a job file."""
     return re.search(r"^nodes:", block.text, re.MULTILINE) is not None
@@ -158,7 +163,15 @@ def test_command_lines_of_a_page_work_one_after_the_other(page: Path, folder: Pa
                 pytest.fail(f"{page.name}: nobody checks {line!r}")
 
 
-@pytest.mark.parametrize("block", every("python"), ids=str)
+@pytest.mark.parametrize(
+    "block",
+    [
+        # TensorFlow takes its time to be imported.
+        pytest.param(block, marks=[pytest.mark.long] if "keras" in block.text and not is_first(block) else [])
+        for block in every("python")
+    ],
+    ids=str,
+)
 def test_python_blocks_run(block: Block, folder: Path) -> None:
     ast.parse(block.text)
     (folder / "block.py").write_text(block.text)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from tests.dockerd import daemon
 from tests.hub.user import speed, user
 
-__all__ = ["speed", "user"]
+__all__ = ["daemon", "speed", "user"]

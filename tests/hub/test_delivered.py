@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import psutil
 import pytest
-from tests.dockerd import any_daemon
 from tests.hub.traces import variables
 from tests.hub.user import SECONDS, User
 
@@ -24,12 +22,6 @@ SPINS = """
 """A process on each core: what else runs on the machine takes from all jobs alike."""
 WITHIN = 0.05
 MEASURED_CPU_SECONDS = 6.0
-
-
-@pytest.fixture(scope="session")
-def daemon() -> Iterator[str]:
-    with any_daemon() as url:
-        yield url
 
 
 def used(user: User) -> dict[str, float]:

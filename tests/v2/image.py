@@ -1,4 +1,5 @@
-"""The disk of the emulated machine: this Python, pytest, the package and its tests, and nothing else."""
+"""The disk of the emulated machine: this Python, pytest, the package and its tests; Docker Engine for those that need
+it, and nothing else."""
 
 from __future__ import annotations
 
@@ -15,20 +16,24 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 GUEST = "headgate"
 """Folder in the guest that holds the packages and the tests."""
 UNUSED = ("test", "tests", "idlelib", "tkinter", "turtledemo", "lib2to3", "ensurepip", "site-packages", "dist-packages")
+DOCKER = ("dockerd", "containerd", "containerd-shim-runc-v2", "runc", "umount")
 SPARE_MIB = 256
 
 
-def make_disk(folder: Path) -> Path:
-    """Make an ext4 image in `folder`; returns its path."""
+def make_disk(folder: Path, runs: str) -> Path:
+    """Make an ext4 image in `folder` for these runs of `init.py`; returns its path."""
     root = folder / "root"
     for name in ("proc", "sys", "dev", "run", "tmp", "etc", GUEST):
         (root / name).mkdir(parents=True)
     (root / "etc/passwd").write_text("root:x:0:0::/:/bin/sh\nuser:x:1000:1000::/tmp:/bin/sh\n")
     (root / "etc/hosts").write_text("127.0.0.1 localhost\n")
-    python = _copy_python(root)
-    _copy_distributions(["pytest"], root / GUEST / "site")
+    docker = runs == "containers"
+    python = _copy_programs(root, [Path(shutil.which(name) or name) for name in DOCKER if docker])
+    _copy_distributions(["pytest", "docker"] if docker else ["pytest"], root / GUEST / "site")
     for name in ("src", "tests/isolation", "tests/v2"):
         shutil.copytree(REPOSITORY / name, root / GUEST / name, dirs_exist_ok=True)
+    shutil.copy2(REPOSITORY / "tests/dockerd.py", root / GUEST / "tests")
+    (root / GUEST / "runs").write_text(runs)
     (root / GUEST / "pytest.ini").write_text("[pytest]\nmarkers = hardware\n")
     init = root / "init"
     init.write_text(f"#!{python} -IS\n" + (Path(__file__).parent / "init.py").read_text())
@@ -41,15 +46,17 @@ def make_disk(folder: Path) -> Path:
     return disk
 
 
-def _copy_python(root: Path) -> str:
-    """The interpreter with its standard library and the shared libraries of both; returns its path in the guest."""
+def _copy_programs(root: Path, programs: list[Path]) -> str:
+    """The interpreter with its standard library, other programs, and the shared libraries of all; returns the path of
+    the interpreter in the guest."""
     python = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
     libraries = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
     libraries = {library for library in libraries if library.is_relative_to(sys.base_prefix)}
     for library in libraries:
         ignore = shutil.ignore_patterns(*UNUSED, "config-*", "*.a")
         shutil.copytree(library, _inside(root, library), ignore=ignore, dirs_exist_ok=True)
-    binaries = [python, Path("/bin/sh"), *(file for library in libraries for file in library.rglob("lib-dynload/*.so"))]
+    modules = (file for library in libraries for file in library.rglob("lib-dynload/*.so"))
+    binaries = [python, Path("/bin/sh"), *programs, *modules]
     for file in {*binaries, *_shared_libraries(binaries)}:
         target = _inside(root, file)
         target.parent.mkdir(parents=True, exist_ok=True)

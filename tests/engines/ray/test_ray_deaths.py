@@ -127,6 +127,7 @@ def test_a_killed_hub_leaves_nothing(ray_address: str, tmp_path: Path) -> None:
     cleared(pid, hub=hub.pid)
 
 
+@pytest.mark.long
 def test_a_ray_of_its_own_ends_with_the_engine(tmp_path: Path) -> None:
     running = Running("", tmp_path)
     task = running.start(engine_programs.argv("write", "here\\n"))

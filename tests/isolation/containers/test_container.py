@@ -22,7 +22,7 @@ from tests.places import ADDRESS, placed, set_memory
 
 from headgate.cluster import Place
 from headgate.errors import IsolationError
-from headgate.isolation import disks, layout, make, processes
+from headgate.isolation import layout, make, processes
 from headgate.isolation.base import Launch
 from headgate.isolation.container import box as box_module
 from headgate.isolation.container import daemon as daemon_module
@@ -149,37 +149,13 @@ def test_under_v2_a_weight_survives_what_docker_makes_of_it() -> None:
         assert 1 + (shares - 2) * 9999 // 262_142 == pytest.approx(weight, abs=1)
 
 
-@pytest.mark.hardware
-def test_a_disk_rate_stays_while_other_limits_change(isolation: ContainerIsolation, run: Run, tmp_path: Path) -> None:
-    if disks.number_of(tmp_path) is None or layout.find_layout(Path("/sys/fs/cgroup")).mode != "v1":
-        pytest.skip("the folder for temporary files is on no disk of its own, or there is no cgroup v1")
-    task = run(isolation, launch("echo ready; exec sleep 1000", tmp_path), Share(disk_bytes_per_second=8 * MIB))
-    task.said("ready")
-    file = task.box.cgroups["blkio"] / "blkio.throttle.write_bps_device"
-    assert file.read_text().split()[1] == str(8 * MIB)
-    assert task.box.apply(Share(disk_bytes_per_second=2 * MIB)) == ()
-    assert task.box.apply(Share(cpu_weight=50)) == ()
-    assert file.read_text().split()[1] == str(2 * MIB)
-    task.box.apply(Share(disk_bytes_per_second=UNLIMITED))
-    task.box.apply(Share(cpu_weight=60))
-    assert file.read_text() == ""
-
-
-def test_tasks_in_containers_weigh_as_those_in_none(isolation: ContainerIsolation, run: Run, tmp_path: Path) -> None:
-    task = run(isolation, launch("echo ready; exec sleep 1000", tmp_path), Share(cpu_weight=300))
-    task.said("ready")
-    folder = task.box.cgroups["cpu"]
-    assert folder.parent.parent.name == f"headgate-{GROUP}"
-    name = "cpu.shares" if (folder / "cpu.shares").exists() else "cpu.weight"
-    run(isolation, launch("exec sleep 1000", tmp_path, task=f"{RUN}/job/worker-1"))
-    group = (folder.parent.parent / name).read_text()
-    assert group.strip() == ("2048" if name == "cpu.shares" else "200")
-    for weight in (300, 50):
-        task.box.apply(Share(cpu_weight=weight))
-        assert (folder.parent / name).read_text() == (folder / name).read_text()
-        assert (folder.parent.parent / name).read_text() == group
-        disk = task.box.cgroups.get("blkio", folder).parent / "blkio.bfq.weight"
-        assert not disk.exists() or disk.read_text().strip() == str(weight)
+def test_under_v2_what_is_around_a_container_has_every_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    names, top = {"unified", *layout.V2_CONTROLLERS}, Path("/sys/fs/cgroup")
+    monkeypatch.setattr(layout, "find_layout", lambda _: layout.Layout("v2", dict.fromkeys(names, top)))
+    monkeypatch.setattr(layout, "roots", lambda _: {"unified": top})
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    parent = parents.find_parent("group", "job", None, "cgroupfs")
+    assert parent.folders == dict.fromkeys(names, top / "group" / "job")
 
 
 def test_a_container_starts_while_the_last_boxes_of_its_group_go(

@@ -92,8 +92,8 @@ def find_parent(group: str, name: str, place: Place | None, driver: str) -> Pare
     own = tuple(dict.fromkeys(everywhere.values()))
     every = dict.fromkeys([*own, *apart.values()])
     made = dict.fromkeys(above for folder in every for above in _made(folder) if above not in kept)
-    folders = {each: (everywhere | apart)[each] for each in found.bases if each in everywhere}
-    return Parent(path, folders or {"unified": everywhere["unified"]}, frozenset(apart), own, tuple(made))
+    folders = {each: (everywhere | apart).get(each) or everywhere["unified"] for each in found.bases}
+    return Parent(path, folders, frozenset(apart), own, tuple(made))
 
 
 def _made(folder: Path) -> Sequence[Path]:

@@ -76,6 +76,7 @@ class Request:
                 # A first process that is number 1 of its own ignores what would end any other (pid_namespaces(7)).
                 "PidMode": "host",
                 "IpcMode": "host",
+                "CgroupnsMode": "host",  # as ever under v1: its cgroups have one name, here and there
                 "UsernsMode": "host",
                 "LogConfig": {"Type": "none"},
                 **({"CgroupParent": self.parent.path} if self.parent.path is not None else {}),
