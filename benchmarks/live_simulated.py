@@ -10,8 +10,10 @@ each kind of script is measured in runs without any other kind, and nothing is f
 - as many of a kind as there are cores, and twice as many, under `equal`: what a core each brings while the others are
   busy, and half of one.
 
-The machine's speed changes from minute to minute, so each is measured as often as the schedules run, in turn with them,
-and medians are compared.
+The machine's speed changes from second to second and from minute to minute, by what others do on its host. So each is
+measured as often as the schedules run, in turn with them, and medians are compared; and all times, CPU time too, are
+told at the machine's usual speed, by what a small piece of work costs meanwhile that has nothing to do with the jobs
+(`_pace.py`). The seconds that passed are told beside them.
 """
 
 from __future__ import annotations
@@ -19,17 +21,22 @@ from __future__ import annotations
 import os
 import statistics
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import _frame
+import _pace
 from _elastic import KINDS, Job, Ran, Stage, epochs, stage
+from _pace import Seconds
 
 from headgate.cluster import Cluster, Node
 from headgate.simulation import Assumptions, TraceJob, simulate
 from headgate.simulation.recorded import read
 from headgate.simulation.speeds import Interference, Speeds
 from headgate.simulation.traces import made
+from headgate.telemetry.store import RunReader
 
 LENGTHS = {"vae": 1.5, "cnn": 1.0, "keras_digits": 0.75, "charlm": 2.0, "plain": 0.75, "jax_digits": 1.0}
 """Of the usual epochs: jobs of unlike lengths, and of one for each kind, so that few runs alone tell of all."""
@@ -51,6 +58,32 @@ REPORT_SECONDS = 1.0
 """Between two readings of what a job uses."""
 CLEARLY = 1.1
 """Times as many cores as beside others, from which on a job uses more than one alone."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of a run.
+
+    Args:
+        jobs: Those that were run.
+        began: When (s since the epoch).
+        ran: How each went, by name.
+        recorded: As a trace has them.
+    """
+
+    jobs: Sequence[Job]
+    began: float
+    ran: Mapping[str, Ran]
+    recorded: Mapping[str, TraceJob]
+
+    def seconds(self, name: str, pace: Seconds) -> float:
+        """From a job's arrival to its end, at the machine's usual speed."""
+        [job] = (job for job in self.jobs if job.name == name)
+        return pace(self.began + job.at, self.began + job.at + self.ran[name].seconds)
+
+    def arrivals(self, pace: Seconds) -> list[Job]:
+        """The jobs, with the times at which they came at the machine's usual speed."""
+        return [replace(job, at=pace(self.began, self.began + job.at)) for job in self.jobs]
 
 
 @dataclass(frozen=True)
@@ -88,32 +121,47 @@ def jobs_of(schedule: Sequence[tuple[str, float]], scale: float) -> list[Job]:
     return [Job(kind, kind, at * scale, epochs(kind, LENGTHS[kind] * scale)) for kind, at in schedule]
 
 
-def measure(there: Stage, kind: str, scale: float, cores: int) -> Seen:
-    """Measure a kind in runs of its own."""
-    job = Job(kind, kind, 0.0, epochs(kind, LENGTHS[kind] * scale))
-    [alone] = _measured(there, [job], cores)
+def run(there: Stage, jobs: Sequence[Job], policy: str) -> Run:
+    """Run jobs to their end."""
+    folder = there.start(jobs, policy)
+    with RunReader(folder / "run.sqlite") as reader:
+        began = float(reader.meta()["began"])
+    return Run(jobs, began, there.went(folder, jobs), {job.name: job for job in read(folder).jobs})
 
-    def beside(count: int) -> tuple[float, float]:
-        jobs = [replace(job, name=f"{kind}-{place}") for place in range(count)]
-        each = _measured(there, jobs, cores, alone)
+
+def measure(there: Stage, kind: str, scale: float, cores: int) -> list[Run]:
+    """Runs of a kind without any other: alone, two for each core, and one."""
+    job = Job(kind, kind, 0.0, epochs(kind, LENGTHS[kind] * scale))
+    return [
+        run(there, [replace(job, name=f"{kind}-{place}") for place in range(count)], "equal")
+        for count in (1, 2 * cores, cores)
+    ]
+
+
+def seen_in(runs: Sequence[Run], pace: Seconds, cores: int) -> Seen:
+    """What the runs of `measure` tell."""
+    alone, half, one = runs
+    [job] = _found(alone, pace, cores)
+
+    def mean(each: Sequence[TraceJob]) -> tuple[float, float]:
         return statistics.mean(job.cores for job in each), statistics.mean(job.seconds for job in each)
 
-    return Seen(alone, beside(2 * cores), beside(cores))
+    return Seen(job, mean(_found(half, pace, cores, job)), mean(_found(one, pace, cores, job)))
 
 
-def _measured(there: Stage, jobs: Sequence[Job], cores: int, alone: TraceJob | None = None) -> list[TraceJob]:
-    """Jobs that come at once: of each the seconds from its arrival to its end but for what it does at first, on a core
+def _found(run: Run, pace: Seconds, cores: int, alone: TraceJob | None = None) -> list[TraceJob]:
+    """Jobs that came at once: of each the seconds from its arrival to its end but for what it does at first, on a core
     or its part of one, and the cores used meanwhile. What it does at first is as much as of the one that ran `alone`,
     or else the work after it would be another: one that cannot use a second core seems to start for longer."""
-    folder = there.start(jobs, "equal")
-    ran, recorded = there.went(folder, jobs), {job.name: job for job in read(folder).jobs}
-    found = []
-    for job in (recorded[each.name] for each in jobs):
-        own = job.startup_core_seconds or 0.0
-        startup = (alone.startup_core_seconds or 0.0) if alone is not None else own
-        seconds = ran[job.name].seconds - startup * max(len(jobs) / cores, 1.0)
-        found.append(replace(job, seconds=seconds, cores=(job.seconds * job.cores + own - startup) / seconds))
-    return found
+    result = []
+    for name, job in run.recorded.items():
+        passed, usual = run.ran[name].seconds, run.seconds(name, pace)
+        speed, own = usual / passed, job.startup_core_seconds or 0.0
+        startup = (alone.startup_core_seconds or 0.0) if alone is not None else own * speed
+        seconds = usual - startup * max(len(run.jobs) / cores, 1.0)
+        used = ((job.seconds * job.cores + own) * speed - startup) / seconds
+        result.append(replace(job, seconds=seconds, cores=used, startup_core_seconds=startup))
+    return result
 
 
 def profile(kind: str, seen: Sequence[Seen]) -> Profile:
@@ -156,15 +204,18 @@ def main() -> None:
     chosen = options.schedules.split(",")
     kinds = [kind for kind in KINDS if any(kind == each for policy in chosen for each, _ in SCHEDULES[policy])]
     cores = len(os.sched_getaffinity(0))
-    seen: dict[str, list[Seen]] = {kind: [] for kind in kinds}
-    runs: dict[str, list[dict[str, Ran]]] = {policy: [] for policy in chosen}
-    with stage(options.isolation, on_lab=False) as there:
-        for number in range(options.repetitions):
-            print(f"repetition {number + 1}", file=sys.stderr)
-            for kind in kinds:
-                seen[kind].append(measure(there, kind, options.scale, cores))
-            for policy in chosen:
-                runs[policy].append(there.run(jobs_of(SCHEDULES[policy], options.scale), policy))
+    measured: dict[str, list[list[Run]]] = {kind: [] for kind in kinds}
+    runs: dict[str, list[Run]] = {policy: [] for policy in chosen}
+    with tempfile.TemporaryDirectory() as folder, stage(options.isolation, on_lab=False) as there:
+        with _pace.probing(Path(folder, "pace")):
+            for number in range(options.repetitions):
+                print(f"repetition {number + 1}", file=sys.stderr)
+                for kind in kinds:
+                    measured[kind].append(measure(there, kind, options.scale, cores))
+                for policy in chosen:
+                    runs[policy].append(run(there, jobs_of(SCHEDULES[policy], options.scale), policy))
+        pace = _pace.read(Path(folder, "pace"))
+    seen = {kind: [seen_in(each, pace, cores) for each in measured[kind]] for kind in kinds}
     profiles = {kind: profile(kind, each) for kind, each in seen.items()}
     for kind, found in profiles.items():
         speeds = ", ".join(f"{1 / speed:.1f} s with {used:.2f} cores" for used, speed in found.table)
@@ -173,17 +224,23 @@ def main() -> None:
         print(f"{kind:14}{startup}, then {speeds}; keeps {found.kept:.2f} (each time, half, one and all: {apart} s)")
     rows = []
     for policy in chosen:
-        jobs = jobs_of(SCHEDULES[policy], options.scale)
-        told = simulated(jobs, policy, profiles, cores)
-        print(f"\n{policy:14}{'live':>10}{'simulated':>12}{'error':>9}{'lowest and highest live':>26}")
-        for job in jobs:
-            seconds = [ran[job.name].seconds for ran in runs[policy]]
-            live, low, high = statistics.median(seconds), min(seconds), max(seconds)
-            error = told[job.name] / live - 1.0
-            row = {"policy": policy, "job": job.name, "live": live, "simulated": told[job.name]}
-            rows.append({**row, "lowest": low, "highest": high})
-            line = f"{job.name:14}{live:>8.1f} s{told[job.name]:>10.1f} s{error:>+9.1%}"
-            print(line + f"{low:>14.1f} to {high:.1f} s, {(high - low) / live:.1%}")
+        told = [simulated(each.arrivals(pace), policy, profiles, cores) for each in runs[policy]]
+        heads = (
+            ("live", 10),
+            ("simulated", 12),
+            ("error", 9),
+            ("lowest and highest live", 26),
+            ("seconds that passed", 26),
+        )
+        print(f"\n{policy:14}" + "".join(f"{head:>{width}}" for head, width in heads))
+        for job in jobs_of(SCHEDULES[policy], options.scale):
+            usual = [each.seconds(job.name, pace) for each in runs[policy]]
+            passed = [each.ran[job.name].seconds for each in runs[policy]]
+            live, foretold = statistics.median(usual), statistics.median(each[job.name] for each in told)
+            row = {"policy": policy, "job": job.name, "live": live, "simulated": foretold}
+            rows.append({**row, "lowest": min(usual), "highest": max(usual), "passed": passed})
+            line = f"{job.name:14}{live:>8.1f} s{foretold:>10.1f} s{foretold / live - 1.0:>+9.1%}"
+            print(line + "".join(f"{min(each):>17.1f} to {max(each):.1f} s" for each in (usual, passed)))
     errors = [abs(row["simulated"] / row["live"] - 1.0) for row in rows]
     print(f"\nerror of a completion time: {statistics.mean(errors):.1%} on the mean, {max(errors):.1%} at worst")
     content = {

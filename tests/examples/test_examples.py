@@ -33,15 +33,8 @@ def test_the_plain_script_never_mentions_headgate() -> None:
     assert "headgate" not in (EXAMPLES / "plain.py").read_text().lower()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("cnn", marks=pytest.mark.long),
-        pytest.param("vae", marks=pytest.mark.long),
-        pytest.param("charlm", marks=pytest.mark.long),
-        "plain",
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["cnn", "vae", "charlm", "plain"])
 def test_each_runs_under_plain_python_and_its_seed_repeats_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     command = [sys.executable, str(EXAMPLES / f"{name}.py"), *SHORT[name], "--epochs", "1"]

@@ -43,6 +43,7 @@ fingerprint(model)
 """
 
 
+@pytest.mark.long
 def test_a_script_is_the_same_under_an_engine_stopped_and_resumed_as_under_plain_python(
     start: Start, plain: Callable[..., str]
 ) -> None:

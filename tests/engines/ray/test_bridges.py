@@ -54,6 +54,7 @@ def refusal(address: str) -> HeadgateError:
     return caught.value
 
 
+@pytest.mark.long
 def test_as_a_job_it_does_what_one_beside_the_hub_does(
     dashboard: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
