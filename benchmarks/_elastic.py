@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import _frame
+from _pace import Seconds
 
 from headgate.errors import IsolationError
 from headgate.isolation.container.daemon import Daemon, default_url
@@ -71,10 +72,38 @@ class Job:
 
 @dataclass(frozen=True)
 class Ran:
-    """How a job went: seconds from its arrival to its end, and to nine tenths of its loss's fall."""
+    """How a job went.
 
+    Args:
+        at: When it arrived (s since the run began).
+        seconds: From then to its end.
+        learnt: From then to nine tenths of its loss's fall.
+    """
+
+    at: float
     seconds: float
     learnt: float
+
+    @property
+    def ended(self) -> float:
+        return self.at + self.seconds
+
+
+@dataclass(frozen=True)
+class Run:
+    """How the jobs of a run went, which began at a time (s since the epoch)."""
+
+    began: float
+    ran: Mapping[str, Ran]
+
+    def usual(self, pace: Seconds) -> dict[str, Ran]:
+        """As it would have been at the machine's usual speed."""
+
+        def told(ran: Ran) -> Ran:
+            came = self.began + ran.at
+            return Ran(pace(self.began, came), pace(came, came + ran.seconds), pace(came, came + ran.learnt))
+
+        return {name: told(ran) for name, ran in self.ran.items()}
 
 
 def published(stretch: float, scale: float) -> list[Job]:
@@ -132,20 +161,19 @@ class Stage:
     variables: dict[str, str]
     cluster: Path | None
 
-    def run(self, jobs: Sequence[Job], policy: str, known: bool = False) -> dict[str, Ran]:
-        """Run jobs; how each went, by name."""
+    def run(self, jobs: Sequence[Job], policy: str, known: bool = False) -> Run:
+        """Run jobs; how they went."""
         return self.went(self.start(jobs, policy, known), jobs)
 
-    def went(self, folder: Path, jobs: Sequence[Job]) -> dict[str, Ran]:
-        """How each job of a run went, by name."""
+    def went(self, folder: Path, jobs: Sequence[Job]) -> Run:
+        """How the jobs of a run went."""
         with RunReader(folder / "run.sqlite") as reader:
-            rows = {row["name"]: row for row in reader.rows("jobs")}
-            return {
-                job.name: Ran(
-                    rows[job.name]["ended"] - job.at, learnt(reader, job.name, rows[job.name]["ended"]) - job.at
-                )
+            ends = {row["name"]: float(row["ended"]) for row in reader.rows("jobs")}
+            ran = {
+                job.name: Ran(job.at, ends[job.name] - job.at, learnt(reader, job.name, ends[job.name]) - job.at)
                 for job in jobs
             }
+            return Run(float(reader.meta()["began"]), ran)
 
     def start(self, jobs: Sequence[Job], policy: str, known: bool = False) -> Path:
         """Run jobs to their end; the run's folder.

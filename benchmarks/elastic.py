@@ -15,17 +15,22 @@ run by the policy before it. Under all others nothing is known of a job when it 
 The control is policy `none`: the same boxes without limits. It is run twice, the second time as `none again`: what lies
 between the two is noise. Before all, each job is run alone once. From these times the mean is computed that a
 clairvoyant policy would have, which gives all of the machine to whoever has least left, and equal sharing, both without
-cost. `of gain` is what a policy gains over the control as a part of what the clairvoyant one would.
+cost. All times are told at the machine's usual speed, which others on its host change from moment to moment: by what a
+small piece of work costs meanwhile that has nothing to do with the jobs (`_pace.py`); `passed` is the mean of the
+seconds that passed. `of gain` is what a policy gains over the control as a part of what the clairvoyant one would.
 """
 
 from __future__ import annotations
 
 import statistics
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import _frame
-from _elastic import Job, Ran, at_random, distributed, published, stage
+import _pace
+from _elastic import Job, Ran, Run, at_random, distributed, published, stage
 
 POLICIES = "none,equal,flowcon:faithful,flowcon,slaq,srpt,headgate,headgate known"
 AGAIN = " again"
@@ -55,34 +60,39 @@ def shared_without_cost(jobs: Sequence[Job], alone: Mapping[str, float], shortes
     return statistics.mean(ends.values())
 
 
-def highest_rho(jobs: Sequence[Job], ran: Mapping[str, Ran], alone: Mapping[str, float]) -> float:
+def highest_rho(ran: Mapping[str, Ran], alone: Mapping[str, float]) -> float:
     """Largest time shared over time alone on 1/n of the machine, n the mean number of jobs present."""
     worst = 0.0
-    for job in jobs:
-        begin, end = job.at, job.at + ran[job.name].seconds
-        present = sum(
-            max(0.0, min(end, other.at + ran[other.name].seconds) - max(begin, other.at)) for other in jobs
-        ) / (end - begin)
-        worst = max(worst, ran[job.name].seconds / (alone[job.name] * present))
+    for name, each in ran.items():
+        beside = (min(each.ended, other.ended) - max(each.at, other.at) for other in ran.values())
+        present = sum(max(0.0, seconds) for seconds in beside) / each.seconds
+        worst = max(worst, each.seconds / (alone[name] * present))
     return worst
 
 
 def compare(jobs: Sequence[Job], policies: Sequence[str], repetitions: int, isolation: str) -> dict[str, object]:
     """Run them under each policy in turn, and print the table."""
-    runs: dict[str, list[dict[str, Ran]]] = {}
-    with stage(isolation, on_lab=any(job.plan for job in jobs)) as there:
-        works = {job.work: job for job in jobs}
-        times = {work: there.run([job.alone()], "none")[job.name].seconds for work, job in works.items()}
-        alone = {job.name: times[job.work] for job in jobs}
-        for _ in range(repetitions):
-            for policy in (*policies, f"none{AGAIN}"):
-                name = policy.removesuffix(AGAIN).removesuffix(KNOWN)
-                runs.setdefault(policy, []).append(there.run(jobs, name, policy.endswith(KNOWN)))
+    done: dict[str, list[Run]] = {}
+    works = {job.work: job for job in jobs}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        stage(isolation, on_lab=any(job.plan for job in jobs)) as there,
+    ):
+        with _pace.probing(Path(folder, "pace")):
+            single = {work: there.run([job.alone()], "none") for work, job in works.items()}
+            for _ in range(repetitions):
+                for policy in (*policies, f"none{AGAIN}"):
+                    name = policy.removesuffix(AGAIN).removesuffix(KNOWN)
+                    done.setdefault(policy, []).append(there.run(jobs, name, policy.endswith(KNOWN)))
+        pace = _pace.read(Path(folder, "pace"))
+    times = {work: single[work].usual(pace)[job.name].seconds for work, job in works.items()}
+    alone = {job.name: times[job.work] for job in jobs}
+    runs = {policy: [run.usual(pace) for run in each] for policy, each in done.items()}
     clairvoyant, equally = (shared_without_cost(jobs, alone, shortest) for shortest in (True, False))
     load = sum(alone.values()) / max(job.at + alone[job.name] for job in jobs)
     print(f"{len(jobs)} jobs, load {load:.2f}; alone: " + ", ".join(f"{n} {s:.0f} s" for n, s in alone.items()))
     print(f"without cost, computed: clairvoyant shortest first {clairvoyant:.1f} s, equal sharing {equally:.1f} s\n")
-    heads = ("mean", "over none", "of gain", "p95", "best job", "worst job", "makespan", "learnt", "max rho")
+    heads = ("mean", "over none", "of gain", "p95", "best job", "worst job", "makespan", "learnt", "max rho", "passed")
     print(" " * 20 + "".join(f"{head:>11}" for head in heads))
     rows: list[dict[str, Any]] = []
     for policy, found in runs.items():
@@ -90,8 +100,8 @@ def compare(jobs: Sequence[Job], policies: Sequence[str], repetitions: int, isol
         control = {job.name: statistics.median(ran[job.name].seconds for ran in runs["none"]) for job in jobs}
         ratios = {name: seconds[name] / control[name] for name in seconds}
         makespan, least = (
-            statistics.median(max(job.at + ran[job.name].seconds for job in jobs) for ran in each)
-            for each in (found, runs["none"])
+            statistics.median(max(each.ended for each in ran.values()) for ran in repeated)
+            for repeated in (found, runs["none"])
         )
         mean, uncontrolled = statistics.mean(seconds.values()), statistics.mean(control.values())
         row: dict[str, Any] = {
@@ -105,7 +115,8 @@ def compare(jobs: Sequence[Job], policies: Sequence[str], repetitions: int, isol
             "worst": max(ratios.values()),
             "makespan_over_control": makespan / least,
             "learnt": statistics.mean(statistics.median(ran[job.name].learnt for ran in found) for job in jobs),
-            "max_rho": statistics.median(highest_rho(jobs, ran, alone) for ran in found),
+            "max_rho": statistics.median(highest_rho(ran, alone) for ran in found),
+            "passed": {job.name: [run.ran[job.name].seconds for run in done[policy]] for job in jobs},
         }
         rows.append(row)
         cells = [
@@ -118,6 +129,7 @@ def compare(jobs: Sequence[Job], policies: Sequence[str], repetitions: int, isol
             f"{row['makespan_over_control']:.3f}",
             f"{row['learnt']:.1f} s",
             f"{row['max_rho']:.2f}",
+            f"{statistics.mean(statistics.median(each) for each in row['passed'].values()):.1f} s",
         ]
         print(f"{policy:20}" + "".join(f"{cell:>11}" for cell in cells))
     print("\nseconds of each job" + "".join(f"{job.name:>16}" for job in jobs))

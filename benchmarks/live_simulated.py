@@ -28,7 +28,7 @@ from pathlib import Path
 
 import _frame
 import _pace
-from _elastic import KINDS, Job, Ran, Stage, epochs, stage
+from _elastic import KINDS, Job, Run, Stage, epochs, stage
 from _pace import Seconds
 
 from headgate.cluster import Cluster, Node
@@ -36,7 +36,6 @@ from headgate.simulation import Assumptions, TraceJob, simulate
 from headgate.simulation.recorded import read
 from headgate.simulation.speeds import Interference, Speeds
 from headgate.simulation.traces import made
-from headgate.telemetry.store import RunReader
 
 LENGTHS = {"vae": 1.5, "cnn": 1.0, "keras_digits": 0.75, "charlm": 2.0, "plain": 0.75, "jax_digits": 1.0}
 """Of the usual epochs: jobs of unlike lengths, and of one for each kind, so that few runs alone tell of all."""
@@ -61,29 +60,11 @@ CLEARLY = 1.1
 
 
 @dataclass(frozen=True)
-class Run:
-    """What came of a run.
+class Recorded:
+    """A run of jobs, and each of them as a trace has it, by name."""
 
-    Args:
-        jobs: Those that were run.
-        began: When (s since the epoch).
-        ran: How each went, by name.
-        recorded: As a trace has them.
-    """
-
-    jobs: Sequence[Job]
-    began: float
-    ran: Mapping[str, Ran]
-    recorded: Mapping[str, TraceJob]
-
-    def seconds(self, name: str, pace: Seconds) -> float:
-        """From a job's arrival to its end, at the machine's usual speed."""
-        [job] = (job for job in self.jobs if job.name == name)
-        return pace(self.began + job.at, self.began + job.at + self.ran[name].seconds)
-
-    def arrivals(self, pace: Seconds) -> list[Job]:
-        """The jobs, with the times at which they came at the machine's usual speed."""
-        return [replace(job, at=pace(self.began, self.began + job.at)) for job in self.jobs]
+    run: Run
+    jobs: Mapping[str, TraceJob]
 
 
 @dataclass(frozen=True)
@@ -121,24 +102,18 @@ def jobs_of(schedule: Sequence[tuple[str, float]], scale: float) -> list[Job]:
     return [Job(kind, kind, at * scale, epochs(kind, LENGTHS[kind] * scale)) for kind, at in schedule]
 
 
-def run(there: Stage, jobs: Sequence[Job], policy: str) -> Run:
-    """Run jobs to their end."""
-    folder = there.start(jobs, policy)
-    with RunReader(folder / "run.sqlite") as reader:
-        began = float(reader.meta()["began"])
-    return Run(jobs, began, there.went(folder, jobs), {job.name: job for job in read(folder).jobs})
-
-
-def measure(there: Stage, kind: str, scale: float, cores: int) -> list[Run]:
+def measure(there: Stage, kind: str, scale: float, cores: int) -> list[Recorded]:
     """Runs of a kind without any other: alone, two for each core, and one."""
     job = Job(kind, kind, 0.0, epochs(kind, LENGTHS[kind] * scale))
-    return [
-        run(there, [replace(job, name=f"{kind}-{place}") for place in range(count)], "equal")
-        for count in (1, 2 * cores, cores)
-    ]
+    result = []
+    for count in (1, 2 * cores, cores):
+        jobs = [replace(job, name=f"{kind}-{place}") for place in range(count)]
+        folder = there.start(jobs, "equal")
+        result.append(Recorded(there.went(folder, jobs), {each.name: each for each in read(folder).jobs}))
+    return result
 
 
-def seen_in(runs: Sequence[Run], pace: Seconds, cores: int) -> Seen:
+def seen_in(runs: Sequence[Recorded], pace: Seconds, cores: int) -> Seen:
     """What the runs of `measure` tell."""
     alone, half, one = runs
     [job] = _found(alone, pace, cores)
@@ -149,16 +124,16 @@ def seen_in(runs: Sequence[Run], pace: Seconds, cores: int) -> Seen:
     return Seen(job, mean(_found(half, pace, cores, job)), mean(_found(one, pace, cores, job)))
 
 
-def _found(run: Run, pace: Seconds, cores: int, alone: TraceJob | None = None) -> list[TraceJob]:
+def _found(told: Recorded, pace: Seconds, cores: int, alone: TraceJob | None = None) -> list[TraceJob]:
     """Jobs that came at once: of each the seconds from its arrival to its end but for what it does at first, on a core
     or its part of one, and the cores used meanwhile. What it does at first is as much as of the one that ran `alone`,
     or else the work after it would be another: one that cannot use a second core seems to start for longer."""
-    result = []
-    for name, job in run.recorded.items():
-        passed, usual = run.ran[name].seconds, run.seconds(name, pace)
+    result, usually = [], told.run.usual(pace)
+    for name, job in told.jobs.items():
+        passed, usual = told.run.ran[name].seconds, usually[name].seconds
         speed, own = usual / passed, job.startup_core_seconds or 0.0
         startup = (alone.startup_core_seconds or 0.0) if alone is not None else own * speed
-        seconds = usual - startup * max(len(run.jobs) / cores, 1.0)
+        seconds = usual - startup * max(len(told.jobs) / cores, 1.0)
         used = ((job.seconds * job.cores + own) * speed - startup) / seconds
         result.append(replace(job, seconds=seconds, cores=used, startup_core_seconds=startup))
     return result
@@ -204,7 +179,7 @@ def main() -> None:
     chosen = options.schedules.split(",")
     kinds = [kind for kind in KINDS if any(kind == each for policy in chosen for each, _ in SCHEDULES[policy])]
     cores = len(os.sched_getaffinity(0))
-    measured: dict[str, list[list[Run]]] = {kind: [] for kind in kinds}
+    measured: dict[str, list[list[Recorded]]] = {kind: [] for kind in kinds}
     runs: dict[str, list[Run]] = {policy: [] for policy in chosen}
     with tempfile.TemporaryDirectory() as folder, stage(options.isolation, on_lab=False) as there:
         with _pace.probing(Path(folder, "pace")):
@@ -213,7 +188,7 @@ def main() -> None:
                 for kind in kinds:
                     measured[kind].append(measure(there, kind, options.scale, cores))
                 for policy in chosen:
-                    runs[policy].append(run(there, jobs_of(SCHEDULES[policy], options.scale), policy))
+                    runs[policy].append(there.run(jobs_of(SCHEDULES[policy], options.scale), policy))
         pace = _pace.read(Path(folder, "pace"))
     seen = {kind: [seen_in(each, pace, cores) for each in measured[kind]] for kind in kinds}
     profiles = {kind: profile(kind, each) for kind, each in seen.items()}
@@ -224,7 +199,10 @@ def main() -> None:
         print(f"{kind:14}{startup}, then {speeds}; keeps {found.kept:.2f} (each time, half, one and all: {apart} s)")
     rows = []
     for policy in chosen:
-        told = [simulated(each.arrivals(pace), policy, profiles, cores) for each in runs[policy]]
+        jobs, usually = jobs_of(SCHEDULES[policy], options.scale), [each.usual(pace) for each in runs[policy]]
+        told = [
+            simulated([replace(job, at=ran[job.name].at) for job in jobs], policy, profiles, cores) for ran in usually
+        ]
         heads = (
             ("live", 10),
             ("simulated", 12),
@@ -233,8 +211,8 @@ def main() -> None:
             ("seconds that passed", 26),
         )
         print(f"\n{policy:14}" + "".join(f"{head:>{width}}" for head, width in heads))
-        for job in jobs_of(SCHEDULES[policy], options.scale):
-            usual = [each.seconds(job.name, pace) for each in runs[policy]]
+        for job in jobs:
+            usual = [ran[job.name].seconds for ran in usually]
             passed = [each.ran[job.name].seconds for each in runs[policy]]
             live, foretold = statistics.median(usual), statistics.median(each[job.name] for each in told)
             row = {"policy": policy, "job": job.name, "live": live, "simulated": foretold}
