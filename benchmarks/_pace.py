@@ -7,6 +7,7 @@ what CPU time that took.
 from __future__ import annotations
 
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-_PROBE = """
+_PROBE = r"""
 import os, sys, time
 import numpy as np
 
@@ -53,6 +54,8 @@ def probing(said: Path) -> Iterator[None]:
             for probe in probes:
                 probe.kill()
                 probe.wait()
+    if any(probe.returncode != -signal.SIGKILL for probe in probes):
+        raise SystemExit("a probe of the machine's speed ended before it was to; its message is above")
 
 
 def read(said: Path) -> Seconds:
