@@ -4,11 +4,16 @@
                                         [--repetitions 3] [--json PATH]
 
 The simulation is the one of `headgate simulate`: the same controller and policy, a clock of its own. What it is told of
-each kind of script is measured in runs without any other kind, and nothing is fitted to the runs compared:
+each kind of script is measured in runs of their own, and nothing is fitted to the runs compared:
 
-- alone: time, CPU time, what it does on one core before it has anything to say, and its losses by work done;
-- as many of a kind as there are cores, and twice as many, under `equal`: what a core each brings while the others are
-  busy, and half of one.
+- as many of a kind as there are cores: its time on one core while the others are busy, and its losses by work done;
+- alone: how fast it is on all cores, over how fast it is on one. Two threads that wait for each other are the least
+  steady of all here (a small network has been 0.95 to 1.3 times as fast as on one), so nothing else rests on that;
+- two kinds, as many of each as there are cores: how fast it is on half a core, over how fast it is on one, and what it
+  does before it has anything to say. That is measured beside other kinds because who shares a core with its like finds
+  more of its data in the cache.
+
+Speeds are compared over the same steps.
 
 The machine's speed changes from second to second and from minute to minute, by what others do on its host. So each is
 measured as often as the schedules run, in turn with them, and medians are compared; and all times, CPU time too, are
@@ -22,12 +27,14 @@ import os
 import statistics
 import sys
 import tempfile
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import _frame
 import _pace
+import numpy as np
 from _elastic import KINDS, Job, Run, Stage, epochs, stage
 from _pace import Seconds
 
@@ -36,20 +43,17 @@ from headgate.simulation import Assumptions, TraceJob, simulate
 from headgate.simulation.recorded import read
 from headgate.simulation.speeds import Interference, Speeds
 from headgate.simulation.traces import made
+from headgate.telemetry.store import RunReader
 
-LENGTHS = {"vae": 1.5, "cnn": 1.0, "keras_digits": 0.75, "charlm": 2.0, "plain": 0.75, "jax_digits": 1.0}
-"""Of the usual epochs: jobs of unlike lengths, and of one for each kind, so that few runs alone tell of all."""
+LENGTHS = {"vae": 3.0, "cnn": 1.5, "charlm": 5.0, "plain": 1.5, "jax_digits": 28.0}
+"""Of the usual epochs. Whoever has less left goes first, so no two jobs of a schedule have about as much left at a
+time: live, now one of the two would go first, now the other."""
+SHORT = {"vae": 0.75, "cnn": 0.75, "charlm": 1.0, "plain": 0.75, "jax_digits": 8.0}
+"""The same for runs of two kinds."""
 SCHEDULES: Mapping[str, Sequence[tuple[str, float]]] = {
-    "equal": (("vae", 0.0), ("plain", 4.0), ("cnn", 8.0), ("charlm", 12.0)),
-    "headgate": (
-        ("charlm", 0.0),
-        ("cnn", 3.0),
-        ("keras_digits", 6.0),
-        ("vae", 10.0),
-        ("jax_digits", 14.0),
-        ("plain", 20.0),
-    ),
-    "srpt": (("vae", 0.0), ("charlm", 5.0), ("jax_digits", 10.0), ("cnn", 15.0), ("plain", 20.0)),
+    "equal": (("vae", 0.0), ("plain", 5.0), ("cnn", 10.0), ("charlm", 15.0)),
+    "headgate": (("charlm", 0.0), ("vae", 6.0), ("cnn", 20.0), ("plain", 55.0)),
+    "srpt": (("vae", 0.0), ("charlm", 6.0), ("jax_digits", 20.0), ("plain", 65.0), ("cnn", 98.0)),
 }
 """By policy: kinds, and when they arrive (s)."""
 NODE_KIND = "here"
@@ -60,11 +64,40 @@ CLEARLY = 1.1
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """A run of jobs, and each of them as a trace has it, by name."""
+class Told:
+    """What jobs of a run said: of each the times (s since the epoch) and how far it was, in steps or epochs."""
 
     run: Run
     jobs: Mapping[str, TraceJob]
+    at: Mapping[str, Sequence[float]]
+    done: Mapping[str, Sequence[float]]
+
+    def ended(self, name: str) -> float:
+        return self.run.began + self.run.ran[name].ended
+
+    def seconds(self, name: str, pace: Seconds) -> float:
+        """From its first report to its end."""
+        return pace(self.at[name][0], self.ended(name))
+
+    def at_once(self, name: str) -> tuple[float, float]:
+        """How far it was when all of them were at work, from the first moment to the last."""
+        at, done = self.at[name], self.done[name]
+        first = bisect_left(at, max(each[0] for each in self.at.values()))
+        last = bisect_right(at, min(each[-1] for each in self.at.values())) - 1
+        if last <= first:
+            raise SystemExit(f"{', '.join(self.jobs)}: too short to tell how fast they are beside each other")
+        return done[first], done[last]
+
+    def between(self, name: str, first: float, last: float, pace: Seconds) -> float:
+        """Seconds from when it was so far to when it was so far."""
+        start, end = np.interp((first, last), self.done[name], self.at[name])
+        return pace(start, end)
+
+    def started(self, name: str, pace: Seconds) -> float:
+        """CPU time before its first report."""
+        came = self.run.began + self.run.ran[name].at
+        speed = pace(came, self.at[name][0]) / (self.at[name][0] - came)
+        return (self.jobs[name].startup_core_seconds or 0.0) * speed
 
 
 @dataclass(frozen=True)
@@ -72,14 +105,18 @@ class Seen:
     """What was measured of a kind once.
 
     Args:
-        alone: As a trace has it, which comes at 0 s.
-        half: Cores that each used with two of its kind for each core, and the seconds that its work took there.
-        one: The same with one for each core.
+        job: As a trace has it, which comes at 0 s, with the cores that it uses alone; its seconds are on one core.
+        startup: Core-seconds before its first report.
+        used: Cores that it used where it had one.
+        whole: How fast it is with all cores, over how fast it is with one.
+        half: The same with half of one.
     """
 
-    alone: TraceJob
-    half: tuple[float, float]
-    one: tuple[float, float]
+    job: TraceJob
+    startup: float
+    used: float
+    whole: float
+    half: float
 
 
 @dataclass(frozen=True)
@@ -88,7 +125,7 @@ class Profile:
 
     Args:
         job: As a trace has it, which comes at 0 s.
-        table: Cores and work a second, on all it can use as it was alone; times `kept` on less as it was beside others.
+        table: Cores and how fast it is on them, over how fast it is alone; times `kept` as it was beside others.
         kept: Part of its speed that it keeps beside others, where it can use one core only.
     """
 
@@ -97,62 +134,82 @@ class Profile:
     kept: float
 
 
+def job_of(kind: str, lengths: Mapping[str, float], scale: float, at: float = 0.0) -> Job:
+    """A job of a kind; `scale` is of its epochs and of when it arrives."""
+    return Job(kind, kind, at * scale, epochs(kind, lengths[kind] * scale))
+
+
 def jobs_of(schedule: Sequence[tuple[str, float]], scale: float) -> list[Job]:
-    """The jobs of a schedule; `scale` is of their epochs and of the times between them."""
-    return [Job(kind, kind, at * scale, epochs(kind, LENGTHS[kind] * scale)) for kind, at in schedule]
+    """The jobs of a schedule."""
+    return [job_of(kind, LENGTHS, scale, at) for kind, at in schedule]
 
 
-def measure(there: Stage, kind: str, scale: float, cores: int) -> list[Recorded]:
-    """Runs of a kind without any other: alone, two for each core, and one."""
-    job = Job(kind, kind, 0.0, epochs(kind, LENGTHS[kind] * scale))
-    result = []
-    for count in (1, 2 * cores, cores):
-        jobs = [replace(job, name=f"{kind}-{place}") for place in range(count)]
-        folder = there.start(jobs, "equal")
-        result.append(Recorded(there.went(folder, jobs), {each.name: each for each in read(folder).jobs}))
-    return result
+def told(there: Stage, jobs: Sequence[Job]) -> Told:
+    """Run jobs under `equal`."""
+    folder = there.start(jobs, "equal")
+    at: dict[str, list[float]] = {job.name: [] for job in jobs}
+    done: dict[str, list[float]] = {job.name: [] for job in jobs}
+    run = there.went(folder, jobs)
+    with RunReader(folder / "run.sqlite") as reader:
+        for row in reader.rows("progress", order="t"):
+            name = row["task"].partition("/")[0]
+            far = row["epoch"] if row["step"] is None else row["step"]
+            if far is not None:
+                at[name].append(run.began + row["t"])
+                done[name].append(far)
+    return Told(run, {each.name: each for each in read(folder).jobs}, at, done)
 
 
-def seen_in(runs: Sequence[Recorded], pace: Seconds, cores: int) -> Seen:
-    """What the runs of `measure` tell."""
-    alone, half, one = runs
-    [job] = _found(alone, pace, cores)
-
-    def mean(each: Sequence[TraceJob]) -> tuple[float, float]:
-        return statistics.mean(job.cores for job in each), statistics.mean(job.seconds for job in each)
-
-    return Seen(job, mean(_found(half, pace, cores, job)), mean(_found(one, pace, cores, job)))
+def copies(job: Job, count: int) -> list[Job]:
+    """As many of a job."""
+    return [replace(job, name=f"{job.kind}-{place}") for place in range(count)]
 
 
-def _found(told: Recorded, pace: Seconds, cores: int, alone: TraceJob | None = None) -> list[TraceJob]:
-    """Jobs that came at once: of each the seconds from its arrival to its end but for what it does at first, on a core
-    or its part of one, and the cores used meanwhile. What it does at first is as much as of the one that ran `alone`,
-    or else the work after it would be another: one that cannot use a second core seems to start for longer."""
-    result, usually = [], told.run.usual(pace)
-    for name, job in told.jobs.items():
-        passed, usual = told.run.ran[name].seconds, usually[name].seconds
-        speed, own = usual / passed, job.startup_core_seconds or 0.0
-        startup = (alone.startup_core_seconds or 0.0) if alone is not None else own * speed
-        seconds = usual - startup * max(len(told.jobs) / cores, 1.0)
-        used = ((job.seconds * job.cores + own) * speed - startup) / seconds
-        result.append(replace(job, seconds=seconds, cores=used, startup_core_seconds=startup))
-    return result
+def by_itself(there: Stage, kind: str, scale: float, cores: int) -> tuple[Told, Told]:
+    """Runs of a kind without any other: one for each core, and alone."""
+    job = job_of(kind, LENGTHS, scale)
+    return told(there, copies(job, cores)), told(there, copies(job, 1))
+
+
+def beside(there: Stage, kinds: Sequence[str], scale: float, cores: int) -> list[Told]:
+    """Each kind beside the next, and the last one beside the first: as many of both as there are cores."""
+    pairs = zip(kinds, [*kinds[1:], kinds[0]], strict=True)
+    return [told(there, [job for kind in pair for job in copies(job_of(kind, SHORT, scale), cores)]) for pair in pairs]
+
+
+def seen_of(kind: str, one: Told, alone: Told, pairs: Sequence[Told], pace: Seconds) -> Seen:
+    """What runs of a kind, and those of pairs with it, tell."""
+
+    def faster(other: Told, name: str) -> float:
+        steps = other.at_once(name)
+        on_one = statistics.mean(one.between(each, *steps, pace) for each in one.jobs)
+        return on_one / other.between(name, *steps, pace)
+
+    [(name, whole)] = alone.jobs.items()
+    job = next(iter(one.jobs.values()))
+    first = job.losses[0][0] if job.losses else 0.0
+    losses = tuple(((done - first) / (1.0 - first), loss) for done, loss in job.losses)
+    seconds = statistics.mean(one.seconds(each, pace) for each in one.jobs)
+    halves = [(pair, each) for pair in pairs for each in pair.jobs if each.startswith(f"{kind}-")]
+    return Seen(
+        job=replace(job, seconds=seconds, cores=whole.cores, losses=losses),
+        startup=statistics.mean(pair.started(each, pace) for pair, each in halves),
+        used=statistics.mean(each.cores for each in one.jobs.values()),
+        whole=faster(alone, name),
+        half=statistics.mean(faster(pair, each) for pair, each in halves),
+    )
 
 
 def profile(kind: str, seen: Sequence[Seen]) -> Profile:
     """What several measurements tell of a kind: those in the middle."""
-    alone = sorted((each.alone for each in seen), key=lambda job: job.seconds)[len(seen) // 2]
-    whole, half, one = (
-        (alone.cores, 1.0 / alone.seconds),
-        *(
-            (statistics.median(cores for cores, _ in points), 1.0 / statistics.median(seconds for _, seconds in points))
-            for points in ([each.half for each in seen], [each.one for each in seen])
-        ),
-    )
-    if whole[0] > CLEARLY * one[0]:
-        return Profile(replace(alone, model=kind), (half, one, whole), 1.0)
-    kept = min(one[1] / whole[1], 1.0)
-    return Profile(replace(alone, model=kind), ((half[0], half[1] / kept), whole), kept)
+    job = sorted((each.job for each in seen), key=lambda job: job.seconds)[len(seen) // 2]
+    rows = zip(*((each.startup, each.used, each.whole, each.half) for each in seen), strict=True)
+    startup, used, whole, half = map(statistics.median, rows)
+    job = replace(job, model=kind, seconds=job.seconds / whole, startup_core_seconds=startup)
+    if job.cores > CLEARLY * used:
+        return Profile(job, ((0.5, half / whole), (1.0, 1.0 / whole), (job.cores, 1.0)), 1.0)
+    kept = min(1.0 / whole, 1.0)
+    return Profile(job, ((0.5, half / whole / kept), (job.cores, 1.0)), kept)
 
 
 def simulated(jobs: Sequence[Job], policy: str, profiles: Mapping[str, Profile], cores: int) -> dict[str, float]:
@@ -179,24 +236,30 @@ def main() -> None:
     chosen = options.schedules.split(",")
     kinds = [kind for kind in KINDS if any(kind == each for policy in chosen for each, _ in SCHEDULES[policy])]
     cores = len(os.sched_getaffinity(0))
-    measured: dict[str, list[list[Recorded]]] = {kind: [] for kind in kinds}
+    measured: dict[str, list[tuple[Told, Told]]] = {kind: [] for kind in kinds}
+    pairs: list[list[Told]] = []
     runs: dict[str, list[Run]] = {policy: [] for policy in chosen}
     with tempfile.TemporaryDirectory() as folder, stage(options.isolation, on_lab=False) as there:
         with _pace.probing(Path(folder, "pace")):
             for number in range(options.repetitions):
                 print(f"repetition {number + 1}", file=sys.stderr)
                 for kind in kinds:
-                    measured[kind].append(measure(there, kind, options.scale, cores))
+                    measured[kind].append(by_itself(there, kind, options.scale, cores))
+                pairs.append(beside(there, kinds, options.scale, cores))
                 for policy in chosen:
                     runs[policy].append(there.run(jobs_of(SCHEDULES[policy], options.scale), policy))
         pace = _pace.read(Path(folder, "pace"))
-    seen = {kind: [seen_in(each, pace, cores) for each in measured[kind]] for kind in kinds}
+    seen = {
+        kind: [seen_of(kind, *own, others, pace) for own, others in zip(measured[kind], pairs, strict=True)]
+        for kind in kinds
+    }
     profiles = {kind: profile(kind, each) for kind, each in seen.items()}
     for kind, found in profiles.items():
-        speeds = ", ".join(f"{1 / speed:.1f} s with {used:.2f} cores" for used, speed in found.table)
+        speeds = ", ".join(f"{speed:.2f} of it on {used:.2f}" for used, speed in found.table)
         startup = f"{found.job.startup_core_seconds or 0.0:.1f} s on one core"
-        apart = "; ".join(f"{each.half[1]:.1f}, {each.one[1]:.1f}, {each.alone.seconds:.1f}" for each in seen[kind])
-        print(f"{kind:14}{startup}, then {speeds}; keeps {found.kept:.2f} (each time, half, one and all: {apart} s)")
+        apart = "; ".join(f"{each.job.seconds:.1f} s, {each.whole:.2f}, {each.half:.2f}" for each in seen[kind])
+        print(f"{kind:14}{startup}, then {found.job.seconds:.1f} s alone; {speeds} cores; keeps {found.kept:.2f}")
+        print(f"{'':14}each time on one core, and how many times as fast on all and on half of one: {apart}")
     rows = []
     for policy in chosen:
         jobs, usually = jobs_of(SCHEDULES[policy], options.scale), [each.usual(pace) for each in runs[policy]]

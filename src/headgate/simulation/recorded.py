@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headgate.analysis.usage import EMPTY, Array, Signal, readings, total
+from headgate.analysis.usage import EMPTY, Array, Signal, completed, readings, total
 from headgate.errors import UsageError
 from headgate.simulation.traces import Trace, TraceJob, made
 from headgate.telemetry.store import RunReader
@@ -56,9 +56,8 @@ def _job(reader: RunReader, row: dict[str, Any]) -> TraceJob | None:
         return None
     name, spec, profile = row["name"], json.loads(row["spec"] or "{}"), json.loads(row.get("profile") or "{}")
     limits = spec.get("limits") or {}
-    used = _cores(reader, name)
-    core_seconds = max(used.integral, _cpu_seconds(reader, name))
-    seconds = row["ended"] - row["started"]
+    used = completed(_cores(reader, name), row["started"], row["ended"], _cpu_seconds(reader, name))
+    core_seconds, seconds = used.integral, row["ended"] - row["started"]
     gpus = int(limits.get("gpus") or 0)
     progress = list(reader.rows("progress", "task GLOB ?", [f"{name}/*"], order="t"))
     startup, begins = None, row["started"]
