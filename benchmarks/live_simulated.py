@@ -8,7 +8,7 @@ each kind of script is measured in runs of their own, and nothing is fitted to t
 
 - as many of a kind as there are cores: its time on one core while the others are busy, and its losses by work done;
 - alone: how fast it is on all cores, over how fast it is on one. Two threads that wait for each other are the least
-  steady of all here (a small network has been 0.95 to 1.3 times as fast as on one), so nothing else rests on that;
+  steady of all here (a small network has been 0.6 to 1.3 times as fast as on one), so nothing else rests on that;
 - two kinds, as many of each as there are cores: how fast it is on half a core, over how fast it is on one, and what it
   does before it has anything to say. That is measured beside other kinds because who shares a core with its like finds
   more of its data in the cache.
