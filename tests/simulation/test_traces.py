@@ -168,6 +168,19 @@ def test_what_a_job_of_a_run_did_on_one_core_before_it_told_anything_is_not_its_
     assert (wide.startup_core_seconds, wide.seconds, wide.losses) == (2.0, 6.0, ((0.5, 0.5), (1.0, 0.25)))
 
 
+def test_what_no_reading_stands_for_does_not_say_that_a_job_used_a_second_core(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run.sqlite")
+    recorder.add("jobs", name="a", spec="{}", state="done", submitted=0.0, started=0.0, ended=8.0)
+    recorder.add("tasks", id="a/worker-0", job="a", started=0.0, ended=8.0, exit='{"cpu_seconds": 11.0}')
+    for t, used in ((2.0, None), (4.0, 1.0), (6.0, 2.0)):
+        recorder.add("usage", t=t, target="a/worker-0", cpu_cores=used)
+    recorder.add("progress", t=7.0, task="a/worker-0", loss=0.5, count=1)
+    recorder.close()
+    [job] = read(tmp_path).jobs
+    # 2.5 of the 5 core-seconds that were not read in its first 2 s, and 2 until it used a second core at 4 s.
+    assert job.startup_core_seconds == 4.5
+
+
 _NODE = json.dumps([{"name": "n", "cores": 2.0}])
 _Share = tuple[float, float | None, float, int]
 """When, CPU weight, entitled cores, threads."""

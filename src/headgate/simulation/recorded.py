@@ -56,8 +56,9 @@ def _job(reader: RunReader, row: dict[str, Any]) -> TraceJob | None:
         return None
     name, spec, profile = row["name"], json.loads(row["spec"] or "{}"), json.loads(row.get("profile") or "{}")
     limits = spec.get("limits") or {}
-    used = completed(_cores(reader, name), row["started"], row["ended"], _cpu_seconds(reader, name))
-    core_seconds, seconds = used.integral, row["ended"] - row["started"]
+    found, spent = _cores(reader, name), _cpu_seconds(reader, name)
+    used = completed(found, row["started"], row["ended"], spent)  # no reading stands for its first moments
+    core_seconds, seconds = max(used.integral, spent), row["ended"] - row["started"]
     gpus = int(limits.get("gpus") or 0)
     progress = list(reader.rows("progress", "task GLOB ?", [f"{name}/*"], order="t"))
     startup, begins = None, row["started"]
@@ -65,10 +66,10 @@ def _job(reader: RunReader, row: dict[str, Any]) -> TraceJob | None:
         startup = 0.0
         tasks = {each["id"] for each in reader.rows("tasks", "job = ?", [name])}
         if progress and len(tasks) == 1:
-            begins = _begins(used, progress[0]["t"])
+            begins = _begins(found, progress[0]["t"])
             startup = float(used.cumulative(np.array([begins]))[0])
     follows = _on_torch(profile)
-    cores = _most(reader, name, _from(used, begins), follows) or core_seconds / max(seconds, 1e-9) or 1.0
+    cores = _most(reader, name, _from(found, begins), follows) or core_seconds / max(seconds, 1e-9) or 1.0
     if startup is not None:
         seconds = (core_seconds - startup) / cores
     lead = min((each["task"] for each in progress), default="")  # the worker whose reports set the pace of its job's
