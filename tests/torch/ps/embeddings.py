@@ -103,7 +103,7 @@ def train(case: str) -> dict[str, Any]:
 
 def wait_at(epoch: int) -> None:
     """Wait until what has to happen before this epoch has: until there is a file of that name in the folder."""
-    if str(epoch) == os.environ.get("WAIT_AT"):
+    if str(epoch) in os.environ.get("WAIT_AT", "").split():
         wait.until((Path(sys.argv[1]) / f"epoch-{epoch}").exists, 200, f"epoch {epoch} may begin")
 
 
