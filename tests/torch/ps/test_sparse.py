@@ -284,7 +284,8 @@ def test_a_table_does_not_wait_for_a_worker_that_may_be_left_out(tmp_path: Path)
     case = "sgd-double"
     plan = Plan(strategy="ps", workers=3, servers=1, batch_per_worker=None, backup_workers=1)
     # Never are there more steps between two of them than servers keep sums of: it would be too far behind to go on.
-    with Gang(tmp_path, plan, [sys.executable, str(SCRIPT), str(tmp_path), case], {"WAIT_AT": "2 4", "EPOCHS": "5"}) as gang:
+    variables = {"WAIT_AT": "2 4", "EPOCHS": "5"}
+    with Gang(tmp_path, plan, [sys.executable, str(SCRIPT), str(tmp_path), case], variables) as gang:
         gang.start()
 
         def are_at(step: int, *workers: str) -> bool:
