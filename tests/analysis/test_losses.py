@@ -68,6 +68,21 @@ def test_a_jump_of_the_level_begins_a_new_phase(other: float) -> None:
     assert all(loss == pytest.approx(other, abs=0.05) for _, loss, _ in losses.points()[5:])
 
 
+@pytest.mark.parametrize("step", [0.01, -0.01, 1 / 30])
+def test_what_few_digits_make_of_a_slow_change_is_neither_a_jump_nor_a_rise(step: float) -> None:
+    losses = Losses()
+    for number, tick in enumerate([0] * 40 + [1] * 20 + [2] * 30 + [1] * 20 + [2] * 12, 1):
+        losses.add(number, 0.5 + tick * step)
+        assert not losses.diverging
+    assert losses.phase == 0
+
+
+def test_a_jump_among_losses_of_few_digits_is_one() -> None:
+    losses = fed([0.31, 0.3] * 3 + [0.3] * 30 + [0.9] * 20)
+    assert losses.phase == 1
+    assert losses.level() == 0.9
+
+
 def test_a_steep_beginning_is_one_phase() -> None:
     assert fed([10.0 * math.exp(-step / 15) + 0.05 * wiggle(step) for step in range(300)]).phase == 0
     assert fed([10.0 / (1.0 + step) for step in range(300)]).phase == 0
@@ -78,6 +93,13 @@ def test_steps_that_are_done_again_take_the_place_of_those_before() -> None:
     losses.add(4, 7.5)
     assert [step for step, *_ in losses.points()] == [1, 2, 3, 4]
     assert losses.points()[-1] == (4, 7.5, 1)
+
+
+def test_steps_that_are_counted_from_the_beginning_again_are_another_phase() -> None:
+    losses = fed([2.0] * 5000)
+    assert [losses.add(step, 5.0 + step) for step in range(1, 21)] == [True] + [False] * 19
+    assert losses.phase == 1
+    assert losses.points() == [(step, 5.0 + step, 1) for step in range(1, 21)]
 
 
 def test_without_steps_losses_are_counted() -> None:

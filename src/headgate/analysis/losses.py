@@ -20,6 +20,8 @@ _CLIP = 6.0
 _WINDOW = 5
 _SURE = 5.0
 _NOT_NUMBERS = 3
+_TICKS = 2.5
+"""Of the least difference between two losses in a row: levels that differ by less may differ by what is rounded."""
 
 
 class Estimate(NamedTuple):
@@ -53,14 +55,14 @@ class Losses:
 
     A loss further than 6 standard deviations (by quartiles) from the median of the last 15 counts as that far. Steps
     that are done again after a restart take the place of those before. Where the level jumps, as after a restart
-    without the optimizer's state or a change of the learning rate, a new phase begins, and what was before it is
-    dropped.
+    without the optimizer's state or a change of the learning rate, or all is done again from the first step on, a new
+    phase begins, and what was before it is dropped. What losses printed with few digits differ by is no jump.
 
     Args:
         rising: More is better, as in accuracy or reward: such a metric is kept with its sign turned.
 
     Attributes:
-        phase: How often the level has jumped.
+        phase: How often a new phase has begun.
         not_numbers: Reports that were NaN or infinite.
         seen: Losses that were reported.
     """
@@ -75,6 +77,8 @@ class Losses:
         self._recent: deque[float] = deque()
         self._sorted: list[float] = []
         self._in_a_row = 0
+        self._last = math.nan
+        self._tick = math.inf  # the least that two losses in a row differed by
         self._fresh = 0  # points since the phase began, or since the last look for a jump
 
     @property
@@ -110,8 +114,9 @@ class Losses:
             self._in_a_row += 1
             return False
         self._in_a_row = 0
+        self._look_at_digits(loss)
+        began_again = self._rewind(at)
         value = self._clipped(-loss if self.rising else loss)
-        self._rewind(at)
         point = Point(at, value, count)
         last = self._points[-1] if self._points else None
         if last is not None and math.floor(at / self._width) <= math.floor(last.step / self._width):
@@ -122,7 +127,7 @@ class Losses:
         self._fresh += 1
         while len(self._points) > MOST_POINTS:
             self._halve()
-        return jumped
+        return jumped or began_again
 
     def points(self) -> list[tuple[float, float, float]]:
         """Step, loss (less is better) and count of each point of this phase, in order."""
@@ -147,12 +152,25 @@ class Losses:
             del ordered[bisect_left(ordered, self._recent.popleft())]
         return result
 
-    def _rewind(self, step: float) -> None:
-        """Drop what a restart does again."""
+    def _look_at_digits(self, loss: float) -> None:
+        if loss != self._last and math.isfinite(self._last):
+            self._tick = min(self._tick, abs(loss - self._last))
+        self._last = loss
+
+    def _rewind(self, step: float) -> bool:
+        """Drop what a restart, or a script that counts from the beginning again, does again; whether that is all."""
         if not self._points or step >= self._points[-1].step - self._width:
-            return
+            return False
         while self._points and self._points[-1].step >= step:
             self._points.pop()
+        if self._points:
+            return False
+        self._recent.clear()
+        self._sorted.clear()
+        self._width = 1.0
+        self.phase += 1
+        self._fresh = 0
+        return True
 
     def _halve(self) -> None:
         self._width *= 2.0
@@ -166,14 +184,16 @@ class Losses:
         self._points = merged
 
     def _levels(self) -> tuple[float, float, float, float] | None:
-        """Medians of the last three times five points, and their standard deviation but for the trend."""
+        """Medians of the last three times five points, and their standard deviation but for the trend, which is no less
+        than what they are rounded to lets be told."""
         last = [point.loss for point in self._points[-3 * _WINDOW :]]
         if len(last) < 3 * _WINDOW:
             return None
         first, second, third = (median(last[i : i + _WINDOW]) for i in range(0, 3 * _WINDOW, _WINDOW))
         # Of second differences, which a trend does not enter: they have sqrt(6) times the deviation.
         bends = [abs(a - 2 * b + c) for a, b, c in zip(last, last[1:], last[2:], strict=False)]
-        return first, second, third, median(bends) / 0.6745 / math.sqrt(6.0)
+        rounded = _TICKS / _SURE * self._tick if math.isfinite(self._tick) else 0.0
+        return first, second, third, max(median(bends) / 0.6745 / math.sqrt(6.0), rounded)
 
     def _jumped(self) -> bool:
         """Whether the last five points are on another level than those before them came to; they are then all that is

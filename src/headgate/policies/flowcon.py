@@ -165,6 +165,8 @@ class _PaperFlowCon(WeighingPolicy):
     def _measure(self, now: float, cores: float, job: Present, watched: _Watched) -> None:
         """Growth efficiency since the last round, and the lists that follow; an early round measures nothing."""
         step, last = job.losses.step, watched.measured
+        if last is not None and step < last[3]:
+            last = None  # it counts from the beginning again
         level = _mean(job, last[3] if last is not None else -math.inf)
         if level is None:
             return
