@@ -369,6 +369,19 @@ def test_a_pinned_job_has_its_slice_under_every_policy_and_the_others_share_the_
     assert all(isinstance(each, MarkJob | SetShare) for each in ended)
 
 
+def test_slices_that_come_to_more_than_a_node_are_cut_down_in_proportion() -> None:
+    driver = Driver(make("equal"), cores=3.0)
+    slices = {"large": "2/3", "a": "1/3", "b": "1/3"}
+    for name, slice in slices.items():
+        driver.submit(0.0, job(name, share=slice))
+    assert {name: driver.task(name).entitled for name in slices} == pytest.approx({"large": 1.5, "a": 0.75, "b": 0.75})
+    for name in slices:
+        driver.step(1.0, GpusUsed(f"r/{name}/worker-0", (0,)))
+    assert [driver.task(name).share.gpu_fraction for name in slices] == pytest.approx([0.5, 0.25, 0.25])
+    driver.step(2.0, TaskExited("r/a/worker-0", Exit(code=0)))
+    assert [driver.task(name).entitled for name in ("large", "b")] == pytest.approx([2.0, 1.0])
+
+
 def test_a_pinned_job_is_no_business_of_the_policy_and_its_tasks_divide_its_slice() -> None:
     policy = Recording()
     team = Team(allreduce(4), policy, share="1/2", limits=Limits(cores=1.8))
@@ -446,6 +459,19 @@ def test_the_policy_is_told_what_changed_and_nothing_else() -> None:
         (3.0, 2.0, (Used("r/a", 1.25, 1e6, 3e6, 2e5),)),
         (5.0, 2.0, (Left("r/a"),)),
     ]
+
+
+def test_the_policy_is_told_whether_a_job_that_left_came_to_its_end() -> None:
+    policy = Recording()
+    driver = Driver(policy)
+    running(driver, 1.0, job("a", retries=1), job("b"))
+    driver.step(2.0, StopRequested("r/b"))
+    for name, code in (("a", 1), ("b", 0)):
+        driver.step(3.0, TaskExited(f"r/{name}/worker-0", Exit(code=code)))
+    driver.step(10.0, Wake())
+    driver.step(11.0, TaskExited("r/a/worker-0", Exit(code=0)))
+    told = [change for *_, changes in policy.calls for change in changes if isinstance(change, Left)]
+    assert told == [Left("r/a", done=False), Left("r/b", done=False), Left("r/a")]
 
 
 def test_the_policy_is_told_where_tasks_are_and_what_is_there_for_them() -> None:

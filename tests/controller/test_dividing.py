@@ -24,12 +24,23 @@ def _uses(team: Team, id: str) -> tuple[float]:
 def test_four_workers_have_a_quarter_each_of_memory_disk_and_cores() -> None:
     policy = Recording()
     team = Team(allreduce(4), policy)
+    team.step(1.0, Usage("r/a/worker-1", 1.0, 100.0))
     share = Share(cpu_cap_cores=2.0, memory_bytes=4_000, disk_bytes_per_second=100.0)
     assert set(granted(team, policy, share).values()) == {
         Share(cpu_cap_cores=0.5, memory_bytes=1_000, disk_bytes_per_second=25.0)
     }
     lifted = Share(memory_bytes=UNLIMITED, disk_bytes_per_second=UNLIMITED)
     assert {each.memory_bytes for each in granted(team, policy, lifted).values()} == {UNLIMITED}
+
+
+def test_memory_is_limited_once_it_is_known_what_a_job_uses() -> None:
+    policy = Recording()
+    team = Team(allreduce(2), policy)
+    assert {share.memory_bytes for share in granted(team, policy, Share(memory_bytes=1)).values()} == {None}
+    policy.answer = Decision()
+    team.step(11.0, Usage("r/a/worker-0", 1.0, 4e9))
+    tasks = team.controller._jobs.all["r/a"].tasks.values()
+    assert [task.share.memory_bytes for task in tasks] == [5_000_000_000, 5_000_000_000]
 
 
 def test_memory_is_divided_as_it_is_used_and_who_has_just_started_has_what_its_kind_has() -> None:

@@ -15,7 +15,7 @@ from headgate.controller.guarding import Guard
 from headgate.events import Action, Event, Exit, SetShare, StartTask, TaskExited, Usage, Wake, Warn
 from headgate.policies import Arrived, Change, Decision, Left, Placed, Policy, make
 from headgate.policies.granting import FLOOR, MOST_CHANGES
-from headgate.shares import NOTHING, UNLIMITED, Share
+from headgate.shares import NOTHING, UNLIMITED, WEIGHT_DEFAULT, Share
 from headgate.testing.policy import CALLS, CORES
 
 Say = Callable[[float], Mapping[str, object]]
@@ -85,14 +85,18 @@ class Watched(Driver):
     def weights(self) -> dict[str, float]:
         return {id: share.cpu_weight for id, share in self.shares.items() if share.cpu_weight is not None}
 
+    def counted(self) -> dict[str, float]:
+        """Weights, the usual one of those that were granted none; of none where that is so of all."""
+        return dict.fromkeys(self.shares, WEIGHT_DEFAULT) | self.weights() if self.weights() else {}
+
     def lowest(self) -> float:
         """The least part of an equal share that a job has."""
-        weights = self.weights()
+        weights = self.counted()
         return min(weights.values()) * len(weights) / sum(weights.values()) if weights else 1.0
 
     def low(self) -> set[str]:
         """Those whose weight is below their floor."""
-        weights = self.weights()
+        weights = self.counted()
         least = 0.999 * FLOOR * sum(weights.values()) / max(len(weights), 1)
         return {id for id, weight in weights.items() if weight < least}
 
@@ -175,6 +179,14 @@ def test_nobody_is_left_less_than_a_twentieth_of_an_equal_share() -> None:
     driver.ask(2.0)
     parts = {name: driver.shares[f"r/{name}"].gpu_fraction for name in "ab"}
     assert parts == {"a": 4 * FLOOR * 0.5, "b": 0.9}
+
+
+def test_nor_is_who_was_granted_no_weight() -> None:
+    policy = Plugin()
+    policy.weighs(a=10_000.0)
+    driver = Watched(policy)
+    running(driver, 0.0, job("a"), job("b"))
+    assert driver.weights() == {"r/a": 10_000.0, "r/b": pytest.approx(4 * FLOOR / 2 / (1 - 4 * FLOOR / 2) * 10_000.0)}
 
 
 def test_who_is_outweighed_by_newcomers_is_lifted() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from statistics import median
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from tests.policies.playing import Play, arrivals, loss, predicted, used
 from headgate import policies
 from headgate.errors import UsageError
 from headgate.policies import Arrived, Change, Left, Predicted, Reported, Used
-from headgate.policies.present import Present
+from headgate.policies.present import TYPICAL_WORK, Present
 from headgate.policies.weighing import SteadyOrder
 
 WEIGHING = ("flowcon", "slaq", "srpt", "las", "themis", "headgate")
@@ -455,6 +456,18 @@ def test_a_round_of_many_jobs_of_which_half_are_predicted_costs_as_much_as_one_w
         return min(rounds)
 
     assert seconds(1000) < 5 * seconds(2000)
+
+
+def test_a_job_that_failed_tells_nothing_of_what_others_need() -> None:
+    play = Play("srpt")
+    for number, job in enumerate("abcdef"):
+        play.at(10 * number, *arrivals(job))
+        play.at(10 * number + 1, used(job, 1.0))
+        play.at(10 * number + 2, used(job, 1.0), Left(job, done=False))
+    play.at(90, *arrivals("g"))
+    assert median(play.policy._jobs["g"].needs) == TYPICAL_WORK  # type: ignore[attr-defined]
+    play.at(95, Left("g"), *arrivals("h"))
+    assert median(play.policy._jobs["h"].needs) < TYPICAL_WORK  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("count", [5, 20, 21, 1000])

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 
 from headgate.controller.records import JobRecord, TaskRecord
-from headgate.events import JobId
+from headgate.events import JobId, TaskId
 from headgate.shares import NOTHING, WEIGHT_DEFAULT, Share
 
 _PINNED_WEIGHT = 10_000.0
@@ -21,19 +21,20 @@ _NEAR = 1.1
 """Times the most memory that it used, below which a limit has to be looked at again."""
 
 
-def part(share: Share, job: JobRecord, task: TaskRecord, beside: int, cores: float, by_pinned: bool) -> Share:
+def part(share: Share, job: JobRecord, task: TaskRecord, beside: int, cores: float, pinned: float) -> Share:
     """What a job is granted on one of its tasks, never above what the user allows: caps and disk rates are divided
     among all tasks, memory by what each uses, the weight among the `beside` that are on one node. A job that is pinned
-    has its slice of the node's `cores`; where one is (`by_pinned`) the others' weights are little beside its own."""
+    has its slice of the node's `cores`, cut down where all slices there, `pinned`, are more than the node; the others'
+    weights are little beside its own."""
     most = job.allowed(task).cpu_cap_cores
     if (slice := job.spec.slice) is not None:
-        own = slice * cores / beside
+        own = slice / max(pinned, 1.0) * cores / beside
         own = min(own, most) if isinstance(most, int | float) else own
         return Share(cpu_weight=_PINNED_WEIGHT / beside, cpu_cap_cores=own)
     if share is NOTHING:
         return NOTHING
     cap, weight = share.cpu_cap_cores, share.cpu_weight
-    if by_pinned and weight is not None:
+    if pinned and weight is not None:
         weight *= _BESIDE_PINNED
     if isinstance(cap, int | float):
         cap = cap / len(job.tasks)
@@ -42,7 +43,7 @@ def part(share: Share, job: JobRecord, task: TaskRecord, beside: int, cores: flo
         cap = most
     memory, disk = share.memory_bytes, share.disk_bytes_per_second
     if isinstance(memory, int):
-        memory = _memory(memory, job, task)
+        memory = _memory(memory, job)[task.id]
     return Share(
         cpu_weight=max(weight / beside, 1.0) if weight is not None else None,
         cpu_cap_cores=cap,
@@ -53,21 +54,26 @@ def part(share: Share, job: JobRecord, task: TaskRecord, beside: int, cores: flo
 
 
 def presses(job: JobRecord, task: TaskRecord) -> bool:
-    """Whether a task has come near the limit that its part of what its job is granted set it."""
-    limit = task.share.memory_bytes
-    return job.spec.limits.memory_bytes is None and isinstance(limit, int) and _NEAR * task.most_bytes > limit
+    """Whether the limit that a task has by its part of what its job is granted has to be looked at: the task has come
+    near it, or has none because nobody knew what it needs."""
+    granted, limit = job.granted.memory_bytes, task.share.memory_bytes
+    if job.spec.limits.memory_bytes is not None or not isinstance(granted, int):
+        return False
+    return not isinstance(limit, int) or _NEAR * task.most_bytes > limit
 
 
-def _memory(whole: int, job: JobRecord, task: TaskRecord) -> int:
-    """A task's part of its job's memory (bytes): as it needs it, since servers need what workers do not, and what
+def _memory(whole: int, job: JobRecord) -> Mapping[TaskId, int | None]:
+    """Each task's part of its job's memory (bytes): as it needs it, since servers need what workers do not, and what
     leaves it room at least. It needs what it used at most, and no less than the others of its kind on the mean: one
-    that has just started will need as much."""
+    that has just started will need as much. None where none is known to have used any: it would be killed."""
     tasks = list(job.tasks.values())
-    every = _mean_bytes(tasks) or 1.0
+    every = _mean_bytes(tasks)
+    if every is None:
+        return dict.fromkeys(job.tasks)
     usual = {kind: _mean_bytes(each for each in tasks if each.is_worker == kind) or every for kind in (True, False)}
     needs = {each.id: max(each.most_bytes, usual[each.is_worker]) for each in tasks}
-    need = needs[task.id]
-    return max(int(whole * need / sum(needs.values())), math.ceil(_HEADROOM * need))
+    total = sum(needs.values())
+    return {id: max(int(whole * need / total), math.ceil(_HEADROOM * need)) for id, need in needs.items()}
 
 
 def _mean_bytes(tasks: Iterable[TaskRecord]) -> float | None:
@@ -77,9 +83,11 @@ def _mean_bytes(tasks: Iterable[TaskRecord]) -> float | None:
 
 
 def on_gpu(jobs: Collection[JobRecord]) -> Mapping[JobId, float]:
-    """The fraction of a GPU's time that each of the jobs on it has: those that are pinned their slice, of the rest each
-    by its weight. Not named are those of which the policy weighs nothing, or grants GPUs itself."""
+    """The fraction of a GPU's time that each of the jobs on it has: those that are pinned their slice, cut down where
+    these are more than the GPU, of the rest each by its weight. Not named are those of which the policy weighs nothing,
+    or grants GPUs itself."""
     pinned = {job.id: slice for job in jobs if (slice := job.spec.slice) is not None}
+    pinned = {id: slice / max(sum(pinned.values()), 1.0) for id, slice in pinned.items()}
     free = [job for job in jobs if job.id not in pinned and job.granted.gpu_fraction is None]
     usual = WEIGHT_DEFAULT if pinned else None
     weights = {job.id: weight for job in free if (weight := job.granted.cpu_weight or usual) is not None}

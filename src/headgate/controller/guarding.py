@@ -11,7 +11,7 @@ from headgate.events import JobId
 from headgate.policies.base import Arrived, Change, Left, Placed, Policy
 from headgate.policies.granting import KEPT, Changes
 from headgate.policies.nodes import ONE_NODE, Nodes
-from headgate.shares import FIELDS, NOTHING, Share
+from headgate.shares import FIELDS, NOTHING, WEIGHT_DEFAULT, Share
 
 _ABOVE = 4.0
 """A job is lifted to so many times its floor, so that it need not be lifted again soon."""
@@ -40,10 +40,10 @@ class Guard:
     """Brings what a policy says to what may be granted.
 
     An entry that is no share, or is for a job that is not there, is dropped. A job whose share has changed as often as
-    it may within a minute keeps it for now; the policy's last word is granted when it may be. No job that has a weight
-    is left less than its floor on any of its nodes, nor a cap or a part of a GPU's time below that; where one would be
-    that cannot be changed again yet, the others are not raised. Only the end of a job can leave one below its floor,
-    until it may be changed.
+    it may within a minute keeps it for now; the policy's last word is granted when it may be. Once a job has a weight,
+    none is left less than its floor on any of its nodes, nor a cap or a part of a GPU's time below that; where one
+    would be that cannot be changed again yet, the others are not raised. Only the end of a job can leave one below its
+    floor, until it may be changed.
 
     Attributes:
         free_at: When something that waits may be granted; None where nothing does.
@@ -149,13 +149,14 @@ class Guard:
     # --- floors -----------------------------------------------------------------------------------------------------
 
     def _weights(self, granted: Granted) -> dict[JobId, float]:
+        """The weight of each job, the usual one where none was granted; of none where that is so of all."""
         weights = {}
         for id, held in self._present.items():
             weight = granted[id][0].cpu_weight if id in granted else None
-            weight = held.granted.cpu_weight if weight is None else weight
-            if weight is not None:
-                weights[id] = weight
-        return weights
+            weights[id] = held.granted.cpu_weight if weight is None else weight
+        if all(weight is None for weight in weights.values()):
+            return {}
+        return {id: WEIGHT_DEFAULT if weight is None else weight for id, weight in weights.items()}
 
     def _nodes(self, jobs: Iterable[JobId]) -> Nodes:
         return Nodes({id: self._present[id].nodes for id in jobs})
@@ -221,7 +222,7 @@ class Guard:
         means = {}
         for node in {node for id in stuck for node in nodes.of[id]}:
             weights = [self._present[id].granted.cpu_weight for id in nodes.on[node]]
-            before = [weight for weight in weights if weight is not None]
+            before = [weight for weight in weights if weight is not None] or [WEIGHT_DEFAULT]
             means[node] = sum(before) / len(before)
         for id, (share, why) in list(granted.items()):
             held = self._present[id]

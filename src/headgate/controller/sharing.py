@@ -127,6 +127,8 @@ class Sharing:
         jobs = self.jobs.all
         concerned = {change.job: jobs[change.job] for change in turn.changes if isinstance(change, Placed)}
         concerned |= {id: job for id, job in turn.moved.items() if job.tasks}
+        if turn.moved or nodes:  # slices that come to more than a node are cut down
+            concerned |= {id: job for id, job in self.jobs.pinned.items() if job.tasks}
         concerned |= {id: jobs[id] for id in (*decided, *reasons)}
         for job in in_order(concerned.values()):
             share = decided[job.id][0] if job.id in decided else NOTHING
@@ -226,7 +228,7 @@ class Sharing:
             return NOTHING
         node = self.nodes.get(task.node)
         cores = node.cores if node is not None else task.entitled
-        return part(share, job, task, beside[task.node], cores, bool(self._slices(task.node)))
+        return part(share, job, task, beside[task.node], cores, sum(self._slices(task.node).values()))
 
     def _is_pinned(self, job: JobId) -> bool:
         """Whether a job has a slice of its own, which is no business of the policy."""

@@ -23,9 +23,11 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A job ended."""
+    """A job ended; `done`: it came to its end, and has had what such jobs need. Otherwise it failed, was stopped, or is
+    started again."""
 
     job: JobId
+    done: bool = True
 
 
 @dataclass(frozen=True, slots=True)

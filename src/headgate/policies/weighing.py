@@ -151,7 +151,8 @@ class WeighingPolicy(Policy):
             return False
         match change:
             case Left():
-                self._needed.append(job.attained)
+                if change.done:
+                    self._needed.append(job.attained)
                 del self._jobs[job.id]
                 self._grants.leave(job.id)
                 return True
