@@ -123,7 +123,7 @@ def test_turns_divide_a_device_by_fractions_whatever_the_length_of_steps(tmp_pat
     engine = Engine()
     shares = {"a": (0.6, 0.05), "b": (0.3, 0.7), "c": (0.1, 0.02)}
     had = dict.fromkeys(shares, 0.0)
-    grants = {name: Grant(rate, turn=str(tmp_path / "turn")) for name, (rate, _) in shares.items()}
+    grants = {name: Grant(rate, turns=(str(tmp_path / "turn"),)) for name, (rate, _) in shares.items()}
     turns = {name: Turns.open(grant) for name, grant in grants.items()}
     again = dict.fromkeys(shares, 0.0)
     running: tuple[str, float] | None = None
@@ -146,7 +146,7 @@ def test_turns_divide_a_device_by_fractions_whatever_the_length_of_steps(tmp_pat
 
 
 def test_who_has_its_turn_and_does_not_step_is_waited_for_once(tmp_path: Path) -> None:
-    grant = Grant(0.5, turn=str(tmp_path / "turn"))
+    grant = Grant(0.5, turns=(str(tmp_path / "turn"),))
     evaluates, steps_on = Turns.open(grant), Turns.open(grant)
     assert evaluates is not None and steps_on is not None
     assert evaluates.wait(0.0, 0.0) == 0.0
@@ -162,6 +162,20 @@ def test_who_has_its_turn_and_does_not_step_is_waited_for_once(tmp_path: Path) -
     evaluates.release()
     assert steps_on.wait(now, 0.0) == 0.0
     assert evaluates.wait(now, 0.0) > 0.0
+
+
+def test_who_uses_several_devices_has_its_turn_on_all_of_them_at_once(tmp_path: Path) -> None:
+    paths = [str(tmp_path / f"gpu-{i}") for i in range(2)]
+    opened = [Turns.open(Grant(0.5, turns=turns)) for turns in ((paths[1], paths[0]), (paths[1],), (paths[0],))]
+    both, second, first = (turns for turns in opened if turns is not None)
+    assert second.wait(0.0, 0.0) == 0.0
+    assert both.wait(0.1, 0.0) > 0.0
+    assert first.wait(0.2, 0.0) > 0.0  # the first device is kept for who comes to have both
+    second.over(0.6, 0.0)
+    assert both.wait(0.6, 0.0) == 0.0
+    assert second.wait(0.7, 0.0) > 0.0
+    both.over(1.2, 0.0)
+    assert (first.wait(1.2, 0.0), second.wait(1.2, 0.0)) == (0.0, 0.0)
 
 
 def test_the_engine_is_told_once_of_the_gpus_that_a_task_uses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +208,7 @@ def test_two_processes_that_take_turns_get_what_they_are_granted(tmp_path: Path)
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         listeners.append(ChannelListener(tmp_path / name, welcome={"plan": {}, "threads": 1}))
-    grants = [{"type": "gate", "fraction": part, "turn": str(tmp_path / "turn")} for part in (0.75, 0.25)]
+    grants = [{"type": "gate", "fraction": part, "turns": [str(tmp_path / "turn")]} for part in (0.75, 0.25)]
     processes = []
     try:
         for listener in listeners:
@@ -259,8 +273,8 @@ def test_a_gate_comes_down_the_channel_and_goes_with_the_engine(tmp_path: Path) 
     with ChannelListener(tmp_path, welcome={}) as listener:
         channel = Channel.open(TaskEnvironment.read(listener.environment()), "torch", "2.0", 7)
         wait.until(lambda: channel.welcome)
-        listener.send({"type": "gate", "fraction": 0.25, "turn": "/x"})
-        wait.until(lambda: channel.gate == Grant(0.25, turn="/x"))
+        listener.send({"type": "gate", "fraction": 0.25, "turns": ["/x"]})
+        wait.until(lambda: channel.gate == Grant(0.25, turns=("/x",)))
         listener.send({"type": "gate", "fraction": "much"})
         wait.until(lambda: channel.gate is None)
         listener.send({"type": "gate", "cores": 1.5})

@@ -16,7 +16,7 @@ from headgate.events import Action, Exit, TaskId
 from headgate.hub.attempt import Attempt
 from headgate.hub.choosing import Choosing
 from headgate.hub.engines import Engines
-from headgate.hub.gating import gate, turn_at, turns_in
+from headgate.hub.gating import gate, turns_at, turns_in
 from headgate.hub.hearing import Hearing
 from headgate.hub.ledger import Ledger
 from headgate.hub.nodes import Nodes
@@ -156,8 +156,8 @@ class Acting:
             # What the engine says is lost is so of processes; containers have weights wherever they run.
             lost = self._engines.of(task).lost() if live.spec.isolation in (None, isolation.DEFAULT) else ()
             node = self._nodes.get(spec, told.node)
-            turn = turn_at(self._home, told.gpus) if spec == LOCAL else ""
-            told.gate = gate(share, entitled, node.cores if node is not None else None, lost, turn)
+            turns = turns_at(self._home, told.gpus) if spec == LOCAL else ()
+            told.gate = gate(share, entitled, node.cores if node is not None else None, lost, turns)
             live.current.hold()
         run.record_share(task, share, threads, entitled, reason)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 from headgate.shares import Share
 
@@ -13,7 +14,7 @@ _TURNS = "turns"
 
 
 def gate(
-    share: Share, entitled_cores: float, node_cores: float | None, lost: Sequence[str], turn: str
+    share: Share, entitled_cores: float, node_cores: float | None, lost: Sequence[str], turns: Sequence[str]
 ) -> Mapping[str, object]:
     """The `gate` message for a task.
 
@@ -22,10 +23,10 @@ def gate(
         entitled_cores: What its weight and cap come to.
         node_cores: Cores of its node; None: it is gone.
         lost: What its engine cannot control.
-        turn: Path of the file by which the tasks on its GPU take turns; empty: they cannot.
+        turns: Paths of the files by which the tasks on its GPUs take turns; empty: they cannot.
     """
     if isinstance(share.gpu_fraction, int | float) and share.gpu_fraction < 1:
-        return {"type": "gate", "fraction": share.gpu_fraction, **({"turn": turn} if turn else {})}
+        return {"type": "gate", "fraction": share.gpu_fraction, **({"turns": list(turns)} if turns else {})}
     divided = not any(line.startswith("CPU weight") for line in lost)
     if divided or node_cores is None or entitled_cores > node_cores - 1e-9:
         return OPEN
@@ -46,21 +47,24 @@ def turns_in(home: Path) -> Path | None:
     return folder
 
 
-def turn_at(home: Path, gpus: Sequence[int]) -> str:
-    """Path of the file by which the tasks on these GPUs of this machine take turns; empty where there is none.
+def turns_at(home: Path, gpus: Sequence[int]) -> list[str]:
+    """Paths of the files by which the tasks on these GPUs of this machine take turns; empty where there are none.
 
     Args:
         home: Headgate's folder.
         gpus: Numbers of the GPUs that a task uses.
     """
     folder = turns_in(home) if gpus else None
-    return str(folder / f"gpu-{min(gpus)}") if folder is not None else ""
+    return [str(folder / f"gpu-{gpu}") for gpu in gpus] if folder is not None else []
 
 
 def strictest(gates: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
-    """What one worker that the others wait for is held to, so that each of them is held to its own at least."""
+    """What one worker that the others wait for is held to, so that each of them is held to its own at least, and takes
+    turns on the GPUs of all."""
+    turns = sorted({path for each in gates for path in cast("Sequence[str]", each.get("turns", ()))})
     for field in ("fraction", "cores"):
         held = [(float(str(each[field])), each) for each in gates if field in each]
         if held:
-            return min(held, key=lambda pair: pair[0])[1]
+            gate = min(held, key=lambda pair: pair[0])[1]
+            return {**gate, "turns": turns} if turns and field == "fraction" else gate
     return OPEN

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,12 +30,12 @@ class Grant:
     Args:
         rate: The fraction of time in which steps may run; or, of `cores`, CPU seconds a second.
         cores: Whether CPU time counts, and not that of the clock.
-        turn: Path of a file by whose lock the tasks on a device take turns; empty: they do not.
+        turns: Paths of the files, one for each device, by whose locks the tasks there take turns; empty: they do not.
     """
 
     rate: float
     cores: bool = False
-    turn: str = ""
+    turns: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, message: Mapping[str, Any]) -> Grant | None:
@@ -43,7 +43,7 @@ class Grant:
         for name in ("fraction", "cores"):
             rate = message.get(name)
             if isinstance(rate, (int, float)) and math.isfinite(rate) and rate > 0:
-                return cls(float(rate), name == "cores", str(message.get("turn") or ""))
+                return cls(float(rate), name == "cores", tuple(map(str, message.get("turns") or ())))
         return None
 
 
@@ -73,7 +73,7 @@ class Bucket:
 
     def follows(self, grant: Grant, now: float, used: float) -> bool:
         """Go by another grant; whether that can be done."""
-        if grant.turn or grant.cores != self._grant.cores:
+        if grant.turns or grant.cores != self._grant.cores:
             return False
         self._pass(now, used, ran=False)
         self._grant = grant
@@ -97,17 +97,18 @@ class Turns:
     """Steps of one task at a time on a device: a round robin in which each has its fraction of a round, by a lock.
 
     What one leaves the others use: whoever waits alone goes on. A step that is longer than a turn is made up for by
-    turns that are left out (deficit round robin, Shreedhar and Varghese 1995).
+    turns that are left out (deficit round robin, Shreedhar and Varghese 1995). Who uses several devices has a turn once
+    it has the locks of all, which all tasks take in the same order.
 
     Args:
         grant: What it is granted.
-        file: Descriptor of the file that is locked; owned by this object.
+        files: Descriptors of the files that are locked, in that order; owned by this object.
     """
 
-    def __init__(self, grant: Grant, file: int) -> None:
+    def __init__(self, grant: Grant, files: Sequence[int]) -> None:
         self._grant = grant
-        self._file = file
-        self._has = False
+        self._files = files
+        self._locked = 0
         self._left = 0.0  # of its turn
         self._began = 0.0
         self._again_at = float("-inf")
@@ -116,13 +117,16 @@ class Turns:
 
     @classmethod
     def open(cls, grant: Grant) -> Turns | None:
-        """Turns by the lock that a grant names; None where there is none, or it cannot be reached from here."""
-        if not grant.turn:
-            return None
+        """Turns by the locks that a grant names; None where there are none, or they cannot be reached from here."""
+        files: list[int] = []
         try:
-            return cls(grant, os.open(grant.turn, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            for path in sorted(grant.turns):
+                files.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # noqa: PERF401  # closed below
         except OSError:  # as in a container, or on another machine
+            for file in files:
+                os.close(file)
             return None
+        return cls(grant, files) if files else None
 
     def over(self, now: float, used: float) -> None:
         """A step is over, which began when `wait` had said so."""
@@ -141,7 +145,7 @@ class Turns:
         if not self._has:
             if now < self._again_at:
                 return self._again_at - now
-            if self._locked():
+            if self._lock():
                 self._waits = True
                 self._left = min(self._left, 0.0) + self._grant.rate * ROUND_SECONDS
                 if self._left <= 0.0:
@@ -152,31 +156,39 @@ class Turns:
                 return _NOTICE_SECONDS
             else:
                 self._waits = False
+                self.release()
         self._waits_since, self._began = None, now
         return 0.0
 
     def follows(self, grant: Grant, now: float, used: float) -> bool:
         """Go by another grant; whether that can be done."""
-        if grant.turn != self._grant.turn:
+        if grant.turns != self._grant.turns:
             return False
         self._grant = grant
         return True
 
     def release(self) -> None:
         """Others need not wait for this task."""
-        if self._has:
-            self._has = False
-            fcntl.flock(self._file, fcntl.LOCK_UN)
+        for file in self._files[: self._locked]:
+            fcntl.flock(file, fcntl.LOCK_UN)
+        self._locked = 0
 
     def close(self) -> None:
         """It is no longer used."""
         self.release()
-        os.close(self._file)
+        for file in self._files:
+            os.close(file)
 
-    def _locked(self) -> bool:
+    @property
+    def _has(self) -> bool:
+        return self._locked == len(self._files)
+
+    def _lock(self) -> bool:
+        """Take what is free of the locks that are wanting; whether it has all."""
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for file in self._files[self._locked :]:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._locked += 1
         except OSError:  # another one's turn
             return False
-        self._has = True
         return True
