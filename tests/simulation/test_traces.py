@@ -149,6 +149,19 @@ def test_a_run_is_a_trace_of_the_cpu_time_that_its_jobs_used(tmp_path: Path) -> 
     assert job.losses == ((0.4, 0.5), (1.0, 0.25))
 
 
+def test_a_job_of_a_run_came_when_its_time_had_come_also_where_it_waited_for_room(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run.sqlite")
+    for name, spec, started, ended in (
+        ("a", {}, 1, 10),
+        ("b", {"at": 2}, 9, 15),
+        ("c", {"after": "b", "at": 1}, 20, 25),
+    ):
+        times = {"submitted": 0.0, "started": float(started), "ended": float(ended)}
+        recorder.add("jobs", name=name, spec=json.dumps(spec), state="done", **times)
+    recorder.close()
+    assert {job.name: job.submitted for job in read(tmp_path).jobs} == {"a": 0.0, "b": 2.0, "c": 16.0}
+
+
 def test_what_a_job_of_a_run_did_on_one_core_before_it_told_anything_is_not_its_work(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "run.sqlite")
     for name, usage in (("one", (1.0,) * 4), ("late", (1.0, 1.0, 1.0, 2.0)), ("wide", (1.0, 2.0, 2.0, 2.0))):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ def read(path: Path) -> Trace:
     A job's work is the CPU time that it used; it is taken to be able to use as many cores as it did on the mean while
     nothing held it back, or else as it did at best. What one of a single task used before it told anything or used more
     than one core, when it imported its framework, it does on one core. One that had GPUs to itself is taken to run as
-    long as it did. Jobs that were not done are left out.
+    long as it did. It arrives when its time had come, also where it then waited for room. Jobs that were not done are
+    left out.
 
     Raises:
         NotFoundError: There is no such run.
@@ -45,13 +47,15 @@ def read(path: Path) -> Trace:
     """
     store = path / "run.sqlite" if path.is_dir() else path
     with RunReader(store) as reader:
-        jobs = [job for row in reader.rows("jobs", order="position") if (job := _job(reader, row)) is not None]
+        rows = list(reader.rows("jobs", order="position"))
+        ended = {row["name"]: row["ended"] for row in rows}
+        jobs = [job for row in rows if (job := _job(reader, row, ended)) is not None]
     if not jobs:
         raise UsageError(f"{path} has no job that was done; expected a run with at least one")
     return made(store.absolute().parent.name, jobs)
 
 
-def _job(reader: RunReader, row: dict[str, Any]) -> TraceJob | None:
+def _job(reader: RunReader, row: dict[str, Any], ended: Mapping[str, float | None]) -> TraceJob | None:
     if row["state"] != "done" or row["started"] is None or row["ended"] is None:
         return None
     name, spec, profile = row["name"], json.loads(row["spec"] or "{}"), json.loads(row.get("profile") or "{}")
@@ -78,7 +82,7 @@ def _job(reader: RunReader, row: dict[str, Any]) -> TraceJob | None:
     foretold = _goes_by_losses(spec.get("progress") or {})
     return TraceJob(
         name=name,
-        submitted=row["started"],
+        submitted=min(_due(row["submitted"], spec, ended), row["started"]),
         seconds=max(seconds, 1e-3),
         gpus=gpus,
         cores=cores,
@@ -95,6 +99,13 @@ def _job(reader: RunReader, row: dict[str, Any]) -> TraceJob | None:
         tells_parts=profile.get("framework") == "torch",
         startup_core_seconds=startup,
     )
+
+
+def _due(submitted: float, spec: Mapping[str, Any], ended: Mapping[str, float | None]) -> float:
+    """When the time of a job had come: so long after it was handed in, or after the job that it comes after ended."""
+    after = spec.get("after")
+    began = submitted if after is None else ended.get(after)
+    return (began if began is not None else submitted) + float(spec.get("at") or 0.0)
 
 
 def _begins(used: Signal, told: float) -> float:
