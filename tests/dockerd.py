@@ -17,13 +17,13 @@ from headgate.testing.dockerd import Dockerd
 
 
 @contextmanager
-def own_dockerd() -> Iterator[Dockerd]:
+def own_dockerd(*options: str) -> Iterator[Dockerd]:
     """A Docker Engine that a test may stop."""
     if os.geteuid() != 0:
         pytest.skip("a Docker daemon of its own needs root")
     if shutil.which("dockerd") is None:
         pytest.skip("Docker Engine is not installed (apt-get install docker.io)")
-    with dockerd.own_dockerd() as found:
+    with dockerd.own_dockerd(*options) as found:
         yield found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import given, settings
@@ -162,6 +163,14 @@ def test_bytes_are_said_in_the_largest_unit_that_fits(value: float, said: str) -
 )
 def test_times_are_said(value: float, said: str) -> None:
     assert units.say_seconds(value) == said
+
+
+def test_a_time_of_another_day_is_said_with_its_day() -> None:
+    now = datetime.now().astimezone()
+    assert units.say_time(now.timestamp(), seconds=True) == f"{now:%H:%M:%S}"
+    for days in (1, 366):
+        then = now + timedelta(days=days)
+        assert units.say_time(then.timestamp()) == f"{then:%Y-%m-%d %H:%M}"
 
 
 @settings(derandomize=True, database=None, max_examples=200)

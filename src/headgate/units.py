@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 
 _NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
 _SECONDS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -96,3 +97,12 @@ def say_seconds(value: float) -> str:
         return f"{minutes} min {rest} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min"
+
+
+def say_time(at: float, seconds: bool = False) -> str:
+    """A time of the wall clock (seconds since the epoch): `14:05`, or `14:05:09`; with its day where that is not today:
+    `2026-11-24 14:05`."""
+    there = time.localtime(at)
+    if there[:3] != time.localtime()[:3]:
+        return time.strftime("%Y-%m-%d %H:%M", there)
+    return time.strftime("%H:%M:%S" if seconds else "%H:%M", there)

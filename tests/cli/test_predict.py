@@ -134,3 +134,22 @@ def test_a_job_without_a_number_is_one_message(recorder: Recorder, home: Path) -
         types("a")
     with pytest.raises(NotFoundError, match="no job 'b' in any run"):
         types("b")
+
+
+def test_a_metric_is_told_though_the_loss_is_no_number(recorder: Recorder, home: Path) -> None:
+    job(recorder, home, metric="accuracy")
+    for step, loss in losses(100):
+        accuracy = {"accuracy": 1 - loss / 4}
+        recorder.add(
+            "progress", t=float(step), task="a/worker-0", step=step, loss=float("nan"), nan=1, metrics=accuracy
+        )
+    found = told(recorder)
+    assert len(found["points"]) == 100
+    assert not found["diverging"]
+
+
+def test_a_job_of_which_nothing_is_recorded_is_one_message(recorder: Recorder, home: Path) -> None:
+    (home / "runs" / "20260314-0900-ab12" / "jobs" / "a").mkdir(parents=True)
+    recorder.close()
+    with pytest.raises(NotFoundError, match="run 20260314-0900-ab12 has recorded nothing of job 'a'; `headgate ps` "):
+        types("a")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
+from tests.telemetry.damaging import damage
 
 from headgate import runs
 from headgate.cli import following
@@ -56,3 +57,11 @@ def test_few_of_many_candidates_are_named(ids: list[str]) -> None:
     with pytest.raises(UsageError, match=rf"{ids[-1]} and {len(ids) - 5} earlier ones; give more of it") as raised:
         runs.find("2026")
     assert str(raised.value).count("123ab") == 5
+
+
+def test_a_run_whose_store_is_damaged_is_said_and_the_others_are_listed(ids: list[str], home: Path) -> None:
+    store = home / "runs" / ids[-1] / "run.sqlite"
+    damage(store, "jobs")
+    done = CliRunner().invoke(command, ["--json"], catch_exceptions=False)
+    assert [run["id"] for run in json.loads(done.stdout)] == ids[:-1]
+    assert done.stderr == f"headgate: cannot read {store}: database disk image is malformed\n"

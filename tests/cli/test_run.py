@@ -168,7 +168,6 @@ def test_a_program_and_limits_on_the_command_line(user: User) -> None:
         (("a.py", "--name", "../x"), "job name '../x': expected letters, digits"),
         (("a.py", "--memory", "much"), "found --memory 'much'; expected a size such as 512MB or 2GiB"),
         (("a.py", "--memory", "0"), "Limits.memory_bytes is 0; expected a positive number"),
-        (("a.py", "--cores", "nan"), "Limits.cores is nan; expected a positive number"),
         (
             ("a.py", "--policy", "fair"),
             "no policy 'fair'; expected one of equal, flowcon, headgate, ",
@@ -184,6 +183,13 @@ def test_what_cannot_be_started_is_one_message(words: tuple[str, ...], says: str
         user.write(name, "")
     user.write("jaxed.py", "import headgate.jax as hg\n")
     assert says in user.types("run", *words, "--dry-run", code=2).message
+
+
+def test_cores_that_are_no_number_are_refused(user: User) -> None:
+    user.write("a.py", "")
+    for verb, number in (("run", "nan"), ("run", "inf"), ("plan", "nan")):
+        said = user.types(verb, "a.py", "--cores", number, code=2).stderr
+        assert f"Invalid value for '--cores': found '{number}'; expected a finite number" in said
 
 
 def test_variables_that_name_another_cluster_are_one_message(user: User) -> None:

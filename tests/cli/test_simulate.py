@@ -8,9 +8,11 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.planning.jobs import profile
 
+from headgate import simulation
 from headgate.cli.simulate import command
-from headgate.errors import InvalidFileError, NotFoundError, UsageError
+from headgate.errors import InvalidFileError, NotFoundError, StorageError, UsageError
 from headgate.profiling import store
+from headgate.reports import simulated as reports
 
 TRACE = "job_id,submission_time,num_gpu,duration\na,0,1,10\nb,2,1,4\nc,4,1,2\n"
 CLUSTER = "nodes: [{name: a, cores: 8, memory: 32GiB, gpus: [{name: T4, memory: 16GB}]}]\n"
@@ -94,3 +96,67 @@ def test_mistakes_are_said(files: Path) -> None:
     (files / "trace.csv").write_text(TRACE)
     with pytest.raises(UsageError, match="no policy 'best'"):
         simulated("--policy", "best", "--share-gpus")
+
+
+@pytest.mark.parametrize(
+    ("option", "number"),
+    [
+        *((option, number) for option in ("--load", "--exponent", "--error", "--startup") for number in ("nan", "inf")),
+        ("--error", "500"),
+        ("--load", "1e-310"),
+        ("--startup", "1e308"),
+    ],
+)
+def test_a_number_that_means_nothing_is_refused(option: str, number: str, files: Path) -> None:
+    done = simulated(option, number)
+    assert done.exit_code == 2
+    assert f"Invalid value for '{option}'" in done.stderr
+
+
+def test_times_that_no_clock_could_count_are_refused(files: Path) -> None:
+    for option, time in (("--report", "1e-300"), ("--restart", "1e308")):
+        with pytest.raises(UsageError, match=f"{option}: found '{time}'; expected 0, or from 1ms to 1e\\+09 seconds"):
+            simulated(option, time)
+
+
+def test_mistakes_are_said_before_the_first_simulation(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulation, "simulate", lambda *_: pytest.fail("a simulation has begun"))
+    with pytest.raises(UsageError, match="no policy 'typo'"):
+        simulated("--policy", "fifo", "--policy", "typo")
+    with pytest.raises(UsageError, match="found options in 'headgate:rho=2'"):
+        simulated("--policy", "fifo", "--policy", "headgate:rho=2")
+    missing = files / "missing" / "page.html"
+    with pytest.raises(StorageError, match=f"cannot write {missing}: No such file or directory; name another file"):
+        simulated("--output", str(missing))
+
+
+def test_a_simulation_that_fails_leaves_no_file_and_changes_none(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise UsageError("too large")
+
+    (files / "page.html").write_text("the last one")
+    before = sorted(files.iterdir())
+    monkeypatch.setattr(simulation, "simulate", fails)
+    for name in ("page.html", "other.html"):
+        with pytest.raises(UsageError, match="too large"):
+            simulated("--output", name)
+    assert sorted(files.iterdir()) == before
+    assert (files / "page.html").read_text() == "the last one"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_figures_are_printed_though_the_page_cannot_be_written(
+    as_json: bool, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise StorageError("cannot write page.html: No space left on device")
+
+    monkeypatch.setattr(reports, "write", fails)
+    words = ["trace.csv", "--cluster", "cluster.yaml", "--output", "page.html", *(["--json"] if as_json else [])]
+    done = CliRunner().invoke(command, words)
+    assert isinstance(done.exception, StorageError)
+    if as_json:
+        told = json.loads(done.stdout)
+        assert (told["page"], told["policies"][0]["done"]) == (None, 3)
+    else:
+        assert done.stdout.splitlines()[1].startswith("fifo ")

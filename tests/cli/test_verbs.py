@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.hub.user import User
+from tests.hub.user import SECONDS, User
 
 from headgate.cli import VERBS, headgate
 from headgate.testing import wait
@@ -166,3 +167,32 @@ def test_old_runs_go_when_asked_and_when_there_are_too_many(user: User) -> None:
     assert "is running; stop it first" in user.types("rm", going, code=2).message
     user.types("rm", "--keep", "0", "--yes")
     assert [run["id"] for run in user.json("ps")] == [going]
+
+
+def shell(user: User, line: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """What comes of a command, `$@` in a line of the shell."""
+    return subprocess.run(
+        ["sh", "-c", line, "sh", *user.command(*words)],
+        cwd=user.folder,
+        env=user.variables | variables,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+def test_in_a_folder_that_is_gone_it_says_so(user: User) -> None:
+    done = shell(user, 'mkdir gone && cd gone && rmdir ../gone && "$@"', "run", "a.py")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "headgate: the folder that you are in is gone; go to another one\n"
+
+
+@pytest.mark.parametrize("buffered", ["", "1"], ids=["buffered", "unbuffered"])
+def test_output_that_there_is_no_space_for_is_said(buffered: str, past: User) -> None:
+    for words in (("status", "--json"), ("ps",), ("--help",)):
+        done = shell(past, '"$@" > /dev/full', *words, PYTHONUNBUFFERED=buffered)
+        assert done.returncode == 1
+        assert done.stderr == (
+            "headgate: cannot write: No space left on device; have the output go to where there is space\n"
+        )

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from tests.hub.user import SECONDS, SOURCE, User
 
+from headgate.testing import wait
+
 WRITES = """
     import os, time
     step = 0
@@ -110,10 +112,30 @@ def test_a_full_disk_stops_no_job_and_what_was_measured_is_written_when_there_is
     watching.shows("the store is written again")
     step = user.jobs()["writes"]["step"]
     user.sees_job("writes", lambda job: job["step"] > step)
+    # It is full once more when the job ends.
+    fill(small_disk)
+    watching.shows(r"the store is written again[\s\S]*what is measured is kept in memory until it can")
     user.touch("go")
-    assert user.sees_state("writes", "done", "failed")["state"] == "done"
     assert watching.ends() == 0
+    assert user.json("ps")[0]["state"] == "running"  # until all of it is written
+    (small_disk / "fill").unlink()
+    assert user.sees_state("writes", "done", "failed")["state"] == "done"
+    wait.until(lambda: user.json("ps")[0]["state"] == "done", SECONDS, "all is written")
     assert user.json("ps")[0]["id"] == run
+
+
+def test_on_a_full_disk_a_job_is_stopped_while_another_goes_on(small_disk: Path, user: User) -> None:
+    user.write("writes.py", WRITES)
+    user.write("other.py", WRITES)
+    run = user.detaches("writes.py", "other.py")
+    user.sees_job("writes", lambda job: (job["step"] or 0) > 5)
+    watching = user.opens("attach")
+    watching.shows("epoch|step")
+    fill(small_disk)
+    watching.shows("what is measured is kept in memory until it can")
+    assert user.json("stop", "writes") == {run: {"writes": "stopped"}}
+    assert user.json("stop", "--run", run) == {run: {"other": "stopped"}}
+    assert watching.ends() == 1
 
 
 def test_on_a_full_disk_no_run_is_begun(small_disk: Path, user: User) -> None:

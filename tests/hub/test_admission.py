@@ -63,12 +63,19 @@ def test_jobs_that_do_not_fit_wait_by_priority_and_are_told_for_what(user: User)
     assert user.jobs(run)["low"]["state"] == "stopped"
 
     # What nothing was known of has told by now what it uses.
+    user.write("quiet.py", "\n".join(line for line in SCRIPT.splitlines() if "print" not in line))
+    user.write("quick.yaml", "jobs: [{name: quick, script: quiet.py, args: [quick]}]")
+    quick = user.detaches("quick.yaml")
+    user.sees_job("quick", lambda job: job["cpu_cores"], quick, "uses the CPU")
+    user.touch("quick")
+    user.sees_state("quick", "done", run=quick)
     most = psutil.virtual_memory().total - (2 << 20)
-    user.write("holder.yaml", f"jobs: [{{name: holder, script: train.py, args: [holder], limits: {{memory: {most}}}}}]")
-    holder = user.detaches("holder.yaml")
-    user.sees_state("holder", "running", run=holder)
-    user.write("again.yaml", "jobs: [{name: again, script: train.py, args: [free]}]")
-    again = user.detaches("again.yaml")
-    user.sees_job("again", lambda job: "holder has" in job["reason"], again, "waits for memory")
-    user.touch("holder")
-    user.sees_state("again", "done", run=again)
+    holder = f"{{name: holder, script: quiet.py, args: [hold], priority: 2, limits: {{memory: {most}}}}}"
+    user.write("holder.yaml", f"jobs: [{holder}, {{name: again, script: train.py, args: [free]}}]")
+    run = user.detaches("holder.yaml")
+    memory = "for .* of memory, which holder has"
+    user.sees_job("again", partial(is_told, memory + expected), run, "waits for memory")
+    late = partial(is_told, f"{memory}; nothing tells yet how long holder takes")
+    user.sees_job("again", late, run, "is told that what it waits for is late, of which nothing was heard")
+    user.touch("hold")
+    user.sees_state("again", "done", run=run)

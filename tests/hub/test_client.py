@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,23 @@ def test_a_ctrl_c_in_python_ends_what_was_handed_in(user: User, kill: bool, stat
             if message is not None and message["type"] == "snapshot" and message["jobs"][0]["state"] == "running":
                 raise KeyboardInterrupt
     wait.until(lambda: runs.summary(Path(answer["path"])).jobs[0].state == state, SECONDS, f"a {state} job")
+
+
+def test_a_ctrl_c_in_python_ends_what_is_being_handed_in(slow: User) -> None:
+    jobs = api.submission([Job(name="a", run="exec sleep 3600", workdir=str(slow.folder))])
+
+    def press() -> None:
+        slow.sees("asked")
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        slow.touch("answer")
+
+    presser = threading.Thread(target=press)
+    presser.start()
+    with pytest.raises(KeyboardInterrupt), api.submitted(jobs, "slow", kill=True) as (hub, _):
+        for _ in hub.follow(SECONDS):
+            pass
+    presser.join()
+    assert slow.sees_state("a", "killed")
 
 
 def test_what_the_hub_fails_at_is_said_and_it_goes_on(user: User) -> None:

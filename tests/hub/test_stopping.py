@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -135,3 +137,27 @@ def test_stop_ends_one_job_and_leaves_the_other(user: User) -> None:
     assert user.jobs()["stubborn"]["state"] == "running"
     assert user.json("stop", "--run", run, "--kill") == {run: {"stubborn": "killed"}}
     wait.until(lambda: user.json("ps")[0]["state"] == "failed", SECONDS, "the run has ended")
+
+
+@pytest.mark.parametrize("detach", [[], ["--detach"]], ids=["watched", "detached"])
+@pytest.mark.parametrize(("presses", "state"), [(1, "stopped"), (2, "killed")])
+def test_a_ctrl_c_while_a_run_is_handed_in_ends_it(presses: int, state: str, detach: list[str], slow: User) -> None:
+    slow.write("prints.py", PRINTS)
+    process = slow.starts("run", "prints.py", "--policy", "slow", *detach)
+    slow.sees("asked")
+    for count in range(presses):
+        process.send_signal(signal.SIGINT)
+        wait.until(lambda: taken(process.pid), SECONDS, f"Ctrl-C {count + 1} is taken in")
+    slow.touch("answer")
+    output, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode == 130, errors
+    [run] = slow.json("ps")
+    assert run["id"] in output
+    assert slow.jobs()["prints"]["state"] == state
+    assert not slow.traces.tasks()
+
+
+def taken(pid: int) -> bool:
+    """Whether no signal waits to be delivered to a process."""
+    pending = re.findall(r"^S[ih][gd]Pnd:\t(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return not any(int(mask, 16) for mask in pending)

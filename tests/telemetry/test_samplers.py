@@ -22,7 +22,7 @@ from headgate.telemetry.base import Sampler, Target
 from headgate.telemetry.columns import Column
 from headgate.telemetry.cpu import CpuSampler
 from headgate.telemetry.disk import DiskSampler
-from headgate.telemetry.gpu import GpuSampler, gpus, open_nvml
+from headgate.telemetry.gpu import GpuSampler, device_numbers, gpus, open_nvml
 from headgate.telemetry.memory import MemorySampler
 from headgate.telemetry.network import NetworkSampler
 from headgate.telemetry.pressure import PressureSampler
@@ -51,6 +51,11 @@ class FakeNvml:
 
     def nvmlDeviceGetName(self, handle: int) -> bytes:  # noqa: N802
         return b"H200"
+
+    def nvmlDeviceGetMinorNumber(self, handle: int) -> int:  # noqa: N802
+        if handle == 1:
+            raise self.NVMLError("not supported")
+        return 3
 
     def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:  # noqa: N802
         if handle == 1:
@@ -348,10 +353,12 @@ def test_without_the_library_there_are_no_gpu_readings_and_that_is_no_error(monk
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert GpuSampler().read(0.0, [NODE]) == {}
     assert gpus(None) == ()
+    assert device_numbers(None) == {}
 
 
 def test_gpus_are_described() -> None:
     assert gpus(FakeNvml()) == (Gpu(0, "H200", 1000), Gpu(1, "H200", 1000))
+    assert device_numbers(FakeNvml()) == {0: 3}
 
 
 @pytest.mark.hardware

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.telemetry.damaging import damage
 
 from headgate.errors import NotFoundError, StorageError
 from headgate.telemetry.store import Recorder, RunReader
@@ -105,6 +106,34 @@ def test_a_full_disk_loses_no_row(tmp_path: Path) -> None:
         if recorder is not None:
             recorder.close()
         subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_a_damaged_part_of_a_store_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    recorder = Recorder(path)
+    recorder.add("meta", key="state", value="done")
+    recorder.add("jobs", name="a")
+    recorder.close()
+    damage(path, "jobs")
+    with RunReader(path) as reader:
+        assert reader.meta() == {"state": "done"}
+        for read in (
+            lambda: list(reader.rows("jobs")),
+            lambda: reader.query("SELECT * FROM jobs"),
+            lambda: reader.tuples("SELECT * FROM jobs"),
+        ):
+            with pytest.raises(StorageError, match=f"^cannot read {path}: database disk image is malformed"):
+                read()
+
+
+def test_the_facts_of_a_damaged_store_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    recorder = Recorder(path)
+    recorder.add("meta", key="state", value="done")
+    recorder.close()
+    damage(path, "meta")
+    with RunReader(path) as reader, pytest.raises(StorageError, match=f"^cannot read {path}: "):
+        reader.meta()
 
 
 def test_what_is_not_a_store_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -81,7 +82,20 @@ def main() -> None:
         code = error.exit_code
     except (click.Abort, KeyboardInterrupt):
         code = 130
-    except BrokenPipeError:
+    except OSError as error:
+        # Python would try again to write what is left of the output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+        if not isinstance(error, BrokenPipeError):
+            click.echo(f"headgate: {_said(error)}", err=True)
+            code = HeadgateError.exit_code
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _said(error: OSError) -> str:
+    """What the system refused, in one line."""
+    if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+        return f"cannot write: {error.strerror}; have the output go to where there is space"
+    if error.filename is None and error.errno == errno.ENOENT:  # of what is relative to it
+        return "the folder that you are in is gone; go to another one"
+    return str(error) or repr(error)

@@ -86,8 +86,8 @@ def conclude(folder: Path, report: str | None, as_json: bool) -> None:
 class Interrupts:
     """First Ctrl-C: stop with a checkpoint. Second: kill. SIGTERM counts as one. A closed terminal detaches.
 
-    Counts them from the moment it is entered, and acts on them once it knows which run is watched; before that a second
-    one ends this process.
+    Counts them from the moment it is entered, and acts on them once it knows which run is watched: what is
+    being handed in may begin, whatever becomes of this process.
     """
 
     def __init__(self, hub: Hub) -> None:
@@ -118,8 +118,6 @@ class Interrupts:
     def _count(self, _number: int, _frame: FrameType | None) -> None:
         # Nothing else in a handler: the main loop may be in the middle of a message.
         self.count += 1
-        if self._run is None and self.count > 1:
-            raise KeyboardInterrupt
 
     def pass_on(self) -> None:
         """Tell the hub what was asked for since the last call."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -9,6 +10,16 @@ import click
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _COUNT = click.IntRange(min=1)
+
+
+class Finite(click.FloatRange):
+    """A number in a range, which by itself takes NaN, and infinity where it has no end."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"found {value!r}; expected a finite number", param, ctx)
+        return number
 
 
 class WithRest(click.Command):

@@ -15,7 +15,7 @@ import yaml
 from headgate import runs
 from headgate.cli import planned, profiled
 from headgate.cli.layout import Layout
-from headgate.cli.options import WithRest
+from headgate.cli.options import Finite, WithRest
 from headgate.cli.planned import Answer
 from headgate.cluster import Cluster, Node
 from headgate.errors import UsageError
@@ -37,7 +37,7 @@ from headgate.telemetry import machine
 @click.option("--engine", metavar="NAME", help="Plan for the nodes of this engine's cluster.")
 @click.option("--address", metavar="HOST:PORT", help="ray: the cluster's head, or http:// its dashboard.")
 @click.option("--allow", multiple=True, type=click.Choice(["async", "weak"]), help="What may change the mathematics.")
-@click.option("--cores", type=click.FloatRange(min=0, min_open=True), help="Most cores for the whole job.")
+@click.option("--cores", type=Finite(min=0, min_open=True), help="Most cores for the whole job.")
 @click.option("--memory", help="Most memory of a task, such as 2GiB.")
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Candidates to show.")
 @click.option("--explain", type=click.IntRange(min=1), metavar="N", help="Say where the seconds of candidate N go.")

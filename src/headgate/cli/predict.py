@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headgate import runs
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, NotFoundError
 from headgate.events import ENDED
 from headgate.jobs import ProgressRule
 from headgate.telemetry.store import RunReader
-from headgate.units import say_seconds
+from headgate.units import say_seconds, say_time
 
 if TYPE_CHECKING:
     from headgate.analysis.expected import Expected, Report
@@ -44,7 +44,11 @@ def command(job: str, run: str | None, as_json: bool) -> None:
     from headgate.analysis.expected import expect
 
     folder, name = runs.find_job(job, run)
-    [summary] = [each for each in runs.summary(folder).jobs if each.name == name]
+    summary = next((each for each in runs.summary(folder).jobs if each.name == name), None)
+    if summary is None:  # its folder is made first
+        raise NotFoundError(
+            f"run {folder.name} has recorded nothing of job {name!r}; `headgate ps` says whether it is still running"
+        )
     with RunReader(folder / runs.STORE) as reader:
         [row] = reader.rows("jobs", "name = ?", [name])
         rule = ProgressRule(**(json.loads(row["spec"] or "{}").get("progress") or {}))
@@ -80,7 +84,7 @@ def _reports(reader: RunReader, job: str, rule: ProgressRule) -> list[Report]:
                 row["step"],
                 row["epoch"],
                 row["epochs"],
-                float("nan") if row["nan"] else rule.of(row["loss"], json.loads(row["metrics"] or "{}")),
+                rule.of(float("nan") if row["nan"] else row["loss"], json.loads(row["metrics"] or "{}")),
                 row["count"] or 1,
             )
             for row in rows
@@ -149,8 +153,7 @@ def _clock(seconds: float) -> str:
     """The time so many seconds from now, with its day where that is another one."""
     if seconds > 366 * 86_400:
         return "in more than a year"
-    at = time.localtime(time.time() + seconds)
-    return time.strftime("%H:%M:%S" if at.tm_yday == time.localtime().tm_yday else "%Y-%m-%d %H:%M", at)
+    return say_time(time.time() + seconds, seconds=True)
 
 
 def _plain(

@@ -17,7 +17,7 @@ from headgate.errors import UsageError
 @click.option(
     "--policy", metavar="NAME", help="What moves shares between the jobs: headgate (default), equal, none or others."
 )
-@click.option("--cores", type=click.FloatRange(min=0, min_open=True), help="Most cores for each script.")
+@click.option("--cores", type=options.Finite(min=0, min_open=True), help="Most cores for each script.")
 @click.option("--memory", help="Most memory for each script, such as 2GiB.")
 @click.option(
     "--isolation", metavar="NAME", help="What tasks are boxed in: process (default), container, or a plug-in's."

@@ -47,9 +47,9 @@ def submit(submission: Submission, policy: str | None, detach: bool, as_json: bo
     clean()
     with connect_or_start() as hub, Interrupts(hub) as interrupts:
         # From here on a Ctrl-C is one to the run, which may have begun before its id is known.
-        answer = hub.submit(SUBMISSION.dump_python(submission, mode="json"), policy, attach=not detach)
+        answer = hub.submit(SUBMISSION.dump_python(submission, mode="json"), policy, attach=True)
         run = answer["run"]
-        if detach:
+        if detach and not interrupts.count:
             click.echo(
                 json.dumps({"run": run, "path": answer["path"]})
                 if as_json

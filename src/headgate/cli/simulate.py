@@ -6,16 +6,23 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import click
 
 from headgate import units
 from headgate.cli.following import print_table
+from headgate.cli.options import Finite
 from headgate.cluster import Cluster, Node
-from headgate.errors import UsageError
+from headgate.errors import StorageError, UsageError
 from headgate.profiles import Profile
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
+_LARGEST_ERROR = 10.0
+"""Predictions that are off by a factor of 20,000 in one of three cases say nothing."""
+_LARGEST_LOAD = 1e6
+_SHORTEST, _LONGEST = 1e-3, 1e9
+"""Seconds: a clock that has come far no longer tells shorter times apart, and sums of longer ones mean nothing."""
 
 
 def _seconds(_: click.Context, option: click.Parameter, text: str) -> float:
@@ -23,6 +30,8 @@ def _seconds(_: click.Context, option: click.Parameter, text: str) -> float:
         value = units.seconds(text)
     except ValueError as error:
         raise UsageError(f"--{option.name}: found {text!r}; {error}") from None
+    if value != 0.0 and not _SHORTEST <= value <= _LONGEST:
+        raise UsageError(f"--{option.name}: found {text!r}; expected 0, or from 1ms to {_LONGEST:g} seconds")
     return value
 
 
@@ -34,7 +43,7 @@ def _seconds(_: click.Context, option: click.Parameter, text: str) -> float:
 @click.option("--cluster", metavar="FILE", help="A cluster file with the nodes; this machine without it.")
 @click.option(
     "--load",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Finite(1 / _LARGEST_LOAD, _LARGEST_LOAD),
     help="Have jobs come so fast that they ask for so much of the cluster.",
 )
 @click.option(
@@ -43,7 +52,7 @@ def _seconds(_: click.Context, option: click.Parameter, text: str) -> float:
 @click.option("--speeds", type=_FILE, help="Throughput by cores, as measured: CSV with model, cores, throughput.")
 @click.option(
     "--exponent",
-    type=click.FloatRange(0.0, 1.0, min_open=True),
+    type=Finite(0.0, 1.0, min_open=True),
     default=1.0,
     show_default=True,
     help="Of cores, in the throughput of what is not in --speeds.",
@@ -66,14 +75,14 @@ def _seconds(_: click.Context, option: click.Parameter, text: str) -> float:
 )
 @click.option(
     "--error",
-    type=click.FloatRange(min=0.0),
+    type=Finite(0.0, _LARGEST_ERROR),
     default=0.0,
     show_default=True,
     help="Standard deviation of log(predicted / true) of what remains of a job.",
 )
 @click.option(
     "--startup",
-    type=click.FloatRange(min=0.0),
+    type=Finite(0.0, _LONGEST),
     default=0.0,
     show_default=True,
     help="Core-seconds that a job does on one core before anything is predicted of it.",
@@ -133,24 +142,53 @@ def command(
         share_gpus=share_gpus,
         seed=seed,
     )
-    outcomes = [simulation.simulate(jobs, nodes, name, assumptions) for name in names or ("fifo",)]
+    names = names or ("fifo",)
+    _check(names, share_gpus or not all(job.gpus for job in jobs.jobs), output)
+    outcomes = [simulation.simulate(jobs, nodes, name, assumptions) for name in names]
     results = [simulation.figures(outcome, assumptions.speeds) for outcome in outcomes]
     from headgate.reports import simulated
 
-    page = simulated.write(jobs, outcomes, results, output.absolute()) if output is not None else None
+    page: Path | None = None
+    failed: StorageError | None = None
+    if output is not None:
+        try:
+            page = simulated.write(jobs, outcomes, results, output.absolute())
+        except StorageError as error:
+            failed = error  # told last: the figures are there
     if as_json:
         told = {"trace": jobs.name, "jobs": len(jobs.jobs), "capacity": outcomes[0].capacity, "seed": seed}
         policies = [
             asdict(each) | {"warnings": outcome.warnings} for each, outcome in zip(results, outcomes, strict=True)
         ]
         click.echo(json.dumps({**told, "page": str(page) if page else None, "policies": policies}, indent=2))
-        return
-    print_table(simulated.table(results))
-    for outcome in outcomes:
-        for warning in outcome.warnings:
-            click.echo(f"{outcome.policy}: {warning}", err=True)
-    if page is not None:
-        click.echo(page)
+    else:
+        print_table(simulated.table(results))
+        for outcome in outcomes:
+            for warning in outcome.warnings:
+                click.echo(f"{outcome.policy}: {warning}", err=True)
+        if page is not None:
+            click.echo(page)
+    if failed is not None:
+        raise failed
+
+
+def _check(names: Sequence[str], shared: bool, output: Path | None) -> None:
+    """Whether every policy is there and a page can be written, before what may take long.
+
+    Raises:
+        UsageError: A policy is not.
+        StorageError: It cannot.
+    """
+    from headgate.simulation import lineup
+
+    for name in names:
+        lineup.choose(name, lambda job, now: 0.0, shared=shared)
+    if output is not None:
+        try:
+            TemporaryFile(dir=output.absolute().parent).close()  # beside it: what is there stays until the page is
+        except OSError as error:
+            cure = "name another file with --output"
+            raise StorageError(f"cannot write {output.absolute()}: {error.strerror}; {cure}") from error
 
 
 def _profiles(names: Sequence[str]) -> tuple[dict[str, Profile], Node | None]:

@@ -15,6 +15,8 @@ from headgate.cli.following import position, print_table, task_cells
 from headgate.telemetry.store import RunReader
 from headgate.units import say_bytes, say_seconds
 
+_GRANTED = ("entitled_cores", "threads", "cpu_weight", "cpu_cap_cores", "gpu_fraction")
+
 
 @click.command()
 @click.argument("run", required=False)
@@ -88,7 +90,7 @@ def latest(reader: RunReader, job: str) -> dict[str, Any]:
         "loss": sum(loss * n for loss, n in losses) / sum(n for _, n in losses) if losses else None,
         "nan": bool(last) and any(nan for *_, nan in last),
         **{name: _sum(task[name] for task in left) for name in ("entitled_cores", "threads")},
-        **{name: left[0][name] if left else None for name in ("cpu_weight", "cpu_cap_cores")},
+        **{name: left[0][name] if left else None for name in ("cpu_weight", "cpu_cap_cores", "gpu_fraction")},
         **{name: _sum(task[name] for task in left) for name in ("cpu_cores", "memory_bytes")},
         "decision": _decision(reader, [f"{job}/{task['task']}" for task in left]),
         "tasks": tasks,
@@ -102,7 +104,7 @@ def _task(reader: RunReader, row: dict[str, Any]) -> dict[str, Any]:
         "node": row["node"],
         "pid": row["pid"],
         "state": "running" if row["ended"] is None else "ended",
-        **_newest(reader, "shares", "task", row["id"], ("entitled_cores", "threads", "cpu_weight", "cpu_cap_cores")),
+        **_share(reader, row["id"]),
         **_newest(reader, "usage", "target", row["id"], ("cpu_cores", "memory_bytes", "net_in", "net_out")),
     }
 
@@ -111,6 +113,12 @@ def _order(row: dict[str, Any]) -> tuple[bool, int]:
     """Workers first, by their numbers."""
     role, _, index = row["id"].rsplit("/", 1)[1].rpartition("-")
     return role != "worker", int(index)
+
+
+def _share(reader: RunReader, id: str) -> dict[str, Any]:
+    """What a task is granted now."""
+    rows = reader.query("SELECT * FROM shares WHERE task = ? ORDER BY rowid DESC LIMIT 1", [id])
+    return {name: rows[0].get(name) if rows else None for name in _GRANTED}
 
 
 def _newest(reader: RunReader, table: str, column: str, id: str, names: Sequence[str]) -> dict[str, Any]:

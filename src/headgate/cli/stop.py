@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import click
 
@@ -10,6 +11,9 @@ from headgate import runs
 from headgate.cli.choosing import RunningJobs, running_hub, running_jobs
 from headgate.events import ENDED
 from headgate.hub.client import Hub
+
+_WRITTEN_SECONDS = 2.0
+"""Longest that the ends may take to be in the store, which is written about twice a second; a full disk takes none."""
 
 
 @click.command()
@@ -40,9 +44,18 @@ def command(jobs: tuple[str, ...], run: str | None, every: bool, kill: bool, as_
 
 def _stop(hub: Hub, chosen: RunningJobs, kill: bool) -> dict[str, str]:
     """Stop jobs of one run and wait for their ends; their states."""
-    stopping = hub.ask("stop", run=chosen.run, jobs=chosen.jobs, kill=kill)["jobs"]
-    while True:
-        states = {job.name: job.state for job in runs.summary(runs.home() / "runs" / chosen.run).jobs}
-        if all(states[job] in ENDED for job in stopping):
-            return {job: states[job] for job in stopping}
-        hub.receive(0.1)
+    states: dict[str, str] = {}
+    with running_hub() as watched:  # a connection of its own: answers and what is told of a run do not mix
+        watched.ask("attach", run=chosen.run)
+        stopping = hub.ask("stop", run=chosen.run, jobs=chosen.jobs, kill=kill)["jobs"]
+        while any(states.get(job) not in ENDED for job in stopping):
+            message = watched.receive() or {}
+            if message.get("type") in ("snapshot", "end"):
+                states = {job["name"]: job["state"] for job in message["jobs"]}
+    folder, deadline = runs.home() / "runs" / chosen.run, time.monotonic() + _WRITTEN_SECONDS
+    while time.monotonic() < deadline:
+        written = {job.name: job.state for job in runs.summary(folder).jobs}
+        if all(written[job] in ENDED for job in stopping):
+            break
+        time.sleep(0.1)
+    return {job: states[job] for job in stopping}

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from headgate.controller.foreseeing import Ahead
 from headgate.events import JobId
 from headgate.hub.ledger import Ledger
+from headgate.units import say_time
 
 _NAMED = 3
 """Jobs that are named as having what another one waits for."""
@@ -39,8 +40,7 @@ def _in_words(ahead: Ahead, place: int) -> str:
         many = len(ahead.unknown) > 1
         words += f"; nothing tells yet how long {_names(ahead.job, ahead.unknown)} {'take' if many else 'takes'}"
     if ahead.at is not None:
-        at = time.localtime(time.time() + max(ahead.at - time.monotonic(), 0.0))
-        words += f"; expected to start at about {time.strftime('%H:%M', at)}"
+        words += f"; expected to start at about {say_time(time.time() + max(ahead.at - time.monotonic(), 0.0))}"
     return words
 
 

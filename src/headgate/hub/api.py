@@ -15,7 +15,7 @@ from headgate import runs
 from headgate.engines.base import LOCAL, EngineSpec, usual_address
 from headgate.errors import HeadgateError, UsageError
 from headgate.hub import clusters
-from headgate.hub.client import Hub, clean, connect_or_start
+from headgate.hub.client import ANSWER_SECONDS, TAKE_IN_SECONDS, Hub, clean, connect_or_start
 from headgate.hub.run import Submission
 from headgate.hub.server import SUBMISSION
 from headgate.hub.watching import Watcher
@@ -93,11 +93,17 @@ def submitted(jobs: Submission, policy: str | None, kill: bool) -> Iterator[tupl
     """
     clean()
     with connect_or_start() as hub:
-        answer = hub.submit(SUBMISSION.dump_python(jobs, mode="json"), policy, attach=True)
+        answer: Mapping[str, Any] | None = None
         try:
+            answer = hub.submit(SUBMISSION.dump_python(jobs, mode="json"), policy, attach=True)
             yield hub, answer
         except KeyboardInterrupt:
-            hub.send("stop", run=answer["run"], kill=kill)
+            answer = answer or hub.receive(TAKE_IN_SECONDS) or {}  # what is handed in already may have begun
+            if "run" in answer:
+                hub.send("stop", run=answer["run"], kill=kill)
+                # The hub may not read what was sent by one that has closed the connection.
+                while (hub.receive(ANSWER_SECONDS) or {}).get("type") in ("snapshot", "event"):
+                    pass
             raise
 
 

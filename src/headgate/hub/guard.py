@@ -26,6 +26,7 @@ from headgate import isolation, runs
 from headgate.errors import HeadgateError
 from headgate.events import TaskId
 from headgate.isolation import processes
+from headgate.isolation.process import remove_empty_groups
 
 GRACE_SECONDS = 10.0
 _TAKE_SECONDS = 5.0
@@ -122,6 +123,7 @@ def leftovers(folder: Path) -> None:
             if not _sweep(json.loads(file.read_text())):
                 continue
         file.unlink(missing_ok=True)
+    remove_empty_groups()
 
 
 def _sweep(record: Mapping[str, object]) -> bool:
@@ -177,7 +179,7 @@ class _Guard:
     def _orphaned(self) -> None:
         for task in self._tasks.values():
             if not task.connected and task.pidfd is not None:
-                with contextlib.suppress(ProcessLookupError):
+                with contextlib.suppress(OSError):  # it has ended, or is not this user's (set-user-id)
                     signal.pidfd_send_signal(task.pidfd, signal.SIGTERM)
         deadline = time.monotonic() + GRACE_SECONDS
         poller = select.poll()
@@ -202,6 +204,7 @@ class _Guard:
             if swept:
                 _box_file(self._folder / "boxes", id).unlink(missing_ok=True)
         runs.remove_sockets()
+        remove_empty_groups()
 
     def _drop(self, task: _Task) -> None:
         for fd in (task.pidfd, task.output):

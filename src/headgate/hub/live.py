@@ -43,6 +43,10 @@ ORIGIN_SECONDS = 5.0
 """Longest that the end of a short run waits for what its scripts run with to be listed."""
 REPORT_SECONDS = 600.0
 """Longest that a report may take; a run of a month takes minutes."""
+_WRITTEN_SECONDS = 10.0
+"""Longest that whoever watches a run waits for its last rows to be written."""
+_TELL_WAITING_SECONDS = 5.0
+"""After so long, jobs that wait are told anew until when, though nothing was done: what they wait for may be late."""
 
 
 class LiveHub:
@@ -86,8 +90,10 @@ class LiveHub:
             home, self._ledger, self._engines, self._nodes, self._hearing, self._choosing, self._finish
         )
         self._wake: asyncio.TimerHandle | None = None
+        self._tell_waiting_at = 0.0
         self._background: set[asyncio.Task[Any]] = set()
         self._origins: dict[str, asyncio.Task[Any]] = {}
+        self._ending: set[LiveRun] = set()
         self.watchers = self._ledger.watchers
         self._nodes.tell()
 
@@ -233,12 +239,15 @@ class LiveHub:
             self._wake.cancel()
         for run in list(self.runs.values()):
             self._finish(run)
+        for run in self._ending:
+            run.recorder.hurry()
         await asyncio.gather(*self._background, return_exceptions=True)
 
     # --- the controller's actions -----------------------------------------------------------------------------------
 
     def _step(self, event: Event) -> None:
-        actions, wake_at = self._controller.step(time.monotonic(), event)
+        now = time.monotonic()
+        actions, wake_at = self._controller.step(now, event)
         self._reserving.reserve(actions)
         for action in actions:
             self._acting.act(action)
@@ -246,8 +255,10 @@ class LiveHub:
             self._reserving.give_back(event.task.rsplit("/", 1)[0])
         self._replanning.hear(event)
         self._forecasting.hear(event)
-        if self._controller.waits and (actions or isinstance(event, events.Fitted)):
-            admission.tell(self._ledger, self._controller.ahead(time.monotonic(), self._forecasting.ends))
+        news = bool(actions) or isinstance(event, events.Fitted | events.TaskStarted)
+        if self._controller.waits and (news or now >= self._tell_waiting_at):
+            admission.tell(self._ledger, self._controller.ahead(now, self._forecasting.ends))
+            self._tell_waiting_at = now + _TELL_WAITING_SECONDS
         if isinstance(event, events.TaskExited) or any(
             isinstance(action, events.StartTask | events.SetShare | events.MarkIdle) for action in actions
         ):
@@ -273,12 +284,19 @@ class LiveHub:
         self._reserving.forget(run.id)
         self._in_background(self._engines.release())
         last = {**run.snapshot(self.policy), "type": "end"}
+        self._ending.add(run)
         self._in_background(self._wind_up(run, last))
 
     async def _wind_up(self, run: LiveRun, last: dict[str, Any]) -> None:
         await asyncio.wait([self._origins.pop(run.id)], timeout=ORIGIN_SECONDS)
-        await asyncio.to_thread(run.close)
+        closed = asyncio.ensure_future(asyncio.to_thread(run.close))
+        await asyncio.wait([closed], timeout=_WRITTEN_SECONDS)
         self.watchers.tell(run.id, last)
+        if not closed.done():  # the disk is full, and whoever watches need not wait for room
+            self.watchers.tell(run.id, {"type": "reported", "run": run.id, "report": None})
+            self.watchers.drop(run.id)
+        await closed
+        self._ending.discard(run)
         page = run.folder / "report.html"
         with contextlib.suppress(OSError, TimeoutError):  # whoever watches goes on without a report
             await asyncio.wait_for(_write_report(run.folder / runs.STORE, page), REPORT_SECONDS)

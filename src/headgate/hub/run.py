@@ -27,7 +27,7 @@ from headgate.events import ENDED, Checkpoint, Progress, TaskId
 from headgate.hub import messages
 from headgate.hub.job import LiveJob
 from headgate.jobs import Job
-from headgate.shares import Share, Unlimited
+from headgate.shares import FIELDS, Share, Unlimited
 from headgate.telemetry.columns import Column
 from headgate.telemetry.store import Recorder
 
@@ -206,15 +206,13 @@ class LiveRun:
 
     def record_share(self, task: TaskId, share: Share, threads: int, entitled: float, reason: str) -> None:
         """Write what a task is granted from now on."""
-        cap, memory = share.cpu_cap_cores, share.memory_bytes
+        limits = {name: getattr(share, name) for name in FIELDS}
         self.recorder.add(
             "shares",
             t=self.clock(),
             task=task.split("/", 1)[1],
-            cpu_weight=share.cpu_weight,
-            cpu_cap_cores=None if isinstance(cap, Unlimited) else cap,
+            **{name: None if isinstance(limit, Unlimited) else limit for name, limit in limits.items()},
             entitled_cores=entitled,
-            memory_bytes=None if isinstance(memory, Unlimited) else memory,
             threads=threads,
             reason=reason,
         )
@@ -318,10 +316,10 @@ class LiveRun:
         self.recorder.add("meta", key="packages", value=json.dumps(listed))
 
     def close(self) -> None:
-        """Mark the run as done, write what is left and let go of it."""
+        """Mark the run as done, write what is left, once there is room for it, and let go of it."""
         self.recorder.add("meta", key="state", value="done")
         self.recorder.add("meta", key="ended", value=repr(self.clock()))
-        self.recorder.close()
+        self.recorder.close(math.inf)
         os.close(self._lock)
 
 

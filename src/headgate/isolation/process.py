@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import resource
 import shlex
@@ -159,6 +160,28 @@ class ProcessIsolation(Isolation):
         if found.mode == "v1":
             return CgroupsV1(folders, standins, disks.number_of(launch.cwd))
         return CgroupsV2(folders, standins, disks.number_of(launch.cwd), found.vacate and not moved)
+
+
+def remove_empty_groups(root: Path = Path("/sys/fs/cgroup")) -> None:
+    """Remove what this user's hubs left that died while they made a box: cgroups, here and on the nodes of labs, that
+    nothing is in. Those of a process id that is in use stay."""
+    bases, roots = layout.find_layout(root).bases, layout.roots(root)
+    leading = next((os.path.relpath(bases[n], roots[n]) for n in ("cpu", "unified") if n in bases and n in roots), ".")
+    of_containers = (point / leading for point in roots.values())  # Docker has one path for all hierarchies
+    name = f"{PREFIX}{os.geteuid()}-*"
+    for base in {*bases.values(), *of_containers}:
+        with contextlib.suppress(FileNotFoundError):  # it went meanwhile; what is left the next look finds
+            # Beside it too: a hub that was started in another session had its own there.
+            for group in [*base.parent.glob(f"*/{name}"), *base.glob(f"{PREFIX}lab-*/*/{name}")]:
+                hub = group.name.rpartition("-")[2]
+                if hub.isdecimal() and processes.look(int(hub)) is None:
+                    _remove_empty(group)
+
+
+def _remove_empty(group: Path) -> None:
+    for folder in [*group.glob("*/"), group]:
+        with contextlib.suppress(OSError):  # somebody is in it
+            folder.rmdir()
 
 
 def _layout(mode: Literal["auto", "v1", "v2", "none"], root: Path) -> layout.Layout:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -41,6 +42,17 @@ def gpus(nvml: Any | None) -> tuple[Gpu, ...]:
         # Older bindings answer in bytes.
         found.append(Gpu(index, name.decode() if isinstance(name, bytes) else str(name), memory))
     return tuple(found)
+
+
+def device_numbers(nvml: Any | None) -> Mapping[int, int]:
+    """The number in the name of each GPU's device file, by its index; those that NVML does not tell are left out."""
+    if nvml is None:
+        return {}
+    found: dict[int, int] = {}
+    for index in range(nvml.nvmlDeviceGetCount()):
+        with contextlib.suppress(nvml.NVMLError):
+            found[index] = int(nvml.nvmlDeviceGetMinorNumber(nvml.nvmlDeviceGetHandleByIndex(index)))
+    return found
 
 
 @dataclass(slots=True)

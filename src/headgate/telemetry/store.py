@@ -10,9 +10,10 @@ import json
 import math
 import sqlite3
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,8 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "memory_bytes REAL",
         "threads INTEGER",
         "reason TEXT",
+        "disk_bytes_per_second REAL",  # NULL: no limit
+        "gpu_fraction REAL",  # NULL: all of its time
     ),
     "spans": (
         "t REAL",  # the same for all rows of one message, which comes when the step has ended
@@ -150,6 +153,7 @@ class Recorder:
         self._pending: deque[tuple[str, tuple[object, ...]]] = deque(maxlen=_KEPT_ROWS)
         self._condition = threading.Condition()
         self._closing = False
+        self._tries_until = math.inf
         self._flushed = 0
         self._asked = 0
         self._failing = False
@@ -190,12 +194,19 @@ class Recorder:
             self._condition.notify_all()
             return self._condition.wait_for(lambda: self._flushed >= ticket, timeout)
 
-    def close(self) -> None:
-        """Write what is left; may be called twice."""
+    def close(self, patience: float = 0.0) -> None:
+        """Write what is left, and where that fails try again for so long (s); may be called twice."""
         with self._condition:
             self._closing = True
+            self._tries_until = min(self._tries_until, time.monotonic() + patience)
             self._condition.notify_all()
         self._thread.join()
+
+    def hurry(self) -> None:
+        """Have a call of `close` that is under way try once more at the most."""
+        with self._condition:
+            self._tries_until = 0.0
+            self._condition.notify_all()
 
     def _write(self) -> None:
         with closing(self._db) as db:
@@ -213,8 +224,11 @@ class Recorder:
                     else:
                         room = _KEPT_ROWS - len(self._pending)
                         self._pending.extendleft(reversed(rows[max(len(rows) - room, 0) :]))
-                        self._condition.wait_for(lambda: self._closing, 1.0)
-                if closing_down:
+                        given_up = closing_down and time.monotonic() >= self._tries_until
+                        if not given_up:
+                            before = (closing_down, self._tries_until)
+                            self._condition.wait_for(lambda: (self._closing, self._tries_until) != before, 1.0)  # noqa: B023
+                if closing_down and (written or given_up):
                     # What only reads it later need not make files beside it; refused while somebody reads it now.
                     with suppress(sqlite3.Error):
                         db.execute("PRAGMA journal_mode = DELETE")
@@ -255,20 +269,19 @@ class RunReader:
 
     Raises:
         NotFoundError: There is no such file.
-        StorageError: It is not a store that this version reads.
+        StorageError: It is not a store that this version reads; from any method too, where a part of it is damaged.
     """
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         if not path.is_file():
             raise NotFoundError(f"no recorded data at {path}")
-        try:
+        with self._reading():
             self._db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)
             self._db.row_factory = sqlite3.Row
             version = self._db.execute("PRAGMA user_version").fetchone()[0]
             self._db.execute("SELECT count(*) FROM meta").fetchone()
             self._tables = {row[0] for row in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        except sqlite3.Error as error:
-            raise StorageError(f"cannot read {path}: {error}") from error
         if version > VERSION:
             raise StorageError(
                 f"{path} was written by a newer Headgate (store version {version}; this one reads {VERSION})"
@@ -283,8 +296,16 @@ class RunReader:
     def close(self) -> None:
         self._db.close()
 
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise StorageError(f"cannot read {self._path}: {error}") from error
+
     def meta(self) -> dict[str, str]:
-        return {row["key"]: row["value"] for row in self._db.execute("SELECT key, value FROM meta")}
+        with self._reading():
+            return {row["key"]: row["value"] for row in self._db.execute("SELECT key, value FROM meta")}
 
     def rows(
         self, table: str, where: str = "", parameters: Iterable[object] = (), order: str = "rowid"
@@ -296,15 +317,18 @@ class RunReader:
         if table not in self._tables:
             return
         condition = f"WHERE {where}" if where else ""
-        for row in self._db.execute(f"SELECT * FROM {table} {condition} ORDER BY {order}", tuple(parameters)):
-            yield dict(row)
+        with self._reading():
+            for row in self._db.execute(f"SELECT * FROM {table} {condition} ORDER BY {order}", tuple(parameters)):
+                yield dict(row)
 
     def query(self, sql: str, parameters: Iterable[object] = ()) -> list[dict[str, Any]]:
         """Rows of any read-only query."""
-        return [dict(row) for row in self._db.execute(sql, tuple(parameters))]
+        with self._reading():
+            return [dict(row) for row in self._db.execute(sql, tuple(parameters))]
 
     def tuples(self, sql: str, parameters: Iterable[object] = ()) -> list[tuple[Any, ...]]:
         """Rows of any read-only query as plain tuples: a day of samples in two thirds of the time."""
-        cursor = self._db.cursor()
-        cursor.row_factory = None
-        return cursor.execute(sql, tuple(parameters)).fetchall()
+        with self._reading():
+            cursor = self._db.cursor()
+            cursor.row_factory = None
+            return cursor.execute(sql, tuple(parameters)).fetchall()

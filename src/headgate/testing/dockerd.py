@@ -24,9 +24,10 @@ class Dockerd:
         url: Where it listens.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         self.url = f"unix://{folder}/socket"
         self._folder = folder
+        self._options = options
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -45,6 +46,7 @@ class Dockerd:
                     *("--exec-root", folder / "exec"),
                     *("--pidfile", folder / "pid"),
                     *("--bridge", "none", "--iptables=false"),  # else a lab's bridge would be filtered
+                    *self._options,
                 ],
                 stdout=log,
                 stderr=log,
@@ -80,8 +82,8 @@ class Dockerd:
 
 
 @contextmanager
-def own_dockerd() -> Iterator[Dockerd]:
-    """A Docker Engine that runs, and is gone afterwards.
+def own_dockerd(*options: str) -> Iterator[Dockerd]:
+    """A Docker Engine that runs, with these options besides, and is gone afterwards.
 
     Raises:
         IsolationError: This process may not run one, or none is installed.
@@ -92,7 +94,7 @@ def own_dockerd() -> Iterator[Dockerd]:
         raise IsolationError("Docker Engine is not installed (apt-get install docker.io)")
     # Not below another folder for temporary files: the names of sockets have to be short.
     folder = Path(tempfile.mkdtemp(prefix="hg-docker-", dir="/tmp"))
-    dockerd = Dockerd(folder)
+    dockerd = Dockerd(folder, *options)
     try:
         dockerd.start()
         yield dockerd

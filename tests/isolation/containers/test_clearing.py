@@ -153,7 +153,7 @@ def test_a_watch_ends_though_its_task_cannot_be_ended(monkeypatch: pytest.Monkey
         stream, printer = os.pipe()
         ended = list[bool]()
         output, pidfd = os.open(os.devnull, os.O_WRONLY), os.pidfd_open(stays.pid)
-        watch = Watch("t", stream, output, pidfd, lambda: None, ended.append)
+        watch = Watch("t", stream, output, pidfd, lambda: None, ended.append, lambda: None)
         closing = threading.Thread(target=watch.close, daemon=True)
         closing.start()
         closing.join(SECONDS / 6)

@@ -305,6 +305,30 @@ def test_how_a_task_ended_while_the_daemon_was_away_is_told_once_that_is_back(ru
     assert not any(folder.exists() for folder in groups())
 
 
+def test_a_task_that_closed_its_output_is_told_to_have_ended_as_it_did(
+    isolation: ContainerIsolation, run: Run, tmp_path: Path
+) -> None:
+    end = run(isolation, launch("exec > out.log 2>&1; sleep 0.5; kill -SEGV $$", tmp_path)).ended()
+    assert (end.signal, end.reason, end.lost) == (signal.SIGSEGV, None, False)
+
+
+def test_a_task_that_the_daemon_lets_run_on_is_heard_again_and_told_to_have_ended_as_it_did(
+    run: Run, tmp_path: Path
+) -> None:
+    prints = "echo ready; until [ -e dies ]; do if [ -e up ]; then echo again; fi; sleep 0.05; done; kill -ABRT $$"
+    with own_dockerd("--live-restore") as dockerd:
+        isolation = ContainerIsolation(GROUP, daemon=dockerd.url)
+        with closing(run(isolation, launch(prints, tmp_path))) as task:  # before the daemon, which would let it run on
+            task.said("ready")
+            dockerd.kill()
+            dockerd.start()
+            (tmp_path / "up").touch()
+            task.said("again")
+            (tmp_path / "dies").touch()
+            end = task.ended()
+            assert (end.signal, end.reason, end.lost) == (signal.SIGABRT, None, False)
+
+
 def test_an_end_that_docker_is_late_to_tell_of_is_told_as_it_was(
     isolation: ContainerIsolation, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from tests.hub.user import SECONDS, User
 from tests.task.test_gate import Engine, gate_of, steps
 
 from headgate.isolation.base import HOST_IMAGE, Launch
-from headgate.isolation.container import limits
+from headgate.isolation.container import limits, request
 from headgate.isolation.container.request import Request
 from headgate.shares import Share
 from headgate.testing import wait
@@ -52,6 +52,28 @@ def test_docker_is_asked_for_the_gpus_of_a_task_and_no_others(
     assert host.get("DeviceRequests") == (asked if image != HOST_IMAGE and numbers else None)
     env = dict(variable.split("=") for variable in config["Env"])
     assert env.get("CUDA_VISIBLE_DEVICES") == seen
+
+
+@pytest.mark.parametrize(
+    ("image", "gpus", "asked"),
+    [
+        (HOST_IMAGE, (0, 2), ["nvidia1", "nvidia10"]),
+        (HOST_IMAGE, None, ["nvidia1", "nvidia0", "nvidia10"]),
+        ("other", (0, 2), ["0", "2"]),
+        ("other", None, ["0", "1", "2"]),
+    ],
+)
+def test_a_gpu_has_the_device_file_that_nvml_tells(
+    devices: Path, monkeypatch: pytest.MonkeyPatch, image: str, gpus: tuple[int, ...] | None, asked: list[str]
+) -> None:
+    monkeypatch.setattr(request, "open_nvml", lambda: None)
+    monkeypatch.setattr(request, "device_numbers", lambda nvml: {0: 1, 1: 0, 2: 10})
+    launch = Launch("run/job/worker-0", ("true",), {}, str(devices.parent), 1, image=image, gpus=gpus)
+    host = Request(launch, image, None, Share(), limits.Machine("v1", 2.0), devices=devices).config()["HostConfig"]
+    if image == HOST_IMAGE:
+        assert [Path(each["PathOnHost"]).name for each in host["Devices"]] == [*asked, *CONTROL]
+    else:
+        assert host["DeviceRequests"][0]["DeviceIDs"] == asked
 
 
 def test_a_task_tells_the_numbers_of_its_node_whatever_its_container_calls_them(

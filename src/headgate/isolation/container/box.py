@@ -90,7 +90,7 @@ class ContainerBox(Box):
         except OSError:
             pidfd = None
         self._weigh()
-        self._watch = Watch(task, stream, output, pidfd, self._look, self._ended)
+        self._watch = Watch(task, stream, output, pidfd, self._look, self._ended, self._again)
 
     @property
     def exit_fd(self) -> int:
@@ -265,6 +265,13 @@ class ContainerBox(Box):
         if used.peak_bytes is not None:
             self._used = used
         self._cpu_seconds = self._cpu_seconds if cpu is None else cpu
+
+    def _again(self) -> int | None:
+        """Its output from now on; None where the daemon is away, or did not let it run on (`live-restore`)."""
+        with contextlib.suppress(IsolationError):
+            if self._daemon.state(self._container.id)["Running"]:
+                return self._daemon.attach(self._container.id)
+        return None
 
     def _ended(self, cut: bool) -> None:
         container = self._container

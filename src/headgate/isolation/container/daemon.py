@@ -130,7 +130,7 @@ class Daemon:
             self._api.start(id)
 
     def attach(self, id: str) -> int:
-        """A descriptor that what the container prints comes from, framed (`unframe`); for one that does not run yet."""
+        """A descriptor that what the container prints comes from, framed (`Unframer`), from now on."""
         with self._asking("hand out a container's output"):
             stream = self._api.attach_socket(id, params={"stdout": 1, "stderr": 1, "stream": 1})
             fd = os.dup(stream.fileno())

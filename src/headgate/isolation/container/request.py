@@ -15,6 +15,7 @@ from headgate.isolation.container.daemon import Config
 from headgate.isolation.container.network import MACHINE, Network
 from headgate.isolation.container.parents import Parent
 from headgate.shares import Share, Unlimited
+from headgate.telemetry.gpu import device_numbers, open_nvml
 
 _SHOWN = (
     "CpuShares",
@@ -126,8 +127,10 @@ def _gpus(launch: Launch, devices: Path) -> tuple[dict[str, str], dict[str, obje
     """Environment and fields of the `HostConfig` for the GPUs: with the machine's own files its devices are enough, an
     image needs the NVIDIA container toolkit. A container counts those that it has from 0, in the order of their
     numbers, which the task is told."""
-    numbers = sorted(int(number) for path in devices.glob("nvidia*") if (number := path.name[6:]).isdigit())
-    chosen = numbers if launch.gpus is None else list(launch.gpus)
+    there = [int(number) for path in devices.glob("nvidia*") if (number := path.name[6:]).isdigit()]
+    files = device_numbers(open_nvml()) if there else {}
+    numbers = {file: number for number, file in files.items()}
+    chosen = sorted({numbers.get(file, file) for file in there}) if launch.gpus is None else list(launch.gpus)
     env = dict(launch.env)
     if launch.gpus is not None:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(len(chosen))))
@@ -138,7 +141,7 @@ def _gpus(launch: Launch, devices: Path) -> tuple[dict[str, str], dict[str, obje
         request = {"DeviceIDs": [str(number) for number in chosen], "Capabilities": [["gpu"]]}
         return env, {"DeviceRequests": [request]}
     control = [str(path) for path in sorted(devices.glob("nvidia[-a-z]*")) if path.is_char_device()]
-    paths = [*(f"{devices}/nvidia{number}" for number in chosen), *control]
+    paths = [*(f"{devices}/nvidia{files.get(number, number)}" for number in chosen), *control]
     return env, {
         "Devices": [{"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rwm"} for path in paths]
     }

@@ -31,7 +31,9 @@ class Watch:
         pidfd: Of its first process, None where that is gone already; closed here.
         look: Reads what it used up to now; called each second and at its end.
         ended: Called at its end, before `exit_fd` turns readable; it may wait. It is told whether the output ended
-            before: the daemon is gone, or the container closed its streams itself.
+            before, and did not come again: the daemon was gone.
+        again: Another `stream` from a daemon that is back and let the container run on; None where there is none yet.
+            Called each second from when the output has ended.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Watch:
         pidfd: int | None,
         look: Callable[[], None],
         ended: Callable[[bool], None],
+        again: Callable[[], int | None],
     ) -> None:
         self.exit_fd = os.eventfd(0, os.EFD_CLOEXEC)
         self.over = threading.Event()
@@ -51,6 +54,7 @@ class Watch:
         self._pidfd = pidfd
         self._look = look
         self._ended = ended
+        self._again = again
         self._abandoned = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"container {name}", daemon=True)
         self._thread.start()
@@ -73,7 +77,7 @@ class Watch:
             os.eventfd_write(self.exit_fd, 1)
 
     def _bring(self) -> bool:
-        """Bring its output on until it has ended; whether the output ended before."""
+        """Bring its output on until it has ended; whether the output ended before, and did not come again."""
         frames, poller = Unframer(), select.poll()
         poller.register(self._stream, select.POLLIN)
         lives = self._pidfd is not None
@@ -88,6 +92,12 @@ class Watch:
             if self._pidfd in ready or time.monotonic() - looked >= LOOK_MILLISECONDS / 1000:
                 self._look()
                 looked = time.monotonic()
+                if cut and self._pidfd not in ready and (stream := self._again()) is not None:
+                    os.close(self._stream)
+                    self._stream = stream
+                    poller.register(stream, select.POLLIN)
+                    self._write(frames.rest())
+                    frames, streams, cut = Unframer(), True, False
             if lives and self._pidfd in ready:
                 lives, last = False, time.monotonic() + DRAIN_SECONDS
                 self.over.set()
