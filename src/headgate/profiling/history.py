@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -46,7 +45,7 @@ def past(profile: Profile, cluster: Cluster, stores: Iterable[Path]) -> list[Mea
     """
     found = []
     for path in stores:
-        with suppress(HeadgateError, sqlite3.Error):  # of another version, or being written for the first time
+        with suppress(HeadgateError):  # of another version, or being written for the first time
             found += list(of_run(path, profile, cluster))
     return found
 
