@@ -97,6 +97,17 @@ def test_themis_leaves_those_that_are_not_served_half_of_an_equal_share() -> Non
     assert sorted(play.parts().values()) == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.6], abs=1e-3)
 
 
+def test_las_counts_what_a_job_had_before_it_was_started_again() -> None:
+    play = Play("las:first=10,factor=10")
+    play.at(0, *arrivals("a"))
+    for now in range(1, 13):
+        play.at(now, used("a", 1.0))
+    play.at(20, Left("a", done=False))
+    play.at(21, *arrivals("a", "b"))
+    assert play.over("b", "a") == pytest.approx(AHEAD, rel=1e-3)
+    assert play.reasons["a"].startswith("queue 2, 12 core-seconds had")
+
+
 def test_las_moves_a_job_on_when_it_has_had_its_queue_however_long_nothing_changed() -> None:
     play, now = Play("las:first=100"), 0
     play.at(0, *arrivals("a", "b"))

@@ -45,6 +45,7 @@ class Present:
         workers: Among which its cores are divided.
         nodes: Cores of each node that it is on; none: it shares one with all others of which none is told.
         attained: CPU time it was served with, core-seconds.
+        before: The same in attempts before this one.
         used: The latest that it was said to use.
         diverging: Its loss rises beyond its noise, or is no number any more.
         stalled: It has ceased to report: no loss for 6 times its usual interval, and 30 s at least, though it used the
@@ -66,6 +67,7 @@ class Present:
     nodes: Mapping[str, float] = field(default_factory=dict)
     losses: Losses = field(default_factory=Losses)
     attained: float = 0.0
+    before: float = 0.0
     used: Used | None = None
     diverging: bool = False
     stalled: bool = False
@@ -87,6 +89,11 @@ class Present:
 
     def __post_init__(self) -> None:
         self._used_at = self.arrived
+
+    @property
+    def served(self) -> float:
+        """CPU time it was served with in all its attempts, core-seconds."""
+        return self.before + self.attained
 
     @property
     def done_since(self) -> float:

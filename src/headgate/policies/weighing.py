@@ -24,6 +24,8 @@ _NEWS = 0.25
 """A prediction that differs from what was believed by more than this part is acted upon at once."""
 _REMEMBERED = 20
 """Jobs that ended of which it is remembered."""
+_MOST_TO_COME_BACK = 1000
+"""Jobs that left and were not done, whose service is remembered: they may be started again."""
 _KINDS = 20
 """Needs that stand for those of all jobs that are known, where these are more: each other job is ranked by them all."""
 _HANDED_ON = 1.0 / 8.0
@@ -68,6 +70,7 @@ class WeighingPolicy(Policy):
         self._stall_at: float | None = None  # no job stalls before; reports only put it off
         self._wanted: dict[JobId, tuple[float, str]] = {}
         self._needed: deque[float] = deque(maxlen=_REMEMBERED)
+        self._served: dict[JobId, float] = {}
         self._told_after: deque[float] = deque(maxlen=_REMEMBERED)
 
     @abstractmethod
@@ -141,8 +144,9 @@ class WeighingPolicy(Policy):
         if isinstance(change, Arrived):
             self._number += 1
             self._jobs.pop(change.job, None)  # so that it is the last to have come
+            before = self._served.pop(change.job, 0.0)
             self._jobs[change.job] = Present(
-                change.job, change.priority, change.cores_limit, now, self._number, change.workers
+                change.job, change.priority, change.cores_limit, now, self._number, change.workers, before=before
             )
             self._grants.arrive(change.job)
             return True
@@ -152,7 +156,11 @@ class WeighingPolicy(Policy):
         match change:
             case Left():
                 if change.done:
-                    self._needed.append(job.attained)
+                    self._needed.append(job.served)
+                else:
+                    self._served[job.id] = job.served
+                    if len(self._served) > _MOST_TO_COME_BACK:
+                        del self._served[next(iter(self._served))]
                 del self._jobs[job.id]
                 self._grants.leave(job.id)
                 return True
