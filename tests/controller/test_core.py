@@ -464,14 +464,15 @@ def test_the_policy_is_told_what_changed_and_nothing_else() -> None:
 def test_the_policy_is_told_whether_a_job_that_left_came_to_its_end() -> None:
     policy = Recording()
     driver = Driver(policy)
-    running(driver, 1.0, job("a", retries=1), job("b"))
+    running(driver, 1.0, job("a", retries=1), job("b"), job("c", progress=ProgressRule(goal=0.1)))
     driver.step(2.0, StopRequested("r/b"))
-    for name, code in (("a", 1), ("b", 0)):
-        driver.step(3.0, TaskExited(f"r/{name}/worker-0", Exit(code=code)))
+    driver.step(2.0, Progress("r/c/worker-0", step=1, loss=0.05))
+    for name, exit in (("a", Exit(code=1)), ("b", Exit(code=0)), ("c", Exit(code=None, signal=15))):
+        driver.step(3.0, TaskExited(f"r/{name}/worker-0", exit))
     driver.step(10.0, Wake())
     driver.step(11.0, TaskExited("r/a/worker-0", Exit(code=0)))
     told = [change for *_, changes in policy.calls for change in changes if isinstance(change, Left)]
-    assert told == [Left("r/a", done=False), Left("r/b", done=False), Left("r/a")]
+    assert told == [Left("r/a", done=False), Left("r/b", done=False), Left("r/c"), Left("r/a")]
 
 
 def test_the_policy_is_told_where_tasks_are_and_what_is_there_for_them() -> None:

@@ -15,7 +15,7 @@ from headgate.telemetry.store import RunReader
 from headgate.testing import wait
 
 PLUGIN = """
-    import json, os, signal, tempfile
+    import json, os, signal, tempfile, time
     from pathlib import Path
 
     from headgate import isolation
@@ -46,6 +46,10 @@ PLUGIN = """
                 raise HeadgateError("the way is closed; open it")
             if self.spec.address == "broken":
                 raise RuntimeError("not as it should be")
+            if self.spec.address == "late":
+                self.say("opens")
+                while not os.path.exists(os.environ["ELSEWHERE"] + ".go"):
+                    time.sleep(0.02)
             super().open(listener)
             self.told = listener
             self.say("open")
@@ -125,6 +129,16 @@ def test_an_engine_is_opened_by_the_first_run_that_names_it_and_closed_after_the
     user.types("run", "quick.py", "--engine", "elsewhere", "--shared-files")
     wait.until(lambda: len(elsewhere.told("close")) == 2, 30, "it is closed again")
     assert [told["shared"] for told in elsewhere.told("make")] == [False, True]
+
+
+def test_who_comes_while_another_run_is_taken_in_joins_its_policy(user: User, elsewhere: Elsewhere) -> None:
+    first = user.starts("run", "--policy", "equal", "--engine", "elsewhere", "--address", "late", "quick.py")
+    wait.until(lambda: elsewhere.told("opens"), 30, "the engine is being opened")
+    assert "jobs run under policy 'equal'" in user.types("run", "--policy", "none", "quick.py", code=2).message
+    user.types("run", "quick.py")
+    user.touch("told.go")
+    assert first.wait(30) == 0
+    assert [run["policy"] for run in user.json("ps")] == ["equal", "equal"]
 
 
 def test_what_tasks_take_is_set_aside_before_they_start_and_given_back_after_their_end(

@@ -154,6 +154,20 @@ def test_slaq_serves_who_gains_most_over_its_largest_drop() -> None:
     assert play.reasons["b"] == "a drop of 1 of its largest expected"
 
 
+def test_slaq_gives_a_job_that_may_use_little_of_its_node_that_much_and_one_that_gains_nothing_its_floor() -> None:
+    play = Play("slaq", cores=64.0)
+    play.at(0, Arrived("a", 1.0, cores_limit=1.0), *arrivals("b", "c"))
+    play.at(5, *(loss(job, 2.0) for job in "abc"))
+    play.at(10)
+    play.at(20, loss("a", 1.0), loss("b", 1.0), loss("c", 2.5))
+    falls = {"a": 1.0, "b": 1.0, "c": -1.0}
+    play.at(21, *(Predicted(job, 1e4, 5e3, 2e4, None, ((1e5, fall),)) for job, fall in falls.items()))
+    parts = play.parts()
+    floor = 0.05 / 3
+    assert parts["c"] == pytest.approx(floor, rel=0.2)
+    assert parts["a"] == pytest.approx(max(1.0 / 64.0, floor), rel=0.2)
+
+
 def test_headgate_serves_the_shortest_until_another_would_end_too_late() -> None:
     play = Play("headgate:rho=1.5")
     play.at(0, *arrivals("a", "b"), predicted("a", 100), predicted("b", 50))

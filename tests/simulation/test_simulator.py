@@ -238,6 +238,11 @@ def test_rho_is_the_time_taken_over_that_alone_on_an_equal_part() -> None:
     assert served.mean_rho == pytest.approx((4 / 8 + 8 / 6) / 2)
 
 
+def test_rho_of_a_job_on_cores_goes_by_cores_also_where_others_have_gpus() -> None:
+    trace = made("t", [TraceJob("a", 0.0, 10.0, cores=2.0), TraceJob("b", 20.0, 10.0, gpus=1)])
+    assert figures(simulate(trace, gpus(1), "fifo", FREE)).max_rho == pytest.approx(1.0)
+
+
 def test_policies_of_shares_are_told_what_is_left_and_shorten_the_mean() -> None:
     trace = on_cores((0.0, 600.0, 1.0), (60.0, 200.0, 1.0), (120.0, 60.0, 1.0))
     equal = figures(simulate(trace, cores(1.0), "equal", FREE))
@@ -332,6 +337,12 @@ def test_jobs_without_gpus_wait_for_memory_in_the_order_of_arrival_as_live() -> 
     with_gpu = made("t", [*trace.jobs, TraceJob("d", 3.0, 1.0, gpus=1)])
     with pytest.raises(UsageError, match="job 'a' asks for more memory than any node of the cluster has"):
         simulate(with_gpu, gpus(1), "srpt", FREE)
+
+
+def test_of_two_nodes_jobs_that_wait_for_memory_have_the_one_where_fewer_wait() -> None:
+    jobs = [TraceJob(name, at, 10.0, memory_bytes=2**36) for at, name in enumerate("abcd")]
+    outcome = simulate(made("t", jobs), cores(1.0, 1.0), "equal", FREE)
+    assert ends(outcome) == {"a": 10.0, "b": 11.0, "c": 20.0, "d": 21.0}
 
 
 def test_what_is_told_of_use_is_the_mean_since_it_was_told_last(monkeypatch: pytest.MonkeyPatch) -> None:

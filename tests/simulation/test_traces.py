@@ -127,6 +127,7 @@ def test_at_a_load_the_jobs_ask_for_that_part_of_the_cluster(tmp_path: Path) -> 
 def test_what_jobs_do_before_their_work_is_asked_for_too() -> None:
     jobs = [TraceJob("a", 0.0, 10.0, cores=2.0, startup_core_seconds=5.0), TraceJob("b", 10.0, 15.0)]
     assert made("t", jobs).capacity_at(1.0) == 4.0  # 20 + 5 and 15 core-seconds over 10 s
+    assert made("t", jobs).capacity_at(1.0, 10.0) == 5.0  # 10 more, of the one of which it is not known
 
 
 def test_a_run_is_a_trace_of_the_cpu_time_that_its_jobs_used(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def command(
         capacity = sum(len(node.gpus) if jobs.on_gpus else node.cores for node in nodes.nodes)
         if not capacity:
             raise UsageError("found --load with jobs on GPUs, and a cluster that has none; name one that has")
-        jobs = jobs.at_load(load, float(capacity))
+        jobs = jobs.at_load(load, float(capacity), startup)
     if key is not None:
         jobs = replace(jobs, jobs=tuple(replace(job, profile=job.profile or key) for job in jobs.jobs))
     profiles, measured_on = _profiles(sorted({job.profile for job in jobs.jobs} - {""}))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import ExitStack
+from pathlib import Path
 
 import click
 
 from headgate import runs
 from headgate.cli.choosing import RunningJobs, running_hub, running_jobs
+from headgate.errors import HeadgateError
 from headgate.events import ENDED
 from headgate.hub.client import Hub
 
@@ -30,10 +33,13 @@ def command(jobs: tuple[str, ...], run: str | None, every: bool, kill: bool, as_
     Example: headgate stop cnn
              headgate stop --all --kill
     """
-    with running_hub() as hub:
-        ended: dict[str, dict[str, str]] = {}
-        for chosen in running_jobs(hub, jobs, run, every):
-            ended[chosen.run] = _stop(hub, chosen, kill)
+    with running_hub() as hub, ExitStack() as watching:
+        # A connection for each run: answers and what is told of a run do not mix.
+        asked = [
+            (chosen, watched := watching.enter_context(running_hub()), _ask(hub, watched, chosen, kill))
+            for chosen in running_jobs(hub, jobs, run, every)
+        ]
+        ended = {chosen.run: _wait(watched, chosen, stopping) for chosen, watched, stopping in asked}
     if as_json:
         click.echo(json.dumps(ended, indent=2))
         return
@@ -42,20 +48,34 @@ def command(jobs: tuple[str, ...], run: str | None, every: bool, kill: bool, as_
             click.echo(f"{id}/{job}: {state}")
 
 
-def _stop(hub: Hub, chosen: RunningJobs, kill: bool) -> dict[str, str]:
-    """Stop jobs of one run and wait for their ends; their states."""
-    states: dict[str, str] = {}
-    with running_hub() as watched:  # a connection of its own: answers and what is told of a run do not mix
+def _ask(hub: Hub, watched: Hub, chosen: RunningJobs, kill: bool) -> list[str] | None:
+    """Have jobs of a run stopped; those that are, None where the run has ended by itself."""
+    try:
         watched.ask("attach", run=chosen.run)
-        stopping = hub.ask("stop", run=chosen.run, jobs=chosen.jobs, kill=kill)["jobs"]
-        while any(states.get(job) not in ENDED for job in stopping):
-            message = watched.receive() or {}
-            if message.get("type") in ("snapshot", "end"):
-                states = {job["name"]: job["state"] for job in message["jobs"]}
-    folder, deadline = runs.home() / "runs" / chosen.run, time.monotonic() + _WRITTEN_SECONDS
-    while time.monotonic() < deadline:
-        written = {job.name: job.state for job in runs.summary(folder).jobs}
-        if all(written[job] in ENDED for job in stopping):
-            break
+        stopping: list[str] = hub.ask("stop", run=chosen.run, jobs=chosen.jobs, kill=kill)["jobs"]
+    except HeadgateError:
+        if chosen.run in hub.ask("runs")["runs"]:
+            raise
+        return None
+    return stopping
+
+
+def _wait(watched: Hub, chosen: RunningJobs, stopping: list[str] | None) -> dict[str, str]:
+    """Wait for the ends of jobs of one run; their states."""
+    folder = runs.home() / "runs" / chosen.run
+    if stopping is None:
+        states = _written(folder)
+        return states if chosen.jobs is None else {job: states[job] for job in chosen.jobs}
+    states = {}
+    while any(states.get(job) not in ENDED for job in stopping):
+        message = watched.receive() or {}
+        if message.get("type") in ("snapshot", "end"):
+            states = {job["name"]: job["state"] for job in message["jobs"]}
+    deadline = time.monotonic() + _WRITTEN_SECONDS
+    while time.monotonic() < deadline and any(_written(folder)[job] not in ENDED for job in stopping):
         time.sleep(0.1)
     return {job: states[job] for job in stopping}
+
+
+def _written(folder: Path) -> dict[str, str]:
+    return {job.name: job.state for job in runs.summary(folder).jobs}

@@ -249,8 +249,8 @@ class Controller:
 
     def _ended(self, turn: Turn, job: JobRecord, exit: Exit) -> list[Action]:
         """The last task of an attempt has ended."""
-        ended_well = job.failure is None and job.restart is None and (job.ends_as is None or job.ends_as[0] == "done")
-        turn.changes.append(Left(job.id, ended_well))
+        by_itself = job.failure is None and job.restart is None
+        turn.changes.append(Left(job.id, by_itself if job.ends_as is None else job.ends_as[0] == "done"))
         job.limit(None)
         if self._queue is not None:
             self._queue.ended(turn.now, job)

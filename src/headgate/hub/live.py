@@ -7,6 +7,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,8 @@ class LiveHub:
         self._tell_waiting_at = 0.0
         self._background: set[asyncio.Task[Any]] = set()
         self._origins: dict[str, asyncio.Task[Any]] = {}
+        self._coming = 0  # runs that are being taken in,
+        self._taking_in = asyncio.Lock()  # one after the other: the next one finds the nodes of the one before
         self._ending: set[LiveRun] = set()
         self.watchers = self._ledger.watchers
         self._nodes.tell()
@@ -103,6 +106,11 @@ class LiveHub:
     def runs(self) -> Mapping[str, LiveRun]:
         """Runs that have not ended."""
         return self._ledger.runs
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether a run has not ended, or is being taken in."""
+        return bool(self.runs or self._coming)
 
     @property
     def busy(self) -> bool:
@@ -121,7 +129,7 @@ class LiveHub:
         """
         if policy.name == self.policy:
             return
-        if self.runs:
+        if self.has_runs:
             join = f"wait for them, or leave out `--policy {policy.name}` to join them"
             raise UsageError(f"jobs run under policy {self.policy!r}; {join}")
         self._controller = self._controlled(policy)
@@ -133,8 +141,12 @@ class LiveHub:
         Raises:
             HeadgateError: It cannot be run here; nothing of it was kept.
         """
-        async with self._engines.opened(submission.engine) as engine:
-            return await self._take_in(submission, engine)
+        self._coming += 1
+        try:
+            async with self._engines.opened(submission.engine) as engine, self._taking_in:
+                return await self._take_in(submission, engine)
+        finally:
+            self._coming -= 1
 
     async def _take_in(self, submission: Submission, engine: Engine) -> LiveRun:
         cluster = self._nodes.cluster(submission)
@@ -227,6 +239,7 @@ class LiveHub:
 
     async def close(self) -> None:
         """Kill what runs and write what is left."""
+        self._hurry()
         await self._engines.close()
         await asyncio.sleep(0)  # what the engine said last is queued on this loop
         self.watchers.close()
@@ -239,9 +252,13 @@ class LiveHub:
             self._wake.cancel()
         for run in list(self.runs.values()):
             self._finish(run)
+        self._hurry()
+        await asyncio.gather(*self._background, return_exceptions=True)
+
+    def _hurry(self) -> None:
+        """Have runs that have ended wait no longer for room for what they recorded."""
         for run in self._ending:
             run.recorder.hurry()
-        await asyncio.gather(*self._background, return_exceptions=True)
 
     # --- the controller's actions -----------------------------------------------------------------------------------
 
@@ -289,7 +306,9 @@ class LiveHub:
 
     async def _wind_up(self, run: LiveRun, last: dict[str, Any]) -> None:
         await asyncio.wait([self._origins.pop(run.id)], timeout=ORIGIN_SECONDS)
-        closed = asyncio.ensure_future(asyncio.to_thread(run.close))
+        thread = ThreadPoolExecutor(1)  # of its own: it may wait for room as long as there is none
+        closed = self._loop.run_in_executor(thread, run.close)
+        thread.shutdown(wait=False)
         await asyncio.wait([closed], timeout=_WRITTEN_SECONDS)
         self.watchers.tell(run.id, last)
         if not closed.done():  # the disk is full, and whoever watches need not wait for room

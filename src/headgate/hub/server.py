@@ -118,7 +118,7 @@ class Server:
                 raise HubError("the hub is ending; try again in a moment")
             case "submit":
                 # What one run was started with is not what the next one gets that does not ask for it.
-                policy = request.get("policy") or (None if self._hub.runs else policies.DEFAULT)
+                policy = request.get("policy") or (None if self._hub.has_runs else policies.DEFAULT)
                 if policy is not None:
                     self._hub.set_policy(policies.make(policy))
                 submitted = await self._hub.submit(SUBMISSION.validate_python(request.get("submission")))

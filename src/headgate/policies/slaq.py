@@ -33,9 +33,7 @@ class SlaqPolicy(WeighingPolicy):
 
     def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
         largest = self._largest(jobs)
-        known = [
-            job for job in jobs if job.prediction is not None and job.prediction[0].drops and largest[job.id] > 0.0
-        ]
+        known = [job for job in jobs if _is_known(job, largest[job.id])]
         nodes = nodes_of(cores, jobs)
         equal = {job.id: nodes.equal(job.id) for job in jobs}
         most = {job.id: job.most_cores(cores) / len(nodes.of[job.id]) for job in jobs}
@@ -48,13 +46,18 @@ class SlaqPolicy(WeighingPolicy):
         unit = {id: min(left[node] for node in nodes.of[id]) / _UNITS for id in by_id}
         got = dict.fromkeys(by_id, 0)
 
+        def has(id: JobId, more: int = 0) -> float:
+            """Cores of each of its nodes, with so many parts more."""
+            return min((got[id] + more) * unit[id], most[id])
+
         def gain(id: JobId) -> float:
             """Of a core, by one more part of each of its nodes, until the next round."""
-            job, size = by_id[id], unit[id] * len(nodes.of[id]) * self.itval
-            if (got[id] + 1) * unit[id] > most[id] + 1e-9 or any(left[node] < 0.5 * unit[id] for node in nodes.of[id]):
+            job, seconds = by_id[id], len(nodes.of[id]) * self.itval
+            before, after = has(id), has(id, 1)
+            if after - before < 1e-9 or any(left[node] < 0.5 * unit[id] for node in nodes.of[id]):
                 return 0.0
-            drop = _drop(job, (got[id] + 1) * size) - _drop(job, got[id] * size)
-            return drop / largest[id] * job.priority / unit[id]
+            drop = _drop(job, after * seconds) - _drop(job, before * seconds)
+            return drop / largest[id] * job.priority / (after - before) if drop > 0.0 else 0.0
 
         heap = [(-gain(job.id), job.number, job.id) for job in known]
         heapify(heap)
@@ -62,15 +65,16 @@ class SlaqPolicy(WeighingPolicy):
             said, number, id = heap[0]
             now_gains = -gain(id)  # others may have taken what was left
             if now_gains == said:
-                got[id] += 1
                 for node in nodes.of[id]:
-                    left[node] -= unit[id]
+                    left[node] -= has(id, 1) - has(id)
+                got[id] += 1
                 now_gains = -gain(id)
             heapreplace(heap, (now_gains, number, id))
         for job in known:
-            parts = max(got[job.id], 1) * unit[job.id] * len(nodes.of[job.id])
-            drop = _drop(job, parts * self.itval) / largest[job.id]
-            wanted[job.id] = got[job.id] * unit[job.id], f"a drop of {drop:.2g} of its largest expected"
+            there = has(job.id, 0 if got[job.id] else 1) * len(nodes.of[job.id])
+            drop = _drop(job, there * self.itval)
+            part = drop / largest[job.id] if drop > 0.0 else 0.0
+            wanted[job.id] = has(job.id), f"a drop of {part:.2g} of its largest expected"
         return wanted
 
     def _largest(self, jobs: Sequence[Present]) -> dict[JobId, float]:
@@ -84,6 +88,13 @@ class SlaqPolicy(WeighingPolicy):
             levels[job.id] = job.number, level, max(largest, before - level)  # NaN, as before any loss, is no drop
         self._levels = levels
         return {id: largest for id, (_, _, largest) in levels.items()}
+
+
+def _is_known(job: Present, largest: float) -> bool:
+    """Whether it is predicted what a job would gain, and what that is to be measured by; of who gains nothing that is
+    not needed."""
+    drops = job.prediction[0].drops if job.prediction is not None else ()
+    return bool(drops) and (largest > 0.0 or all(drop <= 0.0 for _, drop in drops))
 
 
 def _drop(job: Present, work: float) -> float:

@@ -144,9 +144,9 @@ class WeighingPolicy(Policy):
         if isinstance(change, Arrived):
             self._number += 1
             self._jobs.pop(change.job, None)  # so that it is the last to have come
-            before = self._served.pop(change.job, 0.0)
+            served = self._served.pop(change.job, 0.0)
             self._jobs[change.job] = Present(
-                change.job, change.priority, change.cores_limit, now, self._number, change.workers, before=before
+                change.job, change.priority, change.cores_limit, now, self._number, change.workers, before=served
             )
             self._grants.arrive(change.job)
             return True

@@ -104,11 +104,10 @@ def _distribution(outcomes: Sequence[Outcome], results: Sequence[Figures]) -> Pl
         for outcome, each in zip(outcomes, results, strict=True)
     ]
     edges = np.linspace(0.0, max([*most, 1e-3]), BUCKETS + 1)
-    middles = (edges[:-1] + edges[1:]) / 2
     lines = []
     for index, (outcome, each) in enumerate(zip(outcomes, results, strict=True)):
         times = np.sort(completions(outcome))
-        within = np.searchsorted(times, middles, side="right") / max(len(outcome.jobs), 1)
+        within = np.searchsorted(times, edges[1:], side="right") / max(len(outcome.jobs), 1)
         lines.append(_line(index, each.policy, within, ("mean", each.mean), ("p99", each.p99), unit="s"))
     note = "Across: completion time" + (
         ", up to the largest 99th percentile." if max(each.done for each in results) > _MANY else "."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -129,7 +130,8 @@ class Engine:
         self._tasks: dict[TaskId, RunningTask] = {}
         self._stale_nodes: dict[str, None] = {}
         self._stale_tasks: dict[TaskId, RunningTask] = {}
-        self._count = dict.fromkeys(self._nodes, 0)
+        self._count = Counter[str]()  # tasks of each node
+        self._settled: dict[JobId, tuple[str, ...]] = {}  # nodes of jobs of which no task has started yet
         self.gpus_held = 0
         self.cores_used = 0.0
 
@@ -138,6 +140,7 @@ class Engine:
         gpus, threads, entitled = action.gpus or (), action.threads, action.entitled_cores
         task = RunningTask(action.task, work, action.node, gpus, action.share, threads, entitled, now, now)
         work.tasks[action.task] = self._tasks[action.task] = task
+        self._count.subtract(self._settled.pop(work.id, ()))
         self._count[action.node] += 1
         if self._modelled is not None and work.job.profile and len(work.tasks) == work.needs:
             work.curve = self._modelled.curve(work.job, [each.node for each in work.tasks.values()])
@@ -192,14 +195,16 @@ class Engine:
             del self._on_cores[task.node][id]
             self._stale_nodes[task.node] = None
 
-    def least_loaded(self, workers: int, gpus: int) -> tuple[str, ...]:
-        """A node for each worker of a job that shares what it uses: where the fewest tasks are for what there is, among
-        those that have so many GPUs."""
+    def settle_on(self, id: JobId, workers: int, gpus: int) -> tuple[str, ...]:
+        """A node for each worker of a job that shares what it uses, and may still wait: where the fewest tasks are, or
+        are to be, for what there is, among those that have so many GPUs."""
         found: list[str] = []
         for _ in range(workers):
             fitting = (node for node in self._nodes.values() if len(node.gpus) >= gpus)
             sizes = ((node.name, len(node.gpus) if gpus else node.cores) for node in fitting)
             found.append(min(sizes, key=lambda each: (self._count[each[0]] + found.count(each[0])) / each[1])[0])
+        self._settled[id] = tuple(found)
+        self._count.update(found)
         return tuple(found)
 
     def relative(self, work: Work, cores: float) -> float:

@@ -67,6 +67,7 @@ class Outcome:
         order: Who went first where jobs wait for GPUs or memory; empty where none does.
         busy: Times, and how many GPUs (cores, where no job has GPUs) were busy from then on.
         capacity: How many there are.
+        cores: How many cores there are.
         modelled: How fast those jobs are of which there is a profile.
         events: Told to the controller.
         wall_seconds: That it took to simulate.
@@ -78,6 +79,7 @@ class Outcome:
     jobs: list[JobOutcome]
     busy: list[tuple[float, float]]
     capacity: float
+    cores: float
     events: int
     wall_seconds: float
     warnings: list[str]

@@ -51,7 +51,7 @@ def figures(outcome: Outcome, speeds: Speeds | None = None) -> Figures:
     """Figures of what a policy made of a trace."""
     done = [job for job in outcome.jobs if job.ended is not None]
     times = completions(outcome)
-    fairness = rho(done, outcome.capacity, speeds or Speeds(), outcome.modelled)
+    fairness = rho(done, outcome, speeds or Speeds())
     makespan = max((job.ended for job in done if job.ended is not None), default=0.0)
     return Figures(
         policy=outcome.policy,
@@ -77,7 +77,7 @@ def completions(outcome: Outcome) -> Array:
     return np.array([job.ended - job.job.submitted for job in outcome.jobs if job.ended is not None])
 
 
-def rho(jobs: list[JobOutcome], capacity: float, speeds: Speeds, modelled: Modelled | None = None) -> Array:
+def rho(jobs: list[JobOutcome], outcome: Outcome, speeds: Speeds) -> Array:
     """Finish-time fairness of each of these jobs, which have ended: at most 1 is fair."""
     if not jobs:
         return np.empty(0)
@@ -87,8 +87,9 @@ def rho(jobs: list[JobOutcome], capacity: float, speeds: Speeds, modelled: Model
     sums = np.concatenate([[0.0], np.cumsum(present[:-1] * np.diff(edges))])
     spent = np.maximum(ended - came, 1e-9)
     others = np.maximum((np.interp(ended, edges, sums) - np.interp(came, edges, sums)) / spent, 1.0)
-    parts = zip(jobs, (capacity / others).tolist(), strict=True)
-    alone = np.array([_alone(each, part, speeds, modelled) for each, part in parts])
+    there = np.array([outcome.capacity if each.job.gpus else outcome.cores for each in jobs])
+    parts = zip(jobs, (there / others).tolist(), strict=True)
+    alone = np.array([_alone(each, part, speeds, outcome.modelled) for each, part in parts])
     found: Array = spent / alone
     return found
 

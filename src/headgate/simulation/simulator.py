@@ -121,9 +121,10 @@ class _Simulation:
         self._predicts = self._listens and chosen.predicts
         self._queue = self._queued(trace, chosen.order)
         self._controller = Controller(chosen.policy, self._queue)
-        capacity = sum(len(node.gpus) if self._on_gpus else node.cores for node in cluster.nodes)
+        gpus, cores = (float(sum(each)) for each in zip(*((len(node.gpus), node.cores) for node in cluster.nodes)))
+        capacity = gpus if self._on_gpus else cores
         order = self._queue.order.name if self._queue is not None else ""
-        self.outcome = Outcome(policy, order, [], [(0.0, 0.0)], float(capacity), 0, 0.0, [], modelled)
+        self.outcome = Outcome(policy, order, [], [(0.0, 0.0)], capacity, cores, 0, 0.0, [], modelled)
         if chosen.note:
             self.outcome.warnings.append(chosen.note)
         self._check(trace)
@@ -296,7 +297,7 @@ class _Simulation:
             case SetShare():
                 self._engine.grant(action)
             case PlanJob():
-                events.append(JobPlanned(action.job, action.revision, self._planned(self._works[action.job].job)))
+                events.append(JobPlanned(action.job, action.revision, self._planned(self._works[action.job])))
             case StopTask():
                 halt(self._works[action.task.rsplit("/", 1)[0]], self._now)
                 self._at(self._now, _EXIT, partial(self._exit, action.task, _STOPPED))
@@ -360,8 +361,9 @@ class _Simulation:
             self._specs[key] = spec, Plan(strategy=strategy, workers=workers, batch_per_worker=None)
         return self._specs[key]
 
-    def _planned(self, job: TraceJob) -> Plan:
+    def _planned(self, work: Work) -> Plan:
+        job = work.job
         plan = self._spec(job)[1]
         if not self._shares(job):
             return plan  # the queue finds its nodes when there is room
-        return replace(plan, worker_nodes=self._engine.least_loaded(*self._divided(job)))
+        return replace(plan, worker_nodes=self._engine.settle_on(work.id, *self._divided(job)))

@@ -83,18 +83,19 @@ class Trace:
     def on_gpus(self) -> bool:
         return any(job.gpus for job in self.jobs)
 
-    def capacity_at(self, load: float) -> float:
+    def capacity_at(self, load: float, startup_core_seconds: float = 0.0) -> float:
         """GPUs (cores, where no job has GPUs) with which the jobs would ask for `load` of what there is while they
-        come."""
+        come, those of which it is not known doing so much before their work."""
         jobs = [job for job in self.jobs if bool(job.gpus) == self.on_gpus]
         work = sum(job.seconds * job.size for job in jobs)
         if not self.on_gpus:
-            work += sum(job.startup_core_seconds or 0.0 for job in jobs)
+            own = (job.startup_core_seconds for job in jobs)
+            work += sum(startup_core_seconds if each is None else each for each in own)
         return work / (max(self.jobs[-1].submitted, 1e-9) * load)
 
-    def at_load(self, load: float, capacity: float) -> Trace:
+    def at_load(self, load: float, capacity: float, startup_core_seconds: float = 0.0) -> Trace:
         """The same jobs, coming so much slower or faster that they ask for `load` of `capacity` while they come."""
-        factor = self.capacity_at(load) / capacity
+        factor = self.capacity_at(load, startup_core_seconds) / capacity
         return replace(self, jobs=tuple(replace(job, submitted=job.submitted * factor) for job in self.jobs))
 
 

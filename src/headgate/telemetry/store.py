@@ -23,6 +23,7 @@ from headgate.telemetry.columns import COLUMNS
 VERSION = 2
 _KEPT_ROWS = 200_000
 _COMMIT_SECONDS = 0.5
+_OTHER_FAULT_SECONDS = 60.0
 
 # Times `t` are seconds since the run began; `meta.began` is the wall clock at that moment (seconds since the epoch).
 TABLES: Mapping[str, tuple[str, ...]] = {
@@ -154,6 +155,8 @@ class Recorder:
         self._condition = threading.Condition()
         self._closing = False
         self._tries_until = math.inf
+        self._is_full = False
+        self._needs_room_from = math.inf  # from then on nothing but a full disk is waited for
         self._flushed = 0
         self._asked = 0
         self._failing = False
@@ -195,10 +198,12 @@ class Recorder:
             return self._condition.wait_for(lambda: self._flushed >= ticket, timeout)
 
     def close(self, patience: float = 0.0) -> None:
-        """Write what is left, and where that fails try again for so long (s); may be called twice."""
+        """Write what is left, and where that fails try again for so long (s), a minute at the most for want of anything
+        but room; may be called twice."""
         with self._condition:
             self._closing = True
             self._tries_until = min(self._tries_until, time.monotonic() + patience)
+            self._needs_room_from = time.monotonic() + min(patience, _OTHER_FAULT_SECONDS)
             self._condition.notify_all()
         self._thread.join()
 
@@ -224,7 +229,8 @@ class Recorder:
                     else:
                         room = _KEPT_ROWS - len(self._pending)
                         self._pending.extendleft(reversed(rows[max(len(rows) - room, 0) :]))
-                        given_up = closing_down and time.monotonic() >= self._tries_until
+                        until = self._tries_until if self._is_full else min(self._tries_until, self._needs_room_from)
+                        given_up = closing_down and time.monotonic() >= until
                         if not given_up:
                             before = (closing_down, self._tries_until)
                             self._condition.wait_for(lambda: (self._closing, self._tries_until) != before, 1.0)  # noqa: B023
@@ -240,6 +246,7 @@ class Recorder:
                 for table, values in rows:
                     db.execute(_INSERTS[table], values)
         except sqlite3.Error as error:
+            self._is_full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
             if not self._failing:
                 self._failing = True
                 self._trouble(f"cannot write {self._path}: {error}; what is measured is kept in memory until it can")
