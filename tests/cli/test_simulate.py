@@ -64,8 +64,8 @@ def test_the_page_has_the_figures_and_the_distribution(files: Path) -> None:
     data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])  # type: ignore[index]
     fifo, srpt = data["plots"][0]["lines"]
     # Half way, just before 8 s, none is done under fifo, and two of three least remaining first; in the end all are.
-    assert (fifo["mean"][299], srpt["mean"][299]) == (0, 0.666667)
-    assert (fifo["mean"][-1], srpt["mean"][-1]) == (1, 0.666667)  # the last one ends with the last bucket
+    assert (fifo["mean"][298], srpt["mean"][298]) == (0, 0.666667)
+    assert (fifo["mean"][-1], srpt["mean"][-1]) == (1, 1)
 
 
 def test_load_makes_jobs_come_slower(files: Path) -> None:

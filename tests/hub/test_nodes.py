@@ -10,6 +10,7 @@ import pytest
 from headgate.cluster import Node
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.events import Event, NodeJoined, NodeLeft
+from headgate.hub import clusters
 from headgate.hub.ledger import Ledger
 from headgate.hub.nodes import Nodes
 
@@ -52,3 +53,18 @@ def test_that_a_node_does_not_come_back_may_be_told_after_it_went() -> None:
     for for_good in (False, False, True):
         known.nodes.went(ENGINE, "far", "its agent died", for_good)
     assert known.told == [NodeLeft("far"), NodeLeft("far", ("on-it",), for_good=True)]
+
+
+def test_every_run_on_a_lab_is_told_that_a_node_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    submission = SimpleNamespace(engine=LOCAL, nodes=(FAR,), cluster="lab")
+    runs = {name: SimpleNamespace(id=name, submission=submission) for name in ("first", "second")}
+    told: list[object] = []
+    event = lambda run, kind, text: told.append((run.id, kind, text))  # noqa: E731
+    nodes = Nodes(HERE, cast(Ledger, SimpleNamespace(runs=runs, event=event)), told.append)
+    nodes.join(cast(Any, submission))
+    told.clear()
+    monkeypatch.setattr(clusters, "there", lambda _: frozenset())
+    for _ in range(2):
+        nodes.look()
+    gone = [(name, "fault", "node far is gone") for name in runs]
+    assert told == [*gone, NodeLeft("far", for_good=True)]

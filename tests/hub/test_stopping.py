@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -137,6 +138,21 @@ def test_stop_ends_one_job_and_leaves_the_other(user: User) -> None:
     assert user.jobs()["stubborn"]["state"] == "running"
     assert user.json("stop", "--run", run, "--kill") == {run: {"stubborn": "killed"}}
     wait.until(lambda: user.json("ps")[0]["state"] == "failed", SECONDS, "the run has ended")
+
+
+def test_stop_all_asks_all_runs_before_it_waits_for_one(user: User) -> None:
+    user.write("stubborn.py", STUBBORN)
+    user.write("prints.py", PRINTS)
+    stubborn = user.detaches("stubborn.py")  # comes first
+    prints = user.detaches("prints.py")
+    user.sees_job("stubborn", lambda job: job["loss"] is not None, stubborn)  # it is deaf by now
+    user.sees_state("prints", "running", run=prints)
+    stopping = user.starts("stop", "--all", "--json")
+    user.sees_state("prints", "stopped", run=prints)
+    assert user.jobs(stubborn)["stubborn"]["state"] == "stopping"
+    user.types("stop", "--run", stubborn, "--kill")
+    told, _ = stopping.communicate(timeout=SECONDS)
+    assert json.loads(told) == {stubborn: {"stubborn": "killed"}, prints: {"prints": "stopped"}}
 
 
 @pytest.mark.parametrize("detach", [[], ["--detach"]], ids=["watched", "detached"])

@@ -241,10 +241,10 @@ def phases(
         if name in ENDED:
             break
         later = known[index + 1][0] if index + 1 < len(known) else until
-        attempt += name == "running"
-        if result and result[-1].state == name and name != "running":
-            before = result.pop()
-            time = before.start
+        if result and result[-1].state == name:
+            time = result.pop().start
+        elif name == "running":
+            attempt += 1
         result.append(Phase(name, time, max(later, time), attempt if name != "waiting" else 0, reason))
     return tuple(phase for phase in result if phase.end > phase.start)
 

@@ -17,6 +17,7 @@ from headgate.hub.attempt import Attempt
 from headgate.hub.job import LiveJob
 from headgate.hub.ledger import Ledger
 from headgate.hub.run import LiveRun
+from headgate.hub.thinning import Thinning
 from headgate.profiling import store as profiles
 from headgate.units import say_seconds
 
@@ -48,6 +49,7 @@ class Hearing(Listener):
         self._step = step
         self._lost = lost
         self._hardware = hardware
+        self._thinnings: dict[TaskId, Thinning] = {}
 
     # --- from the engine's threads ----------------------------------------------------------------------------------
 
@@ -94,9 +96,11 @@ class Hearing(Listener):
         if told.reader.problem is not None and not told.reader_failed:
             told.reader_failed = True
             self._ledger.event(run, "warning", told.reader.problem, live.spec.name, task)
-        for reading in readings:
-            if not told.reports_itself:
-                self._progress(task, messages.read(task, reading, live.spec.progress.metric))
+        if readings and not told.reports_itself:
+            if task not in self._thinnings:
+                self._thinnings[task] = Thinning(lambda progress: self._progress(task, progress), self._loop)
+            for reading in readings:
+                self._thinnings[task].add(messages.read(task, reading, live.spec.progress.metric))
         if readings and attempt.are_apart(run.clock()):
             self._apart(run, live)
 
@@ -119,6 +123,7 @@ class Hearing(Listener):
                     attempt.join(name)
                 case "progress":
                     attempt.tasks[name].reports_itself = True
+                    self._tell_rest(task)
                     self._progress(task, messages.progress(task, message))
                 case "stopping":
                     patience, least = message["patience"], float(message.get("min_delta", 0.0))
@@ -145,6 +150,7 @@ class Hearing(Listener):
     def ended(self, task: TaskId, exit: Exit) -> None:
         """A task has ended, or could not be started; on the loop."""
         run, live, attempt, name = self._find(task)
+        self._tell_rest(task)
         last_line = attempt.tasks[name].last_line
         if exit.code and exit.reason is None and last_line:
             exit = replace(exit, reason=f"exit code {exit.code}, after the line: {last_line[:_LINE_SHOWN]}")
@@ -188,6 +194,11 @@ class Hearing(Listener):
             text = f"at step {live.step} again, as before its tasks were lost"
             self._ledger.event(run, "fault", text, live.spec.name, seconds=cost[0], steps=cost[1])
         self._step(whole)
+
+    def _tell_rest(self, task: TaskId) -> None:
+        """Tell what was read from a task's output and is not told yet; nothing more is read from it."""
+        if (thinning := self._thinnings.pop(task, None)) is not None:
+            thinning.flush()
 
     def _paced(self, run: LiveRun, live: LiveJob, attempt: Attempt, name: str, message: Mapping[str, Any]) -> None:
         """A worker told how a step of its divides: it may be much slower than the others, or no longer."""

@@ -107,14 +107,17 @@ class Nodes:
 
     def look(self) -> None:
         """Find out which nodes of labs are gone, or are being taken away."""
-        for run in list(self._ledger.runs.values()):
+        gone: dict[str, None] = {}
+        for run in self._ledger.runs.values():
             if not run.submission.nodes:
                 continue
             there = clusters.there(run.submission.cluster)
             for node in run.submission.nodes:
                 if node.name not in there and self.get(LOCAL, node.name) is not None:
                     self._ledger.event(run, "fault", f"node {node.name} is gone")
-                    self._leave(LOCAL, node.name, for_good=True)
+                    gone[node.name] = None
+        for name in gone:  # once all their runs are told
+            self._leave(LOCAL, name, for_good=True)
 
     # --- nodes of engines -------------------------------------------------------------------------------------------
 

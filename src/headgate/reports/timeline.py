@@ -75,7 +75,7 @@ def _row(job: JobRecord, index: int, end: float) -> Markup:
 
 
 def _failed(phase: Phase, later: Phase) -> bool:
-    return phase.state == "running" and later.state in ("waiting", "running")
+    return phase.state == "running" and later.state == "waiting"
 
 
 def _bar(phase: Phase, end: float) -> Markup:
