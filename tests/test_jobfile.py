@@ -198,6 +198,13 @@ BAD: Mapping[str, tuple[str, str, str, str]] = {
     "args text": ("args: --epochs 5", "jobs[0].args", "found '--epochs 5'", "expected a list"),
     "args empty word": ("args: [a, null]", "jobs[0].args[1]", "it is empty", "expected text"),
     "env list": ("env: [A=1]", "jobs[0].env", "found ['A=1']", "expected keys with values"),
+    "variable with =": ("env: {A=B: 1}", "jobs[0].env.A=B", "found 'A=B'", "is not empty and holds no '='"),
+    "variable without a name": ("env: {'': 1}", "jobs[0].env.", "found ''", "is not empty and holds no '='"),
+    "NUL in a variable": ('env: {A: "a\\0b"}', "jobs[0].env.A", r"found 'a\x00b'", "leave out the NUL"),
+    "NUL in a name": ('env: {"A\\0": b}', "jobs[0].env.A\0", r"found 'A\x00'", "leave out the NUL"),
+    "NUL in an argument": ('args: [a, "\\0"]', "jobs[0].args[1]", r"found '\x00'", "leave out the NUL"),
+    "NUL in a folder": ('workdir: "a\\0b"', "jobs[0].workdir", r"found 'a\x00b'", "leave out the NUL"),
+    "NUL in an interpreter": ('python: "a\\0b"', "jobs[0].python", r"found 'a\x00b'", "leave out the NUL"),
     "name with a slash": ("name: a/b", "jobs[0].name", "found 'a/b'", "expected letters, digits"),
     "name too long": (f"name: {'a' * 65}", "jobs[0].name", "found 'aaa", "at most 64"),
     "pattern broken": ("progress: {pattern: '('}", "jobs[0].progress.pattern", "found '('", ""),
@@ -235,6 +242,13 @@ def test_a_command_has_words(problems: Problems, run: str) -> None:
     (problem,) = problems(f"jobs:\n  - run: {run}\n")
     assert (problem.line, problem.where) == (2, "jobs[0].run")
     assert "command" in problem.cure
+
+
+@pytest.mark.parametrize("line", [r'script: "a\0b"', r'run: "a\0b"', r'run: [a, "b\0"]'])
+def test_a_command_has_no_nul(problems: Problems, line: str) -> None:
+    (problem,) = problems(f"jobs:\n  - {line}\n")
+    assert (problem.line, problem.where) == (2, f"jobs[0].{line.split(':')[0]}")
+    assert problem.cure.startswith("leave out the NUL")
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,26 @@ def test_a_time_or_count_that_makes_no_sense_is_refused(fields: dict[str, Any]) 
         Job(name="a", run="true", **fields)
 
 
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({"env": {"A=B": "1"}}, "'A=B'; the name of a variable is not empty and holds no '='"),
+        ({"env": {"": "1"}}, "''; the name of a variable is not empty"),
+        ({"env": {"A": "a\0b"}}, r"'a\\x00b'; leave out the NUL"),
+        ({"env": {"a\0b": "1"}}, r"'a\\x00b'; leave out the NUL"),
+        ({"run": "a\0b"}, r"'a\\x00b'; leave out the NUL"),
+        ({"run": ["true", "a\0b"]}, r"'a\\x00b'; leave out the NUL"),
+        ({"args": ["a\0b"]}, r"'a\\x00b'; leave out the NUL"),
+        ({"workdir": "a\0b"}, r"'a\\x00b'; leave out the NUL"),
+    ],
+    ids=str,
+)
+def test_what_no_program_can_be_given_is_refused(fields: dict[str, Any], found: str) -> None:
+    [name] = fields
+    with pytest.raises(ValueError, match=f"job 'a': `{name}`: found {found}"):
+        Job(**{"name": "a", "run": "true", **fields})
+
+
 def test_jobs_whose_turn_would_never_come_are_refused() -> None:
     with pytest.raises(UsageError, match="job 'a' comes after 'c', which is no job here; expected one of"):
         submission([Job(name="a", run="true", after="c"), Job(name="b", run="true")])

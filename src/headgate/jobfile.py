@@ -20,7 +20,9 @@ from pydantic import (
 from headgate import planfile, units
 from headgate.jobs import (
     NAME_PATTERN,
+    NO_NUL,
     SHARES,
+    VARIABLES,
     Allowed,
     Job,
     Limits,
@@ -28,6 +30,7 @@ from headgate.jobs import (
     against_isolation,
     against_plan,
     is_share,
+    is_variable,
 )
 from headgate.planfile import PlanEntry
 from headgate.telemetry.patterns import check_pattern
@@ -67,12 +70,26 @@ def _pattern(value: str | None, info: ValidationInfo) -> str | None:
     return value
 
 
+def _text(value: str) -> str:
+    if "\0" in value:
+        raise ValueError(NO_NUL)
+    return value
+
+
+def _variable(value: str) -> str:
+    if not is_variable(value):
+        raise ValueError(VARIABLES)
+    return _text(value)
+
+
 def _command(value: object) -> object:
     words = [value] if isinstance(value, str) else value
     if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
         raise ValueError("expected a command as text, or a list of its words")
     if not words[0].strip():
         raise ValueError("expected a command, found none")
+    for word in words:
+        _text(word)
     return value if isinstance(value, str) else tuple(words)
 
 
@@ -81,7 +98,9 @@ def _schema(kind: str | list[str], example: str) -> WithJsonSchema:
 
 
 _TYPED = {"type": ["string", "number", "boolean"]}
-Text = Annotated[str, WithJsonSchema(_TYPED)]
+Plain = Annotated[str, AfterValidator(_text)]
+Text = Annotated[Plain, WithJsonSchema(_TYPED)]
+Variable = Annotated[str, AfterValidator(_variable)]
 Name = Annotated[Text, AfterValidator(_name)]
 Command = Annotated[
     str | tuple[str, ...],
@@ -117,12 +136,12 @@ class JobEntry(Entry):
     """One job; all but its command is optional."""
 
     name: Name | None = None
-    script: str | None = None
+    script: Plain | None = None
     run: Command | None = None
     args: list[Text] = []
-    python: str | None = None
-    env: dict[str, Text] = {}
-    workdir: str = "."
+    python: Plain | None = None
+    env: dict[Variable, Text] = {}
+    workdir: Plain = "."
     at: Seconds = 0.0
     after: Text | None = None
     priority: Annotated[Number, Field(gt=0, le=100)] = 1.0

@@ -180,6 +180,8 @@ class Job:
         ):
             if not fits:
                 raise ValueError(f"job {self.name!r}: `{what}` is {value!r}; expected {expected}")
+        for what, found, cure in _against_launch(self):
+            raise ValueError(f"job {self.name!r}: `{what}`: {found}; {cure}")
         for what, found, cure in against_isolation(self.isolation, self.image, self.mounts):
             raise ValueError(f"job {self.name!r}: `{what}`: {found}; {cure}")
         for what, found, cure in against_plan(self.plan, self.limits, self.allow) if self.plan is not None else ():
@@ -202,6 +204,15 @@ def is_share(text: str) -> bool:
     """Whether a text is a fraction that a job can be pinned to."""
     match = _SHARE_PATTERN.fullmatch(text)
     return match is not None and int(match[1]) <= int(match[2])
+
+
+NO_NUL = "leave out the NUL: no program can be given one"
+VARIABLES = "the name of a variable is not empty and holds no '='"
+
+
+def is_variable(name: str) -> bool:
+    """Whether an environment can have a variable of that name."""
+    return name != "" and "=" not in name
 
 
 def against_plan(plan: Plan, limits: Limits, allow: Collection[str]) -> Iterator[tuple[str, str, str]]:
@@ -227,6 +238,26 @@ def against_isolation(
     for mount in mounts:
         if not os.path.isabs(mount.removesuffix(WRITABLE)):
             yield "mounts", f"found {mount!r}", "give an absolute path, such as /data, or /data:rw to be written"
+
+
+def _against_launch(job: Job) -> Iterator[tuple[str, str, str]]:
+    """What of a job's texts no program can be given: the field, what was found, and the cure."""
+    for name in job.env:
+        if not is_variable(name):
+            yield "env", f"found {name!r}", VARIABLES
+    words = (job.run,) if isinstance(job.run, str) else job.run or ()
+    for what, texts in (
+        ("script", (job.script or "",)),
+        ("run", words),
+        ("args", job.args),
+        ("python", (job.python or "",)),
+        ("env", (*job.env, *job.env.values())),
+        ("workdir", (job.workdir,)),
+        ("mounts", job.mounts),
+    ):
+        for text in texts:
+            if "\0" in text:
+                yield what, f"found {text!r}", NO_NUL
 
 
 def _is_number(value: object) -> bool:

@@ -91,6 +91,14 @@ def test_a_job_that_waits_says_for_what_though_it_has_taken_steps() -> None:
     assert "for Ray" in row
 
 
+@pytest.mark.parametrize("said", [r"\[/INST\]", r"\[abc]", "[/red]"])
+def test_what_others_wrote_is_shown_as_it_is(said: str) -> None:
+    waits = {**job("a", "waiting"), "reason": said}
+    assert any(said in line for line in shown(waits, height=12))
+    several = {**job("a"), "tasks": [{**task(f"worker-{i}", "ended"), "node": said} for i in range(2)]}
+    assert any(f"on {said}" in line for line in shown(several, height=14))
+
+
 def test_the_cursor_rests_on_an_empty_line_so_that_an_echoed_control_c_moves_nothing() -> None:
     assert not shown(job("a"), height=12)[-1].strip()
 

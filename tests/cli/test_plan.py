@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,11 @@ def test_the_same_for_programs() -> None:
 
 def test_without_a_cluster_it_plans_for_this_machine() -> None:
     assert set(data("train.py")["choice"]["plan"]["worker_nodes"]) == {"here"}
+
+
+def test_what_a_node_is_called_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "detect", lambda cache=None: replace(HERE, kind="[/red]"))
+    assert "1 [/red]" in says("train.py")
 
 
 def test_the_seconds_of_a_candidate_are_explained() -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headgate.cli.status import latest
+import pytest
+from click.testing import CliRunner
+
+from headgate import runs
+from headgate.cli.status import command, latest
 from headgate.telemetry.store import Recorder, RunReader
 
 
@@ -21,3 +25,18 @@ def test_a_limit_that_was_lifted_is_none(tmp_path: Path) -> None:
         found = latest(reader, "a")
     assert (found["cpu_cap_cores"], found["gpu_fraction"], found["entitled_cores"]) == (None, None, 2.0)
     assert found["tasks"][0]["cpu_cap_cores"] is None
+
+
+@pytest.mark.parametrize("said", [r"\[/INST\]", r"\[abc]", "[/red]"])
+def test_what_others_wrote_is_shown_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    monkeypatch.setenv("HEADGATE_HOME", str(tmp_path))
+    monkeypatch.setattr(runs, "alive", lambda _: True)
+    (folder := runs.home() / "runs" / "20261121-0930").mkdir(parents=True)
+    recorder = Recorder(folder / runs.STORE)
+    recorder.add("jobs", name="a", position=0, state="running", reason=f"why {said}")
+    for i in range(2):
+        recorder.add("tasks", id=f"a/worker-{i}", job="a", attempt=1, started=1.0, node=f"node {said}")
+    recorder.add("shares", t=1.0, task="a/worker-0", reason=f"share {said}")
+    recorder.close()
+    shown = CliRunner().invoke(command, catch_exceptions=False).stdout
+    assert all(f"{what} {said}" in shown for what in ("why", "on node", "share"))

@@ -52,12 +52,13 @@ class KeptNotes:
 class Local:
     """A local engine with what it is told."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, isolation: ProcessIsolation | None = None) -> None:
         self.folder = folder
         self.keeper = KeptNotes()
         self.channel = folder / "channel.sock"
         node = Node("here", cores=2, memory_bytes=1 << 32)
-        self.engine = LocalEngine(node, ProcessIsolation(f"local-{os.getpid()}"), self.channel, self.keeper)
+        isolation = isolation or ProcessIsolation(f"local-{os.getpid()}")
+        self.engine = LocalEngine(node, isolation, self.channel, self.keeper)
         self.told = Recorder(lambda task: task in self.engine.boxes())
 
     def start(self, argv: tuple[str, ...], name: str = "job", log: Path | None = None) -> TaskId:
@@ -131,6 +132,24 @@ def test_a_task_that_writes_too_fast_waits_and_loses_nothing(local: Local, monke
     assert local.told.exit(task) is None, "the fast one was not held up"
     assert local.ended(task).ok
     assert local.log().read_text().splitlines() == lines
+
+
+def test_a_limit_that_cannot_be_held_is_told_once_and_not_with_other_figures(tmp_path: Path) -> None:
+    local = Local(tmp_path, ProcessIsolation(f"local-{os.getpid()}", mode="none"))
+    local.engine.open(local.told)
+    try:
+        task = local.start(programs.argv("rest"))
+        local.said(task, "ready")
+        for weight in (90, 80, 60):
+            local.engine.set_share(task, Share(cpu_weight=weight))
+        for rate in (1e6, 1e9):
+            local.engine.set_share(task, Share(disk_bytes_per_second=rate))
+        local.engine.set_share(task, Share(gpu_fraction=0.5))
+        until(lambda: "GPU fraction 0.5" in str(local.told.of(task, "warned")), what="the last warning")
+        kinds = [told.what.split(":")[0] for told in local.told.of(task, "warned")]
+        assert kinds == ["CPU weight 90", "disk rate 976.56 KiB/s", "GPU fraction 0.5"]
+    finally:
+        local.engine.close()
 
 
 def test_the_socket_goes_with_the_engine(local: Local) -> None:

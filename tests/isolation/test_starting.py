@@ -8,7 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,6 +109,14 @@ def test_what_cannot_be_started_is_said(tmp_path: Path, argv: tuple[str, ...], m
     script(tmp_path / "strange", "no first line")
     with pytest.raises(IsolationError, match=f"run/job/worker-0: .*{message}"):
         output_of(launch(*argv, cwd=tmp_path, PATH="/usr/bin"))
+
+
+@pytest.mark.parametrize(
+    "odd", [{"argv": ("/bin/true", "a\0b")}, {"env": {"A=B": "1"}}, {"env": {"A": "a\0b"}}], ids=str
+)
+def test_what_no_program_can_be_given_is_no_start(odd: dict[str, Any]) -> None:
+    with pytest.raises(IsolationError, match="/bin/true cannot be executed: Invalid argument"):
+        output_of(replace(launch("/bin/true"), **odd))
 
 
 def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +17,7 @@ from headgate.isolation import processes
 from headgate.isolation.base import Launch
 from headgate.isolation.census import TAG, Census
 from headgate.isolation.process import ProcessIsolation
-from headgate.isolation.standins import Cores
+from headgate.isolation.standins import Cores, StandIns
 from headgate.shares import UNLIMITED, Share
 from headgate.testing import programs
 from headgate.testing.wait import until
@@ -94,6 +96,26 @@ def test_tasks_are_pinned_where_the_fewest_others_are() -> None:
     cores.release("b")
     assert cores.take("d", 1, among) == taken[1]
     assert cores.take("e", 5, among) == among
+
+
+def test_the_niceness_of_a_session_that_the_kernel_puts_off_follows(
+    leader: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, taken, written = Path.write_text, threading.Event(), []
+
+    def puts_off(path: Path, text: str) -> int:
+        if not taken.is_set():
+            raise BlockingIOError
+        written.append(text)
+        return write(path, text)
+
+    monkeypatch.setattr(Path, "write_text", puts_off)
+    standins = StandIns(Cores())
+    assert standins.apply("cpu_weight", 80, [leader.pid]) == "CPU weight 80: by nice 1"
+    assert standins.apply("cpu_weight", 30, [leader.pid]) == "CPU weight 30: by nice 5"
+    taken.set()
+    until(lambda: bool(written), what="the second attempt")
+    assert written == [str(os.getpriority(os.PRIO_PROCESS, 0) + 5)]
 
 
 def test_every_loss_names_its_cause_and_its_cure(isolation: ProcessIsolation) -> None:

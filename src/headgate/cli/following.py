@@ -15,6 +15,7 @@ import click
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from headgate import runs
 from headgate.controller import GRACE_SECONDS
@@ -243,9 +244,8 @@ class _Table:
         hidden: list[dict[str, Any]],
         with_tasks: bool = False,
     ) -> Table:
-        table = Table(
-            title=f"run {snapshot['run']} · policy {snapshot['policy']} · {snapshot['t']:.0f} s", title_justify="left"
-        )
+        title = f"run {snapshot['run']} · policy {snapshot['policy']} · {snapshot['t']:.0f} s"
+        table = Table(title=Text(title, "table.title"), title_justify="left")
         if hidden:
             counts = Counter(job["state"] for job in hidden)
             what = ", ".join(f"{count} {state}" for state, count in counts.items())
@@ -259,15 +259,15 @@ class _Table:
             how = position(job) if job["state"] != "waiting" else ""
             table.add_row(
                 job["name"],
-                f"[{style}]{job['state']}[/]",
-                how or job["reason"].replace("[", r"\["),
+                Text(job["state"], style),
+                how or Text(job["reason"]),
                 self._course(job["losses"]) + ("" if job["loss"] is None else f" {job['loss']:.4g}"),
                 "" if job["state"] != "running" else f"{job['entitled_cores']:.2f} cores",
                 "" if job["cpu_cores"] is None else f"{job['cpu_cores']:.2f}",
                 "" if job["memory_bytes"] is None else say_bytes(job["memory_bytes"]),
             )
             for task in job["tasks"] if with_tasks and len(job["tasks"]) > 1 else ():
-                table.add_row(*task_cells(task), style="dim")
+                table.add_row(*map(Text, task_cells(task)), style="dim")
         return table
 
     def _course(self, losses: list[float]) -> str:

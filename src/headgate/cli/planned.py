@@ -10,6 +10,7 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from headgate.jobs import Job
 from headgate.planning.choosing import in_words
@@ -169,7 +170,7 @@ def _table(answer: Answer) -> Table:
             plan.strategy + ("" if plan.synchronous else " async"),
             f"{plan.workers}" + (f"+{plan.servers}" if plan.servers else ""),
             batch,
-            ", ".join(f"{count} {kind}" for kind, count in sorted(nodes.items())),
+            Text(", ".join(f"{count} {kind}" for kind, count in sorted(nodes.items()))),
             _round(each.throughput),
             _band(each),
             *([_mean(answer.measured.get(plan, ()))] if answer.measured else []),

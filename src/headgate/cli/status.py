@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 from rich.table import Table
+from rich.text import Text
 
 from headgate import runs
 from headgate.cli.following import position, print_table, task_cells
@@ -49,10 +50,10 @@ def command(run: str | None, as_json: bool) -> None:
             f"{job['entitled_cores']:.2f} cores" if running and job["entitled_cores"] is not None else "",
             f"{job['cpu_cores']:.2f}" if running and job["cpu_cores"] is not None else "",
             say_bytes(job["memory_bytes"]) if running and job["memory_bytes"] is not None else "",
-            job["reason"].replace("[", r"\["),
+            Text(job["reason"]),
         )
         for task in job["tasks"] if len(job["tasks"]) > 1 and running else ():
-            table.add_row(*task_cells(task))
+            table.add_row(*map(Text, task_cells(task)))
     print_table(table)
     decided = [job for job in jobs if job["state"] in ("running", "stopping") and job["decision"] is not None]
     if decided:
@@ -69,7 +70,7 @@ def _decisions(jobs: Iterable[dict[str, Any]]) -> Table:
             say_seconds(job["decision"]["t"]),
             "" if job["cpu_weight"] is None else f"{job['cpu_weight']:.4g}",
             "" if job["entitled_cores"] is None else f"{job['entitled_cores']:.2f}",
-            job["decision"]["reason"].replace("[", r"\["),
+            Text(job["decision"]["reason"]),
         )
     return table
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import selectors
 import signal
@@ -31,6 +32,8 @@ from headgate.shares import Share
 
 _READ_BYTES = 1 << 16
 _DRAIN_READS = 64
+_KIND_ENDS = re.compile(r"[\d:]")
+"""Where a line of `Box.apply` has said what kind of limit it is about: at a figure or a colon."""
 
 CLOSE_SECONDS = 15.0
 """How long `close` waits for tasks that it killed."""
@@ -285,15 +288,19 @@ class LocalEngine(Engine):
         if (task := self._tasks.get(id)) is None:
             return
         task.wanted.append(share)
-        self._in_turn(id, task.isolation, task.change, lambda done: self._changed(id, done))
+        self._in_turn(id, task.isolation, task.change, lambda done: self._changed(task, done))
 
-    def _changed(self, id: TaskId, done: Future[tuple[str, ...]]) -> None:
+    def _changed(self, task: Task, done: Future[tuple[str, ...]]) -> None:
         try:
             lines = done.result()
         except IsolationError as error:
-            lines = (str(error),)
+            self._listener.warned(task.id, str(error))
+            return
         for line in lines:
-            self._listener.warned(id, line)
+            kind = _KIND_ENDS.split(line, maxsplit=1)[0].rstrip()
+            if kind not in task.told_of:  # with each change of its share come other figures
+                task.told_of.add(kind)
+                self._listener.warned(task.id, line)
 
     def _send(self, id: TaskId, message: Mapping[str, object]) -> None:
         task, connection = self._tasks.get(id), self._connections.of(id)

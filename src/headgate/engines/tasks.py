@@ -49,6 +49,7 @@ class Task:
     kill_at: float | None = None
     reads_again: float | None = None
     complained: str | None = None
+    told_of: set[str] = field(default_factory=set)  # kinds of limits that cannot be had, each told once
     exit: Exit | None = None  # None: it has not ended, as far as is known
 
     def told(self) -> Exit:

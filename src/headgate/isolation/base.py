@@ -77,7 +77,8 @@ class Box(ABC):
         second.
 
         Returns:
-            One line for each field that cannot be had here, and what stands in for it; empty when all was applied.
+            One line for each field that cannot be had here, and what stands in for it; empty when all was applied. An
+            engine tells lines that are alike up to a figure or a colon once a task.
 
         Raises:
             IsolationError: A field that can be had here was refused by the kernel; the others are applied all the same.

@@ -8,6 +8,7 @@ enter the place that it was ordered to, it answers `-`, the error number, a spac
 
 from __future__ import annotations
 
+import errno
 import marshal
 import os
 import resource
@@ -42,6 +43,8 @@ def main() -> None:
         os.execve(program, argv, env)
     except OSError as error:
         os.write(channel, str(error.errno).encode())
+    except ValueError:  # what no program can be given, a NUL in an argument say
+        os.write(channel, str(errno.EINVAL).encode())
     os._exit(127)
 
 

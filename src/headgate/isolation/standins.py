@@ -9,17 +9,17 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from headgate.errors import IsolationError
 from headgate.isolation.enclosure import Field, cpu_list
-from headgate.isolation.processes import look
+from headgate.isolation.processes import Process, look, still
 from headgate.shares import WEIGHT_DEFAULT, Unlimited
 from headgate.units import say_bytes
 
 NICE_STEP = 1.25
 """A nice level less is 1.25 times the weight (kernel/sched/core.c, sched_prio_to_weight)."""
 NICE_LOWEST, NICE_HIGHEST = -20, 19
-AUTOGROUP_TRIES = 4
 AUTOGROUP_PAUSE_SECONDS = 0.12
 """The kernel takes one change of an autogroup each 0.1 s from those who are not root."""
 
@@ -51,6 +51,41 @@ class Cores:
     def release(self, owner: object) -> None:
         with self._lock:
             self._pinned.pop(owner, None)
+
+
+class Autogroups:
+    """Sets the nice of autogroups. What the kernel does not take yet is tried again in a thread of its own, since
+    whoever asks looks after other tasks too."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._late: dict[int, tuple[Process, int]] = {}
+        self._trying = False
+
+    def set(self, process: Process, nice: int) -> bool:
+        """Set the nice of a process's autogroup, now or a little later; False where that is not allowed."""
+        with self._lock:
+            self._late.pop(process.session, None)
+            answer = _set_autogroup(process, nice)
+            if answer == "later":
+                self._late[process.session] = process, nice
+                if not self._trying:
+                    self._trying = True
+                    threading.Thread(target=self._try_again, name="autogroups", daemon=True).start()
+            return answer != "refused"
+
+    def _try_again(self) -> None:
+        while True:
+            time.sleep(AUTOGROUP_PAUSE_SECONDS)
+            with self._lock:
+                late = {session: each for session, each in self._late.items() if _set_autogroup(*each) == "later"}
+                self._late, self._trying = late, bool(late)
+                if not late:
+                    return
+
+
+AUTOGROUPS = Autogroups()
+"""One for all: the kernel does not look at whose they are."""
 
 
 class StandIns:
@@ -132,9 +167,9 @@ class StandIns:
             except OSError:  # ended meanwhile
                 continue
         # Where the kernel schedules by session (autogroup), nice counts inside one, and between them that of the group.
-        sessions = {process.session: process.pid for pid in pids if (process := look(pid)) is not None}
-        for pid in sessions.values():
-            refused |= not _set_autogroup(pid, nice)
+        sessions = {process.session: process for pid in pids if (process := look(pid)) is not None}
+        for process in sessions.values():
+            refused |= not AUTOGROUPS.set(process, nice)
         if refused:
             return f"CPU weight {weight:g}: nice cannot go down to {nice} without root; it stays where it was"
         return self.describe("cpu_weight", weight)
@@ -145,18 +180,18 @@ def _nice(weight: float) -> int:
     return max(NICE_LOWEST, min(level, NICE_HIGHEST))
 
 
-def _set_autogroup(pid: int, nice: int) -> bool:
-    for _ in range(AUTOGROUP_TRIES):
-        try:
-            Path(f"/proc/{pid}/autogroup").write_text(str(nice))
-            return True
-        except BlockingIOError:
-            time.sleep(AUTOGROUP_PAUSE_SECONDS)
-        except PermissionError:
-            return False
-        except OSError:  # a kernel without autogroups, or the process has ended
-            return True
-    return False
+def _set_autogroup(process: Process, nice: int) -> Literal["done", "later", "refused"]:
+    """Try it once. The kernel refuses what is not allowed before it puts anything off."""
+    try:
+        if still(process):
+            Path(f"/proc/{process.pid}/autogroup").write_text(str(nice))
+    except BlockingIOError:
+        return "later"
+    except PermissionError:
+        return "refused"
+    except OSError:  # a kernel without autogroups, or the process has ended
+        pass
+    return "done"
 
 
 def _set_data_limit(limit: int, pids: Sequence[int]) -> None:
