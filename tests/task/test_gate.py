@@ -176,6 +176,10 @@ def test_who_uses_several_devices_has_its_turn_on_all_of_them_at_once(tmp_path: 
     assert second.wait(0.7, 0.0) > 0.0
     both.over(1.2, 0.0)
     assert (first.wait(1.2, 0.0), second.wait(1.2, 0.0)) == (0.0, 0.0)
+    first.over(1.7, 0.0)
+    assert both.wait(1.8, 0.0) > 0.0  # it has the first lock again, and gives it back for a step without its turn
+    both.release()
+    assert first.wait(1.9, 0.0) == 0.0
 
 
 def test_the_engine_is_told_once_of_the_gpus_that_a_task_uses(monkeypatch: pytest.MonkeyPatch) -> None:

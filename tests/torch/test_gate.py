@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from headgate.testing.listener import ChannelListener
 from headgate.testing.warm import TORCH, warm_python
+from headgate.torch.trained import Trained
 
 SOURCE = Path(__file__).parents[2] / "src"
 SECONDS = 240.0
@@ -128,3 +130,14 @@ def test_steps_run_for_the_part_of_the_time_that_their_gate_grants(
         listener.finish()
         ran = [message["ran"] for message in listener.of("timed")]
     assert ran == pytest.approx([FRACTION, 1.0], abs=0.05)
+
+
+def test_all_gpus_that_models_are_on_are_told() -> None:
+    def on(gpu: int | None) -> SimpleNamespace:
+        return SimpleNamespace(is_cuda=gpu is not None, device=SimpleNamespace(index=gpu))
+
+    trained = Trained(None)
+    for places, copies in (((None, 3), None), ((0, 1), None), ((1,), [1, 2])):
+        parameters = [on(place) for place in places]
+        trained.models.append(SimpleNamespace(parameters=lambda found=parameters: found, device_ids=copies))  # type: ignore[arg-type]
+    assert trained.gpus() == {0, 1, 2, 3}

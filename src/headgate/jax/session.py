@@ -25,6 +25,7 @@ from headgate.jax.stopping import StopTogether
 from headgate.jax.trained import Trained
 from headgate.task import Channel, Gate, Progress, Saver, Stop, TaskEnvironment, plan_of
 from headgate.task.measured import FIRST_STEPS
+from headgate.task.progress import whole
 
 _FLUSH_SECONDS = 2.0
 _wait: Any = jax.block_until_ready
@@ -137,7 +138,7 @@ class Session:
     def epochs(self, count: int) -> Iterator[int]:
         """Epoch numbers, from the one to resume on; saves and obeys between them."""
         self._phase += 1
-        self._progress.epochs = count
+        self._progress.epochs = whole(count, 0)
         start, resume = 0, None
         if self._resume is not None and self._resume["phase"] is not None:
             if self._phase < self._resume["phase"]:
@@ -171,7 +172,7 @@ class Session:
         self._done = self._passes.done()
         if self._dealt:
             self._samples, self._dealt = (self._samples or 0) + self._dealt, 0
-        number = self._steps if step is None else step
+        number = whole(step, self._steps)
         self._reports.append(_Report(number, self._epoch, self._samples, loss, metrics))
         self._tell()
         if self._profiling and self._meter.steps >= FIRST_STEPS:

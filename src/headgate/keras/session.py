@@ -20,6 +20,7 @@ from headgate.keras.meter import Meter
 from headgate.keras.trained import Trained, random_states, restore_random
 from headgate.task import Channel, Gate, Progress, Stop, TaskEnvironment
 from headgate.task.measured import FIRST_STEPS, Step, is_told
+from headgate.task.progress import whole
 from headgate.task.saving import Saver
 
 _FLUSH_SECONDS = 2.0
@@ -130,7 +131,7 @@ class Session:
     def begin_epoch(self, epoch: int, epochs: int | None, start: Start) -> None:
         """An epoch begins, of which `start` tells how much is done."""
         self._epoch = self._progress.epoch = epoch
-        self._progress.epochs = epochs
+        self._progress.epochs = epochs if epochs is None else whole(epochs, 0)
         if start.resumes and self._resume is not None:
             restore_random(_section(self._resume, "epoch_random" if start.done else "random"))
         self._epoch_random = random_states()
@@ -207,8 +208,7 @@ class Session:
             return
         self.meter.mark("compute")
         self.stepped(None, loss, metrics)
-        if step is not None:
-            self._progress.step = step
+        self._progress.step = whole(step, self._progress.step)
         if self.profiling and self.meter.steps == FIRST_STEPS:
             self.costs.notes.append("no `fit` of a prepared model: the time of a step was not measured by batch size")
             self.end()

@@ -88,7 +88,10 @@ class Gate:
                 return
             seconds = self._regulator.wait(self._clock(), self._used())
             # The first step under a gate is not held: what it costs is not known.
-            if seconds <= 0.0 or (first and isinstance(self._regulator, Bucket)) or self._is_ordered():
+            if seconds <= 0.0 or (first and isinstance(self._regulator, Bucket)):
+                return
+            if self._is_ordered():
+                self._regulator.release()
                 return
             self._stay(grant, seconds)
             if not channel.connected:

@@ -171,7 +171,7 @@ class Turns:
         """Others need not wait for this task."""
         for file in self._files[: self._locked]:
             fcntl.flock(file, fcntl.LOCK_UN)
-        self._locked = 0
+        self._locked, self._waits_since = 0, None
 
     def close(self) -> None:
         """It is no longer used."""

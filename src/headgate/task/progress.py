@@ -70,3 +70,11 @@ class Progress:
         self._unsent = False
         self._send(message)
         self._sent_at = self._clock()
+
+
+def whole(number: Any, otherwise: int) -> int:
+    """A count that a script gives, which may be NumPy's or a tensor; `otherwise` where it gives none."""
+    try:
+        return int(number)
+    except (TypeError, ValueError, OverflowError):
+        return otherwise

@@ -57,8 +57,8 @@ class Saver:
         seconds = _FIRST_SECONDS + size / _FIRST_RATE if self._seconds is None else self._seconds
         return (self._clock() - self._saved_at) * SHARE >= seconds * (1 - SHARE)
 
-    def save(self, why: str, step: int, place: Mapping[str, Any], write: Write) -> None:
-        """Save a checkpoint and tell the engine.
+    def save(self, why: str, step: int, place: Mapping[str, Any], write: Write) -> bool:
+        """Save a checkpoint and tell the engine; whether it was saved.
 
         Args:
             why: `epoch`, `request`, `stop`, `orphaned` or `join`.
@@ -73,7 +73,7 @@ class Saver:
             path, size = write(Path(self._folder))
         except Exception as error:  # noqa: BLE001 - whatever a state may raise, training goes on
             self._send({"type": "checkpoint_failed", "error": str(error)})
-            return
+            return False
         finally:
             self._saved_at = self._clock()
             self._seconds = self._saved_at - begun
@@ -89,6 +89,7 @@ class Saver:
                 "why": why,
             }
         )
+        return True
 
 
 @contextmanager

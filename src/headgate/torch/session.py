@@ -11,12 +11,14 @@ import atexit
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Callable
 
 import torch
 from torch import nn
 
 from headgate.task import Channel, Gate, Progress, Saver, Stop, TaskEnvironment, plan_of
+from headgate.task.progress import whole
 from headgate.torch import batches, checkpoints
 from headgate.torch.backend import Movement
 from headgate.torch.distributed import Worker, state_to_join
@@ -66,7 +68,7 @@ class Session:
         if self._sweep is not None:
             self._loaders.source = self._sweep.source
         self._spinning = Spinning()
-        self._gate = Gate(channel, _settle, self._trained.gpus)
+        self._gate = Gate(channel, self._settle, self._trained.gpus)
         self._stepped = False
         self._hooked = False
         self._fed: set[int] = set()
@@ -75,6 +77,7 @@ class Session:
         self._phase = -1
         self._epoch: int | None = None
         self._epoch_rng: dict[str, Any] | None = None
+        self._joined_later = False  # a worker waits to join that can only between two epochs
         self._ended = False
         self._noted: set[str] = set()
         self._thread = threading.get_ident()
@@ -119,7 +122,7 @@ class Session:
     def epochs(self, count: int) -> Iterator[int]:
         """Epoch numbers, from the one to resume on; saves and obeys between them."""
         self._phase += 1
-        self._progress.epochs = count
+        self._progress.epochs = whole(count, 0)
         start, resume = 0, None
         if self._resume is not None and self._resume["phase"] is not None:
             if self._phase < self._resume["phase"]:
@@ -145,7 +148,7 @@ class Session:
     def report(self, loss: Any, step: int | None, metrics: Mapping[str, Any]) -> None:
         if not self._hooked:
             self._step()
-        self._progress.step = self._steps if step is None else step
+        self._progress.step = whole(step, self._steps)
         if isinstance(loss, torch.Tensor):
             loss = loss.detach() if loss.is_cuda else loss.item() if loss.numel() == 1 else loss.detach().mean()
         if self._worker is not None:
@@ -283,8 +286,7 @@ class Session:
         if stopping:
             self._save_in_epoch(stopping, anchor)
             self._end()
-        if anchor is not None and self._orders.take_hold():
-            self._save_in_epoch("join", anchor)
+        if anchor is not None and self._orders.take_hold() and self._save_in_epoch("join", anchor):
             self._hold()
         if anchor is None and self._epoch is not None and not self._loaders.states:
             self.note("no loader was prepared: a checkpoint that is asked for is saved at the end of the epoch")
@@ -330,32 +332,39 @@ class Session:
         self._loaders.disarm()
         self._stepped = False
         self._follow_threads()
-        joins = self._orders.take_hold()
-        why = self._orders.stopping or ("request" if self._orders.take_checkpoint() else "join" if joins else "")
+        joins = self._orders.take_hold() or self._joined_later
+        self._joined_later = False
+        asked = self._orders.take_checkpoint()
+        why = self._orders.stopping or ("join" if joins else "request" if asked else "")
+        saved = False
         if why or self._saver.due(self._trained.model_bytes()):
-            self._save(why or "epoch", lambda: (epoch + 1, 0, self._loaders.snapshot(None) or []))
+            saved = self._save(why or "epoch", lambda: (epoch + 1, 0, self._loaders.snapshot(None) or []))
         if self._orders.stopping:
             self._end()
-        if joins:
+        if joins and saved:
             self._hold()
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
-    def _save_in_epoch(self, why: str, anchor: Iteration | None) -> None:
-        self._save(why, lambda: self._loaders.position(self._epoch, anchor, self.note))
+    def _save_in_epoch(self, why: str, anchor: Iteration | None) -> bool:
+        return self._save(why, lambda: self._loaders.position(self._epoch, anchor, self.note))
 
-    def _save(self, why: str, position: Callable[[], Position]) -> None:
+    def _save(self, why: str, position: Callable[[], Position]) -> bool:
+        """Save a checkpoint, where this worker does; whether it was saved."""
         self._progress.flush()
         if self._ended or self._profiling or not self._trained.models:
-            return
+            return False
         joins = why == "join"
         if self._worker is not None and not self._worker.saves and not joins:
-            return
+            return False
         more = {} if self._worker is None else self._worker.before_save()
         epoch, done, loaders = position()
         if joins and done is None:
-            self.note("no worker can join in the middle of this script: see the notes before")
-            return
+            self._joined_later = epoch is not None
+            if not self._joined_later:
+                error = "no worker can join a script that does not use headgate.torch.epochs"
+                self._channel.send({"type": "checkpoint_failed", "error": error})
+            return False
         with self._loaders.drawing():
             data_rng = self._loaders.capture_rng()
         place = {
@@ -370,7 +379,17 @@ class Session:
             **more,
         }
         trained, step = self._trained, self._steps
-        self._saver.save(why, step, place, lambda to: checkpoints.write(to, step, {**trained.state_dicts(), **place}))
+
+        def write(folder: Path) -> tuple[Path, int]:
+            return checkpoints.write(folder, step, {**trained.state_dicts(), **place})
+
+        return self._saver.save(why, step, place, write)
+
+    def _settle(self) -> None:
+        """Wait for what was started on GPUs."""
+        if cuda_in_use():
+            for gpu in self._trained.gpus() or {torch.cuda.current_device()}:
+                torch.cuda.synchronize(gpu)
 
     # --- what is told ------------------------------------------------------------------------------------------------
 
@@ -389,9 +408,3 @@ class Session:
         if text not in self._noted:
             self._noted.add(text)
             self._channel.send({"type": "note", "text": text})
-
-
-def _settle() -> None:
-    """Wait for what was started on a GPU."""
-    if cuda_in_use():
-        torch.cuda.synchronize()

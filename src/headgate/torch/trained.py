@@ -53,8 +53,10 @@ class Trained:
 
     def gpus(self) -> set[int]:
         """Numbers of the GPUs that its models are on, as this process sees them."""
-        found = (next(model.parameters(), None) for model in self.models)
-        return {each.device.index for each in found if each is not None and each.is_cuda}
+        found = {each.device.index for model in self.models for each in model.parameters() if each.is_cuda}
+        for model in self.models:  # copies of it, as `DataParallel` has
+            found.update(each for each in getattr(model, "device_ids", None) or () if isinstance(each, int))
+        return found
 
     def state_dicts(self) -> dict[str, Any]:
         """State dicts by section of a checkpoint."""

@@ -1,0 +1,78 @@
+"""A worker joins a script whose loader cannot say where it is, or that does not count its epochs."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from pathlib import Path
+
+from headgate.plans import Plan
+from headgate.testing.gang import Gang
+
+SCRIPT = """
+import os, sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import headgate.torch as hg
+from headgate.testing import wait
+
+torch.set_num_threads(1)
+torch.manual_seed(1)
+
+
+class Own:
+    def __len__(self):
+        return 10
+
+    def __iter__(self):
+        for step in range(10):
+            if step == 5:
+                wait.until((Path(sys.argv[1]) / "asked").exists, 100)
+            yield torch.ones(4, 2), torch.ones(4, 1)
+
+
+model = nn.Linear(2, 1)
+model, optimizer, loader = hg.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01), Own())
+for _ in hg.epochs(3) if os.environ["COUNTS"] else range(3):
+    for x, y in loader:
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        hg.report(loss=loss)
+"""
+
+
+def gang_of(folder: Path, counts: str) -> Gang:
+    script = folder / "own.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    plan = Plan(strategy="ps", workers=1, servers=1, batch_per_worker=None)
+    return Gang(folder, plan, [sys.executable, str(script), str(folder)], {"COUNTS": counts})
+
+
+def test_between_two_epochs_where_there_is_no_way_to_in_the_middle_of_one(tmp_path: Path) -> None:
+    with gang_of(tmp_path, "yes") as gang:
+        gang.start()
+        gang.wait_for("worker-0", "progress")
+        gang.start("worker-1", joins=True)
+        gang.wait_for("worker-1", "joining")
+        (tmp_path / "asked").touch()
+        gang.finish()
+        [saved] = [each for each in gang.of("worker-0", "checkpoint") if each["why"] == "join"]
+        assert (saved["epoch"], saved["position"]) == (1, 0)
+        assert gang.of("worker-1", "progress")[-1]["step"] == gang.of("worker-0", "progress")[-1]["step"]
+
+
+def test_not_at_all_where_epochs_are_not_counted_which_holds_nobody_up(tmp_path: Path) -> None:
+    with gang_of(tmp_path, "") as gang:
+        gang.start()
+        gang.wait_for("worker-0", "progress")
+        gang.start("worker-1", joins=True)
+        gang.wait_for("worker-1", "joining")
+        (tmp_path / "asked").touch()
+        [failed] = gang.wait_for("worker-0", "checkpoint_failed")
+        assert "does not use headgate.torch.epochs" in failed["error"]
+        assert gang.left("worker-0") == 0
