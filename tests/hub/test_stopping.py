@@ -149,7 +149,7 @@ def test_stop_all_asks_all_runs_before_it_waits_for_one(user: User) -> None:
     user.sees_state("prints", "running", run=prints)
     stopping = user.starts("stop", "--all", "--json")
     user.sees_state("prints", "stopped", run=prints)
-    assert user.jobs(stubborn)["stubborn"]["state"] == "stopping"
+    user.sees_state("stubborn", "stopping", run=stubborn)
     user.types("stop", "--run", stubborn, "--kill")
     told, _ = stopping.communicate(timeout=SECONDS)
     assert json.loads(told) == {stubborn: {"stubborn": "killed"}, prints: {"prints": "stopped"}}
