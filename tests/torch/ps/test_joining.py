@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from headgate.plans import Plan
@@ -46,20 +48,23 @@ for _ in hg.epochs(3) if os.environ["COUNTS"] else range(3):
 """
 
 
-def gang_of(folder: Path, counts: str) -> Gang:
+@contextmanager
+def joined(folder: Path, counts: str) -> Iterator[Gang]:
+    """A job of one worker, in the middle of whose epoch another one joins."""
     script = folder / "own.py"
     script.write_text(textwrap.dedent(SCRIPT))
     plan = Plan(strategy="ps", workers=1, servers=1, batch_per_worker=None)
-    return Gang(folder, plan, [sys.executable, str(script), str(folder)], {"COUNTS": counts})
-
-
-def test_between_two_epochs_where_there_is_no_way_to_in_the_middle_of_one(tmp_path: Path) -> None:
-    with gang_of(tmp_path, "yes") as gang:
+    with Gang(folder, plan, [sys.executable, str(script), str(folder)], {"COUNTS": counts}) as gang:
         gang.start()
         gang.wait_for("worker-0", "progress")
         gang.start("worker-1", joins=True)
         gang.wait_for("worker-1", "joining")
-        (tmp_path / "asked").touch()
+        (folder / "asked").touch()
+        yield gang
+
+
+def test_between_two_epochs_where_there_is_no_way_to_in_the_middle_of_one(tmp_path: Path) -> None:
+    with joined(tmp_path, "yes") as gang:
         gang.finish()
         [saved] = [each for each in gang.of("worker-0", "checkpoint") if each["why"] == "join"]
         assert (saved["epoch"], saved["position"]) == (1, 0)
@@ -67,12 +72,7 @@ def test_between_two_epochs_where_there_is_no_way_to_in_the_middle_of_one(tmp_pa
 
 
 def test_not_at_all_where_epochs_are_not_counted_which_holds_nobody_up(tmp_path: Path) -> None:
-    with gang_of(tmp_path, "") as gang:
-        gang.start()
-        gang.wait_for("worker-0", "progress")
-        gang.start("worker-1", joins=True)
-        gang.wait_for("worker-1", "joining")
-        (tmp_path / "asked").touch()
+    with joined(tmp_path, "") as gang:
         [failed] = gang.wait_for("worker-0", "checkpoint_failed")
         assert "does not use headgate.torch.epochs" in failed["error"]
         assert gang.left("worker-0") == 0
