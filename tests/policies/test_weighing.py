@@ -164,6 +164,12 @@ def test_slaq_gives_a_job_that_may_use_little_of_its_node_that_much_and_one_that
     play.at(21, *(Predicted(job, 1e4, 5e3, 2e4, None, ((1e5, fall),)) for job, fall in falls.items()))
     parts = play.parts()
     floor = 0.05 / 3
+    # Nor is it measured by a drop that it never had where its loss is to come back later.
+    play.at(22, Predicted("c", 3e4, 2e4, 4e4, None, ((1.0, -2.0), (1e5, -1.0))))
+    for now in range(23, 26):
+        play.at(now, used("c", 2.0))
+    play.at(26, Predicted("b", 3e4, 2e4, 4e4, None, ((1e5, 1.0),)))
+    assert play.parts() == pytest.approx(parts, rel=0.05)
     assert parts["c"] == pytest.approx(floor, rel=0.2)
     assert parts["a"] == pytest.approx(max(1.0 / 64.0, floor), rel=0.2)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets
 import selectors
 import signal
@@ -32,8 +31,6 @@ from headgate.shares import Share
 
 _READ_BYTES = 1 << 16
 _DRAIN_READS = 64
-_KIND_ENDS = re.compile(r"[\d:]")
-"""Where a line of `Box.apply` has said what kind of limit it is about: at a figure or a colon."""
 
 CLOSE_SECONDS = 15.0
 """How long `close` waits for tasks that it killed."""
@@ -296,11 +293,8 @@ class LocalEngine(Engine):
         except IsolationError as error:
             self._listener.warned(task.id, str(error))
             return
-        for line in lines:
-            kind = _KIND_ENDS.split(line, maxsplit=1)[0].rstrip()
-            if kind not in task.told_of:  # with each change of its share come other figures
-                task.told_of.add(kind)
-                self._listener.warned(task.id, line)
+        for line in task.news(lines):
+            self._listener.warned(task.id, line)
 
     def _send(self, id: TaskId, message: Mapping[str, object]) -> None:
         task, connection = self._tasks.get(id), self._connections.of(id)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Protocol
@@ -13,6 +14,9 @@ from headgate.engines.log import TaskLog
 from headgate.events import Exit, TaskId
 from headgate.isolation.base import Box, Isolation
 from headgate.shares import NOTHING, Share
+
+_KIND_ENDS = re.compile(r"[\d:]")
+"""Where a line of `Box.apply` has said what kind of limit it is about: at a figure or a colon."""
 
 
 class Keeper(Protocol):
@@ -49,7 +53,7 @@ class Task:
     kill_at: float | None = None
     reads_again: float | None = None
     complained: str | None = None
-    told_of: set[str] = field(default_factory=set)  # kinds of limits that cannot be had, each told once
+    told_of: set[str] = field(default_factory=set)  # kinds of limits that cannot be had
     exit: Exit | None = None  # None: it has not ended, as far as is known
 
     def told(self) -> Exit:
@@ -67,3 +71,13 @@ class Task:
         while self.wanted:
             shares.append(self.wanted.popleft())
         return self.box.apply(reduce(Share.merged, shares, NOTHING)) if shares else ()
+
+    def news(self, lines: Sequence[str]) -> list[str]:
+        """Of what `Box.apply` says what was not said before: with each change of a share come other figures."""
+        news = []
+        for line in lines:
+            kind = _KIND_ENDS.split(line, maxsplit=1)[0].rstrip()
+            if kind not in self.told_of:
+                self.told_of.add(kind)
+                news.append(line)
+        return news

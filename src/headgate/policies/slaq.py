@@ -57,7 +57,7 @@ class SlaqPolicy(WeighingPolicy):
             if after - before < 1e-9 or any(left[node] < 0.5 * unit[id] for node in nodes.of[id]):
                 return 0.0
             drop = _drop(job, after * seconds) - _drop(job, before * seconds)
-            return drop / largest[id] * job.priority / (after - before) if drop > 0.0 else 0.0
+            return _part(drop, largest[id]) * job.priority / (after - before)
 
         heap = [(-gain(job.id), job.number, job.id) for job in known]
         heapify(heap)
@@ -72,8 +72,7 @@ class SlaqPolicy(WeighingPolicy):
             heapreplace(heap, (now_gains, number, id))
         for job in known:
             there = has(job.id, 0 if got[job.id] else 1) * len(nodes.of[job.id])
-            drop = _drop(job, there * self.itval)
-            part = drop / largest[job.id] if drop > 0.0 else 0.0
+            part = _part(_drop(job, there * self.itval), largest[job.id])
             wanted[job.id] = has(job.id), f"a drop of {part:.2g} of its largest expected"
         return wanted
 
@@ -95,6 +94,11 @@ def _is_known(job: Present, largest: float) -> bool:
     not needed."""
     drops = job.prediction[0].drops if job.prediction is not None else ()
     return bool(drops) and (largest > 0.0 or all(drop <= 0.0 for _, drop in drops))
+
+
+def _part(drop: float, largest: float) -> float:
+    """A drop over the largest that there was; 0 where it is none, or there was none."""
+    return drop / largest if drop > 0.0 and largest > 0.0 else 0.0
 
 
 def _drop(job: Present, work: float) -> float:

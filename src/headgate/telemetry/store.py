@@ -24,6 +24,7 @@ VERSION = 2
 _KEPT_ROWS = 200_000
 _COMMIT_SECONDS = 0.5
 _OTHER_FAULT_SECONDS = 60.0
+"""How long `close` tries again at the most where something else than room is wanting."""
 
 # Times `t` are seconds since the run began; `meta.began` is the wall clock at that moment (seconds since the epoch).
 TABLES: Mapping[str, tuple[str, ...]] = {

@@ -11,7 +11,6 @@ import atexit
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Callable
 
 import torch
@@ -27,7 +26,6 @@ from headgate.torch.loaders import Loaders, Position
 from headgate.torch.measuring import Measuring, numbers
 from headgate.torch.orders import AgreedOrders
 from headgate.torch.reduce import Exchange
-from headgate.torch.rng import cuda_in_use
 from headgate.torch.spinning import Spinning
 from headgate.torch.trained import Trained
 
@@ -68,7 +66,7 @@ class Session:
         if self._sweep is not None:
             self._loaders.source = self._sweep.source
         self._spinning = Spinning()
-        self._gate = Gate(channel, self._settle, self._trained.gpus)
+        self._gate = Gate(channel, self._trained.settle, self._trained.gpus)
         self._stepped = False
         self._hooked = False
         self._fed: set[int] = set()
@@ -379,17 +377,9 @@ class Session:
             **more,
         }
         trained, step = self._trained, self._steps
-
-        def write(folder: Path) -> tuple[Path, int]:
-            return checkpoints.write(folder, step, {**trained.state_dicts(), **place})
-
-        return self._saver.save(why, step, place, write)
-
-    def _settle(self) -> None:
-        """Wait for what was started on GPUs."""
-        if cuda_in_use():
-            for gpu in self._trained.gpus() or {torch.cuda.current_device()}:
-                torch.cuda.synchronize(gpu)
+        return self._saver.save(
+            why, step, place, lambda to: checkpoints.write(to, step, {**trained.state_dicts(), **place})
+        )
 
     # --- what is told ------------------------------------------------------------------------------------------------
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from headgate.task.saving import ResumeError
 from headgate.torch import batches
+from headgate.torch.rng import cuda_in_use
 
 
 class Trained:
@@ -57,6 +59,12 @@ class Trained:
         for model in self.models:  # copies of it, as `DataParallel` has
             found.update(each for each in getattr(model, "device_ids", None) or () if isinstance(each, int))
         return found
+
+    def settle(self) -> None:
+        """Wait for what was started on these GPUs; where its models are on none, on the current one."""
+        if cuda_in_use():
+            for gpu in self.gpus() or {torch.cuda.current_device()}:
+                torch.cuda.synchronize(gpu)
 
     def state_dicts(self) -> dict[str, Any]:
         """State dicts by section of a checkpoint."""
