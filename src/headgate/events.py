@@ -6,6 +6,7 @@ Times are seconds on the hub's clock. A `job` is the id of a job, `RUN/NAME`; a 
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -182,13 +183,18 @@ class Progress:
     within: float | None = None
 
     def merged(self, later: Progress) -> Progress:
-        """This progress and a later one of the same task as one: the mean loss of both, the later of all else."""
+        """This progress and a later one of the same task as one: the mean loss of both, the later of all else. Where
+        one of the losses is no number, the later one counts: what does not last says little."""
         given = {f.name: v for f in fields(later) if (v := getattr(later, f.name)) is not None}
         if self.loss is not None:
             given |= {"loss": self.loss, "count": self.count}
         if self.loss is not None and later.loss is not None:
             count = self.count + later.count
-            given |= {"loss": (self.loss * self.count + later.loss * later.count) / count, "count": count}
+            given["count"] = count
+            if math.isfinite(self.loss) and math.isfinite(later.loss):
+                given["loss"] = (self.loss * self.count + later.loss * later.count) / count
+            else:
+                given["loss"] = later.loss
         return replace(self, **{**given, "metrics": {**self.metrics, **later.metrics}})
 
 

@@ -369,6 +369,15 @@ def test_a_pinned_job_has_its_slice_under_every_policy_and_the_others_share_the_
     assert all(isinstance(each, MarkJob | SetShare) for each in ended)
 
 
+def test_a_pinned_job_on_a_gpu_is_told_nothing_where_nothing_changes_for_it() -> None:
+    driver = Driver(make("equal"), cores=6.0)
+    running(driver, 0.0, job("pinned", share="1/3"), job("a"))
+    for name in ("pinned", "a"):
+        driver.step(1.0, GpusUsed(f"r/{name}/worker-0", (0,)))
+    for actions in (driver.submit(2.0, job("b")), driver.step(3.0, TaskExited("r/b/worker-0", Exit(code=0)))):
+        assert [each for each in actions if isinstance(each, SetShare) and "pinned" in each.task] == []
+
+
 def test_slices_that_come_to_more_than_a_node_are_cut_down_in_proportion() -> None:
     driver = Driver(make("equal"), cores=3.0)
     slices = {"large": "2/3", "a": "1/3", "b": "1/3"}

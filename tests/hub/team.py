@@ -52,7 +52,7 @@ WORKER = """
             break
         if channel.take_hold():
             save("join")
-            channel.wait_for(lambda: all(member["active"] for member in members().values()), 60)
+            channel.hold(60)
         if channel.take_checkpoint():
             save("request")
         step += 1

@@ -13,7 +13,7 @@ import pytest
 
 from headgate import runs
 from headgate.cluster import Node
-from headgate.events import Event, Exit, Progress, TaskExited
+from headgate.events import Event, Exit, Progress, TaskExited, TaskJoined
 from headgate.hub.attempt import Attempt
 from headgate.hub.hearing import Hearing
 from headgate.hub.ledger import Ledger
@@ -27,18 +27,26 @@ from headgate.telemetry.store import RunReader
 LINES = 1000
 
 
-def heard(say: Callable[[Hearing, str], None]) -> tuple[list[Event], list[int]]:
-    """What the controller is told of a task of which this is said, and the steps that are in the store."""
+def heard(say: Callable[[Hearing, str], None], joins: bool = False) -> tuple[list[Event], list[int]]:
+    """What the controller is told of a task of which this is said, and the steps that are in the store.
+
+    Args:
+        say: Says it.
+        joins: Another worker waits for the state of this one.
+    """
     events: list[Event] = []
 
     async def listens() -> LiveRun:
         submission = Submission((Job(name="a", run="true"),), {}, str(Path.cwd()), ("headgate",))
         run = LiveRun(submission, (Node("here", 2, 2**30),), "none", time.monotonic(), print)
         live, task = run.jobs["a"], f"{run.id}/a/worker-0"
-        plan = Plan(strategy="single", workers=1, batch_per_worker=None)
-        live.begin(Attempt(f"{run.id}/a", 1, plan, True, lambda *_: None), 0)
-        assert live.current is not None
-        live.current.start("worker-0", "here", "", ProgressReader(ProgressRule()), joins=False)
+        plan = Plan(strategy="ps" if joins else "single", workers=1, servers=int(joins), batch_per_worker=None)
+        attempt = Attempt(f"{run.id}/a", 1, plan, True, lambda *_: None)
+        live.begin(attempt, 0)
+        for name in ["worker-0", "worker-1"][: 1 + joins]:
+            attempt.start(name, "here", "", ProgressReader(ProgressRule()), joins=name != "worker-0")
+            if joins:
+                attempt.connect(name)
         ledger = cast(Ledger, SimpleNamespace(find=lambda _: (run, live), event=lambda *_, **__: None))
         hearing = Hearing(ledger, run.folder, events.append, lambda _: None, lambda *_: None)
         say(hearing, task)
@@ -75,3 +83,14 @@ def test_what_was_printed_comes_before_what_the_script_then_reports_itself() -> 
 
     _, steps = heard(say)
     assert steps[-2:] == [LINES, LINES + 1]
+
+
+def test_a_checkpoint_that_was_asked_for_and_failed_is_not_the_state_that_another_one_waits_for() -> None:
+    def say(hearing: Hearing, task: str) -> None:
+        hearing.message(f"{task[:-1]}1", {"type": "joining"})
+        hearing.message(task, {"type": "checkpoint_failed", "error": "full", "why": "request"})
+        message = {"type": "checkpoint", "path": "/c/step-1.pt", "step": 1, "epoch": 0, "position": 1, "bytes": 1}
+        hearing.message(task, {**message, "seconds": 0.1, "why": "join"})
+
+    events, _ = heard(say, joins=True)
+    assert [event.task.rsplit("/")[-1] for event in events if isinstance(event, TaskJoined)] == ["worker-1"]

@@ -85,12 +85,12 @@ def test_a_lost_worker_of_allreduce_takes_all_back_to_their_checkpoint(team: Tea
 
 def test_workers_join_and_leave_a_job_that_goes_on(team: Team) -> None:
     team.starts(*PS, wait_for=EVERYBODY)
-    assert team.user.json("resize", "team", "--workers", "3") == {"run": team.run, "job": "team", "workers": 3}
-    team.sees("worker-0", {**dict.fromkeys(EVERYBODY, AT_WORK), "worker-2": AT_WORK})
-    assert team.begun("worker-2")[1] > 0
+    assert team.user.json("resize", "team", "--workers", "4") == {"run": team.run, "job": "team", "workers": 4}
+    team.sees("worker-0", dict.fromkeys((*EVERYBODY, "worker-2", "worker-3"), AT_WORK))
+    assert team.begun("worker-2")[1] > 0 and team.begun("worker-3")[1] > 0
     team.user.types("resize", "team", "--workers", "1")
     team.sees("worker-0", {"server-0": AT_WORK, "worker-0": AT_WORK})
-    for task in ("worker-1", "worker-2"):
+    for task in ("worker-1", "worker-2", "worker-3"):
         assert [line for line in team.lines(task) if line.startswith("ends")]
     assert [line for line in team.lines("worker-0") if line.startswith("ends")] == []
     assert "only a running one" not in team.user.types("resize", "team", "--workers", "1").stderr

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from headgate.analysis.losses import Losses
 from headgate.events import Progress
 from headgate.hub.thinning import AT_ONCE, EVERY_SECONDS, Thinning
 
@@ -105,14 +106,31 @@ def test_of_a_flood_the_first_lines_are_told_one_by_one_and_then_ten_means_a_sec
 def test_the_rest_is_told_soon_though_nothing_more_is_printed(task: Task) -> None:
     task.floods()
     task.prints(3.0, accuracy=0.5)
-    task.prints(math.nan, error=0.25)
+    task.prints(4.0, error=0.25)
     task.prints(None, accuracy=0.75)
     assert task.told == []
     task.loop.passes(EVERY_SECONDS)
     [(_, told)] = task.told
-    assert (told.step, told.count, math.isnan(told.loss or 0.0)) == (task.step, 2, True)
+    assert (told.step, told.count, told.loss) == (task.step, 2, 3.5)
     assert told.metrics == {"accuracy": 0.75, "error": 0.25}
     assert task.loop.waiting == []
+
+
+def test_a_loss_that_is_no_number_counts_if_it_lasts(task: Task) -> None:
+    losses = Losses()
+    for step in range(20_000):
+        task.prints(math.nan if step % 97 == 0 else 2.0)
+        task.loop.passes(0.001)
+    for _, progress in task.told:
+        losses.add(progress.step, progress.loss or 0.0, progress.count)
+    assert not losses.diverging
+    assert losses.step > 19_000
+    task = Task()
+    task.floods()
+    task.prints(2.0)
+    task.prints(math.nan)
+    task.loop.passes(EVERY_SECONDS)
+    assert math.isnan(task.told[-1][1].loss or 0.0)
 
 
 def test_what_is_told_before_its_time_is_not_told_again(task: Task) -> None:

@@ -165,6 +165,17 @@ def test_losses_are_told_when_they_are_there_and_never_waited_for(attempt: Attem
     assert (told[-1]["step"], told[-1]["metrics"]) == (51, {"accuracy": 0.5})
 
 
+def test_a_step_is_told_that_is_part_of_a_state_which_is_gone(attempt: Attempting) -> None:
+    def training(at_step: trainings.AtStep) -> None:
+        hg.init()
+        for number in (10, 20):
+            step = jnp.int32(number)
+            hg.report(loss=1.0, step=step)
+            step.delete()  # as a donation does
+
+    assert attempt(training).of("progress")[-1]["step"] == 20
+
+
 def test_a_loss_that_is_not_a_number_is_told_as_such(attempt: Attempting) -> None:
     def training(at_step: trainings.AtStep) -> None:
         hg.init()

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,44 @@ def test_orders_are_taken_once_and_a_stop_stays(listener: ChannelListener) -> No
     wait.until(lambda: not channel.connected)
     assert channel.stopping == "stop"
     assert channel.pending
+
+
+def test_a_hold_ends_when_whom_it_is_for_counts_or_when_another_or_none_is_asked_for(
+    listener: ChannelListener,
+) -> None:
+    channel = opened(listener)
+    listener.wait_for("hello")
+
+    def ask(*joiners: str) -> None:
+        listener.send({"type": "checkpoint", "hold": list(joiners)})
+
+    def tell(*joining: str) -> None:
+        members = [{"task": f"worker-{i}", "active": f"worker-{i}" not in joining} for i in range(4)]
+        listener.send({"type": "peers", "view": 1, "members": members})
+
+    @contextmanager
+    def held(by: str) -> Iterator[None]:
+        """Held for a worker, until what is done here."""
+        ask(by)
+        wait.until(channel.take_hold)
+        thread = threading.Thread(target=channel.hold, args=(60.0,), daemon=True)
+        thread.start()
+        thread.join(0.05)
+        assert thread.is_alive()
+        yield
+        thread.join(20)
+        assert not thread.is_alive()
+
+    tell("worker-1", "worker-2", "worker-3")
+    with held("worker-1"):
+        tell("worker-2", "worker-3")  # who may take long to start
+    with held("worker-2"):
+        ask("worker-3")
+    assert channel.take_hold()
+    with held("worker-3"):
+        ask()
+    assert not channel.take_hold()
+    channel.close()
 
 
 def test_a_connection_that_closes_without_a_stop_orphans_the_task(listener: ChannelListener) -> None:

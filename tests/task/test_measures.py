@@ -70,7 +70,7 @@ def test_reports_are_folded_into_their_mean() -> None:
     assert len(sent) == 2
 
 
-def test_a_nan_is_kept_and_metrics_alone_are_sent_without_a_loss() -> None:
+def test_a_nan_is_kept_that_lasts_and_metrics_alone_are_sent_without_a_loss() -> None:
     progress, sent, _ = folding()
     progress.report(None, {"accuracy": 0.97})
     assert sent[0] == {"type": "progress", "step": 0, "count": 0, "metrics": {"accuracy": 0.97}}
@@ -78,6 +78,10 @@ def test_a_nan_is_kept_and_metrics_alone_are_sent_without_a_loss() -> None:
     progress.report(math.nan, {})
     progress.flush()
     assert math.isnan(float(str(sent[1]["loss"])))
+    for loss in (1.0, math.nan, math.inf, 3.0):
+        progress.report(loss, {})
+    progress.flush()
+    assert (sent[2]["loss"], sent[2]["count"]) == (2.0, 4)
 
 
 def test_a_line_is_found_with_its_error() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
-from headgate.task.progress import whole
+from headgate.task.progress import EVERY_SECONDS, Progress, whole
 
 
 @pytest.mark.parametrize(
@@ -16,3 +17,23 @@ from headgate.task.progress import whole
 )
 def test_a_step_is_a_whole_number_whatever_counts_it(given: Any, counted: int) -> None:
     assert whole(given, 7) == counted
+
+
+def test_a_step_that_is_still_to_be_computed_is_read_when_a_message_is_due() -> None:
+    class Slow:
+        reads = 0
+
+        def __int__(self) -> int:
+            self.reads += 1
+            return 10 * self.reads
+
+    now, sent = [0.0], list[Mapping[str, object]]()
+    progress, step = Progress(sent.append, list, lambda: now[0]), Slow()
+    for _ in range(5):
+        progress.step = step
+        progress.report(1.0, {})
+    now[0] += EVERY_SECONDS
+    progress.step = "lost"
+    progress.report(1.0, {})
+    assert [message["step"] for message in sent] == [10, 10]
+    assert step.reads == 1

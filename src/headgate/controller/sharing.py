@@ -317,8 +317,8 @@ def _undecided(job: JobRecord) -> str:
 
 
 def _different(now: Share, wanted: Share) -> Share:
-    """The fields of `wanted` that say something else than `now`."""
+    """The fields of `wanted` that say something, and something else than `now`."""
     if wanted is now:
         return NOTHING
-    values = {name: value for name in FIELDS if (value := getattr(wanted, name)) != getattr(now, name)}
+    values = {name: value for name in FIELDS if (value := getattr(wanted, name)) not in (None, getattr(now, name))}
     return Share(**values) if values else NOTHING

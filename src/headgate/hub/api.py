@@ -93,9 +93,10 @@ def submitted(jobs: Submission, policy: str | None, kill: bool) -> Iterator[tupl
     """
     clean()
     with connect_or_start() as hub:
+        data = SUBMISSION.dump_python(jobs, mode="json")
         answer: Mapping[str, Any] | None = None
         try:
-            answer = hub.submit(SUBMISSION.dump_python(jobs, mode="json"), policy, attach=True)
+            answer = hub.submit(data, policy, attach=True)
             yield hub, answer
         except KeyboardInterrupt:
             answer = answer or hub.receive(TAKE_IN_SECONDS) or {}  # what is handed in already may have begun

@@ -60,7 +60,8 @@ class Attempt:
     """The tasks of one attempt, from its start on.
 
     A worker that joins others at work waits for their state. One of them at a time, the donor, is told to save it and
-    to hold; when it has, those who waited when it was told are handed the file and count from the next view on.
+    to hold until those who wait count; when it has saved, all who wait by then are handed the file and count from the
+    next view on.
 
     Args:
         job: Id of the job.
@@ -182,7 +183,10 @@ class Attempt:
         """The donor saved what it was told to; the tasks that count now."""
         if name != self._donor:
             return []
-        joined, self._served, self._donor = self._served, [], None
+        # Where all whom it knew of are gone it may not hold any more, and what it saved is nobody's state.
+        joined = [*self._served, *self._waiting] if self._served else []
+        self._waiting = [each for each in self._waiting if each not in joined]
+        self._served, self._donor = [], None
         for each in joined:
             self._send(f"{self._job}/{each}", {"type": "state", "path": path})
             self.tasks[each].state = "running"
@@ -193,9 +197,10 @@ class Attempt:
         return joined
 
     def failed(self, name: str) -> None:
-        """A task could not save: those that wait for its state are served at the next occasion."""
+        """A state that joiners wait for could not be saved, or not be had: they are served at the next occasion."""
         if name == self._donor:
             self._take_back()
+            self._send(f"{self._job}/{name}", {"type": "checkpoint", "hold": []})
 
     def _take_back(self) -> None:
         self._waiting, self._served, self._donor = [*self._served, *self._waiting], [], None
@@ -205,7 +210,7 @@ class Attempt:
         if self._donor is not None or not self._waiting or donor is None or donor not in self._connected:
             return
         self._donor, self._served, self._waiting = donor, self._waiting, []
-        self._send(f"{self._job}/{donor}", {"type": "checkpoint", "hold": True})
+        self._send(f"{self._job}/{donor}", {"type": "checkpoint", "hold": list(self._served)})
 
     # --- progress ---------------------------------------------------------------------------------------------------
 

@@ -138,7 +138,8 @@ class Hearing(Listener):
                 case "checkpoint":
                     self._saved(task, message)
                 case "checkpoint_failed":
-                    attempt.failed(name)
+                    if message.get("why") == "join":
+                        attempt.failed(name)
                     self._ledger.event(run, "warning", f"no checkpoint was saved: {message['error']}", job, task)
                 case "fault":
                     self._recovered(task, message)

@@ -89,10 +89,6 @@ class Peers:
         self._members[name].here = False
         self._view += 1
 
-    def joining(self) -> list[str]:
-        """Tasks that are there and do not count yet."""
-        return [name for name, member in self._members.items() if member.here and not member.active]
-
     def donor(self) -> str | None:
         """The worker that gives its state to one that joins: the first that counts."""
         workers = [name for name, m in self._members.items() if m.here and m.active and name.startswith("worker-")]

@@ -35,14 +35,14 @@ _MOST_AHEAD = 1000
 
 @dataclass(frozen=True)
 class _Report:
-    step: int
+    step: Any
     epoch: int | None
     samples: int | None
     loss: Any
     metrics: Mapping[str, Any]
 
     def is_ready(self) -> bool:
-        values: tuple[Any, ...] = (self.loss, *self.metrics.values())
+        values: tuple[Any, ...] = (self.step, self.loss, *self.metrics.values())
         return all(value.is_ready() for value in values if hasattr(value, "is_ready"))
 
 
@@ -172,8 +172,9 @@ class Session:
         self._done = self._passes.done()
         if self._dealt:
             self._samples, self._dealt = (self._samples or 0) + self._dealt, 0
-        number = whole(step, self._steps)
-        self._reports.append(_Report(number, self._epoch, self._samples, loss, metrics))
+        if isinstance(step, jax.Array):
+            step = step.copy()  # part of a state whose memory the next step may need
+        self._reports.append(_Report(self._steps if step is None else step, self._epoch, self._samples, loss, metrics))
         self._tell()
         if self._profiling and self._meter.steps >= FIRST_STEPS:
             self._end()
@@ -261,7 +262,8 @@ class Session:
             return
         if self._trained is None:
             if why == "request":
-                self._channel.send({"type": "checkpoint_failed", "error": "the script does not call prepare()"})
+                error = "the script does not call prepare()"
+                self._channel.send({"type": "checkpoint_failed", "error": error, "why": why})
             return
         epoch, done = (self._epoch, self._done) if after is None else (after + 1, [])
         if epoch is None:

@@ -98,16 +98,6 @@ def wait(outputs: Any) -> None:
         torch.cuda.synchronize()
 
 
-def gpus() -> list[int]:
-    """Numbers of the GPUs in use, as this process sees them."""
-    jax, torch, tensorflow = (sys.modules.get(name) for name in ("jax", "torch", "tensorflow"))
-    if torch is not None and torch.cuda.is_initialized():
-        return [int(torch.cuda.current_device())]
-    if jax is not None and "keras" in sys.modules and backend_of(sys.modules["keras"]) == "jax":
-        return [device.local_hardware_id for device in jax.local_devices() if device.platform != "cpu"]
-    return [] if tensorflow is None else list(range(len(tensorflow.config.list_logical_devices("GPU"))))
-
-
 def device_name(backend: str) -> str:
     """`cpu`, or the name of the first GPU that computes."""
     if backend == "torch":

@@ -91,7 +91,7 @@ class Session:
         self.costs = Costs(self.trained, environment.mode)
         self.meter = Meter(self._measured, every_step=self.profiling)
         self._latest: Any = None
-        self._gate = Gate(channel, lambda: backends.numbers([self._latest]), backends.gpus)
+        self._gate = Gate(channel, lambda: backends.numbers([self._latest]), lambda: self.trained.gpus(self._latest))
         self._profiled = False
         self._phase = -1
         self._epoch: int | None = None
@@ -208,7 +208,8 @@ class Session:
             return
         self.meter.mark("compute")
         self.stepped(None, loss, metrics)
-        self._progress.step = whole(step, self._progress.step)
+        if step is not None:
+            self._progress.step = step
         if self.profiling and self.meter.steps == FIRST_STEPS:
             self.costs.notes.append("no `fit` of a prepared model: the time of a step was not measured by batch size")
             self.end()

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from headgate.keras import backends
 from headgate.keras.checkpoints import Saved
 from headgate.task.saving import ResumeError
 
@@ -59,6 +60,24 @@ class Trained:
         """Take a model, and the optimizer that its script steps itself; None: the one it was compiled with."""
         self.models.append(model)
         self._optimizers.append(optimizer)
+
+    def gpus(self, computed: Any) -> set[int]:
+        """Numbers of the GPUs that its models are on, as this process sees them.
+
+        Args:
+            computed: What the last step returned: while JAX trains, Keras' variables have no values.
+        """
+        if callable(getattr(computed, "devices", None)):
+            here = sys.modules["jax"].process_index()
+            there = [each for each in computed.devices() if each.platform != "cpu" and each.process_index == here]
+            return {int(device.local_hardware_id) for device in there}
+        found = set[int]()
+        for model in self.models:
+            if backends.backend_of(backends.keras_of(model)) != "jax":
+                for variable in variables(model):
+                    value = getattr(variable, "value", variable)
+                    found |= _gpus_of(variable if callable(value) else value)
+        return found
 
     @property
     def optimizers(self) -> list[Any]:
@@ -177,3 +196,13 @@ def _numpy_type(dtype: Any) -> Any:
         return np.dtype(name)
     except TypeError:
         return np.dtype(f"u{ {'bfloat16': 2}.get(name, 4 if name == 'string' else 1) }")
+
+
+def _gpus_of(value: Any) -> set[int]:
+    if hasattr(value, "is_cuda"):
+        return {value.device.index} if value.is_cuda else set()
+    tensorflow = sys.modules["tensorflow"]
+    specs = [tensorflow.DeviceSpec.from_string(each.device) for each in getattr(value, "values", (value,))]
+    if any(spec.job == "ps" for spec in specs):  # what computes is not where the variables are
+        return set(range(len(tensorflow.config.list_logical_devices("GPU"))))
+    return {int(spec.device_index) for spec in specs if spec.device_type == "GPU"}

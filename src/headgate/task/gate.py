@@ -78,7 +78,7 @@ class Gate:
         self._looks -= 1
         if found := sorted(self._gpus()):
             self._looks = 0
-            self._channel.send({"type": "gpus", "gpus": [_number(each) for each in found]})
+            self._channel.send({"type": "gpus", "gpus": sorted({_number(each) for each in found})})
 
     def _hold(self) -> None:
         channel, first = self._channel, self._regulator is None

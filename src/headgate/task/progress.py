@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,7 +12,10 @@ EVERY_SECONDS = 0.1
 
 
 class Progress:
-    """Collects reports and sends the mean of their losses; a NaN among them makes the mean NaN.
+    """Collects reports and sends the mean of their losses: of those that are numbers, unless the last is none.
+
+    Attributes:
+        step: Steps so far: a number, or a tensor that has it, which is not waited for before a message is due.
 
     Args:
         send: Takes the message.
@@ -32,7 +36,8 @@ class Progress:
         self._metrics: dict[str, Any] = {}
         self._unsent = False
         self._sent_at = float("-inf")
-        self.step = 0
+        self._told_step = 0
+        self.step: Any = 0
         self.epoch: int | None = None
         self.epochs: int | None = None
         self.within: float | None = None
@@ -52,7 +57,8 @@ class Progress:
         """Send what has not been sent."""
         if not self._unsent:
             return
-        message: dict[str, object] = {"type": "progress", "step": self.step, "count": len(self._losses)}
+        self._told_step = whole(self.step, self._told_step)
+        message: dict[str, object] = {"type": "progress", "step": self._told_step, "count": len(self._losses)}
         if self.epoch is not None:
             message["epoch"] = self.epoch
         if self.epochs is not None:
@@ -62,7 +68,9 @@ class Progress:
         if self.samples is not None:
             message["samples"] = self.samples
         if self._losses:
-            message["loss"] = sum(self._numbers(self._losses)) / len(self._losses)
+            losses = self._numbers(self._losses)
+            numbers = [loss for loss in losses if math.isfinite(loss)]
+            message["loss"] = sum(numbers) / len(numbers) if math.isfinite(losses[-1]) else losses[-1]
         if self._metrics:
             message["metrics"] = dict(zip(self._metrics, self._numbers(list(self._metrics.values()))))
         self._losses = []
@@ -76,5 +84,5 @@ def whole(number: Any, otherwise: int) -> int:
     """A count that a script gives, which may be NumPy's or a tensor; `otherwise` where it gives none."""
     try:
         return int(number)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last of tensors
         return otherwise

@@ -72,7 +72,7 @@ class Saver:
                 raise OSError("no folder for checkpoints was given in HEADGATE_CHECKPOINTS")
             path, size = write(Path(self._folder))
         except Exception as error:  # noqa: BLE001 - whatever a state may raise, training goes on
-            self._send({"type": "checkpoint_failed", "error": str(error)})
+            self._send({"type": "checkpoint_failed", "error": str(error), "why": why})
             return False
         finally:
             self._saved_at = self._clock()

@@ -72,6 +72,8 @@ class Gang:
         self._warm = warm
         self._environment = environment or {}
         self._processes: dict[str, _Process] = {}
+        self._waiting: list[str] = []  # who joins and has not been served
+        self._asked: list[str] = []  # those of them that the donor was told of
         self._lock = threading.Condition()
         self._server = listen(folder / "channel")
         self._selector = selectors.DefaultSelector()
@@ -258,10 +260,14 @@ class Gang:
                     self.peers.listen(name, message["endpoints"])
                 self._tell()
             case "joining" if donor is not None:
-                self.send(donor, {"type": "checkpoint", "hold": True})
+                self._waiting.append(name)
+                if not self._asked:
+                    self._asked = list(self._waiting)
+                    self.send(donor, {"type": "checkpoint", "hold": self._asked})
             case "checkpoint" if message["why"] == "join":
-                for joiner in self.peers.joining():
+                for joiner in self._waiting:
                     self.send(joiner, {"type": "state", "path": message["path"]})
-                    with self._lock:
-                        self.peers.activate(joiner)
+                with self._lock:
+                    self.peers.activate(*self._waiting)
+                self._waiting, self._asked = [], []
                 self._tell()

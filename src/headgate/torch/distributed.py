@@ -201,10 +201,6 @@ class Worker:
         tables = self._link.table_steps() if isinstance(self._link, Backend) else {}
         return {"members": list(self._slices.members), "tables": tables}
 
-    def hold(self) -> None:
-        """Wait for the worker that joins, for which a checkpoint was saved: until it counts, or is gone."""
-        self._channel.wait_for(lambda: not _joining(self._channel.peers), JOIN_SECONDS)
-
     def close(self) -> None:
         self._waits.close()
         if self._link is not None:
@@ -289,10 +285,6 @@ class Worker:
         else:
             self._waits.add(exchange.begin, exchange.end, self._owner.step, exchange.result.waited)
         self._owner.exchanged(exchange)
-
-
-def _joining(peers: Mapping[str, Any]) -> bool:
-    return any(member["role"] == "worker" and not member["active"] for member in peers.get("members", ()))
 
 
 def _device_of(model: nn.Module) -> torch.device:

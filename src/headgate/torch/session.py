@@ -20,7 +20,7 @@ from headgate.task import Channel, Gate, Progress, Saver, Stop, TaskEnvironment,
 from headgate.task.progress import whole
 from headgate.torch import batches, checkpoints
 from headgate.torch.backend import Movement
-from headgate.torch.distributed import Worker, state_to_join
+from headgate.torch.distributed import JOIN_SECONDS, Worker, state_to_join
 from headgate.torch.iteration import Iteration
 from headgate.torch.loaders import Loaders, Position
 from headgate.torch.measuring import Measuring, numbers
@@ -146,7 +146,7 @@ class Session:
     def report(self, loss: Any, step: int | None, metrics: Mapping[str, Any]) -> None:
         if not self._hooked:
             self._step()
-        self._progress.step = whole(step, self._steps)
+        self._progress.step = self._steps if step is None else step
         if isinstance(loss, torch.Tensor):
             loss = loss.detach() if loss.is_cuda else loss.item() if loss.numel() == 1 else loss.detach().mean()
         if self._worker is not None:
@@ -285,16 +285,12 @@ class Session:
             self._save_in_epoch(stopping, anchor)
             self._end()
         if anchor is not None and self._orders.take_hold() and self._save_in_epoch("join", anchor):
-            self._hold()
+            self._channel.hold(JOIN_SECONDS)
         if anchor is None and self._epoch is not None and not self._loaders.states:
             self.note("no loader was prepared: a checkpoint that is asked for is saved at the end of the epoch")
             return
         if self._orders.take_checkpoint():
             self._save_in_epoch("request", anchor)
-
-    def _hold(self) -> None:
-        if self._worker is not None:
-            self._worker.hold()
 
     def _follow_threads(self) -> None:
         threads = self._orders.take_threads()
@@ -334,15 +330,18 @@ class Session:
         self._joined_later = False
         asked = self._orders.take_checkpoint()
         why = self._orders.stopping or ("join" if joins else "request" if asked else "")
-        saved = False
         if why or self._saver.due(self._trained.model_bytes()):
-            saved = self._save(why or "epoch", lambda: (epoch + 1, 0, self._loaders.snapshot(None) or []))
+            joins = self._save_after(epoch, why or "epoch") and joins
         if self._orders.stopping:
             self._end()
-        if joins and saved:
-            self._hold()
+        while joins:
+            self._channel.hold(JOIN_SECONDS)
+            joins = self._orders.take_hold() and self._save_after(epoch, "join")
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
+
+    def _save_after(self, epoch: int, why: str) -> bool:
+        return self._save(why, lambda: (epoch + 1, 0, self._loaders.snapshot(None) or []))
 
     def _save_in_epoch(self, why: str, anchor: Iteration | None) -> bool:
         return self._save(why, lambda: self._loaders.position(self._epoch, anchor, self.note))
@@ -361,7 +360,7 @@ class Session:
             self._joined_later = epoch is not None
             if not self._joined_later:
                 error = "no worker can join a script that does not use headgate.torch.epochs"
-                self._channel.send({"type": "checkpoint_failed", "error": error})
+                self._channel.send({"type": "checkpoint_failed", "error": error, "why": why})
             return False
         with self._loaders.drawing():
             data_rng = self._loaders.capture_rng()

@@ -49,16 +49,17 @@ for _ in hg.epochs(3) if os.environ["COUNTS"] else range(3):
 
 
 @contextmanager
-def joined(folder: Path, counts: str) -> Iterator[Gang]:
-    """A job of one worker, in the middle of whose epoch another one joins."""
+def joined(folder: Path, counts: str, joiners: int = 1) -> Iterator[Gang]:
+    """A job of one worker, in the middle of whose epoch others join."""
     script = folder / "own.py"
     script.write_text(textwrap.dedent(SCRIPT))
     plan = Plan(strategy="ps", workers=1, servers=1, batch_per_worker=None)
     with Gang(folder, plan, [sys.executable, str(script), str(folder)], {"COUNTS": counts}) as gang:
         gang.start()
         gang.wait_for("worker-0", "progress")
-        gang.start("worker-1", joins=True)
-        gang.wait_for("worker-1", "joining")
+        for name in [f"worker-{1 + i}" for i in range(joiners)]:
+            gang.start(name, joins=True)
+            gang.wait_for(name, "joining")
         (folder / "asked").touch()
         yield gang
 
@@ -69,6 +70,13 @@ def test_between_two_epochs_where_there_is_no_way_to_in_the_middle_of_one(tmp_pa
         [saved] = [each for each in gang.of("worker-0", "checkpoint") if each["why"] == "join"]
         assert (saved["epoch"], saved["position"]) == (1, 0)
         assert gang.of("worker-1", "progress")[-1]["step"] == gang.of("worker-0", "progress")[-1]["step"]
+
+
+def test_two_at_once(tmp_path: Path) -> None:
+    with joined(tmp_path, "yes", joiners=2) as gang:
+        gang.finish()
+        steps = {gang.of(f"worker-{i}", "progress")[-1]["step"] for i in range(3)}
+        assert len(steps) == 1
 
 
 def test_not_at_all_where_epochs_are_not_counted_which_holds_nobody_up(tmp_path: Path) -> None:

@@ -238,7 +238,8 @@ class Link:
             try:
                 self._fetch(str(event.message["path"]), event.path)
             except (HeadgateError, OSError, RayError) as error:
-                failed = {"type": "checkpoint_failed", "error": f"it could not be brought here: {_first_line(error)}"}
+                text = f"it could not be brought here: {_first_line(error)}"
+                failed = {"type": "checkpoint_failed", "error": text, "why": event.message["why"]}
                 self._say(Message(event.task, failed))
                 return
             event = Message(event.task, {**event.message, "path": event.path})
