@@ -189,12 +189,11 @@ class Progress:
         if self.loss is not None:
             given |= {"loss": self.loss, "count": self.count}
         if self.loss is not None and later.loss is not None:
-            count = self.count + later.count
-            given["count"] = count
             if math.isfinite(self.loss) and math.isfinite(later.loss):
-                given["loss"] = (self.loss * self.count + later.loss * later.count) / count
+                count = self.count + later.count
+                given |= {"loss": (self.loss * self.count + later.loss * later.count) / count, "count": count}
             else:
-                given["loss"] = later.loss
+                given |= {"loss": later.loss, "count": later.count}
         return replace(self, **{**given, "metrics": {**self.metrics, **later.metrics}})
 
 

@@ -29,10 +29,10 @@ class Told:
             self.attempt.connect(name)
 
     def orders(self) -> list[tuple[str, object]]:
-        """What was sent since the last call besides views and greetings: to whom, and whom to hold for or the path of a
-        state."""
+        """What was sent since the last call besides views and greetings: to whom, and `hold`, `release` or the path of
+        a state."""
         found = [
-            (task.removeprefix("r/a/"), message.get("hold", message.get("path")))
+            (task.removeprefix("r/a/"), "hold" if message.get("hold") else message.get("path", message["type"]))
             for task, message in self.sent
             if message["type"] not in ("peers", "welcome")
         ]
@@ -85,23 +85,35 @@ def test_the_lowest_worker_saves_its_state_for_one_that_joins(told: Told) -> Non
     rejoin(told, "worker-1")
     assert told.orders() == []  # it has not made its objects yet
     told.attempt.join("worker-1")
-    assert told.orders() == [("worker-0", ["worker-1"])]
+    assert told.orders() == [("worker-0", "hold")]
     assert told.attempt.saved("worker-0", "/c/step-5.pt") == ["worker-1"]
     assert told.active() == ["server-0", "worker-0", "worker-1", "worker-2"]
-    assert told.orders() == [("worker-1", "/c/step-5.pt")]
+    assert told.orders() == [("worker-1", "/c/step-5.pt"), ("worker-0", "release")]
 
 
 def test_one_order_is_under_way_at_a_time_and_all_who_wait_by_its_end_are_served(told: Told) -> None:
     for name in ("worker-1", "worker-2"):
         rejoin(told, name)
         told.attempt.join(name)
-    assert told.orders() == [("worker-0", ["worker-1"])]
-    # A checkpoint of somebody else, or one that was not ordered, is nobody's state.
-    assert told.attempt.saved("worker-2", "/c/step-4.pt") == []
+    assert told.orders() == [("worker-0", "hold")]
     assert told.attempt.saved("worker-0", "/c/step-5.pt") == ["worker-1", "worker-2"]
     assert told.active() == ["server-0", "worker-0", "worker-1", "worker-2"]
-    assert told.orders() == [("worker-1", "/c/step-5.pt"), ("worker-2", "/c/step-5.pt")]
-    assert told.attempt.saved("worker-0", "/c/step-6.pt") == []
+    assert told.orders() == [
+        ("worker-1", "/c/step-5.pt"),
+        ("worker-2", "/c/step-5.pt"),
+        ("worker-0", "release"),
+    ]
+
+
+def test_a_state_that_nobody_waits_for_holds_nobody(told: Told) -> None:
+    rejoin(told, "worker-1")
+    told.attempt.join("worker-1")
+    told.orders()
+    assert told.attempt.saved("worker-2", "/c/step-4.pt") == []
+    assert told.orders() == [("worker-2", "release")]
+    told.attempt.leave("worker-1", well=False)
+    assert told.attempt.saved("worker-0", "/c/step-5.pt") == []
+    assert told.orders() == [("worker-0", "release")]
 
 
 def test_another_saves_when_the_one_that_was_to_is_lost(told: Told) -> None:
@@ -109,18 +121,19 @@ def test_another_saves_when_the_one_that_was_to_is_lost(told: Told) -> None:
     told.attempt.join("worker-2")
     told.orders()
     told.attempt.leave("worker-0", well=False)
-    assert told.orders() == [("worker-1", ["worker-2"])]
+    assert told.orders() == [("worker-1", "hold")]
     assert told.attempt.saved("worker-1", "/c/step-5.pt") == ["worker-2"]
 
 
-def test_nobody_joins_by_a_state_that_was_saved_for_one_that_is_gone(told: Told) -> None:
+def test_one_that_was_lost_while_it_waited_joins_once_it_waits_again(told: Told) -> None:
     rejoin(told, "worker-1")
     told.attempt.join("worker-1")
     rejoin(told, "worker-1")
-    told.attempt.join("worker-1")
     told.orders()
-    assert told.attempt.saved("worker-0", "/c/step-5.pt") == []  # for its former life
-    assert told.orders() == [("worker-0", ["worker-1"])]
+    assert told.attempt.saved("worker-0", "/c/step-5.pt") == []  # it has not made its objects yet
+    assert told.orders() == [("worker-0", "release")]
+    told.attempt.join("worker-1")
+    assert told.orders() == [("worker-0", "hold")]
     assert told.attempt.saved("worker-0", "/c/step-6.pt") == ["worker-1"]
 
 
@@ -129,9 +142,9 @@ def test_a_state_that_could_not_be_saved_is_asked_for_at_the_next_occasion(told:
     told.attempt.join("worker-1")
     told.orders()
     told.attempt.failed("worker-0")
-    assert told.orders() == [("worker-0", [])]  # it may hold already, where the file could not be brought here
+    assert told.orders() == [("worker-0", "release")]  # it may hold, where the file could not be brought here
     told.attempt.join("worker-1")
-    assert told.orders() == [("worker-0", ["worker-1"])]
+    assert told.orders() == [("worker-0", "hold")]
 
 
 def test_one_that_leaves_is_marked_and_speaks_for_the_others_only_if_it_is_alone(told: Told) -> None:

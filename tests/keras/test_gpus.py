@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headgate.keras import backends
 from headgate.keras.trained import Trained
 
 tensorflow = pytest.importorskip("tensorflow")
@@ -34,11 +35,11 @@ def of_torch(number: int | None) -> SimpleNamespace:
     return SimpleNamespace(value=SimpleNamespace(is_cuda=number is not None, device=SimpleNamespace(index=number)))
 
 
-def gpus_of(variables: list[Any]) -> set[int]:
-    """Those of a model that has these variables."""
+def gpus_of(variables: list[Any], computed: Any = 2.5) -> set[int]:
+    """Those of a model that has these variables, and of which a step returned that."""
     trained = Trained(None)
     trained.add(SimpleNamespace(variables=variables), None)
-    return trained.gpus(2.5)
+    return trained.gpus(computed)
 
 
 @pytest.mark.parametrize(
@@ -60,13 +61,22 @@ def test_those_that_its_variables_are_on(variables: list[Any], gpus: set[int], m
 
 @pytest.mark.parametrize(
     ("computed", "gpus"),
-    [(of_jax(2), {2}), (of_jax(1, 2), {1, 2}), (of_jax(0, process=1), set()), (of_jax(0, platform="cpu"), set())],
+    [
+        (of_jax(2), {2}),
+        (of_jax(1, 2), {1, 2}),
+        (of_jax(0, process=1), set()),
+        (of_jax(0, platform="cpu"), set()),
+        (0.5, {0, 1, 2}),
+        (None, {0, 1, 2}),
+    ],
 )
 def test_those_that_a_step_of_jax_was_computed_on(
     computed: Any, gpus: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jax, "process_index", lambda: 0)
-    assert Trained(None).gpus(computed) == gpus
+    monkeypatch.setattr(jax, "local_devices", of_jax(0, 1, 2).devices)
+    monkeypatch.setattr(backends, "backend_of", lambda _: "jax")
+    assert gpus_of([], computed) == gpus
 
 
 def test_none_where_there_is_none() -> None:

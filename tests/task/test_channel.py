@@ -61,23 +61,16 @@ def test_orders_are_taken_once_and_a_stop_stays(listener: ChannelListener) -> No
     assert channel.pending
 
 
-def test_a_hold_ends_when_whom_it_is_for_counts_or_when_another_or_none_is_asked_for(
-    listener: ChannelListener,
-) -> None:
+def test_a_hold_ends_with_a_release_also_where_another_one_follows(listener: ChannelListener) -> None:
     channel = opened(listener)
     listener.wait_for("hello")
 
-    def ask(*joiners: str) -> None:
-        listener.send({"type": "checkpoint", "hold": list(joiners)})
-
-    def tell(*joining: str) -> None:
-        members = [{"task": f"worker-{i}", "active": f"worker-{i}" not in joining} for i in range(4)]
-        listener.send({"type": "peers", "view": 1, "members": members})
+    def ask() -> None:
+        listener.send({"type": "checkpoint", "hold": True})
 
     @contextmanager
-    def held(by: str) -> Iterator[None]:
-        """Held for a worker, until what is done here."""
-        ask(by)
+    def held() -> Iterator[None]:
+        """Held until what is done here."""
         wait.until(channel.take_hold)
         thread = threading.Thread(target=channel.hold, args=(60.0,), daemon=True)
         thread.start()
@@ -87,14 +80,15 @@ def test_a_hold_ends_when_whom_it_is_for_counts_or_when_another_or_none_is_asked
         thread.join(20)
         assert not thread.is_alive()
 
-    tell("worker-1", "worker-2", "worker-3")
-    with held("worker-1"):
-        tell("worker-2", "worker-3")  # who may take long to start
-    with held("worker-2"):
-        ask("worker-3")
-    assert channel.take_hold()
-    with held("worker-3"):
+    ask()
+    with held():
+        listener.send({"type": "release"})
+    ask()
+    with held():
+        listener.send({"type": "release"})
         ask()
+    with held():
+        listener.send({"type": "stop"})
     assert not channel.take_hold()
     channel.close()
 

@@ -33,7 +33,7 @@ def test_a_step_that_is_still_to_be_computed_is_read_when_a_message_is_due() -> 
         progress.step = step
         progress.report(1.0, {})
     now[0] += EVERY_SECONDS
-    progress.step = "lost"
+    progress.counted, progress.step = 7, "lost"
     progress.report(1.0, {})
-    assert [message["step"] for message in sent] == [10, 10]
+    assert [message["step"] for message in sent] == [10, 7]
     assert step.reads == 1

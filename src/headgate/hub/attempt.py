@@ -60,8 +60,8 @@ class Attempt:
     """The tasks of one attempt, from its start on.
 
     A worker that joins others at work waits for their state. One of them at a time, the donor, is told to save it and
-    to hold until those who wait count; when it has saved, all who wait by then are handed the file and count from the
-    next view on.
+    to hold; when it has saved, those who wait are handed the file and count from the next view on, after which the
+    donor is released.
 
     Args:
         job: Id of the job.
@@ -82,7 +82,6 @@ class Attempt:
         self._course = Course()
         self._waiting: list[str] = []
         self._donor: str | None = None  # while it was told to save and has not
-        self._served: list[str] = []
         self._met = False  # whether a worker has connected
         self._trained_since: float | None = None  # without one having connected
         self._told_apart = False
@@ -144,11 +143,10 @@ class Attempt:
         self._peers.leave(name)
         self.pace.drop(name)
         self._waiting = [each for each in self._waiting if each != name]
-        self._served = [each for each in self._served if each != name]
         self._tell()
         self.hold()
         if name == self._donor:
-            self._take_back()
+            self._donor = None
             self._order()
 
     def thread(self, name: str) -> None:
@@ -181,36 +179,34 @@ class Attempt:
 
     def saved(self, name: str, path: str) -> list[str]:
         """The donor saved what it was told to; the tasks that count now."""
-        if name != self._donor:
-            return []
-        # Where all whom it knew of are gone it may not hold any more, and what it saved is nobody's state.
-        joined = [*self._served, *self._waiting] if self._served else []
-        self._waiting = [each for each in self._waiting if each not in joined]
-        self._served, self._donor = [], None
+        joined = list[str]()
+        if name == self._donor:
+            joined, self._waiting, self._donor = self._waiting, [], None
         for each in joined:
             self._send(f"{self._job}/{each}", {"type": "state", "path": path})
             self.tasks[each].state = "running"
         if joined:
             self._peers.activate(*joined)
             self._tell()
+        self._release(name)
         self._order()
         return joined
 
     def failed(self, name: str) -> None:
         """A state that joiners wait for could not be saved, or not be had: they are served at the next occasion."""
         if name == self._donor:
-            self._take_back()
-            self._send(f"{self._job}/{name}", {"type": "checkpoint", "hold": []})
+            self._donor = None
+            self._release(name)
 
-    def _take_back(self) -> None:
-        self._waiting, self._served, self._donor = [*self._served, *self._waiting], [], None
+    def _release(self, name: str) -> None:
+        self._send(f"{self._job}/{name}", {"type": "release"})
 
     def _order(self) -> None:
         donor = self.lowest
         if self._donor is not None or not self._waiting or donor is None or donor not in self._connected:
             return
-        self._donor, self._served, self._waiting = donor, self._waiting, []
-        self._send(f"{self._job}/{donor}", {"type": "checkpoint", "hold": list(self._served)})
+        self._donor = donor
+        self._send(f"{self._job}/{donor}", {"type": "checkpoint", "hold": True})
 
     # --- progress ---------------------------------------------------------------------------------------------------
 

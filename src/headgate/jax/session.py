@@ -35,6 +35,7 @@ _MOST_AHEAD = 1000
 
 @dataclass(frozen=True)
 class _Report:
+    counted: int
     step: Any
     epoch: int | None
     samples: int | None
@@ -174,7 +175,7 @@ class Session:
             self._samples, self._dealt = (self._samples or 0) + self._dealt, 0
         if isinstance(step, jax.Array):
             step = step.copy()  # part of a state whose memory the next step may need
-        self._reports.append(_Report(self._steps if step is None else step, self._epoch, self._samples, loss, metrics))
+        self._reports.append(_Report(self._steps, step, self._epoch, self._samples, loss, metrics))
         self._tell()
         if self._profiling and self._meter.steps >= FIRST_STEPS:
             self._end()
@@ -293,7 +294,8 @@ class Session:
         """Hand on reports whose numbers are there; none is waited for in the middle of training."""
         while self._reports and (wait or len(self._reports) > _MOST_AHEAD or self._reports[0].is_ready()):
             report = self._reports.popleft()
-            self._progress.step, self._progress.epoch = report.step, report.epoch
+            self._progress.counted, self._progress.step = report.counted, report.step
+            self._progress.epoch = report.epoch
             self._progress.samples = report.samples
             self._progress.report(report.loss, report.metrics)
 

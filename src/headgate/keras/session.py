@@ -86,7 +86,7 @@ class Session:
         self._saver = Saver(environment.checkpoints, channel.send)
         self._progress = Progress(lambda message: channel.send(message, can_be_missed=True), backends.numbers)
         self.steps: int = resume.place["step"] if resume else 0
-        self._progress.step = self.steps
+        self._progress.counted = self.steps
         self._progress.samples = resume.place["samples"] if resume else None
         self.costs = Costs(self.trained, environment.mode)
         self.meter = Meter(self._measured, every_step=self.profiling)
@@ -142,15 +142,17 @@ class Session:
         if self._resume is not None:
             restore_random(_section(self._resume, "random"))
 
-    def stepped(self, samples: int | None, loss: Any, metrics: Mapping[str, Any], count: int = 1) -> None:
-        """`count` steps were done."""
+    def stepped(
+        self, samples: int | None, loss: Any, metrics: Mapping[str, Any], count: int = 1, step: Any = None
+    ) -> None:
+        """`count` steps were done; `step`: how many the script says there were so far."""
         self.meter.end(samples)
         self.steps += count
-        self._progress.step = self.steps
+        self._progress.counted, self._progress.step = self.steps, step
         if samples:
             self._progress.samples = (self._progress.samples or 0) + samples
         self._progress.report(loss, metrics)
-        self._latest = loss
+        self._latest = next(iter(metrics.values()), None) if loss is None else loss
         self._gate.boundary()
         self.meter.begin()
 
@@ -207,9 +209,7 @@ class Session:
             self._progress.report(None, metrics)
             return
         self.meter.mark("compute")
-        self.stepped(None, loss, metrics)
-        if step is not None:
-            self._progress.step = step
+        self.stepped(None, loss, metrics, step=step)
         if self.profiling and self.meter.steps == FIRST_STEPS:
             self.costs.notes.append("no `fit` of a prepared model: the time of a step was not measured by batch size")
             self.end()

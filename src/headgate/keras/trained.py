@@ -65,18 +65,17 @@ class Trained:
         """Numbers of the GPUs that its models are on, as this process sees them.
 
         Args:
-            computed: What the last step returned: while JAX trains, Keras' variables have no values.
+            computed: What the last step returned: while JAX trains, Keras' variables have no values. Where it is no
+                array of JAX, a model there counts as being on all GPUs.
         """
-        if callable(getattr(computed, "devices", None)):
-            here = sys.modules["jax"].process_index()
-            there = [each for each in computed.devices() if each.platform != "cpu" and each.process_index == here]
-            return {int(device.local_hardware_id) for device in there}
         found = set[int]()
         for model in self.models:
-            if backends.backend_of(backends.keras_of(model)) != "jax":
-                for variable in variables(model):
-                    value = getattr(variable, "value", variable)
-                    found |= _gpus_of(variable if callable(value) else value)
+            if backends.backend_of(backends.keras_of(model)) == "jax":
+                found |= _gpus_of_jax(computed)
+                continue
+            for variable in variables(model):
+                value = getattr(variable, "value", variable)
+                found |= _gpus_of(variable if callable(value) else value)
         return found
 
     @property
@@ -206,3 +205,11 @@ def _gpus_of(value: Any) -> set[int]:
     if any(spec.job == "ps" for spec in specs):  # what computes is not where the variables are
         return set(range(len(tensorflow.config.list_logical_devices("GPU"))))
     return {int(spec.device_index) for spec in specs if spec.device_type == "GPU"}
+
+
+def _gpus_of_jax(computed: Any) -> set[int]:
+    import jax
+
+    devices = computed.devices() if callable(getattr(computed, "devices", None)) else jax.local_devices()
+    here = [device for device in devices if device.platform != "cpu" and device.process_index == jax.process_index()]
+    return {int(device.local_hardware_id) for device in here}

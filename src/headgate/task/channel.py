@@ -57,7 +57,7 @@ class Channel:
         self._threads: int | None = None
         self._checkpoint = False
         self._hold = False
-        self._joiners: tuple[str, ...] = ()
+        self._holding = False
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._unsent = bytearray()
@@ -169,9 +169,8 @@ class Channel:
         return asked
 
     def hold(self, seconds: float) -> None:
-        """Wait until those for which a checkpoint was saved last count or are gone, or the engine asks for another one,
-        or for none after all."""
-        self.wait_for(lambda: self._hold or not self._are_awaited(), seconds)
+        """Wait until those for which a checkpoint was saved count, or nobody is to be waited for after all."""
+        self.wait_for(lambda: self._hold or not self._holding, seconds)
 
     def wait_for(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Wait until `condition` holds, which is asked again after each message, or nobody is there; whether it
@@ -188,10 +187,6 @@ class Channel:
             self._closed = True
             self._unsent.clear()
         self._wake()
-
-    def _are_awaited(self) -> bool:
-        members = self.peers.get("members", ())
-        return any(member["task"] in self._joiners and not member["active"] for member in members)
 
     def _settle(self) -> None:
         self.pending = bool(self._threads is not None or self._checkpoint or self._hold or self.stopping)
@@ -253,11 +248,12 @@ class Channel:
                 if kind == "welcome":
                     self.welcome = message
             elif kind == "checkpoint":
-                joiners = message.get("hold")
-                if isinstance(joiners, list):
-                    self._hold, self._joiners = bool(joiners), tuple(joiners)
+                if message.get("hold"):
+                    self._hold = self._holding = True
                 else:
                     self._checkpoint = True
+            elif kind == "release":
+                self._holding = False
             elif kind == "stop":
                 self.stopping = "stop"
             elif kind == "gate":

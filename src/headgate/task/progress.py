@@ -14,13 +14,15 @@ EVERY_SECONDS = 0.1
 class Progress:
     """Collects reports and sends the mean of their losses: of those that are numbers, unless the last is none.
 
-    Attributes:
-        step: Steps so far: a number, or a tensor that has it, which is not waited for before a message is due.
-
     Args:
         send: Takes the message.
         numbers: Turns what was reported into floats, all of a message at once: on a GPU each conversion waits for it.
         clock: Seconds, never going back.
+
+    Attributes:
+        counted: Steps so far.
+        step: The same as the script says it: a number, or a tensor that has it, which is not waited for before a
+            message is due; None, or what is no number: it is `counted`.
     """
 
     def __init__(
@@ -36,8 +38,8 @@ class Progress:
         self._metrics: dict[str, Any] = {}
         self._unsent = False
         self._sent_at = float("-inf")
-        self._told_step = 0
-        self.step: Any = 0
+        self.counted = 0
+        self.step: Any = None
         self.epoch: int | None = None
         self.epochs: int | None = None
         self.within: float | None = None
@@ -57,8 +59,8 @@ class Progress:
         """Send what has not been sent."""
         if not self._unsent:
             return
-        self._told_step = whole(self.step, self._told_step)
-        message: dict[str, object] = {"type": "progress", "step": self._told_step, "count": len(self._losses)}
+        step = whole(self.step, self.counted)
+        message: dict[str, object] = {"type": "progress", "step": step, "count": len(self._losses)}
         if self.epoch is not None:
             message["epoch"] = self.epoch
         if self.epochs is not None:

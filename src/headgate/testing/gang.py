@@ -73,7 +73,7 @@ class Gang:
         self._environment = environment or {}
         self._processes: dict[str, _Process] = {}
         self._waiting: list[str] = []  # who joins and has not been served
-        self._asked: list[str] = []  # those of them that the donor was told of
+        self._asked = False  # whether the donor is to save for them
         self._lock = threading.Condition()
         self._server = listen(folder / "channel")
         self._selector = selectors.DefaultSelector()
@@ -262,12 +262,13 @@ class Gang:
             case "joining" if donor is not None:
                 self._waiting.append(name)
                 if not self._asked:
-                    self._asked = list(self._waiting)
-                    self.send(donor, {"type": "checkpoint", "hold": self._asked})
+                    self._asked = True
+                    self.send(donor, {"type": "checkpoint", "hold": True})
             case "checkpoint" if message["why"] == "join":
                 for joiner in self._waiting:
                     self.send(joiner, {"type": "state", "path": message["path"]})
                 with self._lock:
                     self.peers.activate(*self._waiting)
-                self._waiting, self._asked = [], []
+                self._waiting, self._asked = [], False
                 self._tell()
+                self.send(name, {"type": "release"})
