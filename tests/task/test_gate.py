@@ -200,7 +200,7 @@ channel = Channel.open(TaskEnvironment.claim(), "none", "", None)
 gate, progress = Gate(channel), Progress(channel.send, list)
 while not channel.stopping:
     time.sleep(0.01)
-    progress.counted += 1
+    progress.step += 1
     progress.report(1.0, {})
     gate.boundary()
 """

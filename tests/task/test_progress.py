@@ -30,10 +30,10 @@ def test_a_step_that_is_still_to_be_computed_is_read_when_a_message_is_due() -> 
     now, sent = [0.0], list[Mapping[str, object]]()
     progress, step = Progress(sent.append, list, lambda: now[0]), Slow()
     for _ in range(5):
-        progress.step = step
+        progress.said = step
         progress.report(1.0, {})
     now[0] += EVERY_SECONDS
-    progress.counted, progress.step = 7, "lost"
+    progress.step, progress.said = 7, "lost"
     progress.report(1.0, {})
     assert [message["step"] for message in sent] == [10, 7]
     assert step.reads == 1

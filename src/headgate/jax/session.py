@@ -35,15 +35,15 @@ _MOST_AHEAD = 1000
 
 @dataclass(frozen=True)
 class _Report:
-    counted: int
-    step: Any
+    step: int
+    said: Any
     epoch: int | None
     samples: int | None
     loss: Any
     metrics: Mapping[str, Any]
 
     def is_ready(self) -> bool:
-        values: tuple[Any, ...] = (self.step, self.loss, *self.metrics.values())
+        values: tuple[Any, ...] = (self.said, self.loss, *self.metrics.values())
         return all(value.is_ready() for value in values if hasattr(value, "is_ready"))
 
 
@@ -294,7 +294,7 @@ class Session:
         """Hand on reports whose numbers are there; none is waited for in the middle of training."""
         while self._reports and (wait or len(self._reports) > _MOST_AHEAD or self._reports[0].is_ready()):
             report = self._reports.popleft()
-            self._progress.counted, self._progress.step = report.counted, report.step
+            self._progress.step, self._progress.said = report.step, report.said
             self._progress.epoch = report.epoch
             self._progress.samples = report.samples
             self._progress.report(report.loss, report.metrics)

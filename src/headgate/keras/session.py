@@ -86,7 +86,7 @@ class Session:
         self._saver = Saver(environment.checkpoints, channel.send)
         self._progress = Progress(lambda message: channel.send(message, can_be_missed=True), backends.numbers)
         self.steps: int = resume.place["step"] if resume else 0
-        self._progress.counted = self.steps
+        self._progress.step = self.steps
         self._progress.samples = resume.place["samples"] if resume else None
         self.costs = Costs(self.trained, environment.mode)
         self.meter = Meter(self._measured, every_step=self.profiling)
@@ -148,7 +148,7 @@ class Session:
         """`count` steps were done; `step`: how many the script says there were so far."""
         self.meter.end(samples)
         self.steps += count
-        self._progress.counted, self._progress.step = self.steps, step
+        self._progress.step, self._progress.said = self.steps, step
         if samples:
             self._progress.samples = (self._progress.samples or 0) + samples
         self._progress.report(loss, metrics)

@@ -20,9 +20,9 @@ class Progress:
         clock: Seconds, never going back.
 
     Attributes:
-        counted: Steps so far.
-        step: The same as the script says it: a number, or a tensor that has it, which is not waited for before a
-            message is due; None, or what is no number: it is `counted`.
+        step: Steps so far.
+        said: The same as the script says it: a number, or a tensor that has it, which is not waited for before a
+            message is due. None, or what is no number: `step` is told.
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class Progress:
         self._metrics: dict[str, Any] = {}
         self._unsent = False
         self._sent_at = float("-inf")
-        self.counted = 0
-        self.step: Any = None
+        self.step = 0
+        self.said: Any = None
         self.epoch: int | None = None
         self.epochs: int | None = None
         self.within: float | None = None
@@ -59,7 +59,7 @@ class Progress:
         """Send what has not been sent."""
         if not self._unsent:
             return
-        step = whole(self.step, self.counted)
+        step = whole(self.said, self.step)
         message: dict[str, object] = {"type": "progress", "step": step, "count": len(self._losses)}
         if self.epoch is not None:
             message["epoch"] = self.epoch

@@ -48,7 +48,7 @@ class Session:
             self._resume = checkpoints.read(resume)
             self._progress.samples = self._resume["samples"]
         self._steps: int = self._resume["step"] if self._resume else 0
-        self._progress.counted = self._steps
+        self._progress.step = self._steps
         self._trained = Trained(self._resume)
         self._saver = Saver(environment.checkpoints, channel.send)
         self._worker = Worker(channel, plan, self._resume, self) if plan else None
@@ -146,7 +146,7 @@ class Session:
     def report(self, loss: Any, step: int | None, metrics: Mapping[str, Any]) -> None:
         if not self._hooked:
             self._step()
-        self._progress.counted, self._progress.step = self._steps, step
+        self._progress.step, self._progress.said = self._steps, step
         if isinstance(loss, torch.Tensor):
             loss = loss.detach() if loss.is_cuda else loss.item() if loss.numel() == 1 else loss.detach().mean()
         if self._worker is not None:

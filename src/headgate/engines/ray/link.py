@@ -239,7 +239,7 @@ class Link:
                 self._fetch(str(event.message["path"]), event.path)
             except (HeadgateError, OSError, RayError) as error:
                 text = f"it could not be brought here: {_first_line(error)}"
-                failed = {"type": "checkpoint_failed", "error": text, "why": event.message["why"]}
+                failed = {"type": "checkpoint_failed", "error": text, "why": event.message.get("why")}
                 self._say(Message(event.task, failed))
                 return
             event = Message(event.task, {**event.message, "path": event.path})
