@@ -169,6 +169,13 @@ def test_a_new_run_is_named_after_its_time_and_comes_last() -> None:
     assert [path.name[:19] for path in sorted(made)] == [path.name[:19] for path in made]
 
 
+def test_two_runs_of_one_millisecond_do_not_get_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = iter(("aa", "aa", "aa", "bb"))
+    monkeypatch.setattr("headgate.runs.secrets.token_hex", lambda _: next(ends))
+    monkeypatch.setattr("headgate.runs.time.time", lambda: 1_800_000_000.5)
+    assert [runs.create().name[-5:] for _ in range(2)] == ["500aa", "500bb"]
+
+
 def test_a_run_without_a_store_is_none_yet() -> None:
     runs.create()
     assert runs.listing() == []

@@ -95,15 +95,18 @@ def create() -> Path:
     Raises:
         StorageError: It cannot be made.
     """
-    now = time.time()
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
-    path = home() / "runs" / f"{stamp}-{int(now % 1 * 1000):03}{secrets.token_hex(1)}"
-    try:
-        path.mkdir(mode=0o700)
-    except OSError as error:
-        cure = "free some space there, or set HEADGATE_HOME to a folder you can write"
-        raise StorageError(f"cannot make {path}: {error.strerror}; {cure}") from error
-    return path
+    while True:
+        now = time.time()
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+        path = home() / "runs" / f"{stamp}-{int(now % 1 * 1000):03}{secrets.token_hex(1)}"
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError:
+            continue  # another one of this millisecond
+        except OSError as error:
+            cure = "free some space there, or set HEADGATE_HOME to a folder you can write"
+            raise StorageError(f"cannot make {path}: {error.strerror}; {cure}") from error
+        return path
 
 
 def lock(run: Path) -> int:
