@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,8 +42,11 @@ class Told:
 
     def active(self) -> list[str]:
         """Who counts, by the last view that anybody got."""
-        last = next(message for _, message in reversed(self.sent) if message["type"] == "peers")
-        return [member["task"] for member in last["members"] if member["active"]]
+        return [member["task"] for member in self.view()["members"] if member["active"]]
+
+    def view(self) -> Mapping[str, Any]:
+        """The last view that anybody got."""
+        return next(message for _, message in reversed(self.sent) if message["type"] == "peers")
 
 
 @pytest.fixture
@@ -53,6 +57,14 @@ def told() -> Told:
 def rejoin(told: Told, name: str) -> None:
     told.attempt.leave(name, well=False)
     told.start(name, joins=True)
+
+
+def test_a_view_tells_how_many_workers_there_are_to_be(told: Told) -> None:
+    told.attempt.leave("worker-2", well=False)
+    assert told.view()["workers"] == 3
+    told.attempt.plan = replace(told.attempt.plan, workers=5)
+    told.start("worker-2", joins=True)
+    assert told.view()["workers"] == 5
 
 
 def test_a_greeting_comes_before_the_first_view_and_every_change_goes_to_all_who_are_there() -> None:

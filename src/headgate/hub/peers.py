@@ -115,7 +115,7 @@ class Peers:
             }
             for name, member in here
         ]
-        return {"type": "peers", "view": self._view, "members": members}
+        return {"type": "peers", "view": self._view, "workers": self.plan.workers, "members": members}
 
     def welcome(self, name: str, threads: int) -> dict[str, Any]:
         """The `welcome` message for a task that connected."""

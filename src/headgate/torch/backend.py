@@ -218,14 +218,16 @@ class Backend(Link):
             optimizer: Its optimizer; None: it has none.
             share: What this worker's gradients of the running backward are multiplied with to be its part of the sum
                 of all workers', and whether the loss is a sum.
-            steps: What `table_steps` gave to the worker whose state this one begins with; empty where all begin.
+            steps: By name of a table, the steps of it that the worker had taken part in whose state this one begins
+                with; empty where all begin.
 
         Raises:
             TypeError: The optimizer cannot step them; says why.
         """
 
-    def table_steps(self) -> dict[str, int]:
-        """By name of a table, the steps of it that this worker has taken part in."""
+    def before_save(self) -> dict[str, Any]:
+        """A checkpoint is about to be saved here, between two rounds; what it holds for a worker that joins: `members`,
+        `tables`, by name the steps that this one has taken part in, and `round`, the number of the next round."""
         return {}
 
     def overflows(self) -> list[bool]:

@@ -71,6 +71,7 @@ class Worker:
         self._channel = channel
         self._plan = plan
         self._resume = resume
+        self._joined = resume if channel.welcome.get("joins") else None
         self._owner = owner
         self._link: Link | None = None
         self._reducer: Reducer | None = None
@@ -136,9 +137,7 @@ class Worker:
             if scheduler is not None:
                 link.follow(scheduler)
         elif isinstance(link, Backend):
-            joins = self._resume is not None and self._channel.welcome.get("joins")
-            steps = (self._resume or {}).get("tables", {}) if joins else {}
-            link.adopt_tables(model, optimizer, self._share, steps)
+            link.adopt_tables(model, optimizer, self._share, self._joined["tables"] if self._joined else {})
 
     def share_random(self, generators: Sequence[torch.Generator]) -> None:
         """Draw data with the same random stream as the others from now on, and all else with one of its own.
@@ -196,10 +195,7 @@ class Worker:
                     "a resume from it trains on them again"
                 )
             return {"ahead": ahead}
-        if self._slices is None:
-            return {}
-        tables = self._link.table_steps() if isinstance(self._link, Backend) else {}
-        return {"members": list(self._slices.members), "tables": tables}
+        return self._link.before_save() if isinstance(self._link, Backend) else {}
 
     def close(self) -> None:
         self._waits.close()
@@ -215,7 +211,9 @@ class Worker:
             return AllReduce(self._channel, device)
         from headgate.torch import ps
 
-        return ps.backend(self._channel) if self._synchronous else ps.asynchronous_backend(self._channel)
+        if not self._synchronous:
+            return ps.asynchronous_backend(self._channel)
+        return ps.backend(self._channel, self._joined)
 
     def _tie(self, device: torch.device) -> Link:
         link = self._link = self._connected(device)
@@ -232,10 +230,7 @@ class Worker:
 
     def _slices_of(self, link: Backend) -> Slices:
         batch = self._plan.get("batch_per_worker")
-        members = link.members
-        if self._resume is not None and self._channel.welcome.get("joins"):
-            members = tuple(self._resume.get("members") or members)
-        return Slices(link.index, members, batch if isinstance(batch, (list, tuple)) else None, self._smallest)
+        return Slices(link.index, link.members, batch if isinstance(batch, (list, tuple)) else None, self._smallest)
 
     def _divides(self) -> bool:
         return torch.is_grad_enabled() and any(model.training for model in self._models)

@@ -169,11 +169,12 @@ class Adding:
     def __init__(self, gang: Gang) -> None:
         self.gang = gang
 
-    def allow(self, rounds: int) -> None:
-        """Let the workers do that many rounds in all, then wait; negative: then end."""
+    def allow(self, rounds: int, index: int | None = None) -> None:
+        """Let the workers, or from now on that of one index, do that many rounds in all, then wait; negative: then
+        end."""
         fresh = self.gang.folder / "until.new"
         fresh.write_text(str(rounds))
-        os.replace(fresh, self.gang.folder / "until")
+        os.replace(fresh, self.gang.folder / ("until" if index is None else f"until-{index}"))
 
     def reach(self, rounds: int, *workers: str) -> None:
         """Let the workers do that many rounds in all, and wait until these have."""

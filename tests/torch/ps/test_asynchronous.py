@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
@@ -17,6 +18,7 @@ from headgate.testing import wait
 from headgate.testing.gang import Gang
 from headgate.testing.warm import TORCH
 from headgate.torch.dealing import Pass
+from headgate.torch.ps.calls import Answer, Caller
 from headgate.torch.ps.leased import Leased
 
 SCRIPT = Path(__file__).with_name("digits.py")
@@ -180,6 +182,22 @@ def test_what_a_resume_will_train_on_again_is_told_when_it_is_saved_and_when_it_
         running.wait_for("worker-1", "progress")
         assert "done before it was saved: 3;" in notes(running, "worker-0")
         assert "done before it was saved" not in notes(running, "worker-1")
+
+
+def test_a_batch_counts_as_held_before_the_script_has_it() -> None:
+    caller = Caller(mock.Mock(servers=1, handlers={}, watchers=[]), mock.Mock(), mock.Mock())
+    leased = Leased(caller, lambda: None, lambda text: None, lambda: None)
+    told = []
+
+    def call(server: int, operation: str, content: object, then: Callable[[object], None]) -> Answer:
+        answer = Answer(caller, server, 0, then)
+        caller.settle(answer, {"number": 7, "refresh": False}, None)
+        told.extend(leased.told())  # to a server that is started just then
+        return answer
+
+    with mock.patch.object(caller, "call", call):
+        assert leased.ask((0, 3), 0) == 7
+    assert told == [(0, 3, [], [7])]
 
 
 def test_batches_past_the_saved_position_are_counted() -> None:

@@ -8,7 +8,7 @@ from headgate.torch.ps.broadcasts import Broadcasts
 from headgate.torch.ps.calls import Question
 from headgate.torch.ps.views import Member, View
 
-VIEW = View(0, {index: Member(index, "here", 1, True, "", False) for index in range(3)})
+VIEW = View(0, 3, {index: Member(index, "here", 1, True, "", False) for index in range(3)})
 
 
 class Asked:
@@ -61,5 +61,5 @@ def test_who_gives_waits_for_nobody_that_is_gone() -> None:
     server = clerk()
     given = ask(server, "give", 0, number=0, value="model")
     ask(server, "take", 1, number=0)
-    server.entered(View(1, {index: VIEW.workers[index] for index in range(2)}))
+    server.entered(View(1, 3, {index: VIEW.workers[index] for index in range(2)}))
     assert given.answers == [{}]

@@ -48,6 +48,30 @@ def test_a_worker_and_a_server_may_be_killed_and_a_worker_join(adding: Callable[
         assert run.seen(worker) == [[0, [0, 1, 2], [0, 1, 2]], [10, [1, 2], [1, 2]], *ending]
 
 
+def test_who_joins_goes_on_from_the_state_that_it_was_given_though_the_others_are_ahead(
+    adding: Callable[..., Any],
+) -> None:
+    run = adding(3, 1, backups=1)
+    run.reach(10, *WORKERS)
+    run.allow(10, 0)
+    run.reach(22, "worker-1", "worker-2")
+    run.gang.start("worker-3", joins=True)
+    run.gang.wait_for("worker-3", "joining")
+    os.kill(run.gang.pid("worker-3"), signal.SIGSTOP)
+    run.gang.wait_for("worker-0", "checkpoint")
+    run.allow(-65, 0)
+    run.reach(22, "worker-0")
+    run.allow(34)
+    os.kill(run.gang.pid("worker-3"), signal.SIGCONT)
+    for rounds in (34, 46, 58):
+        run.reach(rounds, *WORKERS, "worker-3")
+    run.finish(65)
+    first, *later = run.seen("worker-3")
+    assert first[:2] == [10, [0, 1, 2]]
+    assert later == [each for each in run.seen("worker-1") if each[0] > 10]
+    assert later[-1][1] == [0, 1, 2, 3]
+
+
 @pytest.mark.long
 def test_others_do_not_wait_for_a_stopped_worker_where_some_may_be_left_out(adding: Callable[..., Any]) -> None:
     run = adding(3, 1, backups=1)

@@ -15,8 +15,13 @@ def of(value: float, weight: float = 1.0, at: float = 0.0, place: int | None = N
 
 
 def made(workers: int = 3, needed: int | None = None) -> Rounds:
-    rounds = Rounds(needed)
-    rounds.enter(VIEW, frozenset(range(workers)))
+    """The rounds of workers that count, and that are in step where they need not be: round 0 was in a view before."""
+    rounds, workers_there = Rounds(), frozenset(range(workers))
+    if needed is not None:
+        rounds.enter(VIEW - 1, workers_there, needed)
+        for worker in workers_there:
+            push(rounds, worker, view=VIEW - 1)
+    rounds.enter(VIEW, workers_there, needed)
     return rounds
 
 
@@ -174,12 +179,45 @@ def test_what_all_have_is_not_kept() -> None:
 
 def test_a_worker_that_joins_finds_the_round_that_it_starts_with() -> None:
     rounds = made(3, needed=2)
-    push(rounds, 0, number=0)
-    push(rounds, 1, number=0)
-    rounds.enter(VIEW + 1, frozenset({0, 1, 2, 3}))
+    push(rounds, 0, number=1)
+    push(rounds, 1, number=1)
+    rounds.enter(VIEW + 1, frozenset({0, 1, 2, 3}), 2)
     for worker in (0, 1, 2):
         rounds.tell(worker, 3)
-    assert rounds.complete(0) == [VIEW]
+    assert rounds.complete(1) == [VIEW]
+
+
+def test_a_worker_that_joins_is_waited_for_until_it_is_in_step() -> None:
+    rounds = made(3, needed=2)
+    rounds.enter(VIEW + 1, frozenset({0, 1, 2, 3}), 3)
+    for chunk in (0, 1):
+        for worker in (0, 1, 2):
+            assert push(rounds, worker, chunk=chunk, view=VIEW + 1, count=2) == []
+        assert len(push(rounds, 3, chunk=chunk, view=VIEW + 1, count=2)) == 4
+    assert [len(push(rounds, worker, number=1, view=VIEW + 1)) for worker in (0, 1, 2)] == [0, 0, 3]
+
+
+def test_a_worker_that_pauses_is_waited_for_until_it_is_in_step() -> None:
+    rounds = made(3, needed=2)
+    for worker in (1, 2):
+        push(rounds, worker, number=0)
+    rounds.pause(0)
+    for worker in (1, 2):
+        assert push(rounds, worker, number=1) == []
+    assert push(rounds, 0, number=0)[0].late
+    assert push(rounds, 1, number=1) == []
+    assert len(push(rounds, 0, number=1)) == 3
+    push(rounds, 1, number=2)
+    assert len(push(rounds, 2, number=2)) == 2
+
+
+def test_nobody_is_waited_for_who_paused_and_left() -> None:
+    rounds = made(4, needed=2)
+    rounds.pause(3)
+    rounds.enter(VIEW + 1, frozenset({0, 1, 2}), 2)
+    rounds.pause(3)
+    push(rounds, 0, view=VIEW + 1)
+    assert len(push(rounds, 1, view=VIEW + 1)) == 2
 
 
 def test_sums_can_be_handed_back() -> None:

@@ -310,26 +310,26 @@ class Pushed:
         self.content = {"step": step, "members": [0, 1, 2]}
 
 
-def due(steps: Steps, present: frozenset[int]) -> tuple[list[int], bool] | None:
-    found = steps.next(present)
+def due(steps: Steps, present: frozenset[int], needed: int | None = None) -> tuple[list[int], bool] | None:
+    found = steps.next(present, needed)
     return None if found is None else ([question.worker for question in found.questions], found.counts)
 
 
 def test_a_late_push_is_part_of_no_later_step() -> None:
-    steps, all_three = Steps(2), frozenset({0, 1, 2})
+    steps, all_three = Steps(), frozenset({0, 1, 2})
     for worker, step in ((0, 1), (1, 1), (0, 2)):
         steps.push(Pushed(worker, step))  # type: ignore[arg-type]
-    assert due(steps, all_three) == ([0, 1], True)
+    assert due(steps, all_three, 2) == ([0, 1], True)
     steps.push(Pushed(2, 1))  # type: ignore[arg-type]
-    assert due(steps, all_three) == ([2], False)
-    assert due(steps, all_three) is None  # step 2 still has one push only
+    assert due(steps, all_three, 2) == ([2], False)
+    assert due(steps, all_three, 2) is None  # step 2 still has one push only
     steps.push(Pushed(2, 2))  # type: ignore[arg-type]
-    assert due(steps, all_three) == ([0, 2], True)
+    assert due(steps, all_three, 2) == ([0, 2], True)
     assert (steps.taken, steps.late) == (2, 1)
 
 
 def test_a_step_that_waits_for_a_worker_which_is_gone_is_taken_without_it() -> None:
-    steps = Steps(None)
+    steps = Steps()
     for worker in (0, 1):
         steps.push(Pushed(worker, 1))  # type: ignore[arg-type]
     assert due(steps, frozenset({0, 1, 2})) is None

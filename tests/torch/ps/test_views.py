@@ -6,7 +6,14 @@ import pytest
 
 from headgate.hub.peers import Peers
 from headgate.plans import Plan
-from headgate.torch.ps.views import View
+from headgate.torch.ps.views import Member, View
+
+
+def test_how_many_contributions_are_enough_goes_by_how_many_workers_there_are_to_be() -> None:
+    members = {index: Member(index, "here", 1, True, "", leaving=index > 2) for index in range(5)}
+    assert View(3, 3, members).needed(0) is None
+    assert View(3, 3, members).needed(1) == 4  # two leave
+    assert View(4, 3, {index: members[index] for index in range(3)}).needed(1) == 2
 
 
 def test_servers_of_another_library_are_not_waited_for() -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from headgate.task import Channel
@@ -55,11 +55,12 @@ def _find_zmq() -> None:
 _find_zmq()
 
 
-def backend(channel: Channel) -> Backend:
+def backend(channel: Channel, joined: Mapping[str, Any] | None = None) -> Backend:
     """This worker's side of the job's parameter servers, for a synchronous plan.
 
     Args:
         channel: To the hub; was welcomed.
+        joined: What `Backend.before_save` gave with the state of others that it joins; None where all begin.
 
     Raises:
         RuntimeError: The hub told no view of the job's tasks.
@@ -69,7 +70,7 @@ def backend(channel: Channel) -> Backend:
     from headgate.torch.ps.model_tables import RemoteTables
 
     def make(links: Links, loop: Loop) -> Dense:
-        dense = Dense(channel, links, loop)
+        dense = Dense(channel, links, loop, joined)
         dense.tables = RemoteTables(
             Caller(links, loop, channel), True, _checkpoints(), lambda: dense.observer, lambda: dense.counted
         )

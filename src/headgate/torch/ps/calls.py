@@ -41,10 +41,14 @@ class Answer:
         reached: When it had reached the server.
         left: When the answer left there.
         came: When it came.
+        then: Is given what was found, in the loop's thread, before anybody waiting is.
     """
 
-    def __init__(self, caller: Caller, server: int, bytes_out: int) -> None:
+    def __init__(
+        self, caller: Caller, server: int, bytes_out: int, then: Callable[[Any], None] = lambda found: None
+    ) -> None:
         self._caller = caller
+        self.then = then
         self.server = server
         self.bytes_out = bytes_out
         self.bytes_in = 0
@@ -111,10 +115,23 @@ class Caller:
             self._changed.wait_for(lambda: self._links.view.number >= 0 or self._failure is not None)
         return self.index == min(self._links.view.active, default=self.index)
 
-    def call(self, server: int, operation: str, content: Mapping[str, Any]) -> Answer:
-        """Ask a server; returns at once. The tensors in `content` must not change until the answer is there."""
+    def call(
+        self,
+        server: int,
+        operation: str,
+        content: Mapping[str, Any],
+        then: Callable[[Any], None] = lambda found: None,
+    ) -> Answer:
+        """Ask a server; returns at once. The tensors in `content` must not change until the answer is there.
+
+        Args:
+            server: Its index.
+            operation: What to do.
+            content: What it takes.
+            then: As `Answer.then`: for what a server that is started again has to be told.
+        """
         frames = _framed(operation, content)
-        answer = Answer(self, server, sum(map(len, frames)))
+        answer = Answer(self, server, sum(map(len, frames)), then)
         self._loop.call(self._send, server, answer, frames)
         return answer
 
@@ -159,6 +176,8 @@ class Caller:
             raise self._failure
 
     def settle(self, answer: Answer, found: Any, error: BaseException | None) -> None:
+        if error is None:
+            answer.then(found)
         with self._changed:
             answer.found, answer.error, answer.there = found, error, True
             self._changed.notify_all()

@@ -35,7 +35,8 @@ class Client:
     Args:
         links: To the servers.
         loop: Drives them.
-        joins: Whether others are at work already, whose next round is this worker's first.
+        first: Number of this worker's first round: where it joins others, of the one that follows on the state that it
+            was given.
         note: Tells the user something.
         hub_gone: Whether the hub is.
 
@@ -44,18 +45,17 @@ class Client:
     """
 
     def __init__(
-        self, links: Links, loop: Loop, joins: bool, note: Callable[[str], None], hub_gone: Callable[[], bool]
+        self, links: Links, loop: Loop, first: int, note: Callable[[str], None], hub_gone: Callable[[], bool]
     ) -> None:
         self._links = links
         self._loop = loop
         self._note = note
         self._hub_gone = hub_gone
-        self._next: int | None = None if joins else 0
+        self._next = first
         self._under = -1
         self._round: Round | None = None
         self._last: Round | None = None
         self._answers: dict[int, list[int]] = {}
-        self._donor: int | None = None
         self._views: dict[int, View] = {}
         self._offers = Offers(links)
         self._pusher = Pusher(links, loop)
@@ -80,13 +80,18 @@ class Client:
 
     def begin(self, board: Board, weight: float, lowest_only: bool = False) -> Round:
         """Begin the next round; returns at once."""
-        began = Round(-1, board, weight, lowest_only)
+        began = Round(self._next, board, weight, lowest_only)
         self._loop.call(self._begin, began)
         return began
 
     def launch(self, running: Round, index: int) -> None:
         """Buffer `index` holds this worker's contribution, and does so until the round is done; returns at once."""
         self._loop.call(self._launch, running, index)
+
+    def pause(self) -> int:
+        """Between two rounds: have the others wait for this worker, which will be a while; number of its next round."""
+        self._loop.call(self._pause)
+        return self._next
 
     def wait(self, running: Round) -> None:
         """Wait until all sums are there.
@@ -107,9 +112,9 @@ class Client:
         if self._round is not None:
             self._round.done.set()
 
-    def view(self, running: Round) -> View:
-        """The view in which a round was completed."""
-        return self._views.get(running.under, self._links.view)
+    def view(self, running: Round) -> View | None:
+        """The view in which a round was completed; None for one that was before this worker joined."""
+        return self._views.get(running.under)
 
     def take_lost(self) -> set[str]:
         """Tasks that the views have lost since the last call."""
@@ -124,9 +129,11 @@ class Client:
             return
         self._round = began
         self._links.compare_clocks()
-        if self._next is not None:
-            began.number = self._next
-            self._settle()
+        self._settle()
+
+    def _pause(self) -> None:
+        for server in range(self._links.servers):
+            self._links.send(server, Header(Kind.PAUSE, view=self._links.view.number))
 
     def _launch(self, running: Round, index: int) -> None:
         running.launched.append(index)
@@ -169,7 +176,6 @@ class Client:
             self._complete(running)
 
     def _complete(self, running: Round) -> None:
-        assert self._next is not None
         self._under = running.under
         self._last, self._round = running, None
         self._next += 1
@@ -187,8 +193,6 @@ class Client:
         while len(self._views) > _VIEWS_KEPT:
             del self._views[min(self._views)]
         self._lost |= _lost("worker", former.workers, view.workers) | _lost("server", former.servers, view.servers)
-        if self._next is None and self._links.index not in view.active:
-            self._donor = min(view.active, default=None)
         self._answers.clear()
         if self._round is not None:
             self._round.changed = True
@@ -203,31 +207,23 @@ class Client:
             return
         content = {
             "round": self._next,
-            "completed": self._next - 1 if self._next is not None else -1,
-            "under": self._under,
+            "completed": self._next - 1,
             "whole": self._last is not None and self._last.whole,
         }
-        header = Header(Kind.ASK, view=view.number, round=self._next or 0)
+        header = Header(Kind.ASK, view=view.number, round=self._next)
         for server in range(self._links.servers):
             if server not in self._answers:
                 self._links.send_json(server, header, content)
 
     def _answered(self, server: int, message: Message) -> None:
         header, content = message.header, message.json()
-        if header.view != self._links.view.number:
+        if header.view != self._links.view.number or header.round != self._next:
             return
-        if header.round == -1 and self._next is None:
-            completed = {int(worker): last for worker, last in content["completed"].items()}
-            self._next = 1 + completed.get(-1 if self._donor is None else self._donor, max(completed.values()))
-            if self._round is not None:
-                self._round.number = self._next
-            self._ask()
-        elif header.round == self._next:
-            if content["gone"]:
-                self.fail(Behind("the servers no longer keep the sums that come next for it"))
-                return
-            self._answers[server] = content["views"]
-            self._settle()
+        if content["gone"]:
+            self.fail(Behind("the servers no longer keep the sums that come next for it"))
+            return
+        self._answers[server] = content["views"]
+        self._settle()
 
     def _settle(self) -> None:
         """Once it is known what became of earlier attempts at the round: take the sums of one that all servers

@@ -32,6 +32,7 @@ class Dense(Backend):
         channel: To the hub; was welcomed, and has told a first view.
         links: To the servers.
         loop: Drives them.
+        joined: What `before_save` gave with the state of others that this worker joins; None where all begin.
 
     Attributes:
         counted: The workers whose gradients the last sums are of: `members`, and those that leave after that.
@@ -42,15 +43,17 @@ class Dense(Backend):
     ordered = False
     device = torch.device("cpu")
 
-    def __init__(self, channel: Channel, links: Links, loop: Loop) -> None:
+    def __init__(self, channel: Channel, links: Links, loop: Loop, joined: Mapping[str, Any] | None) -> None:
         welcome = channel.welcome
         self.index = welcome["index"]
-        self.members = self.counted = tuple(range(welcome["plan"]["workers"]))
+        self.members = tuple(joined["members"]) if joined else tuple(range(welcome["plan"]["workers"]))
+        self.counted = self.members
         self._channel = channel
         self._loop = loop
         self._servers = links.servers
         self._lockstep = not welcome["plan"]["backup_workers"]
-        self._client = Client(links, loop, welcome["joins"], self._note, lambda: channel.stopping == "orphaned")
+        first = joined["round"] if joined else 0
+        self._client = Client(links, loop, first, self._note, lambda: channel.stopping == "orphaned")
         self._board: Board | None = None
         self._round: Round | None = None
         self._seconds: deque[float] = deque(maxlen=_ROUNDS_TO_COMPARE)
@@ -82,8 +85,8 @@ class Dense(Backend):
         self.tables.adopt(self._models, model, optimizer, steps)
         self._models += 1
 
-    def table_steps(self) -> dict[str, int]:
-        return self.tables.steps()
+    def before_save(self) -> dict[str, Any]:
+        return {"members": list(self.members), "tables": self.tables.steps(), "round": self._client.pause()}
 
     def overflows(self) -> list[bool]:
         return self.tables.overflows()
@@ -106,7 +109,8 @@ class Dense(Backend):
             self._count_late(running)
         self._count_loss(running, ended - running.begun)
         view = self._client.view(running)
-        self.members, self.counted = tuple(sorted(view.staying)), tuple(sorted(view.active))
+        if view is not None:
+            self.members, self.counted = tuple(sorted(view.staying)), tuple(sorted(view.active))
         self._round = None
         # What of the wait was exposed, as the chunk that came last saw it.
         arrived, sent, _ = (min(max(at, begun), ended) for at in running.last)

@@ -102,13 +102,16 @@ class Leased(Dealer):
         """The number of the next batch of a pass; `OVER` or `LATER` where there is none."""
         self.positions = {}
         content: Mapping[str, Any] = {"loader": key[0], "epoch": key[1], "below": below}
-        answer = self.caller.ask(0, "pace.lease", content)
+
+        def take(answer: Mapping[str, Any]) -> None:
+            if isinstance(answer["number"], int):
+                self.held.setdefault(key, []).append(answer["number"])
+
+        answer = self.caller.call(0, "pace.lease", content, take).wait()
         found: int | str = answer["number"]
         if answer["refresh"] or found == OVER:
             self.refresh()
-        if isinstance(found, int):
-            self.held.setdefault(key, []).append(found)
-        elif found == OVER:
+        if found == OVER:
             self._over[key[0]] = key[1]
             if key == self._passes.get(0) and self._pace is not None:
                 self._pace.over = True

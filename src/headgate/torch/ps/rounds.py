@@ -90,29 +90,37 @@ class Contribution(NamedTuple):
 class Rounds:
     """The rounds of one server.
 
-    Args:
-        needed: Contributions that fix a sum; None: those of all workers that count.
-
     Attributes:
         late: Contributions that came after the sum was fixed.
         completed: The last round that each worker has all sums of; -1 before the first.
     """
 
-    def __init__(self, needed: int | None) -> None:
-        self._needed = needed
-        self._history = _LOCKSTEP_HISTORY if needed is None else HISTORY
+    def __init__(self) -> None:
+        self._needed: int | None = None
         self._view = -1
         self._active: frozenset[int] = frozenset()
+        self._awaited: set[int] = set()  # no sum does without them
         self._attempts: dict[tuple[int, int], _Attempt] = {}
         self._forgotten = -1
         self.late = 0
         self.completed: dict[int, int] = {}
 
-    def enter(self, view: int, active: frozenset[int]) -> None:
-        """The view changed: attempts that are not complete by now never will be."""
-        self._view, self._active = view, active
+    def enter(self, view: int, active: frozenset[int], needed: int | None = None) -> None:
+        """The view changed: attempts that are not complete by now never will be.
+
+        Args:
+            view: Its number.
+            active: The workers that count. Who did not before is waited for until it is in step with the others.
+            needed: Contributions that fix a sum; None: those of all workers that count.
+        """
+        self._awaited = (self._awaited | (active - self._active)) & active
+        self._view, self._active, self._needed = view, active, needed
         self._attempts = {key: attempt for key, attempt in self._attempts.items() if attempt.complete}
         self.completed = {worker: last for worker, last in self.completed.items() if worker in active}
+
+    def pause(self, worker: int) -> None:
+        """A worker will be a while: it is waited for until it is in step with the others again."""
+        self._awaited |= self._active & {worker}
 
     def push(self, worker: int, number: int, view: int, chunk: int, count: int, given: Contribution) -> list[Reply]:
         """A contribution arrived; what is to be sent now. One under a former view comes too late to count.
@@ -138,9 +146,13 @@ class Rounds:
         if slot.fixed:
             self.late += 1
             return [self._reply(worker, number, view, chunk, late=True)]
+        if worker in self._awaited and sum(worker in each.pushed for each in attempt.slots.values()) == count:
+            self._awaited.remove(worker)
         _add(slot, given)
-        needed = self._needed if self._needed is not None and not given.of_all else len(self._active)
-        if len(slot.pushed) < min(len(self._active), needed):
+        needed = len(self._active)
+        if self._needed is not None and not given.of_all and not self._awaited:
+            needed = min(needed, self._needed)
+        if len(slot.pushed) < needed:
             return []
         slot.fixed = True
         attempt.fixed += 1
@@ -202,7 +214,7 @@ class Rounds:
                 self.forget(min(self.completed[active] for active in self._active))
 
     def _prune(self, newest: int) -> None:
-        self.forget(newest - self._history)
+        self.forget(newest - (_LOCKSTEP_HISTORY if self._needed is None else HISTORY))
 
     def _reply(self, worker: int, number: int, view: int, chunk: int, late: bool = False) -> Reply:
         attempt = self._attempts[number, view]

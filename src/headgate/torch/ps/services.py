@@ -22,11 +22,9 @@ def services(server: Server) -> list[Service]:
     """The services of a server: sums where workers step together; calls in any case, for tables if for nothing else."""
     plan = server.plan
     together: bool = plan["synchronous"]
-    backups = plan["backup_workers"]
 
     def clerks(saved: Mapping[str, Any], again: bool) -> dict[str, Clerk]:
-        needed = plan["workers"] - backups if backups else None
-        tables = Tables(server.index, together, needed, saved.get("tables", {}), server.note)
+        tables = Tables(server.index, together, plan["backup_workers"], saved.get("tables", {}), server.note)
         if together:
             return {"tables": tables}
         parameters = Parameters(saved.get("parameters", {}))

@@ -20,35 +20,32 @@ class _Question:
     """What a worker said of itself when it saw a view.
 
     Args:
-        round: The round that it is in, or comes to next; None: it joins, and wants to know.
+        round: The round that it is in, or comes to next.
         completed: The last round that it has all sums of.
-        under: The view under which that was completed.
         whole: Whether it still has those sums.
     """
 
-    round: int | None
+    round: int
     completed: int
-    under: int
     whole: bool
 
 
 class Synchronous(Service):
     """Adds up dense gradients in rounds."""
 
-    kinds = frozenset({Kind.ASK, Kind.PUSH, Kind.PULL, Kind.SUPPLY, Kind.SHARE})
+    kinds = frozenset({Kind.ASK, Kind.PUSH, Kind.PULL, Kind.SUPPLY, Kind.SHARE, Kind.PAUSE})
 
     def __init__(self, server: Server) -> None:
-        plan = server.plan
-        backups = plan["backup_workers"]
         self._server = server
-        self._rounds = Rounds(plan["workers"] - backups if backups else None)
+        self._backups: int = server.plan["backup_workers"]
+        self._rounds = Rounds()
         self._questions: dict[int, _Question] = {}
         self._regions: dict[int, Region] = {}
         self._settled: bool | None = None
         self._spans = RoundSpans(server.loop, server.notify)
 
     def entered(self, view: View) -> None:
-        self._rounds.enter(view.number, view.active)
+        self._rounds.enter(view.number, view.active, view.needed(self._backups))
         self._questions.clear()
         self._regions = {worker: region for worker, region in self._regions.items() if worker in view.workers}
         if self._settled is None:
@@ -66,6 +63,8 @@ class Synchronous(Service):
             self._pulled(worker, message)
         elif message.header.kind == Kind.SUPPLY:
             self._supplied(message)
+        elif message.header.kind == Kind.PAUSE:
+            self._rounds.pause(worker)
         else:
             self._share(worker, message)
 
@@ -142,9 +141,8 @@ class Synchronous(Service):
         self._rounds.tell(worker, asked.completed)
         if not self._settled:
             self._settle()
-        elif asked.round is not None:
+        else:
             self._answer(worker, asked.round)
-        self._answer_joiners()
 
     def _settle(self) -> None:
         """Once all workers have said which round they completed last, have the sums of the last one handed back if
@@ -153,7 +151,7 @@ class Synchronous(Service):
             return
         questions = self._questions.values()
         last = max((asked.completed for asked in questions), default=-1)
-        behind = any(asked.round is not None and asked.completed < last for asked in questions)
+        behind = any(asked.completed < last for asked in questions)
         if behind and not any(key.completed == last and key.whole for key in questions):
             self._rounds.forget(last)
         elif behind and not self._rounds.complete(last):
@@ -163,30 +161,17 @@ class Synchronous(Service):
         self._rounds.forget(last - 1)
         self._settled = True
         for worker, asked in self._questions.items():
-            if asked.round is not None:
-                self._answer(worker, asked.round)
+            self._answer(worker, asked.round)
 
     def _supplied(self, message: Message) -> None:
         header = message.header
         given = self._contribution(header.sender, message)
         if not self._settled and self._rounds.supply(header.round, header.view, header.chunk, header.chunks, given):
             self._settle()
-            self._answer_joiners()
 
     def _answer(self, worker: int, number: int) -> None:
         content = {"views": self._rounds.complete(number), "gone": self._rounds.gone(number)}
         self._server.send_json(worker, Header(Kind.ANSWER, view=self._server.view.number, round=number), content)
-
-    def _answer_joiners(self) -> None:
-        """A worker that joins is told what the others have completed, once all of those have said so."""
-        joiners = [worker for worker, asked in self._questions.items() if asked.round is None]
-        if not joiners or not self._settled or not self._everybody_asked():
-            return
-        completed = {worker: asked.completed for worker, asked in self._questions.items() if asked.round is not None}
-        for worker in joiners:
-            header = Header(Kind.ANSWER, view=self._server.view.number, round=-1)
-            self._server.send_json(worker, header, {"completed": completed})
-            del self._questions[worker]
 
     def _everybody_asked(self) -> bool:
         return self._server.view.active <= self._questions.keys()

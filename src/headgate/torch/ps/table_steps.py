@@ -42,16 +42,12 @@ class Pushes(NamedTuple):
 class Steps:
     """Which pushes make up which step of a table, where workers step together.
 
-    Args:
-        needed: How many pushes make a step; None: those of all who took part in it.
-
     Attributes:
         taken: Steps taken so far.
         late: Pushes that came after their step.
     """
 
-    def __init__(self, needed: int | None, taken: int = 0) -> None:
-        self._needed = needed
+    def __init__(self, taken: int = 0) -> None:
         self.taken = taken
         self.late = 0
         self._waiting: dict[int, dict[int, Question]] = {}
@@ -64,27 +60,29 @@ class Steps:
         """A worker knows of this step, which a former life of the server took."""
         self.taken = max(self.taken, step)
 
-    def next(self, present: frozenset[int]) -> Pushes | None:
+    def next(self, present: frozenset[int], needed: int | None) -> Pushes | None:
         """The pushes of a step that is due now; None: there is none.
 
         Args:
             present: Workers that count.
+            needed: How many pushes make a step; None: those of all who took part in it.
         """
         for step in sorted(self._waiting)[:1]:
             pushes = self._waiting[step]
             late = step <= self.taken
-            if not late and not (step == self.taken + 1 and self._are_enough(pushes, present)):
+            if not late and not (step == self.taken + 1 and _are_enough(pushes, present, needed)):
                 return None
             del self._waiting[step]
             self.taken = max(self.taken, step)
-            if late and self._needed is not None:
+            if late and needed is not None:
                 self.late += len(pushes)
             # Late where all are needed: the others' part was taken before the server was started again.
-            return Pushes([pushes[worker] for worker in sorted(pushes)], counts=not late or self._needed is None)
+            return Pushes([pushes[worker] for worker in sorted(pushes)], counts=not late or needed is None)
         return None
 
-    def _are_enough(self, pushes: Mapping[int, Question], present: frozenset[int]) -> bool:
-        if self._needed is not None:
-            return len(pushes) >= min(self._needed, len(present))
-        members = {member for push in pushes.values() for member in push.content["members"]}
-        return members & present <= pushes.keys()
+
+def _are_enough(pushes: Mapping[int, Question], present: frozenset[int], needed: int | None) -> bool:
+    if needed is not None:
+        return len(pushes) >= min(needed, len(present))
+    members = {member for push in pushes.values() for member in push.content["members"]}
+    return members & present <= pushes.keys()

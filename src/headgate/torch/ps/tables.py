@@ -21,7 +21,7 @@ class Tables(Clerk):
     Args:
         server: Index of this server.
         together: Whether the workers step together.
-        needed: How many pushes make a step of a table then; None: all.
+        backups: Of how many workers the pushes may be missing from a step of a table then.
         saved: What `state` gave to a former life of the server.
         note: Tells the user something.
     """
@@ -34,19 +34,19 @@ class Tables(Clerk):
         self,
         server: int,
         together: bool,
-        needed: int | None,
+        backups: int,
         saved: Mapping[str, Any],
         note: Callable[[str], None],
     ) -> None:
         self._note = note
         self._server = server
         self._together = together
-        self._needed = needed
+        self._backups = backups
         self._shards = {name: Shard.restored(kept["shard"]) for name, kept in saved.items()}
-        self._steps = {name: Steps(needed, kept["taken"]) for name, kept in saved.items()}
+        self._steps = {name: Steps(kept["taken"]) for name, kept in saved.items()}
         self._complete = set(self._shards)
         self._waiting: dict[str, list[tuple[str, Question]]] = {}
-        self._present: frozenset[int] = frozenset()
+        self._view = View()
         self._making = {
             "table.create": self._create,
             "table.optimize": self._optimize,
@@ -72,7 +72,7 @@ class Tables(Clerk):
             self._waiting.setdefault(name, []).append((operation, question))
 
     def entered(self, view: View) -> None:
-        self._present = view.active  # one that joins waits for the others' state, and they would wait for its push
+        self._view = view
         for name in self._steps:
             self._take_steps(name)
 
@@ -98,7 +98,7 @@ class Tables(Clerk):
             dtype = getattr(torch, content["dtype"])
             values = filled(operations, rows, self._server, content["width"], dtype)
             self._shards[name] = Shard(rows, self._server, values)
-            self._steps[name] = Steps(self._needed)
+            self._steps[name] = Steps()
         question.answer(new=new)
 
     def _optimize(self, name: str, question: Question) -> None:
@@ -146,7 +146,8 @@ class Tables(Clerk):
     def _take_steps(self, name: str) -> None:
         steps = self._steps[name]
         while True:
-            pushes = steps.next(self._present)
+            # One that joins does not count: it waits for the others' state, and they would wait for its push.
+            pushes = steps.next(self._view.active, self._view.needed(self._backups))
             if pushes is None:
                 return
             if pushes.counts:

@@ -34,11 +34,13 @@ class View:
 
     Args:
         number: Grows with every change.
+        planned: How many workers there are to be.
         workers: By index.
         servers: By index.
     """
 
     number: int = -1
+    planned: int = 0
     workers: Mapping[int, Member] = field(default_factory=dict)
     servers: Mapping[int, Member] = field(default_factory=dict)
 
@@ -62,7 +64,12 @@ class View:
             leaving = bool(entry.get("leaving"))
             member = Member(entry["index"], entry["node"], entry["life"], entry["active"], endpoint, leaving)
             roles[entry["role"]][member.index] = member
-        return cls(message["view"], roles["worker"], roles["server"])
+        return cls(message["view"], message["workers"], roles["worker"], roles["server"])
+
+    def needed(self, backups: int) -> int | None:
+        """Contributions that make a sum where those of so many workers may be left out; None: those of all."""
+        leaving = len(self.active) - len(self.staying)  # they count while they are there
+        return self.planned + leaving - backups if backups else None
 
     @property
     def active(self) -> frozenset[int]:

@@ -59,6 +59,7 @@ class Kind(IntEnum):
     SUPPLY = 10
     SHARE = 11
     MAPPED = 12
+    PAUSE = 13
 
 
 class Header(NamedTuple):
