@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headgate.torch.ps.rounds import HISTORY, Contribution, Reply, Rounds
+from headgate.torch.ps.rounds import HISTORY, HISTORY_BYTES, LONGEST_HISTORY, Contribution, Reply, Rounds
 
 VIEW = 5
 
@@ -158,11 +158,13 @@ def test_those_who_are_left_are_enough() -> None:
     assert len(push(rounds, 0)) == 1
 
 
-def test_a_worker_may_be_behind_by_as_many_rounds_as_are_kept() -> None:
+@pytest.mark.parametrize(("size", "kept"), [(8, LONGEST_HISTORY), (HISTORY_BYTES // 20, 20), (HISTORY_BYTES, HISTORY)])
+def test_a_worker_may_be_behind_by_as_many_rounds_as_are_kept(size: int, kept: int) -> None:
     rounds = made(3, needed=2)
-    for number in range(HISTORY + 1):
-        push(rounds, 0, number=number)
-        push(rounds, 1, number=number)
+    for number in range(kept + 1):
+        assert not rounds.gone(0)
+        for worker in (0, 1):
+            rounds.push(worker, number, VIEW, 0, 1, of(1.0)._replace(size=size))
     assert rounds.gone(0)
     assert push(rounds, 2, number=0) == []
     assert push(rounds, 2, number=1)[0].late

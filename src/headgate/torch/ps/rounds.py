@@ -13,8 +13,10 @@ from typing import NamedTuple
 
 import torch
 
-HISTORY = 16
-"""Rounds of which a server keeps the sums for workers that are behind, where a round need not wait for all."""
+HISTORY, LONGEST_HISTORY = 16, 1024
+"""Rounds, at least and at most, of which a server keeps the sums for workers that are behind, where a round need not
+wait for all: as many as fit in `HISTORY_BYTES`."""
+HISTORY_BYTES = 64 << 20
 _LOCKSTEP_HISTORY = 2
 
 
@@ -102,6 +104,7 @@ class Rounds:
         self._awaited: set[int] = set()  # no sum does without them
         self._attempts: dict[tuple[int, int], _Attempt] = {}
         self._forgotten = -1
+        self._kept = LONGEST_HISTORY
         self.late = 0
         self.completed: dict[int, int] = {}
 
@@ -156,6 +159,9 @@ class Rounds:
             return []
         slot.fixed = True
         attempt.fixed += 1
+        if attempt.complete:
+            size = sum(each.size for each in attempt.slots.values())
+            self._kept = max(HISTORY, min(HISTORY_BYTES // max(1, size), LONGEST_HISTORY))
         self._prune(number)
         return [self._reply(receiver, number, view, chunk) for receiver in slot.pushed]
 
@@ -200,7 +206,9 @@ class Rounds:
 
     def forget(self, number: int) -> None:
         """The sums up to that round are not to be had."""
-        self._forgotten = max(self._forgotten, number)
+        if number <= self._forgotten:
+            return
+        self._forgotten = number
         self._attempts = {key: attempt for key, attempt in self._attempts.items() if key[0] > self._forgotten}
 
     def tell(self, worker: int, completed: int) -> None:
@@ -214,7 +222,7 @@ class Rounds:
                 self.forget(min(self.completed[active] for active in self._active))
 
     def _prune(self, newest: int) -> None:
-        self.forget(newest - (_LOCKSTEP_HISTORY if self._needed is None else HISTORY))
+        self.forget(newest - (_LOCKSTEP_HISTORY if self._needed is None else self._kept))
 
     def _reply(self, worker: int, number: int, view: int, chunk: int, late: bool = False) -> Reply:
         attempt = self._attempts[number, view]
