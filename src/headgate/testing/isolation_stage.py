@@ -226,7 +226,7 @@ class IsolationStage:
 
         Of whole cores others may take a part, of a small fraction hardly: there, it is to be had in full.
         """
-        low, high = (0.95 * cap, 1.05 * cap) if self.caps_fractions else (0.2, 1.05 * math.ceil(cap))
+        low, high = (0.95 * cap, 1.05 * cap) if self.caps_fractions else (0.05, 1.05 * math.ceil(cap))
         self.uses(box, low, high, f"under a cap of {cap:g}")
 
 
