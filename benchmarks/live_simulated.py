@@ -6,14 +6,14 @@
 The simulation is the one of `headgate simulate`: the same controller and policy, a clock of its own. What it is told of
 each kind of script is measured in runs of their own, and nothing is fitted to the runs compared:
 
-- as many of a kind as there are cores: its time on one core while the others are busy, and its losses by work done;
-- alone: how fast it is on all cores, over how fast it is on one. Two threads that wait for each other are the least
+- beside each other kind, a core for each job: how fast it is on one core, and what it keeps of that beside whom. A
+  small network has taken 1.3 times as long beside one kind as beside another;
+- alone: how fast it is on all cores, and its losses by work done. Two threads that wait for each other are the least
   steady of all here (a small network has been 0.6 to 1.3 times as fast as on one), so nothing else rests on that;
-- two kinds, as many of each as there are cores: how fast it is on half a core, over how fast it is on one, and what it
-  does before it has anything to say. That is measured beside other kinds because who shares a core with its like finds
-  more of its data in the cache.
+- beside one other kind, as many of both as there are cores: how fast it is on half a core, and what it does before it
+  has anything to say.
 
-Speeds are compared over the same steps.
+That is measured beside other kinds because who shares a core with its like finds more of its data in the cache.
 
 The machine's speed changes from second to second and from minute to minute, by what others do on its host. So each is
 measured as often as the schedules run, in turn with them, and medians are compared; and all times, CPU time too, are
@@ -28,13 +28,13 @@ import statistics
 import sys
 import tempfile
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import _frame
 import _pace
-import numpy as np
 from _elastic import KINDS, Job, Run, Stage, epochs, stage
 from _pace import Seconds
 
@@ -48,8 +48,10 @@ from headgate.telemetry.store import RunReader
 LENGTHS = {"vae": 3.0, "cnn": 1.5, "charlm": 5.0, "plain": 1.5, "jax_digits": 28.0}
 """Of the usual epochs. Whoever has less left goes first, so no two jobs of a schedule have about as much left at a
 time: live, now one of the two would go first, now the other."""
+PAIRED = {"vae": 1.5, "cnn": 0.9, "charlm": 2.0, "plain": 0.9, "jax_digits": 14.0}
+"""The same for runs of two kinds, where all take about as long."""
 SHORT = {"vae": 0.75, "cnn": 0.75, "charlm": 1.0, "plain": 0.75, "jax_digits": 8.0}
-"""The same for runs of two kinds."""
+"""The same where they have half a core each."""
 SCHEDULES: Mapping[str, Sequence[tuple[str, float]]] = {
     "equal": (("vae", 0.0), ("plain", 5.0), ("cnn", 10.0), ("charlm", 15.0)),
     "headgate": (("charlm", 0.0), ("vae", 6.0), ("cnn", 20.0), ("plain", 55.0)),
@@ -75,23 +77,19 @@ class Told:
     def ended(self, name: str) -> float:
         return self.run.began + self.run.ran[name].ended
 
-    def seconds(self, name: str, pace: Seconds) -> float:
-        """From its first report to its end."""
-        return pace(self.at[name][0], self.ended(name))
-
-    def at_once(self, name: str) -> tuple[float, float]:
-        """How far it was when all of them were at work, from the first moment to the last."""
+    def a_unit(self, name: str, pace: Seconds) -> float:
+        """Seconds for a step or epoch, of those that it did when all of them were at work."""
         at, done = self.at[name], self.done[name]
         first = bisect_left(at, max(each[0] for each in self.at.values()))
         last = bisect_right(at, min(each[-1] for each in self.at.values())) - 1
         if last <= first:
             raise SystemExit(f"{', '.join(self.jobs)}: too short to tell how fast they are beside each other")
-        return done[first], done[last]
+        return pace(at[first], at[last]) / (done[last] - done[first])
 
-    def between(self, name: str, first: float, last: float, pace: Seconds) -> float:
-        """Seconds from when it was so far to when it was so far."""
-        start, end = np.interp((first, last), self.done[name], self.at[name])
-        return pace(start, end)
+    def units(self, name: str, pace: Seconds) -> float:
+        """Steps or epochs from its first report to its last; what it does after that is told in those, too."""
+        at, done = self.at[name], self.done[name]
+        return done[-1] - done[0] + pace(at[-1], self.ended(name)) / self.a_unit(name, pace)
 
     def started(self, name: str, pace: Seconds) -> float:
         """CPU time before its first report."""
@@ -105,18 +103,19 @@ class Seen:
     """What was measured of a kind once.
 
     Args:
-        job: As a trace has it, which comes at 0 s, with the cores that it uses alone; its seconds are on one core.
+        job: As a trace has it, which comes at 0 s, with the cores that it uses alone, where it has all of them, and how
+            long it takes then.
         startup: Core-seconds before its first report.
         used: Cores that it used where it had one.
-        whole: How fast it is with all cores, over how fast it is with one.
-        half: The same with half of one.
+        on_one: Seconds that it would take on one core, by the kind beside it.
+        on_half: Seconds that it would take on half of one.
     """
 
     job: TraceJob
     startup: float
     used: float
-    whole: float
-    half: float
+    on_one: Mapping[str, float]
+    on_half: float
 
 
 @dataclass(frozen=True)
@@ -125,13 +124,13 @@ class Profile:
 
     Args:
         job: As a trace has it, which comes at 0 s.
-        table: Cores and how fast it is on them, over how fast it is alone; times `kept` as it was beside others.
-        kept: Part of its speed that it keeps beside others, where it can use one core only.
+        table: Cores and how fast it is on them, over how fast it is alone; times what it keeps beside others.
+        kept: The part of its speed that it keeps beside another kind.
     """
 
     job: TraceJob
     table: tuple[tuple[float, float], ...]
-    kept: float
+    kept: Mapping[str, float]
 
 
 def job_of(kind: str, lengths: Mapping[str, float], scale: float, at: float = 0.0) -> Job:
@@ -165,57 +164,65 @@ def copies(job: Job, count: int) -> list[Job]:
     return [replace(job, name=f"{job.kind}-{place}") for place in range(count)]
 
 
-def by_itself(there: Stage, kind: str, scale: float, cores: int) -> tuple[Told, Told]:
-    """Runs of a kind without any other: one for each core, and alone."""
-    job = job_of(kind, LENGTHS, scale)
-    return told(there, copies(job, cores)), told(there, copies(job, 1))
+def beside(
+    there: Stage, pairs: Iterable[tuple[str, str]], lengths: Mapping[str, float], scale: float, count: int
+) -> list[Told]:
+    """Two kinds at a time, so many jobs of each."""
+    return [
+        told(there, [job for kind in pair for job in copies(job_of(kind, lengths, scale), count)]) for pair in pairs
+    ]
 
 
-def beside(there: Stage, kinds: Sequence[str], scale: float, cores: int) -> list[Told]:
-    """Each kind beside the next, and the last one beside the first: as many of both as there are cores."""
-    pairs = zip(kinds, [*kinds[1:], kinds[0]], strict=True)
-    return [told(there, [job for kind in pair for job in copies(job_of(kind, SHORT, scale), cores)]) for pair in pairs]
+def seen_of(kind: str, alone: Told, halved: Sequence[Told], paired: Sequence[Told], pace: Seconds) -> Seen:
+    """What runs tell of a kind: alone, and those of two kinds with half a core for each job, or one."""
 
-
-def seen_of(kind: str, one: Told, alone: Told, pairs: Sequence[Told], pace: Seconds) -> Seen:
-    """What runs of a kind, and those of pairs with it, tell."""
-
-    def faster(other: Told, name: str) -> float:
-        steps = other.at_once(name)
-        on_one = statistics.mean(one.between(each, *steps, pace) for each in one.jobs)
-        return on_one / other.between(name, *steps, pace)
+    def of(runs: Sequence[Told]) -> list[tuple[Told, str]]:
+        return [(run, name) for run in runs for name in run.jobs if kind_of(name) == kind]
 
     [(name, whole)] = alone.jobs.items()
-    job = next(iter(one.jobs.values()))
-    first = job.losses[0][0] if job.losses else 0.0
-    losses = tuple(((done - first) / (1.0 - first), loss) for done, loss in job.losses)
-    seconds = statistics.mean(one.seconds(each, pace) for each in one.jobs)
-    halves = [(pair, each) for pair in pairs for each in pair.jobs if each.startswith(f"{kind}-")]
+    units = alone.units(name, pace)
+    first = whole.losses[0][0] if whole.losses else 0.0
+    losses = tuple(((done - first) / (1.0 - first), loss) for done, loss in whole.losses)
+    on_one: dict[str, list[float]] = {}
+    for run, each in of(paired):
+        [other] = {kind_of(job) for job in run.jobs} - {kind}
+        on_one.setdefault(other, []).append(units * run.a_unit(each, pace))
     return Seen(
-        job=replace(job, seconds=seconds, cores=whole.cores, losses=losses),
-        startup=statistics.mean(pair.started(each, pace) for pair, each in halves),
-        used=statistics.mean(each.cores for each in one.jobs.values()),
-        whole=faster(alone, name),
-        half=statistics.mean(faster(pair, each) for pair, each in halves),
+        job=replace(whole, seconds=units * alone.a_unit(name, pace), losses=losses),
+        startup=statistics.mean(run.started(each, pace) for run, each in of(halved)),
+        used=min(run.jobs[each].cores for run, each in of(paired)),  # least where others were there longest
+        on_one={other: statistics.mean(seconds) for other, seconds in on_one.items()},
+        on_half=statistics.mean(units * run.a_unit(each, pace) for run, each in of(halved)),
     )
+
+
+def kind_of(name: str) -> str:
+    """That one of `copies` is of."""
+    return name.rpartition("-")[0]
 
 
 def profile(kind: str, seen: Sequence[Seen]) -> Profile:
     """What several measurements tell of a kind: those in the middle."""
     job = sorted((each.job for each in seen), key=lambda job: job.seconds)[len(seen) // 2]
-    rows = zip(*((each.startup, each.used, each.whole, each.half) for each in seen), strict=True)
-    startup, used, whole, half = map(statistics.median, rows)
-    job = replace(job, model=kind, seconds=job.seconds / whole, startup_core_seconds=startup)
-    if job.cores > CLEARLY * used:
-        return Profile(job, ((0.5, half / whole), (1.0, 1.0 / whole), (job.cores, 1.0)), 1.0)
-    kept = min(1.0 / whole, 1.0)
-    return Profile(job, ((0.5, half / whole / kept), (job.cores, 1.0)), kept)
+    startup, used, alone, half = (
+        statistics.median(values)
+        for values in zip(*((each.startup, each.used, each.job.seconds, each.on_half) for each in seen), strict=True)
+    )
+    on_one = {other: statistics.median(each.on_one[other] for each in seen) for other in seen[0].on_one}
+    several = job.cores > CLEARLY * used
+    fastest = min(on_one.values()) if several else min(alone, *on_one.values())
+    kept = {other: fastest / seconds for other, seconds in on_one.items()}
+    alone = alone if several else fastest
+    table = [(0.5, alone / half / statistics.mean(kept.values())), (job.cores, 1.0)]
+    if several:
+        table.insert(1, (1.0, alone / fastest))
+    return Profile(replace(job, model=kind, seconds=alone, startup_core_seconds=startup), tuple(table), kept)
 
 
 def simulated(jobs: Sequence[Job], policy: str, profiles: Mapping[str, Profile], cores: int) -> dict[str, float]:
     """Seconds from each job's arrival to its end."""
     trace = made(policy, [replace(profiles[job.kind].job, name=job.name, submitted=job.at) for job in jobs])
-    pairs = {kind: dict.fromkeys(profiles, found.kept) for kind, found in profiles.items()}
+    pairs = {kind: found.kept for kind, found in profiles.items()}
     assumptions = Assumptions(
         speeds=Speeds(tables={kind: found.table for kind, found in profiles.items()}),
         interference=Interference({NODE_KIND: pairs}),
@@ -236,30 +243,36 @@ def main() -> None:
     chosen = options.schedules.split(",")
     kinds = [kind for kind in KINDS if any(kind == each for policy in chosen for each, _ in SCHEDULES[policy])]
     cores = len(os.sched_getaffinity(0))
-    measured: dict[str, list[tuple[Told, Told]]] = {kind: [] for kind in kinds}
-    pairs: list[list[Told]] = []
+    alone: dict[str, list[Told]] = {kind: [] for kind in kinds}
+    halved: list[list[Told]] = []
+    paired: list[list[Told]] = []
     runs: dict[str, list[Run]] = {policy: [] for policy in chosen}
     with tempfile.TemporaryDirectory() as folder, stage(options.isolation, on_lab=False) as there:
         with _pace.probing(Path(folder, "pace")):
             for number in range(options.repetitions):
                 print(f"repetition {number + 1}", file=sys.stderr)
                 for kind in kinds:
-                    measured[kind].append(by_itself(there, kind, options.scale, cores))
-                pairs.append(beside(there, kinds, options.scale, cores))
+                    alone[kind].append(told(there, copies(job_of(kind, LENGTHS, options.scale), 1)))
+                halved.append(beside(there, pairwise([*kinds, kinds[0]]), SHORT, options.scale, cores))
+                paired.append(beside(there, combinations(kinds, 2), PAIRED, options.scale, max(cores // 2, 1)))
                 for policy in chosen:
                     runs[policy].append(there.run(jobs_of(SCHEDULES[policy], options.scale), policy))
         pace = _pace.read(Path(folder, "pace"))
     seen = {
-        kind: [seen_of(kind, *own, others, pace) for own, others in zip(measured[kind], pairs, strict=True)]
-        for kind in kinds
+        kind: [seen_of(kind, *each, pace) for each in zip(alone[kind], halved, paired, strict=True)] for kind in kinds
     }
     profiles = {kind: profile(kind, each) for kind, each in seen.items()}
     for kind, found in profiles.items():
         speeds = ", ".join(f"{speed:.2f} of it on {used:.2f}" for used, speed in found.table)
         startup = f"{found.job.startup_core_seconds or 0.0:.1f} s on one core"
-        apart = "; ".join(f"{each.job.seconds:.1f} s, {each.whole:.2f}, {each.half:.2f}" for each in seen[kind])
-        print(f"{kind:14}{startup}, then {found.job.seconds:.1f} s alone; {speeds} cores; keeps {found.kept:.2f}")
-        print(f"{'':14}each time on one core, and how many times as fast on all and on half of one: {apart}")
+        kept = ", ".join(f"{part:.2f} beside {other}" for other, part in found.kept.items())
+        print(f"{kind:14}{startup}, then {found.job.seconds:.1f} s alone; {speeds} cores; keeps {kept}")
+        apart = "; ".join(
+            f"{each.job.seconds:.1f} s, {', '.join(f'{seconds:.1f}' for seconds in each.on_one.values())} s, "
+            f"{each.on_half:.1f} s"
+            for each in seen[kind]
+        )
+        print(f"{'':14}each time alone, on one core beside these, and on half of one: {apart}")
     rows, errors = [], []
     for policy in chosen:
         jobs, usually = jobs_of(SCHEDULES[policy], options.scale), [each.usual(pace) for each in runs[policy]]

@@ -23,6 +23,12 @@ TaskId = str
 JobState = Literal["waiting", "running", "stopping", "done", "failed", "stopped", "killed", "skipped", "interrupted"]
 ENDED: frozenset[JobState] = frozenset({"done", "failed", "stopped", "killed", "skipped", "interrupted"})
 
+GRACE_SECONDS = 10.0
+"""How long a task that is asked to end may take before it is killed."""
+CONNECTED_GRACE_SECONDS = 60.0
+"""The same for a task that answers on the channel: it first has to reach the end of its step and to save a
+checkpoint."""
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:

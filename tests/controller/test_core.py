@@ -10,8 +10,9 @@ import pytest
 from tests.controller.driver import PLAN, Driver, Recording, Team, allreduce, job, ps, running, start
 
 from headgate.cluster import Gpu, Node
-from headgate.controller import CONNECTED_GRACE_SECONDS, GRACE_SECONDS
 from headgate.events import (
+    CONNECTED_GRACE_SECONDS,
+    GRACE_SECONDS,
     Action,
     Checkpoint,
     CheckpointDone,

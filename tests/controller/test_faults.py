@@ -9,9 +9,9 @@ import pytest
 from tests.controller.driver import NODES, PLAN, Driver, Team, allreduce, job, ps
 
 from headgate.cluster import Node
-from headgate.controller import CONNECTED_GRACE_SECONDS
 from headgate.controller.faults import BACK_SECONDS
 from headgate.events import (
+    CONNECTED_GRACE_SECONDS,
     Action,
     Checkpoint,
     CheckpointDone,

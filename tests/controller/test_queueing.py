@@ -10,8 +10,8 @@ from tests.controller.driver import PLAN, job
 from headgate.cluster import Gpu, Node
 from headgate.controller import Controller, Queue
 from headgate.controller.orders import FifoOrder, LasOrder, Order, SrptOrder
-from headgate.controller.records import GRACE_SECONDS
 from headgate.events import (
+    GRACE_SECONDS,
     Action,
     Event,
     Exit,

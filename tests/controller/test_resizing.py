@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.controller.driver import Team, allreduce, ps
 
 from headgate.cluster import Gpu, Node
-from headgate.controller import CONNECTED_GRACE_SECONDS
 from headgate.events import (
+    CONNECTED_GRACE_SECONDS,
     Checkpoint,
     CheckpointDone,
     Exit,

@@ -27,25 +27,29 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
             del sys.modules[name]
 
 
-def seen(benchmark: ModuleType, seconds: float, cores: float, whole: float, half: float, startup: float = 4.0) -> Any:
-    """A kind that took so many seconds on one core, could use so many, and how fast it was on all and half of one."""
-    return benchmark.Seen(TraceJob("a", 0.0, seconds, cores=cores), startup, 1.0, whole, half)
+def seen(
+    benchmark: ModuleType, alone: float, cores: float, beside: tuple[float, float], half: float, startup: float = 4.0
+) -> Any:
+    """A kind that took so many seconds alone, could use so many cores, and how long on one, and on half of one."""
+    on_one = dict(zip("bc", beside, strict=True))
+    return benchmark.Seen(TraceJob("a", 0.0, alone, cores=cores), startup, 1.0, on_one, half)
 
 
 def test_a_kind_is_told_by_the_middle_of_what_was_measured_of_it(benchmark: ModuleType) -> None:
-    times = (24.0, 2.0, 1.6, 0.4, 4.0), (30.0, 1.9, 1.5, 0.3, 5.0), (20.0, 1.8, 1.2, 0.45, 3.0)
+    times = (16.0, 2.0, (20.0, 24.0), 50.0, 4.0), (20.0, 1.9, (18.0, 30.0), 60.0, 5.0), (15.0, 1.8, (22.0, 25.0), 40.0)
     found = benchmark.profile("vae", [seen(benchmark, *each) for each in times])
-    assert found.table == ((0.5, 0.4 / 1.5), (1.0, 1 / 1.5), (2.0, 1.0))
-    assert (found.job.model, found.job.seconds, found.job.cores, found.kept) == ("vae", 16.0, 2.0, 1.0)
+    assert found.kept == {"b": 1.0, "c": 20.0 / 25.0}  # half a core was had beside both of them
+    assert found.table == ((0.5, 16.0 / 50.0 / 0.9), (1.0, 16.0 / 20.0), (2.0, 1.0))
+    assert (found.job.model, found.job.seconds, found.job.cores) == ("vae", 16.0, 2.0)
     assert found.job.startup_core_seconds == 4.0
 
 
 def test_one_that_cannot_use_a_second_core_keeps_beside_others_what_it_did_on_one_there(benchmark: ModuleType) -> None:
-    found = benchmark.profile("plain", [seen(benchmark, 12.5, 1.02, 1.25, 0.4)])
-    assert found.kept == 0.8
-    cores, speeds = zip(*found.table, strict=True)
-    assert cores == (0.5, 1.02)
-    assert speeds == pytest.approx((0.4, 1.0))
+    found = benchmark.profile("plain", [seen(benchmark, 10.0, 1.02, (12.5, 10.0), 25.0)])
+    assert found.kept == {"b": 0.8, "c": 1.0}
+    assert found.table == ((0.5, 10.0 / 25.0 / 0.9), (1.02, 1.0))
+    found = benchmark.profile("plain", [seen(benchmark, 10.0, 1.02, (8.0, 10.0), 25.0)])
+    assert (found.job.seconds, found.kept) == (8.0, {"b": 1.0, "c": 0.8})  # it is not slower alone
 
 
 def half_as_fast(start: float, end: float) -> float:
@@ -67,30 +71,36 @@ def told(benchmark: ModuleType, last: float = 130.0) -> Any:
 def test_what_counts_of_jobs_beside_each_other_is_what_they_did_while_all_were_at_work(benchmark: ModuleType) -> None:
     found = told(benchmark)
     # From 114 s, when the second one has something to say, to 130 s, when the first one does for the last time.
-    assert (found.at_once("a-0"), found.at_once("b-0")) == ((11, 51), (2, 7))
-    assert found.between("a-0", 11, 51, half_as_fast) == 7.5
-    assert found.seconds("a-0", half_as_fast) == 15.0
+    assert (found.a_unit("a-0", half_as_fast), found.a_unit("b-0", half_as_fast)) == (7.5 / 40, 5.0 / 5)
+    assert found.units("a-0", half_as_fast) == 50 + 5.0 / (7.5 / 40)
     assert found.started("b-0", half_as_fast) == 2.0
 
 
 def test_jobs_that_were_not_at_work_at_once_tell_nothing(benchmark: ModuleType) -> None:
     with pytest.raises(SystemExit, match="a-0, b-0: too short"):
-        told(benchmark, 120.5).at_once("b-0")
+        told(benchmark, 120.5).a_unit("b-0", half_as_fast)
 
 
-def test_speeds_are_compared_over_the_same_steps(benchmark: ModuleType) -> None:
+def test_what_a_kind_does_in_other_runs_is_told_for_all_that_it_does(benchmark: ModuleType) -> None:
     from _elastic import Ran, Run
 
-    def run(name: str, at: tuple[float, ...], done: tuple[int, ...], cores: float = 1.0) -> Any:
-        ran = {name: Ran(0.0, 80.0, 0.0)}
+    def run(cores: float, **jobs: tuple[tuple[float, ...], tuple[int, ...]]) -> Any:
+        ran = {f"{name}-0": Ran(0.0, 80.0, 0.0) for name in jobs}
         losses = ((0.2, 3.0), (1.0, 1.0))
-        jobs = {name: TraceJob(name, 0.0, 70.0, cores=cores, losses=losses, startup_core_seconds=4.0)}
-        return benchmark.Told(Run(0.0, ran), jobs, {name: at}, {name: done})
+        traced = {name: TraceJob(name, 0.0, 70.0, cores=cores, losses=losses, startup_core_seconds=4.0) for name in ran}
+        at, done = ({f"{name}-0": each[part] for name, each in jobs.items()} for part in (0, 1))
+        return benchmark.Told(Run(0.0, ran), traced, at, done)
 
-    # Steps 1 to 11 take 10 s on one core, the later ones 30: alone 5 s, beside another kind 25 s.
-    one = run("vae-0", (10.0, 20.0, 50.0), (1, 11, 21))
-    alone = run("vae-0", (10.0, 15.0), (1, 11), cores=1.9)
-    pair = run("vae-1", (12.0, 37.0), (1, 11))
-    found = benchmark.seen_of("vae", one, alone, [pair, run("cnn-0", (1.0, 2.0), (1, 2))], half_as_fast)
-    assert (found.whole, found.half, found.startup, found.used) == (2.0, 0.4, 2.0, 1.0)
-    assert (found.job.seconds, found.job.cores, found.job.losses) == (35.0, 1.9, ((0.0, 3.0), (1.0, 1.0)))
+    # A unit takes 1.5 s alone; what comes after the 20 from its first report to its last takes 5 s more.
+    alone = run(1.9, vae=((10.0, 70.0), (1, 21)))
+    halved = [run(0.5, vae=((12.0, 62.0), (1, 6)), cnn=((12.0, 62.0), (1, 2))), run(1.0, cnn=((1.0, 2.0), (1, 2)))]
+    beside = {
+        other: run(cores, vae=((10.0, 20.0, 60.0), (1, 3, 13)), **{other: ((10.0, end), (1, 2))})
+        for other, end, cores in (("cnn", 20.0, 1.4), ("plain", 60.0, 1.1))
+    }
+    found = benchmark.seen_of("vae", alone, halved, list(beside.values()), half_as_fast)
+    units = 20 + 5.0 / 1.5
+    assert found.on_one == pytest.approx({"cnn": units * 2.5, "plain": units * 25 / 12})
+    assert (found.on_half, found.startup, found.used) == (pytest.approx(units * 5.0), 2.0, 1.1)
+    assert found.job.seconds == pytest.approx(units * 1.5)
+    assert (found.job.cores, found.job.losses) == (1.9, ((0.0, 3.0), (1.0, 1.0)))

@@ -132,6 +132,12 @@ def test_on_cores_each_other_job_costs_as_much_as_it_has_of_the_other_cores() ->
     assert ran(made("three", jobs), cores(2.0), "equal", given) == pytest.approx({"a": 10.2, "b": 9.0, "c": 9.0})
 
 
+def test_on_cores_who_has_less_than_the_half_that_pairs_were_measured_with_costs_less() -> None:
+    jobs = [TraceJob("a", 0.0, 5.4, cores=3.0, model="x"), TraceJob("b", 0.0, 9.0, model="y")]
+    given = replace(FREE, interference=Interference({"": {"x": {"y": 0.8}}}))
+    assert ran(made("two", jobs), cores(4.0), "none", given) == pytest.approx({"a": 6.0, "b": 9.0})
+
+
 def test_tasks_of_one_job_cost_each_other_nothing_and_another_job_as_one() -> None:
     two = TraceJob("a", 0.0, 6.0, cores=2.0, workers=2, model="x")
     given = replace(FREE, interference=Interference({"": {"x": {"x": 0.5, "y": 0.8}}}))
@@ -225,6 +231,14 @@ def test_a_job_that_could_never_run_is_refused() -> None:
 def test_a_policy_that_is_not_there_is_refused() -> None:
     with pytest.raises(UsageError, match="no policy 'best'"):
         simulate(on_cores((0.0, 1.0, 1.0)), cores(1.0), "best")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("prediction_error", 1e3), ("prediction_error", math.nan), ("restart_seconds", -1.0)]
+)
+def test_what_cannot_be_assumed_is_refused(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=rf"Assumptions\.{name} is {value!r}; expected 0 to "):
+        replace(FREE, **{name: value})
 
 
 def test_rho_is_the_time_taken_over_that_alone_on_an_equal_part() -> None:

@@ -18,8 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate import runs
-from headgate.controller import GRACE_SECONDS
-from headgate.events import ENDED
+from headgate.events import ENDED, GRACE_SECONDS
 from headgate.hub.client import Hub
 from headgate.reports.sparkline import sparkline
 from headgate.units import say_bytes

@@ -16,13 +16,12 @@ from headgate.cli.options import Finite
 from headgate.cluster import Cluster, Node
 from headgate.errors import StorageError, UsageError
 from headgate.profiles import Profile
+from headgate.simulation.outcomes import LARGEST_ERROR, LONGEST
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
-_LARGEST_ERROR = 10.0
-"""Predictions that are off by a factor of 20,000 in one of three cases say nothing."""
 _LARGEST_LOAD = 1e6
-_SHORTEST, _LONGEST = 1e-3, 1e9
-"""Seconds: a clock that has come far no longer tells shorter times apart, and sums of longer ones mean nothing."""
+_SHORTEST = 1e-3
+"""Seconds: a clock that has come far no longer tells shorter times apart."""
 
 
 def _seconds(_: click.Context, option: click.Parameter, text: str) -> float:
@@ -30,8 +29,8 @@ def _seconds(_: click.Context, option: click.Parameter, text: str) -> float:
         value = units.seconds(text)
     except ValueError as error:
         raise UsageError(f"--{option.name}: found {text!r}; {error}") from None
-    if value != 0.0 and not _SHORTEST <= value <= _LONGEST:
-        raise UsageError(f"--{option.name}: found {text!r}; expected 0, or from 1ms to {_LONGEST:g} seconds")
+    if value != 0.0 and not _SHORTEST <= value <= LONGEST:
+        raise UsageError(f"--{option.name}: found {text!r}; expected 0, or from 1ms to {LONGEST:g} seconds")
     return value
 
 
@@ -75,14 +74,14 @@ def _seconds(_: click.Context, option: click.Parameter, text: str) -> float:
 )
 @click.option(
     "--error",
-    type=Finite(0.0, _LARGEST_ERROR),
+    type=Finite(0.0, LARGEST_ERROR),
     default=0.0,
     show_default=True,
     help="Standard deviation of log(predicted / true) of what remains of a job.",
 )
 @click.option(
     "--startup",
-    type=Finite(0.0, _LONGEST),
+    type=Finite(0.0, LONGEST),
     default=0.0,
     show_default=True,
     help="Core-seconds that a job does on one core before anything is predicted of it.",

@@ -2,6 +2,5 @@
 
 from headgate.controller.core import Controller
 from headgate.controller.queueing import Queue
-from headgate.controller.records import CONNECTED_GRACE_SECONDS, GRACE_SECONDS
 
-__all__ = ["CONNECTED_GRACE_SECONDS", "GRACE_SECONDS", "Controller", "Queue"]
+__all__ = ["Controller", "Queue"]

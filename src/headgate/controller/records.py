@@ -9,19 +9,25 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from headgate.cluster import Node
-from headgate.events import ENDED, Checkpoint, Exit, JobId, JobState, MarkJob, StartTask, StopTask, TaskId, Usage
+from headgate.events import (
+    CONNECTED_GRACE_SECONDS,
+    ENDED,
+    GRACE_SECONDS,
+    Checkpoint,
+    Exit,
+    JobId,
+    JobState,
+    MarkJob,
+    StartTask,
+    StopTask,
+    TaskId,
+    Usage,
+)
 from headgate.jobs import Job
 from headgate.planning.placement import for_server
 from headgate.plans import Plan
 from headgate.policies.base import Used
 from headgate.shares import NOTHING, Share
-
-GRACE_SECONDS = 10.0
-"""How long a task that is asked to end may take before it is killed."""
-
-CONNECTED_GRACE_SECONDS = 60.0
-"""The same for a task that answers on the channel: it first has to reach the end of its step and to save a
-checkpoint."""
 
 _IDLE_PART = 1 / 16
 _IDLE_CORES = 0.05

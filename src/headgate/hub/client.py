@@ -17,9 +17,8 @@ from typing import Any
 
 import headgate
 from headgate import runs
-from headgate.controller import CONNECTED_GRACE_SECONDS
 from headgate.errors import HeadgateError, HubError
-from headgate.hub.guard import GRACE_SECONDS, leftovers
+from headgate.events import CONNECTED_GRACE_SECONDS, GRACE_SECONDS
 
 START_SECONDS = 30.0
 ENDING_SECONDS = CONNECTED_GRACE_SECONDS + GRACE_SECONDS
@@ -151,6 +150,8 @@ def connect() -> Hub | None:
 
 def clean() -> None:
     """Remove what a hub and its guard left that were both killed."""
+    from headgate.hub.guard import leftovers  # all that can box tasks in: few commands come here
+
     folder = runs.home() / "hub"
     lock = os.open(folder / "hub.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -24,11 +24,10 @@ from pathlib import Path
 
 from headgate import isolation, runs
 from headgate.errors import HeadgateError
-from headgate.events import TaskId
+from headgate.events import GRACE_SECONDS, TaskId
 from headgate.isolation import processes
 from headgate.isolation.process import remove_empty_groups
 
-GRACE_SECONDS = 10.0
 _TAKE_SECONDS = 5.0
 """How long the hub waits for a guard that does not read what it is told."""
 _GROUP = "swept"  # starts no boxes

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from rich.table import Table
+from rich.text import Text
 
 from headgate.analysis.usage import Array, Buckets, settings
 from headgate.errors import StorageError
@@ -42,7 +43,7 @@ def table(results: Sequence[Figures]) -> Table:
     for name, _, _, _ in _COLUMNS:
         made.add_column(name, justify="right", no_wrap=True)
     for each in results:
-        made.add_row(each.policy, *(say(getattr(each, field), unit) for _, field, unit, _ in _COLUMNS))
+        made.add_row(Text(each.policy), *(say(getattr(each, field), unit) for _, field, unit, _ in _COLUMNS))
     return made
 
 

@@ -250,7 +250,7 @@ class Engine:
                 rest -= each.cores
             else:
                 others.append((each.work.job.model, each.cores))
-        return self._interference.on_cores(node.kind, task.work.job.model, rest, others)
+        return self._interference.on_cores(node.kind, task.work.job.model, node.cores, rest, others)
 
     def _pace_on_gpus(self, task: RunningTask) -> float:
         if task.work.starting:

@@ -11,6 +11,11 @@ from headgate.simulation.modelled import Modelled
 from headgate.simulation.speeds import Interference, Speeds
 from headgate.simulation.traces import TraceJob
 
+LARGEST_ERROR = 10.0
+"""Predictions that are off by a factor of 20,000 in one of three cases say nothing."""
+LONGEST = 1e9
+"""Seconds; sums of longer ones mean nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
@@ -29,6 +34,9 @@ class Assumptions:
             left of it is predicted; 0: never.
         share_gpus: Whether jobs start at once and share GPUs, as they do without a queue.
         seed: Of all that is drawn by chance.
+
+    Raises:
+        ValueError: `prediction_error` is not from 0 to 10, or seconds are not from 0 to 1e9.
     """
 
     profiles: Mapping[str, Profile] = field(default_factory=dict)
@@ -41,6 +49,17 @@ class Assumptions:
     report_seconds: float = 10.0
     share_gpus: bool = False
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, largest in (
+            ("prediction_error", LARGEST_ERROR),
+            ("restart_seconds", LONGEST),
+            ("startup_core_seconds", LONGEST),
+            ("report_seconds", LONGEST),
+        ):
+            value = getattr(self, name)
+            if not 0.0 <= value <= largest:
+                raise ValueError(f"Assumptions.{name} is {value!r}; expected 0 to {largest:g}")
 
 
 @dataclass(slots=True)

@@ -71,22 +71,24 @@ class Interference:
                 kept *= pair
         return kept / slices
 
-    def on_cores(self, device: str, model: str, rest: float, others: Iterable[tuple[str, float]]) -> float:
+    def on_cores(
+        self, device: str, model: str, cores: float, rest: float, others: Iterable[tuple[str, float]]
+    ) -> float:
         """The part that a job keeps of what its cores would bring; what was not measured costs nothing.
 
         A pair was measured with the cores of a node divided between the two. Of several others each counts for as much
-        of the other cores as it has of them: however many there are, only so many run at a time.
+        of the other cores as it has of them: however many there are, only so many run at a time. Where they have less
+        than half of the node, they cost so much less.
 
         Args:
             device: Kind of the node.
             model: What the job trains.
-            rest: Cores of the node that the job does not have.
+            cores: Of the node.
+            rest: Those that the job does not have.
             others: Model and cores of each of the others.
         """
-        if rest <= 0:
-            return 1.0
-        lost = sum(cores * (1.0 - (self.kept(device, model, other) or 1.0)) for other, cores in others)
-        return 1.0 - min(lost / rest, 1.0)
+        lost = sum(had * (1.0 - (self.kept(device, model, other) or 1.0)) for other, had in others)
+        return 1.0 - min(lost / max(rest, cores / 2), 1.0)
 
 
 def read_speeds(path: Path) -> dict[str, tuple[tuple[float, float], ...]]:
