@@ -9,6 +9,9 @@ BIN := $(VENV)/bin
 # Without compiling all modules of all frameworks, of which few are ever imported: that would take minutes.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
+# Tests start thousands of Python processes: what they import is compiled once.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test test-long test-v2 lint docs bench clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -17,7 +17,7 @@ from headgate import runs
 from headgate.errors import HeadgateError
 from headgate.hub import api
 from headgate.hub.client import Hub, connect, connect_or_start
-from headgate.hub.server import SUBMISSION
+from headgate.hub.submission import SUBMISSION
 from headgate.jobs import Job
 from headgate.telemetry.store import RunReader
 from headgate.testing import wait

@@ -17,7 +17,8 @@ from headgate.events import Event, Exit, Progress, TaskExited, TaskJoined
 from headgate.hub.attempt import Attempt
 from headgate.hub.hearing import Hearing
 from headgate.hub.ledger import Ledger
-from headgate.hub.run import LiveRun, Submission
+from headgate.hub.run import LiveRun
+from headgate.hub.submission import Submission
 from headgate.hub.thinning import AT_ONCE
 from headgate.jobs import Job, ProgressRule
 from headgate.plans import Plan

@@ -9,7 +9,8 @@ from headgate import runs
 from headgate.cluster import Node
 from headgate.events import Progress
 from headgate.hub import run as live
-from headgate.hub.run import LiveRun, Submission
+from headgate.hub.run import LiveRun
+from headgate.hub.submission import Submission
 from headgate.jobs import Job
 from headgate.telemetry.store import RunReader
 

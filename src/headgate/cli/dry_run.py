@@ -20,7 +20,7 @@ from headgate.engines.base import LOCAL
 from headgate.engines.launch import inject, launch
 from headgate.errors import UsageError
 from headgate.hub.gating import turns_in
-from headgate.hub.run import Submission
+from headgate.hub.submission import Submission
 from headgate.planning.choosing import Asked, choose
 from headgate.plans import Plan
 from headgate.profiling import store

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headgate import planfile
 from headgate.cluster import Node
 from headgate.engines.base import LOCAL, EngineSpec, usual_address
 from headgate.errors import UsageError
@@ -66,6 +65,8 @@ class Layout:
         if self.plan_file is not None:
             if self._flagged:
                 raise UsageError("found --plan with options that state a plan too; give one of them")
+            from headgate import planfile
+
             return planfile.load(self.plan_file)
         strategy = self.strategy or ("ps" if self.servers is not None else before.strategy if before else None)
         if strategy is None:

@@ -17,7 +17,8 @@ from headgate.errors import UsageError
 from headgate.events import Checkpoint
 from headgate.hub import api
 from headgate.hub.client import connect_or_start
-from headgate.hub.run import JOB, Submission
+from headgate.hub.run import JOB
+from headgate.hub.submission import Submission
 from headgate.telemetry.store import RunReader
 
 

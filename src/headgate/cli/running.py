@@ -11,14 +11,13 @@ from typing import Any
 
 import click
 
-from headgate import jobfile, units
+from headgate import units
 from headgate.cli.following import Interrupts, follow
 from headgate.cli.layout import Layout
 from headgate.errors import UsageError
 from headgate.hub import api
 from headgate.hub.client import clean, connect_or_start
-from headgate.hub.run import Submission
-from headgate.hub.server import SUBMISSION
+from headgate.hub.submission import SUBMISSION, Submission
 from headgate.jobs import NAME_PATTERN, Job, Limits
 
 
@@ -75,6 +74,8 @@ def read(
             raise UsageError(f"found {len(targets)} files; expected one job file, or scripts only")
         if rest or name or cores or memory:
             raise UsageError(f"arguments, name and limits of the jobs of {files[0]} go into that file")
+        from headgate import jobfile
+
         return jobfile.load(files[0])
     if name is not None and len(targets) > 1:
         raise UsageError(f"found --name with {len(targets)} scripts; expected one script")

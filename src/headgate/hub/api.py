@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,13 +16,9 @@ from headgate.engines.base import LOCAL, EngineSpec, usual_address
 from headgate.errors import HeadgateError, UsageError
 from headgate.hub import clusters
 from headgate.hub.client import ANSWER_SECONDS, TAKE_IN_SECONDS, Hub, clean, connect_or_start
-from headgate.hub.run import Submission
-from headgate.hub.server import SUBMISSION
-from headgate.hub.watching import Watcher
+from headgate.hub.submission import SUBMISSION, Submission
 from headgate.jobs import Job
 from headgate.profiles import Profile
-from headgate.profiling import store
-from headgate.telemetry import machine
 from headgate.telemetry.store import RunReader
 
 PROFILE_SECONDS = 300.0
@@ -148,7 +144,7 @@ def run(
     return runs.summary(Path(answer["path"]))
 
 
-def profile(job: Job, *, again: bool = False, watcher: Watcher = lambda _: None) -> Profile:
+def profile(job: Job, *, again: bool = False, watcher: Callable[[dict[str, Any]], None] = lambda _: None) -> Profile:
     """Measure what a job's model costs, in a short run of its own; or read it from the last time.
 
     Args:
@@ -160,6 +156,9 @@ def profile(job: Job, *, again: bool = False, watcher: Watcher = lambda _: None)
         UsageError: Bad input.
         HeadgateError: The script ended without a profile; the message says where its output is.
     """
+    from headgate.profiling import store  # what no other run needs
+    from headgate.telemetry import machine
+
     _check_kind(job)
     if job.script is None:
         raise UsageError(f"job {job.name!r} is no script; a profile needs one that uses headgate.torch, .keras or .jax")

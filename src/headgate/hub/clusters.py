@@ -1,14 +1,15 @@
-"""The cluster that a run's jobs may use besides this machine, by what its user calls it."""
+"""The cluster that a run's jobs may use besides this machine, by what its user calls it.
+
+Labs, and the files that describe them, are imported only where there is one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from headgate import clusterfile, lab
 from headgate.cluster import Node
 from headgate.errors import HeadgateError, UsageError
-from headgate.lab import record
 
 
 def reach(cluster: str, names: Sequence[str] | None = None) -> tuple[str, tuple[Node, ...]]:
@@ -21,6 +22,8 @@ def reach(cluster: str, names: Sequence[str] | None = None) -> tuple[str, tuple[
     Raises:
         HeadgateError: There is none such, or it is a cluster of other machines.
     """
+    from headgate import clusterfile, lab
+
     name = cluster
     if Path(cluster).suffix in (".yaml", ".yml"):
         file = clusterfile.read(cluster)
@@ -40,6 +43,8 @@ def reach(cluster: str, names: Sequence[str] | None = None) -> tuple[str, tuple[
 
 def there(cluster: str) -> frozenset[str]:
     """Names of the nodes of a lab that are there, and are not being taken away."""
+    from headgate.lab import record
+
     try:
         known = record.read(cluster)
     except HeadgateError:

@@ -32,8 +32,9 @@ from headgate.hub.lookout import Lookout
 from headgate.hub.nodes import Nodes
 from headgate.hub.replanning import Replanning
 from headgate.hub.reserving import Reserving
-from headgate.hub.run import LiveRun, Submission
+from headgate.hub.run import LiveRun
 from headgate.hub.sampling import Sampling
+from headgate.hub.submission import Submission
 from headgate.planning import candidates
 from headgate.policies import Policy
 from headgate.profiling import lengths

@@ -11,7 +11,7 @@ from headgate.errors import UsageError
 from headgate.events import Event
 from headgate.hub import clusters
 from headgate.hub.ledger import Ledger
-from headgate.hub.run import Submission
+from headgate.hub.submission import Submission
 
 
 class Nodes:

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,13 @@ from pydantic import TypeAdapter
 import headgate
 from headgate import runs
 from headgate.cluster import Node
-from headgate.engines.base import LOCAL, EngineSpec
+from headgate.engines.base import LOCAL
 from headgate.engines.launch import interpreter
 from headgate.errors import StorageError
 from headgate.events import ENDED, Checkpoint, Progress, TaskId
 from headgate.hub import messages
 from headgate.hub.job import LiveJob
+from headgate.hub.submission import Submission
 from headgate.jobs import Job
 from headgate.shares import FIELDS, Share, Unlimited
 from headgate.telemetry.columns import Column
@@ -35,37 +36,6 @@ JOB = TypeAdapter(Job)
 _FLUSH_SECONDS = 5.0
 """Longest that the first rows of a run may take to be on disk; whoever hands it in waits for them."""
 _EVERY_REPORT_SECONDS = 600.0  # ten rows a second for a month would be 26 million
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """What a client hands in.
-
-    Args:
-        jobs: Jobs with absolute paths.
-        environment: Of the person's shell.
-        cwd: Where they stood.
-        command: What they typed.
-        mode: `run` or `profile`.
-        resume: Where to go on from, by job.
-        resumed_from: Id of the run that is gone on with.
-        cluster: Name of the cluster that its jobs run on; empty: on this machine.
-        nodes: The nodes of that cluster.
-        engine: What starts its tasks.
-        only: Names of the nodes of an engine other than this machine's that may be used; empty: all.
-    """
-
-    jobs: tuple[Job, ...]
-    environment: Mapping[str, str]
-    cwd: str
-    command: tuple[str, ...]
-    mode: str = "run"
-    resume: Mapping[str, Checkpoint] = field(default_factory=dict)
-    resumed_from: str | None = None
-    cluster: str = ""
-    nodes: tuple[Node, ...] = ()
-    engine: EngineSpec = LOCAL
-    only: tuple[str, ...] = ()
 
 
 class LiveRun:

@@ -16,19 +16,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 import headgate
 from headgate import isolation, policies, runs
 from headgate.engines.local import LocalEngine
 from headgate.errors import HeadgateError, HubError, UsageError
 from headgate.hub.guard import Guarded, leftovers
 from headgate.hub.live import LiveHub
-from headgate.hub.run import Submission
+from headgate.hub.submission import SUBMISSION
 from headgate.telemetry import machine
 
 PROTOCOL = 1
-SUBMISSION = TypeAdapter(Submission)
 _LINE_BYTES = 64 * 2**20
 _UNREAD_BYTES = 2**20
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from headgate import registry
 from headgate.isolation.base import Box, Isolation, Launch
-from headgate.isolation.process import ProcessIsolation
 
-DEFAULT = ProcessIsolation.name
+DEFAULT = "process"
 CONTAINER = "container"
 
 
@@ -20,14 +19,15 @@ def make(name: str, group: str) -> Isolation:
     Raises:
         UsageError: No isolation is so called.
     """
-    if name == ProcessIsolation.name:
+    if name == DEFAULT:
+        from headgate.isolation.process import ProcessIsolation
+
         return ProcessIsolation(group)
     if name == CONTAINER:
         from headgate.isolation.container import ContainerIsolation
 
         return ContainerIsolation(group)
-    own = (ProcessIsolation.name, CONTAINER)
-    return registry.make("headgate.isolations", Isolation, name, own, lambda factory: factory(group))
+    return registry.make("headgate.isolations", Isolation, name, (DEFAULT, CONTAINER), lambda factory: factory(group))
 
 
 __all__ = ["CONTAINER", "DEFAULT", "Box", "Isolation", "Launch", "make"]

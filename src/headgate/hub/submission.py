@@ -1,0 +1,47 @@
+"""What a client hands in; it imports as little as it needs for that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pydantic import TypeAdapter
+
+from headgate.cluster import Node
+from headgate.engines.base import LOCAL, EngineSpec
+from headgate.events import Checkpoint
+from headgate.jobs import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What a client hands in.
+
+    Args:
+        jobs: Jobs with absolute paths.
+        environment: Of the person's shell.
+        cwd: Where they stood.
+        command: What they typed.
+        mode: `run` or `profile`.
+        resume: Where to go on from, by job.
+        resumed_from: Id of the run that is gone on with.
+        cluster: Name of the cluster that its jobs run on; empty: on this machine.
+        nodes: The nodes of that cluster.
+        engine: What starts its tasks.
+        only: Names of the nodes of an engine other than this machine's that may be used; empty: all.
+    """
+
+    jobs: tuple[Job, ...]
+    environment: Mapping[str, str]
+    cwd: str
+    command: tuple[str, ...]
+    mode: str = "run"
+    resume: Mapping[str, Checkpoint] = field(default_factory=dict)
+    resumed_from: str | None = None
+    cluster: str = ""
+    nodes: tuple[Node, ...] = ()
+    engine: EngineSpec = LOCAL
+    only: tuple[str, ...] = ()
+
+
+SUBMISSION = TypeAdapter(Submission)
