@@ -150,12 +150,12 @@ def connect() -> Hub | None:
 
 def clean() -> None:
     """Remove what a hub and its guard left that were both killed."""
-    from headgate.hub.guard import leftovers  # all that can box tasks in: few commands come here
-
     folder = runs.home() / "hub"
     lock = os.open(folder / "hub.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        from headgate.hub.guard import leftovers  # with all that boxes tasks in: while there is a hub nobody needs it
+
         leftovers(folder)
         runs.remove_sockets()
     except BlockingIOError:
