@@ -62,7 +62,7 @@ NODE_KIND = "here"
 REPORT_SECONDS = 1.0
 """Between two readings of what a job uses."""
 CLEARLY = 1.1
-"""Times as many cores as beside others, from which on a job uses more than one alone."""
+"""Cores from which on a job uses more than one."""
 
 
 @dataclass(frozen=True)
@@ -106,14 +106,12 @@ class Seen:
         job: As a trace has it, which comes at 0 s, with the cores that it uses alone, where it has all of them, and how
             long it takes then.
         startup: Core-seconds before its first report.
-        used: Cores that it used where it had one.
         on_one: Seconds that it would take on one core, by the kind beside it.
         on_half: Seconds that it would take on half of one.
     """
 
     job: TraceJob
     startup: float
-    used: float
     on_one: Mapping[str, float]
     on_half: float
 
@@ -190,7 +188,6 @@ def seen_of(kind: str, alone: Told, halved: Sequence[Told], paired: Sequence[Tol
     return Seen(
         job=replace(whole, seconds=units * alone.a_unit(name, pace), losses=losses),
         startup=statistics.mean(run.started(each, pace) for run, each in of(halved)),
-        used=min(run.jobs[each].cores for run, each in of(paired)),  # least where others were there longest
         on_one={other: statistics.mean(seconds) for other, seconds in on_one.items()},
         on_half=statistics.mean(units * run.a_unit(each, pace) for run, each in of(halved)),
     )
@@ -204,12 +201,10 @@ def kind_of(name: str) -> str:
 def profile(kind: str, seen: Sequence[Seen]) -> Profile:
     """What several measurements tell of a kind: those in the middle."""
     job = sorted((each.job for each in seen), key=lambda job: job.seconds)[len(seen) // 2]
-    startup, used, alone, half = (
-        statistics.median(values)
-        for values in zip(*((each.startup, each.used, each.job.seconds, each.on_half) for each in seen), strict=True)
-    )
+    rows = zip(*((each.startup, each.job.seconds, each.on_half) for each in seen), strict=True)
+    startup, alone, half = map(statistics.median, rows)
     on_one = {other: statistics.median(each.on_one[other] for each in seen) for other in seen[0].on_one}
-    several = job.cores > CLEARLY * used
+    several = job.cores > CLEARLY
     fastest = min(on_one.values()) if several else min(alone, *on_one.values())
     kept = {other: fastest / seconds for other, seconds in on_one.items()}
     alone = alone if several else fastest
