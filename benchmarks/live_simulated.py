@@ -6,12 +6,12 @@
 The simulation is the one of `headgate simulate`: the same controller and policy, a clock of its own. What it is told of
 each kind of script is measured in runs of their own, and nothing is fitted to the runs compared:
 
-- beside each other kind, a core for each job: how fast it is on one core, and what it keeps of that beside whom. A
-  small network has taken 1.3 times as long beside one kind as beside another;
+- beside each other kind, a core for each job: how fast it is on one core, what it keeps of that beside whom (a small
+  network has taken 1.3 times as long beside one kind as beside another), and what it does before it has anything to
+  say;
 - alone: how fast it is on all cores, and its losses by work done. Two threads that wait for each other are the least
   steady of all here (a small network has been 0.6 to 1.3 times as fast as on one), so nothing else rests on that;
-- beside one other kind, as many of both as there are cores: how fast it is on half a core, and what it does before it
-  has anything to say.
+- beside one other kind, as many of both as there are cores: how fast it is on half a core.
 
 That is measured beside other kinds because who shares a core with its like finds more of its data in the cache.
 
@@ -187,7 +187,7 @@ def seen_of(kind: str, alone: Told, halved: Sequence[Told], paired: Sequence[Tol
         on_one.setdefault(other, []).append(units * run.a_unit(each, pace))
     return Seen(
         job=replace(whole, seconds=units * alone.a_unit(name, pace), losses=losses),
-        startup=statistics.mean(run.started(each, pace) for run, each in of(halved)),
+        startup=statistics.mean(run.started(each, pace) for run, each in of(paired)),
         on_one={other: statistics.mean(seconds) for other, seconds in on_one.items()},
         on_half=statistics.mean(units * run.a_unit(each, pace) for run, each in of(halved)),
     )
