@@ -49,7 +49,7 @@ LENGTHS = {"vae": 3.0, "cnn": 1.5, "charlm": 5.0, "plain": 1.5, "jax_digits": 28
 """Of the usual epochs. Whoever has less left goes first, so no two jobs of a schedule have about as much left at a
 time: live, now one of the two would go first, now the other."""
 PAIRED = {"vae": 1.5, "cnn": 0.9, "charlm": 2.0, "plain": 0.9, "jax_digits": 14.0}
-"""The same for runs of two kinds, where all take about as long."""
+"""The same for runs of two kinds."""
 SHORT = {"vae": 0.75, "cnn": 0.75, "charlm": 1.0, "plain": 0.75, "jax_digits": 8.0}
 """The same where they have half a core each."""
 SCHEDULES: Mapping[str, Sequence[tuple[str, float]]] = {

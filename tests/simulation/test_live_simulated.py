@@ -87,8 +87,11 @@ def test_what_a_kind_does_in_other_runs_is_told_for_all_that_it_does(benchmark: 
     def run(**jobs: tuple[tuple[float, ...], tuple[int, ...]]) -> Any:
         ran = {f"{name}-0": Ran(0.0, 80.0, 0.0) for name in jobs}
         losses = ((0.2, 3.0), (1.0, 1.0))
-        traced = {name: TraceJob(name, 0.0, 70.0, cores=1.9, losses=losses, startup_core_seconds=4.0) for name in ran}
         at, done = ({f"{name}-0": each[part] for name, each in jobs.items()} for part in (0, 1))
+        traced = {
+            name: TraceJob(name, 0.0, 70.0, cores=1.9, losses=losses, startup_core_seconds=0.4 * at[name][0])
+            for name in ran
+        }
         return benchmark.Told(Run(0.0, ran), traced, at, done)
 
     # A unit takes 1.5 s alone; what comes after the 20 from its first report to its last takes 5 s more.
