@@ -471,6 +471,18 @@ def test_the_policy_is_told_what_changed_and_nothing_else() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("metric", "value", "told"),
+    [("accuracy", 0.75, -0.75), ("episode_reward", -3.0, 3.0), ("val_perplexity", 20.0, 20.0)],
+)
+def test_to_the_policy_less_of_a_metric_is_better_whatever_it_is(metric: str, value: float, told: float) -> None:
+    policy = Recording()
+    driver = Driver(policy)
+    running(driver, 1.0, job(progress=ProgressRule(metric)))
+    driver.step(2.0, Progress("r/a/worker-0", step=1, loss=9.0, metrics={metric: value}))
+    assert policy.calls[-1][2] == (Reported("r/a", told, 1, None, None, 1),)
+
+
 def test_the_policy_is_told_whether_a_job_that_left_came_to_its_end() -> None:
     policy = Recording()
     driver = Driver(policy)

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from headgate.cluster import Cluster, Node
 from headgate.errors import InvalidFileError, NotFoundError, UsageError
+from headgate.simulation import simulate
 from headgate.simulation.speeds import read_pairs, read_speeds
 from headgate.simulation.traces import TraceJob, made, read
 from headgate.telemetry.store import Recorder
@@ -64,6 +66,7 @@ def test_a_trace_may_say_what_profile_a_job_has_and_how_many_workers(tmp_path: P
         ),
         ("a,5,9,bert,9,64,1,-60", "line 3: duration: found '-60'; expected 0 or more seconds"),
         ("a,5,9,bert,9,64,1,nan", "line 3: duration: found 'nan'; expected 0 or more seconds"),
+        ("a,5,9,bert,9,64,1,1e18", "line 3: duration: found 1e+18 seconds; expected at most 1e+09"),
         ("a,5,9,bert,9,64,1.5,60", "line 3: num_gpu: found '1.5'; expected 0 or more GPUs"),
         ("a,5,9,bert,9,64,1", "line 3: duration: it is empty; expected 0 or more seconds"),
         ("a,soon,9,bert,9,64,1,60", "line 3: submission_time: found 'soon'; expected a time"),
@@ -148,6 +151,25 @@ def test_a_run_is_a_trace_of_the_cpu_time_that_its_jobs_used(tmp_path: Path) -> 
     assert (job.name, job.submitted, job.seconds, job.cores, job.priority) == ("a", 0.0, 15.0, 5 / 3, 2.0)
     assert (job.memory_bytes, job.steps, job.epochs) == (2**30, 20, 3)
     assert job.losses == ((0.4, 0.5), (1.0, 0.25))
+
+
+def test_a_job_of_several_tasks_is_as_many_in_a_simulation(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run.sqlite")
+    limits = json.dumps({"limits": {"gpus": 1, "memory_bytes": 2**30}})
+    for name, spec, roles in (("cores", "{}", ("worker-0", "worker-1")), ("gpus", limits, ("worker-0", "server-0"))):
+        recorder.add("jobs", name=name, spec=spec, state="done", submitted=0.0, started=0.0, ended=8.0)
+        for role in roles:
+            task = f"{name}/{role}"
+            recorder.add("tasks", id=task, job=name, started=0.0, ended=8.0, exit='{"cpu_seconds": 8.0}')
+            for t in (4.0, 8.0):
+                recorder.add("usage", t=t, target=task, cpu_cores=1.0)
+    recorder.close()
+    on_cores, on_gpus = read(tmp_path).jobs
+    assert (on_cores.workers, on_cores.cores, on_cores.seconds) == (2, 2.0, 8.0)
+    assert (on_gpus.gpus, on_gpus.memory_bytes) == (1, 2**30)  # a server has none
+    cluster = Cluster(tuple(Node(name, cores=1.0, memory_bytes=2**34) for name in "ab"))
+    [outcome] = simulate(made("t", [on_cores]), cluster, "equal").jobs
+    assert outcome.ended == pytest.approx(8.0)
 
 
 def test_a_job_of_a_run_came_when_its_time_had_come_also_where_it_waited_for_room(tmp_path: Path) -> None:
@@ -295,6 +317,9 @@ def test_speeds_and_pairs_are_read_and_what_makes_no_sense_is_refused(tmp_path: 
     speeds.write_text("model,cores,throughput\nm,4,fast\n")
     with pytest.raises(InvalidFileError, match="line 2: line: found m,4,fast; expected model,cores,throughput"):
         read_speeds(speeds)
+    speeds.write_text("model,cores,throughput\nm,1,inf\nm,inf,1\nm,nan,1\n")
+    with pytest.raises(InvalidFileError, match=r"(?s)found m,1,inf.*found m,inf,1.*found m,nan,1"):
+        read_speeds(speeds)
     pairs = tmp_path / "pairs.json"
     pairs.write_text(
         '{"V100": {"a": {"null": 8.0, "b": [6.0, 1.0], "c": [0, 0]}, "b": {"null": 2.0, "a": [1.0, 6.0]}}}'
@@ -303,6 +328,8 @@ def test_speeds_and_pairs_are_read_and_what_makes_no_sense_is_refused(tmp_path: 
     assert (found.kept("v100", "a", "b"), found.kept("v100", "b", "a")) == (0.75, 0.5)
     assert found.kept("v100", "a", "c") is None
     assert found.on_gpu("v100", "a", ["b", "c"]) == 0.375  # what was measured, of equal time with what was not
+    pairs.write_text('{"V100": {"a": {"null": Infinity, "b": [6.0, 1.0]}}}')
+    assert read_pairs(pairs).kept("v100", "a", "b") is None
     pairs.write_text("[1]")
     with pytest.raises(UsageError, match="has no measured pairs; expected JSON such as"):
         read_pairs(pairs)

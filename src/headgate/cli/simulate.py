@@ -16,7 +16,8 @@ from headgate.cli.options import Finite
 from headgate.cluster import Cluster, Node
 from headgate.errors import StorageError, UsageError
 from headgate.profiles import Profile
-from headgate.simulation.outcomes import LARGEST_ERROR, LONGEST
+from headgate.simulation.outcomes import LARGEST_ERROR
+from headgate.simulation.traces import LONGEST
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _LARGEST_LOAD = 1e6

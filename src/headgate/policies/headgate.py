@@ -28,9 +28,9 @@ class HeadgatePolicy(WeighingPolicy):
     no more cores than it puts to good use as long as others want them: one, or one for each of its workers, until it
     was seen to gain by more, for which it is tried on two for a while. Each has a latest end, `rho` times what it would
     take alone on 1/n, n the mean number of jobs that were present. Who would miss it with an equal share from now on
-    has an equal share at least. A job of which nothing is predicted yet goes by what it costs to find out and to end
-    those of its like that are short. Who diverges or has ceased to report comes last. Only weights are set: what one
-    does not use the others have, so that no core idles that anybody wants and the makespan stays.
+    has an equal share at least, unless it diverges. A job of which nothing is predicted yet goes by what it costs to
+    find out and to end those of its like that are short. Who diverges or has ceased to report comes last. Only weights
+    are set: what one does not use the others have, so that no core idles that anybody wants and the makespan stays.
     Source: shortest remaining processing time (Schrage 1968), Gittins' index (1979) where that is not known, jobs whose
     speed is a power of their cores (heSRPT, Berg et al. 2020), the deadlines of Themis' fairness (NSDI 2020).
     Use it, unless one of the others' objectives is yours.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -110,7 +111,7 @@ def read_speeds(path: Path) -> dict[str, tuple[tuple[float, float], ...]]:
     for number, row in enumerate(rows, start=2):
         try:
             model, cores, throughput = row["model"], float(row["cores"]), float(row["throughput"])
-            if not (cores > 0 and throughput > 0):
+            if not (0 < cores < math.inf and 0 < throughput < math.inf):
                 raise ValueError
         except (KeyError, TypeError, ValueError):
             problems.append(
@@ -137,7 +138,7 @@ def read_pairs(path: Path) -> Interference:
                 str(model): {
                     str(other): min(float(pair[0]) / float(row["null"]), 1.0)
                     for other, pair in row.items()
-                    if other != "null" and float(pair[0]) > 0 and float(row["null"]) > 0
+                    if other != "null" and float(pair[0]) > 0 and 0 < float(row["null"]) < math.inf
                 }
                 for model, row in models.items()
             }

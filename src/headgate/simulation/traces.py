@@ -11,6 +11,9 @@ from pathlib import Path
 
 from headgate.errors import InvalidFileError, Problem, UsageError
 
+LONGEST = 1e9
+"""Seconds; sums of longer ones mean nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
@@ -214,6 +217,8 @@ def _job(cells: Mapping[str, str], number: int) -> TraceJob | None:
             raise _Wrong("ended", f"found {cells['ended']!r}, before its start", "expected a later time")
     if seconds == 0:
         return None
+    if seconds > LONGEST:
+        raise _Wrong("seconds", f"found {seconds:g} seconds", f"expected at most {LONGEST:g}")
     if not gpus and not cores:
         raise _Wrong("gpus", "found neither GPUs nor cores", "expected at least 1 of one of them")
     return TraceJob(

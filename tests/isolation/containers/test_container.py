@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import re
 import signal
@@ -142,11 +143,47 @@ def test_lines_of_both_streams_stay_whole_wherever_their_frames_are_cut() -> Non
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 
+def logarithmic(shares: int) -> int:
+    """What runc 1.3.2 makes of CPU shares: `ConvertCPUSharesToCgroupV2Value` of opencontainers/cgroups."""
+    if not 2 < shares < 262_144:
+        return 1 if shares <= 2 else 10_000
+    exponent = math.log2(shares)
+    return math.ceil(10 ** ((exponent**2 + 125 * exponent) / 612 - 7 / 34))
+
+
 def test_under_v2_a_weight_survives_what_docker_makes_of_it() -> None:
-    machine = limits.Machine("v2", 4.0)
-    for weight in (1, 50, 100, 10_000):
-        shares = limits.settings(Share(cpu_weight=weight), machine)["CpuShares"]
-        assert 1 + (shares - 2) * 9999 // 262_142 == pytest.approx(weight, abs=1)
+    assert [logarithmic(shares) for shares in (2, 1024, 2000, 262_144)] == [1, 100, 170, 10_000]
+    for weight in range(1, 10_001):
+        for linear in (True, False):
+            machine = limits.Machine("v2", 4.0, linear)
+            shares = limits.settings(Share(cpu_weight=weight), machine)["CpuShares"]
+            if linear:
+                assert 1 + (shares - 2) * 9999 // 262_142 == pytest.approx(weight, abs=1)
+            else:
+                assert logarithmic(shares) == weight
+
+
+@pytest.mark.parametrize(
+    ("runtimes", "linear"),
+    [
+        ({"runc": "1.1.5+ds1"}, True),
+        ({"runc": "1.3.1", "containerd": "2.1.4"}, True),
+        ({"runc": "1.3.2"}, False),
+        ({"runc": "1.4.0-rc.1"}, False),
+        ({"crun": "1.14.1"}, True),
+        ({"crun": "1.23"}, False),
+        ({"containerd": "1.6.20"}, False),
+        ({}, False),
+    ],
+)
+def test_how_weights_come_of_shares_is_told_by_the_runtime(runtimes: Mapping[str, str], linear: bool) -> None:
+    assert limits.are_linear(runtimes) is linear
+
+
+def test_the_daemon_says_which_version_of_its_runtime_it_has(isolation: ContainerIsolation) -> None:
+    isolation.check()
+    said = subprocess.run(["runc", "--version"], capture_output=True, text=True, check=True).stdout.split()[2]
+    assert isolation._connected().runtimes["runc"] == said
 
 
 def test_under_v2_what_is_around_a_container_has_every_controller(monkeypatch: pytest.MonkeyPatch) -> None:

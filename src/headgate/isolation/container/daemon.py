@@ -73,12 +73,14 @@ class Daemon:
             # A connection for each request: one that was kept would fail after the daemon was restarted.
             self._api.headers["Connection"] = "close"
             self._api.close()  # that on which it asked for the version
-            info = self._api.info()
+            info, about = self._api.info(), self._api.version()
         self._left: dict[str, Callable[[], None]] = {}  # by the token of tasks whose containers could not be removed
         self._clearing = threading.Lock()
         self.version = str(info.get("ServerVersion"))
         self.driver = str(info.get("CgroupDriver"))
         """What makes its cgroups: `cgroupfs` or `systemd`."""
+        self.runtimes = {str(each["Name"]): str(each["Version"]) for each in about.get("Components") or ()}
+        """Versions of what it runs containers with, and of its other parts."""
         if any("rootless" in option for option in info.get("SecurityOptions") or ()):
             raise IsolationError(
                 f"the Docker daemon at {url} is a rootless one, whose files and limits are not this user's; "

@@ -96,7 +96,7 @@ class ContainerIsolation(Isolation):
                 host = _host_image(daemon) if launch.image == HOST_IMAGE or place is not None else ""
                 image = host if launch.image == HOST_IMAGE else launch.image
                 network = Network.of(daemon, place, host, labels, parent.path)
-                machine = self._machine(parent)
+                machine = self._machine(parent, daemon)
                 first = apart.first_share(share, parent)
                 request = Request(launch, image, program, first, machine, network, parent, labels)
                 return self._begin(daemon, request, share, output_fd)
@@ -111,7 +111,7 @@ class ContainerIsolation(Isolation):
         program = None
         with contextlib.suppress(IsolationError):  # which `start` will say
             program = find_program(launch) if launch.image == HOST_IMAGE else None
-        request = Request(launch, launch.image, program, share, self._machine(Parent()))
+        request = Request(launch, launch.image, program, share, self._machine(Parent(), self._daemon))
         return [*request.lines(), f"exec {shlex.join(launch.argv)}"]
 
     def check(self) -> None:
@@ -152,9 +152,10 @@ class ContainerIsolation(Isolation):
                 self._daemon = daemon
             return self._daemon
 
-    def _machine(self, parent: Parent) -> limits.Machine:
+    def _machine(self, parent: Parent, daemon: Daemon | None) -> limits.Machine:
         cpu = parent.folders.get("cpu") if self._version == "v1" else None
-        return limits.Machine(self._version, cores_above(cpu) if cpu is not None else float("inf"))
+        most = cores_above(cpu) if cpu is not None else float("inf")
+        return limits.Machine(self._version, most, daemon is not None and limits.are_linear(daemon.runtimes))
 
     def _begin(self, daemon: Daemon, request: Request, share: Share, output_fd: int) -> Box:
         launch, token, parent = request.launch, request.labels[TOKEN], request.parent

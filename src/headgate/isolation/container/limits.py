@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +11,10 @@ from pathlib import Path
 from headgate.isolation.cgroups import cap_microseconds
 from headgate.shares import WEIGHT_DEFAULT, Share, Unlimited
 
-SHARES_DEFAULT = 1024
+SHARES_DEFAULT, SHARES_LEAST, SHARES_MOST = 1024, 2, 262_144
+_LOGARITHMIC = {"runc": (1, 3, 2), "crun": (1, 23)}
+"""From which version on runtimes make weights of v2 by the logarithm of CPU shares
+(https://github.com/opencontainers/runc/issues/4896, https://github.com/containers/crun/pull/1767)."""
 NO_LIMIT_BYTES = 1 << 62
 """Docker takes 0 for no change and nothing below: more than any machine has is what lifts a limit."""
 
@@ -29,10 +34,21 @@ class Machine:
     Args:
         version: Version of the cgroups: `v1` or `v2`.
         most_cores: A cap at or above it is none: v1 refuses more than a folder higher up allows.
+        linear: Whether the runtime makes weights of v2 in proportion to CPU shares (`are_linear`).
     """
 
     version: str
     most_cores: float
+    linear: bool = False
+
+
+def are_linear(runtimes: Mapping[str, str]) -> bool:
+    """Whether weights of v2 grow in proportion to CPU shares, by the versions of runtimes; one that is not known is
+    taken for a new one."""
+    for name, since in _LOGARITHMIC.items():
+        if found := re.match(r"v?(\d+(?:\.\d+)*)", runtimes.get(name, "")):
+            return tuple(map(int, found[1].split("."))) < since
+    return False
 
 
 def settings(share: Share, machine: Machine) -> dict[str, int]:
@@ -42,7 +58,7 @@ def settings(share: Share, machine: Machine) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     if share.cpu_weight is not None:
-        found["CpuShares"] = _shares(share.cpu_weight, machine.version)
+        found["CpuShares"] = _shares(share.cpu_weight, machine)
     match share.cpu_cap_cores:
         case None:
             pass
@@ -100,8 +116,13 @@ def _device(disk: str) -> str | None:
     return f"/dev/{names[0]}" if names else None
 
 
-def _shares(weight: float, version: str) -> int:
-    """CPU shares of a weight. Under v2, runc makes a weight of 1 + (shares - 2) * 9999 / 262142 out of them."""
-    if version == "v1":
-        return max(2, round(weight / WEIGHT_DEFAULT * SHARES_DEFAULT))
-    return 2 + round((weight - 1) * 262_142 / 9999)
+def _shares(weight: float, machine: Machine) -> int:
+    """CPU shares of a weight. Under v2 the runtime makes a whole weight of them again: w of s shares, by
+    w = 1 + (s - 2) * 9999 / 262142, rounded down, or by log10(w) = (l^2 + 125 l) / 612 - 7/34 with l = log2(s), rounded
+    up (https://github.com/opencontainers/cgroups/pull/20)."""
+    if machine.version == "v1":
+        return max(SHARES_LEAST, round(weight / WEIGHT_DEFAULT * SHARES_DEFAULT))
+    if machine.linear:
+        return SHARES_LEAST + round((weight - 1) * (SHARES_MOST - SHARES_LEAST) / 9999)
+    square = 612 * (math.log10(max(round(weight) - 0.5, 1.0)) + 7 / 34)  # l^2 + 125 l, in the middle of a weight
+    return min(round(math.exp2((math.sqrt(125**2 + 4 * square) - 125) / 2)), SHARES_MOST)
