@@ -71,6 +71,11 @@ def test_a_goal_that_is_reached_earlier_counts_instead() -> None:
     assert last(asked).work == pytest.approx((750 - asked[-1][1].step) * 0.2, rel=0.4)
 
 
+def test_a_goal_that_is_hardly_reached_ends_no_job_before_its_last_epoch() -> None:
+    asked = run(Outlook(0.0, goal=0.05), 60, epochs=100)  # its loss comes to rest at 0.1
+    assert last(asked).work == pytest.approx((10_000 - asked[-1][1].step) * 0.2, rel=0.05)
+
+
 @pytest.mark.parametrize(("epochs", "patience", "earlier"), [(1000, 3, True), (6, 3, False), (None, 3, True)])
 def test_early_stopping_counts_where_it_comes_before_the_last_epoch(
     epochs: int | None, patience: int, earlier: bool

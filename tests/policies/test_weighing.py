@@ -97,6 +97,12 @@ def test_themis_leaves_those_that_are_not_served_half_of_an_equal_share() -> Non
     assert sorted(play.parts().values()) == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.6], abs=1e-3)
 
 
+def test_themis_serves_somebody_however_fair_it_is_to_be() -> None:
+    play = Play("themis:fairness=0.9999999999")
+    play.at(0, *arrivals("a"))
+    assert play.parts() == {"a": 1.0}
+
+
 def test_las_counts_what_a_job_had_before_it_was_started_again() -> None:
     play = Play("las:first=10,factor=10")
     play.at(0, *arrivals("a"))

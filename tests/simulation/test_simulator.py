@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulation.places import FREE, cores, ends, gpus, on_cores, on_gpus, ran, told
 
+from headgate.cluster import Cluster
 from headgate.errors import UsageError
 from headgate.events import Fitted, Progress, Usage
 from headgate.policies import BUILT_IN
@@ -226,6 +227,18 @@ def test_who_gains_by_more_cores_is_found_out_where_there_is_a_core_for_every_jo
 def test_a_job_that_could_never_run_is_refused() -> None:
     with pytest.raises(UsageError, match="job 'a' asks for too many GPUs: 8; the cluster has 4, at most 4 on a node"):
         simulate(on_gpus((0.0, 1.0, 8)), gpus(4), "fifo")
+
+
+def test_a_job_is_divided_evenly_as_the_nodes_have_room() -> None:
+    large, small = gpus(4).nodes[0], gpus(2).nodes[0]
+    cluster = Cluster((large, replace(small, name="small")))
+    assert ran(on_gpus((0.0, 1.0, 6)), cluster, "fifo") == {"a": 1.0}  # by twos
+
+
+@pytest.mark.parametrize("times", [(0.0, 1e18), (1e18, 1.0)])
+def test_what_a_clock_cannot_tell_is_refused(times: tuple[float, float]) -> None:
+    with pytest.raises(UsageError, match=r"job 'b' lasts .* s and comes .* s after the first; expected at most 1e\+09"):
+        simulate(on_cores((0.0, 1.0, 1.0), (*times, 1.0)), cores(1.0), "srpt", FREE)
 
 
 def test_a_policy_that_is_not_there_is_refused() -> None:

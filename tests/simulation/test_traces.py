@@ -53,8 +53,10 @@ def test_a_trace_may_say_what_profile_a_job_has_and_how_many_workers(tmp_path: P
         TraceJob("a", 0.0, 10.0, cores=4.0, workers=2, profile="1f3a"),
         TraceJob("b", 0.0, 10.0, cores=4.0),
     )
-    with pytest.raises(InvalidFileError, match="line 2: workers: found '0'; expected 1 or more workers"):
+    with pytest.raises(InvalidFileError, match="line 2: workers: found '0'; expected 1 to 1000 workers"):
         read(written(tmp_path, "at,seconds,cores,workers", "0,10,4,0"))
+    with pytest.raises(InvalidFileError, match="line 2: workers: found '1000000000'"):
+        read(written(tmp_path, "at,seconds,cores,workers", "0,10,4,1000000000"))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,6 @@ def test_a_trace_may_say_what_profile_a_job_has_and_how_many_workers(tmp_path: P
         ),
         ("a,5,9,bert,9,64,1,-60", "line 3: duration: found '-60'; expected 0 or more seconds"),
         ("a,5,9,bert,9,64,1,nan", "line 3: duration: found 'nan'; expected 0 or more seconds"),
-        ("a,5,9,bert,9,64,1,1e18", "line 3: duration: found 1e+18 seconds; expected at most 1e+09"),
         ("a,5,9,bert,9,64,1.5,60", "line 3: num_gpu: found '1.5'; expected 0 or more GPUs"),
         ("a,5,9,bert,9,64,1", "line 3: duration: it is empty; expected 0 or more seconds"),
         ("a,soon,9,bert,9,64,1,60", "line 3: submission_time: found 'soon'; expected a time"),
@@ -153,14 +154,15 @@ def test_a_run_is_a_trace_of_the_cpu_time_that_its_jobs_used(tmp_path: Path) -> 
     assert job.losses == ((0.4, 0.5), (1.0, 0.25))
 
 
-def test_a_job_of_several_tasks_is_as_many_in_a_simulation(tmp_path: Path) -> None:
+def test_a_job_of_several_tasks_is_as_many_as_at_last_in_a_simulation(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "run.sqlite")
     limits = json.dumps({"limits": {"gpus": 1, "memory_bytes": 2**30}})
     for name, spec, roles in (("cores", "{}", ("worker-0", "worker-1")), ("gpus", limits, ("worker-0", "server-0"))):
         recorder.add("jobs", name=name, spec=spec, state="done", submitted=0.0, started=0.0, ended=8.0)
+        recorder.add("tasks", id=f"{name}/worker-2", job=name, attempt=1, started=0.0, ended=0.0)
         for role in roles:
             task = f"{name}/{role}"
-            recorder.add("tasks", id=task, job=name, started=0.0, ended=8.0, exit='{"cpu_seconds": 8.0}')
+            recorder.add("tasks", id=task, job=name, attempt=2, started=0.0, ended=8.0, exit='{"cpu_seconds": 8.0}')
             for t in (4.0, 8.0):
                 recorder.add("usage", t=t, target=task, cpu_cores=1.0)
     recorder.close()

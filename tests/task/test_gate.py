@@ -145,6 +145,30 @@ def test_turns_divide_a_device_by_fractions_whatever_the_length_of_steps(tmp_pat
         assert had[name] / engine.now == pytest.approx(rate, abs=0.05)
 
 
+@pytest.mark.parametrize("rate", [0.2, 0.5])
+def test_a_turn_is_not_left_out_for_long_however_long_a_step_was(tmp_path: Path, rate: float) -> None:
+    path = (str(tmp_path / "turn"),)
+    long, other = Turns.open(Grant(rate, turns=path)), Turns.open(Grant(1.0 - rate, turns=path))
+    assert long is not None and other is not None
+    assert long.wait(0.0, 0.0) == 0.0
+    now, asks_at, other_at, steps_on = 600.0, 600.0, 600.0, False
+    long.over(now, 0.0)
+    while True:
+        now = min(asks_at, other_at)
+        if now == other_at:
+            if steps_on:
+                other.over(now, 0.0)
+            seconds = other.wait(now, 0.0)
+            steps_on = seconds == 0.0
+            other_at = now + (seconds or 0.1)
+        else:
+            seconds = long.wait(now, 0.0)
+            if seconds == 0.0:
+                break
+            asks_at = now + seconds
+    assert now - 600.0 == pytest.approx(MOST_HELD_SECONDS, rel=0.1)
+
+
 def test_who_has_its_turn_and_does_not_step_is_waited_for_once(tmp_path: Path) -> None:
     grant = Grant(0.5, turns=(str(tmp_path / "turn"),))
     evaluates, steps_on = Turns.open(grant), Turns.open(grant)

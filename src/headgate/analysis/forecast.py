@@ -176,8 +176,8 @@ def first_end(
 ) -> tuple[Estimate | None, str]:
     """Steps that are left after `step`, and what ends the job then: `epochs`, `goal` or `rest`.
 
-    The first of its epochs, its goal and its own early stopping, as `Question` has them, where the job has any of them;
-    else where its loss comes to rest.
+    The first of its epochs, its goal and its own early stopping, as `Question` has them, where the job has any of them,
+    but none that hardly comes before one that does; else where its loss comes to rest.
     """
     ends = [(epochs, "epochs")] if epochs is not None else []
     if fitted is not None:
@@ -187,4 +187,4 @@ def first_end(
             ends.append((fitted.to_plateau(*rest), "rest"))
         if not ends:
             ends.append((fitted.to_plateau(PATIENCE * step), "rest"))
-    return min(ends, key=lambda end: end[0].steps, default=(None, "epochs"))
+    return min(ends, key=lambda end: (end[0].likely < 0.5, end[0].steps), default=(None, "epochs"))

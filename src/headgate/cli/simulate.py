@@ -16,8 +16,7 @@ from headgate.cli.options import Finite
 from headgate.cluster import Cluster, Node
 from headgate.errors import StorageError, UsageError
 from headgate.profiles import Profile
-from headgate.simulation.outcomes import LARGEST_ERROR
-from headgate.simulation.traces import LONGEST
+from headgate.simulation.outcomes import LARGEST_ERROR, LONGEST
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _LARGEST_LOAD = 1e6

@@ -71,7 +71,7 @@ class ThemisPolicy(WeighingPolicy):
             else 1.0
             for job in jobs
         }
-        served = math.ceil((1.0 - self._fairness) * len(jobs) - 1e-9)
+        served = max(math.ceil((1.0 - self._fairness) * len(jobs) - 1e-9), 1)
         most = (len(jobs) - _NOT_SERVED * (len(jobs) - served)) / served
         order = sorted(jobs, key=lambda job: (-rho[job.id] * job.priority, job.number))
         wanted = {}

@@ -9,10 +9,12 @@ from headgate.cluster import Node
 from headgate.profiles import Profile
 from headgate.simulation.modelled import Modelled
 from headgate.simulation.speeds import Interference, Speeds
-from headgate.simulation.traces import LONGEST, TraceJob
+from headgate.simulation.traces import TraceJob
 
 LARGEST_ERROR = 10.0
 """Predictions that are off by a factor of 20,000 in one of three cases say nothing."""
+LONGEST = 1e9
+"""Seconds; sums of longer ones mean nothing."""
 
 
 @dataclass(frozen=True, slots=True)

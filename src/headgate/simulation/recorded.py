@@ -36,9 +36,9 @@ def read(path: Path) -> Trace:
 
     A job's work is the CPU time that it used; it is taken to be able to use as many cores as it did on the mean while
     nothing held it back, or else as it did at best. What one of a single task used before it told anything or used more
-    than one core, when it imported its framework, it does on one core. One of several tasks is as many again. One that
-    had GPUs to itself is taken to run as long as it did. It arrives when its time had come, also where it then waited
-    for room. Jobs that were not done are left out.
+    than one core, when it imported its framework, it does on one core. One of several tasks is as many as at last.
+    One that had GPUs to itself is taken to run as long as it did. It arrives when its time had come, also where it then
+    waited for room. Jobs that were not done are left out.
 
     Raises:
         NotFoundError: There is no such run.
@@ -63,8 +63,10 @@ def _job(reader: RunReader, row: dict[str, Any], ended: Mapping[str, float | Non
     found, spent = _cores(reader, name), _cpu_seconds(reader, name)
     used = completed(found, row["started"], row["ended"], spent)  # no reading stands for its first moments
     core_seconds, seconds = max(used.integral, spent), row["ended"] - row["started"]
-    tasks = {each["id"] for each in reader.rows("tasks", "job = ?", [name])}
-    gpus = int(limits.get("gpus") or 0) * max(sum("/worker-" in task for task in tasks), 1)
+    tasks = list(reader.rows("tasks", "job = ?", [name]))
+    last = max((each["attempt"] or 0 for each in tasks), default=0)
+    at_last = [each["id"] for each in tasks if (each["attempt"] or 0) == last]
+    gpus = int(limits.get("gpus") or 0) * max(sum("/worker-" in task for task in at_last), 1)
     progress = list(reader.rows("progress", "task GLOB ?", [f"{name}/*"], order="t"))
     startup, begins = None, row["started"]
     if not gpus and core_seconds > 0:
@@ -86,7 +88,7 @@ def _job(reader: RunReader, row: dict[str, Any], ended: Mapping[str, float | Non
         seconds=max(seconds, 1e-3),
         gpus=gpus,
         cores=cores,
-        workers=max(len(tasks), 1),
+        workers=max(len(at_last), 1),
         model=name,
         priority=float(spec.get("priority") or 1.0),
         cores_limit=limits.get("cores"),

@@ -46,7 +46,7 @@ from headgate.plans import Plan, Strategy
 from headgate.simulation import lineup
 from headgate.simulation.engine import Engine, Work, drops_ahead, ends_at, halt
 from headgate.simulation.modelled import Modelled
-from headgate.simulation.outcomes import Assumptions, JobOutcome, Outcome
+from headgate.simulation.outcomes import LONGEST, Assumptions, JobOutcome, Outcome
 from headgate.simulation.traces import Trace, TraceJob
 from headgate.simulation.watching import Watched
 
@@ -147,11 +147,14 @@ class _Simulation:
         memory = max(node.memory_bytes for node in self._nodes.values())
         known: dict[int, bool] = {}
         for job in trace.jobs:
+            if max(job.submitted, job.seconds) > LONGEST:
+                long = f"lasts {job.seconds:g} s and comes {job.submitted:g} s after the first"
+                raise UsageError(f"job {job.name!r} {long}; expected at most {LONGEST:g} of each")
             if job.profile and job.profile not in self._given.profiles:
                 raise UsageError(f"job {job.name!r} names the profile {job.profile!r}, which is not given")
             if job.gpus not in known:
                 workers, each = self._divided(job)
-                known[job.gpus] = not each or sum(len(node.gpus) // each for node in self._nodes.values()) >= workers
+                known[job.gpus] = not each or self._places(each) >= workers
             if not known[job.gpus]:
                 room = f"the cluster has {gpus}, at most {self._gpus_of_node} on a node"
                 raise UsageError(f"job {job.name!r} asks for too many GPUs: {job.gpus}; {room}")
@@ -347,8 +350,13 @@ class _Simulation:
     def _divide(self, job: TraceJob) -> tuple[int, int]:
         if not job.gpus:
             return job.workers, 0
-        each = next((size for size in range(min(job.gpus, self._gpus_of_node), 0, -1) if job.gpus % size == 0), 1)
+        sizes = (size for size in range(min(job.gpus, self._gpus_of_node), 0, -1) if job.gpus % size == 0)
+        each = next((size for size in sizes if self._places(size) * size >= job.gpus), 1)
         return job.gpus // each, each
+
+    def _places(self, gpus: int) -> int:
+        """Workers with so many GPUs each that the nodes have room for."""
+        return sum(len(node.gpus) // gpus for node in self._nodes.values())
 
     def _spec(self, job: TraceJob) -> tuple[Job, Plan]:
         """What its user would have handed in, without a plan's nodes; the same for jobs that are alike."""

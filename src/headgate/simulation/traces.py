@@ -11,9 +11,6 @@ from pathlib import Path
 
 from headgate.errors import InvalidFileError, Problem, UsageError
 
-LONGEST = 1e9
-"""Seconds; sums of longer ones mean nothing."""
-
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
@@ -147,6 +144,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "steps": ("num_iteration", "iterations", "num_steps", "steps"),
 }
 _PROBLEMS = 10
+_MOST_WORKERS = 1000
 
 
 class _Wrong(ValueError):
@@ -217,8 +215,6 @@ def _job(cells: Mapping[str, str], number: int) -> TraceJob | None:
             raise _Wrong("ended", f"found {cells['ended']!r}, before its start", "expected a later time")
     if seconds == 0:
         return None
-    if seconds > LONGEST:
-        raise _Wrong("seconds", f"found {seconds:g} seconds", f"expected at most {LONGEST:g}")
     if not gpus and not cores:
         raise _Wrong("gpus", "found neither GPUs nor cores", "expected at least 1 of one of them")
     return TraceJob(
@@ -227,7 +223,7 @@ def _job(cells: Mapping[str, str], number: int) -> TraceJob | None:
         seconds=seconds,
         gpus=int(gpus),
         cores=cores or 1.0,
-        workers=int(_value(cells, "workers", _some, "1 or more workers", default=1)),
+        workers=int(_value(cells, "workers", _some, f"1 to {_MOST_WORKERS} workers", default=1)),
         model=cells.get("model", ""),
         profile=cells.get("profile", ""),
         priority=_value(cells, "priority", _positive, "a positive number", default=1.0),
@@ -271,7 +267,7 @@ def _whole(text: str) -> float:
 
 def _some(text: str) -> float:
     value = _whole(text)
-    if not value:
+    if not 0 < value <= _MOST_WORKERS:
         raise ValueError
     return value
 

@@ -97,8 +97,8 @@ class Turns:
     """Steps of one task at a time on a device: a round robin in which each has its fraction of a round, by a lock.
 
     What one leaves the others use: whoever waits alone goes on. A step that is longer than a turn is made up for by
-    turns that are left out (deficit round robin, Shreedhar and Varghese 1995). Who uses several devices has a turn once
-    it has the locks of all, which all tasks take in the same order.
+    turns that are left out (deficit round robin, Shreedhar and Varghese 1995), for `MOST_HELD_SECONDS` at most. Who
+    uses several devices has a turn once it has the locks of all, which all tasks take in the same order.
 
     Args:
         grant: What it is granted.
@@ -132,7 +132,9 @@ class Turns:
         """A step is over, which began when `wait` had said so."""
         if not self._has:
             return
-        self._left -= max(now - self._began, 0.0)
+        rate = self._grant.rate
+        most = MOST_HELD_SECONDS * rate / (1.0 - rate) if rate < 1.0 else math.inf  # others have the rest of a round
+        self._left = max(self._left - max(now - self._began, 0.0), -most)
         self._began = now
         if self._left <= 0.0:
             self.release()
