@@ -1,22 +1,26 @@
 """Schedules of real jobs, run for real and simulated: when each job ends, live against simulated.
 
-    python benchmarks/live_simulated.py [--schedules equal,headgate,srpt] [--scale 1] [--isolation container]
-                                        [--repetitions 3] [--json PATH]
+    python benchmarks/live_simulated.py [--schedules equal,headgate,srpt] [--cores 1] [--scale 1]
+                                        [--isolation container] [--repetitions 3] [--json PATH]
 
 The simulation is the one of `headgate simulate`: the same controller and policy, a clock of its own. What it is told of
 each kind of script is measured in runs of their own, and nothing is fitted to the runs compared:
 
-- beside each other kind, a core for each job: how fast it is on one core, what it keeps of that beside whom (a small
-  network has taken 1.3 times as long beside one kind as beside another), and what it does before it has anything to
-  say;
-- alone: how fast it is on all cores, and its losses by work done. Two threads that wait for each other are the least
-  steady of all here (a small network has been 0.6 to 1.3 times as fast as on one), so nothing else rests on that;
-- beside one other kind, as many of both as there are cores: how fast it is on half a core.
+- beside each other kind, a core for each job: how fast it is on one core, and what it keeps of that beside whom (a
+  small network has taken 1.3 times as long beside one kind as beside another);
+- among four kinds, half a core for each job: how fast it is on that, and how much of the cores all of them have
+  together, as the system and what watches them take some. Always beside other kinds, as who shares a core with its like
+  finds more of its data in the cache;
+- in both, what it does before it has anything to say;
+- alone: its losses by work done, and how fast it is on all cores that it may have.
 
-That is measured beside other kinds because who shares a core with its like finds more of its data in the cache.
+A job may have one core (`--cores`), so that it has one thread. How fast two threads are that wait for each other says
+little of the next minute on a machine whose cores are another's: where what one core writes takes the other three times
+as long to read (130 ns and 400 were measured, for minutes each, by where the host has the two), a small transformer on
+both makes three quarters of the steps; nothing else here is slower then, and no simulation can know of it.
 
-The machine's speed changes from second to second and from minute to minute, by what others do on its host. So each is
-measured as often as the schedules run, in turn with them, and medians are compared; and all times, CPU time too, are
+The machine's speed changes from second to second and from minute to minute, too, by what others do on its host. So each
+is measured as often as the schedules run, in turn with them, and medians are compared; and all times, CPU time too, are
 told at the machine's usual speed, by what a small piece of work costs meanwhile that has nothing to do with the jobs
 (`_pace.py`). The seconds that passed are told beside them.
 """
@@ -30,7 +34,7 @@ import tempfile
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, pairwise, permutations
+from itertools import combinations, permutations
 from pathlib import Path
 
 import _frame
@@ -45,17 +49,17 @@ from headgate.simulation.speeds import Interference, Speeds
 from headgate.simulation.traces import made
 from headgate.telemetry.store import RunReader
 
-LENGTHS = {"vae": 3.0, "cnn": 1.5, "charlm": 5.0, "plain": 1.5, "jax_digits": 28.0}
+LENGTHS = {"vae": 3.0, "cnn": 1.5, "charlm": 4.0, "plain": 1.5, "jax_digits": 28.0}
 """Of the usual epochs. Whoever has less left goes first, so no two jobs of a schedule have about as much left at a
 time: live, now one of the two would go first, now the other."""
 PAIRED = {"vae": 1.0, "cnn": 1.25, "charlm": 1.0, "plain": 1.5, "jax_digits": 28.0}
-"""The same for runs of two kinds, about equally long on one core: only what both do at the same time tells."""
-SHORT = {"vae": 0.75, "cnn": 0.75, "charlm": 1.0, "plain": 0.75, "jax_digits": 8.0}
-"""The same where they have half a core each."""
+"""The same for runs of two kinds, about equally long on one core: only what all do at the same time tells."""
+HALVED = {"vae": 0.9, "cnn": 1.1, "charlm": 1.0, "plain": 1.1, "jax_digits": 26.0}
+"""The same for runs of four kinds, about equally long on half of one."""
 SCHEDULES: Mapping[str, Sequence[tuple[str, float]]] = {
     "equal": (("vae", 0.0), ("plain", 5.0), ("cnn", 10.0), ("charlm", 15.0)),
-    "headgate": (("charlm", 0.0), ("vae", 6.0), ("cnn", 20.0), ("plain", 55.0)),
-    "srpt": (("vae", 0.0), ("charlm", 6.0), ("jax_digits", 20.0), ("plain", 65.0), ("cnn", 98.0)),
+    "headgate": (("charlm", 0.0), ("vae", 3.0), ("cnn", 10.0), ("jax_digits", 36.0), ("plain", 46.0)),
+    "srpt": (("charlm", 0.0), ("vae", 3.0), ("plain", 8.0), ("jax_digits", 38.0), ("cnn", 44.0)),
 }
 """By policy: kinds, and when they arrive (s)."""
 NODE_KIND = "here"
@@ -67,24 +71,35 @@ CLEARLY = 1.1
 
 @dataclass(frozen=True)
 class Told:
-    """What jobs of a run said: of each the times (s since the epoch) and how far it was, in steps or epochs."""
+    """What jobs of a run said: of each the times (s since the epoch) and how far it was, in steps or epochs; and what
+    they used: when that was read, and the cores since the last time."""
 
     run: Run
     jobs: Mapping[str, TraceJob]
     at: Mapping[str, Sequence[float]]
     done: Mapping[str, Sequence[float]]
+    used: Mapping[str, Sequence[tuple[float, float]]]
 
     def ended(self, name: str) -> float:
         return self.run.began + self.run.ran[name].ended
 
     def a_unit(self, name: str, pace: Seconds) -> float:
         """Seconds for a step or epoch, of those that it did when all of them were at work."""
-        at, done = self.at[name], self.done[name]
-        first = bisect_left(at, max(each[0] for each in self.at.values()))
-        last = bisect_right(at, min(each[-1] for each in self.at.values())) - 1
+        at, done, (start, end) = self.at[name], self.done[name], self._together
+        first, last = bisect_left(at, start), bisect_right(at, end) - 1
         if last <= first:
             raise SystemExit(f"{', '.join(self.jobs)}: too short to tell how fast they are beside each other")
         return pace(at[first], at[last]) / (done[last] - done[first])
+
+    @property
+    def _together(self) -> tuple[float, float]:
+        """From when to when all of them were at work."""
+        return max(each[0] for each in self.at.values()), min(each[-1] for each in self.at.values())
+
+    def cores(self, name: str) -> float:
+        """The mean of those that it used when all of them were at work."""
+        start, end = self._together
+        return statistics.mean(cores for at, cores in self.used[name] if start <= at <= end)
 
     def units(self, name: str, pace: Seconds) -> float:
         """Steps or epochs from its first report to its last; what it does after that is told in those, too."""
@@ -107,13 +122,15 @@ class Seen:
             long it takes then.
         startup: Core-seconds before its first report.
         on_one: Seconds that it would take on one core, by the kind beside it.
-        on_half: Seconds that it would take on half of one.
+        on_half: Seconds that it would take on half of one, beside any.
+        half: Cores that it used then.
     """
 
     job: TraceJob
     startup: float
     on_one: Mapping[str, float]
     on_half: float
+    half: float
 
 
 @dataclass(frozen=True)
@@ -131,14 +148,20 @@ class Profile:
     kept: Mapping[str, float]
 
 
-def job_of(kind: str, lengths: Mapping[str, float], scale: float, at: float = 0.0) -> Job:
-    """A job of a kind; `scale` is of its epochs and of when it arrives."""
-    return Job(kind, kind, at * scale, epochs(kind, lengths[kind] * scale))
+@dataclass(frozen=True)
+class Sizes:
+    """The most cores of a job, and by what its epochs and when it arrives are scaled."""
 
+    cores: float
+    scale: float
 
-def jobs_of(schedule: Sequence[tuple[str, float]], scale: float) -> list[Job]:
-    """The jobs of a schedule."""
-    return [job_of(kind, LENGTHS, scale, at) for kind, at in schedule]
+    def job(self, kind: str, lengths: Mapping[str, float], at: float = 0.0) -> Job:
+        """A job of a kind."""
+        return Job(kind, kind, at * self.scale, epochs(kind, lengths[kind] * self.scale), cores=self.cores)
+
+    def schedule(self, policy: str) -> list[Job]:
+        """The jobs of a schedule."""
+        return [self.job(kind, LENGTHS, at) for kind, at in SCHEDULES[policy]]
 
 
 def told(there: Stage, jobs: Sequence[Job]) -> Told:
@@ -146,6 +169,7 @@ def told(there: Stage, jobs: Sequence[Job]) -> Told:
     folder = there.start(jobs, "equal")
     at: dict[str, list[float]] = {job.name: [] for job in jobs}
     done: dict[str, list[float]] = {job.name: [] for job in jobs}
+    used: dict[str, list[tuple[float, float]]] = {job.name: [] for job in jobs}
     run = there.went(folder, jobs)
     with RunReader(folder / "run.sqlite") as reader:
         for row in reader.rows("progress", order="t"):
@@ -154,7 +178,10 @@ def told(there: Stage, jobs: Sequence[Job]) -> Told:
             if far is not None:
                 at[name].append(run.began + row["t"])
                 done[name].append(far)
-    return Told(run, {each.name: each for each in read(folder).jobs}, at, done)
+        for row in reader.rows("usage", "target GLOB ?", ["*/*"], order="t"):
+            if row["cpu_cores"] is not None:
+                used[row["target"].partition("/")[0]].append((run.began + row["t"], row["cpu_cores"]))
+    return Told(run, {each.name: each for each in read(folder).jobs}, at, done, used)
 
 
 def copies(job: Job, count: int) -> list[Job]:
@@ -163,16 +190,14 @@ def copies(job: Job, count: int) -> list[Job]:
 
 
 def beside(
-    there: Stage, pairs: Iterable[tuple[str, str]], lengths: Mapping[str, float], scale: float, count: int
+    there: Stage, groups: Iterable[Sequence[str]], lengths: Mapping[str, float], sizes: Sizes, count: int
 ) -> list[Told]:
-    """Two kinds at a time, so many jobs of each."""
-    return [
-        told(there, [job for kind in pair for job in copies(job_of(kind, lengths, scale), count)]) for pair in pairs
-    ]
+    """Several kinds at a time, so many jobs of each."""
+    return [told(there, [job for kind in group for job in copies(sizes.job(kind, lengths), count)]) for group in groups]
 
 
 def seen_of(kind: str, alone: Told, halved: Sequence[Told], paired: Sequence[Told], pace: Seconds) -> Seen:
-    """What runs tell of a kind: alone, and those of two kinds with half a core for each job, or one."""
+    """What runs tell of a kind: alone, and those of several kinds with half a core for each job, or one."""
 
     def of(runs: Sequence[Told]) -> list[tuple[Told, str]]:
         return [(run, name) for run in runs for name in run.jobs if kind_of(name) == kind]
@@ -187,9 +212,10 @@ def seen_of(kind: str, alone: Told, halved: Sequence[Told], paired: Sequence[Tol
         on_one.setdefault(other, []).append(units * run.a_unit(each, pace))
     return Seen(
         job=replace(whole, seconds=units * alone.a_unit(name, pace), losses=losses),
-        startup=statistics.mean(run.started(each, pace) for run, each in of(paired)),
+        startup=statistics.mean(run.started(each, pace) for run, each in of([*halved, *paired])),
         on_one={other: statistics.mean(seconds) for other, seconds in on_one.items()},
         on_half=statistics.mean(units * run.a_unit(each, pace) for run, each in of(halved)),
+        half=statistics.mean(run.cores(each) for run, each in of(halved)),
     )
 
 
@@ -201,20 +227,20 @@ def kind_of(name: str) -> str:
 def profile(kind: str, seen: Sequence[Seen]) -> Profile:
     """What several measurements tell of a kind: those in the middle."""
     job = sorted((each.job for each in seen), key=lambda job: job.seconds)[len(seen) // 2]
-    rows = zip(*((each.startup, each.job.seconds, each.on_half) for each in seen), strict=True)
-    startup, alone, half = map(statistics.median, rows)
+    rows = zip(*((each.startup, each.job.seconds, each.on_half, each.half) for each in seen), strict=True)
+    startup, alone, on_half, half = map(statistics.median, rows)
     on_one = {other: statistics.median(each.on_one[other] for each in seen) for other in seen[0].on_one}
     several = job.cores > CLEARLY
     fastest = min(on_one.values()) if several else min(alone, *on_one.values())
     kept = {other: fastest / seconds for other, seconds in on_one.items()}
     alone = alone if several else fastest
-    table = [(0.5, alone / half / statistics.mean(kept.values())), (job.cores, 1.0)]
+    table = [(half, alone / on_half / statistics.mean(kept.values())), (job.cores, 1.0)]
     if several:
         table.insert(1, (1.0, alone / fastest))
     return Profile(replace(job, model=kind, seconds=alone, startup_core_seconds=startup), tuple(table), kept)
 
 
-def simulated(jobs: Sequence[Job], policy: str, profiles: Mapping[str, Profile], cores: int) -> dict[str, float]:
+def simulated(jobs: Sequence[Job], policy: str, profiles: Mapping[str, Profile], cores: float) -> dict[str, float]:
     """Seconds from each job's arrival to its end."""
     trace = made(policy, [replace(profiles[job.kind].job, name=job.name, submitted=job.at) for job in jobs])
     pairs = {kind: found.kept for kind, found in profiles.items()}
@@ -223,7 +249,7 @@ def simulated(jobs: Sequence[Job], policy: str, profiles: Mapping[str, Profile],
         interference=Interference({NODE_KIND: pairs}),
         report_seconds=REPORT_SECONDS,
     )
-    cluster = Cluster((Node("here", cores=float(cores), memory_bytes=1 << 40, kind=NODE_KIND),))
+    cluster = Cluster((Node("here", cores=cores, memory_bytes=1 << 40, kind=NODE_KIND),))
     outcome = simulate(trace, cluster, policy, assumptions)
     return {job.job.name: job.ended - job.job.submitted for job in outcome.jobs if job.ended is not None}
 
@@ -231,6 +257,7 @@ def simulated(jobs: Sequence[Job], policy: str, profiles: Mapping[str, Profile],
 def main() -> None:
     made_parser = _frame.parser("Schedules of real jobs, run for real and simulated.", 3)
     made_parser.add_argument("--schedules", default=",".join(SCHEDULES), help="by policy (default: all)")
+    made_parser.add_argument("--cores", type=float, default=1.0, help="the most of a job (default: 1)")
     made_parser.add_argument("--scale", type=float, default=1.0, help="of epochs and times of arrival (default: 1)")
     made_parser.add_argument("--isolation", default="process", choices=("process", "container"))
     options = made_parser.parse_args()
@@ -238,6 +265,7 @@ def main() -> None:
     chosen = options.schedules.split(",")
     kinds = [kind for kind in KINDS if any(kind == each for policy in chosen for each, _ in SCHEDULES[policy])]
     cores = len(os.sched_getaffinity(0))
+    sizes, count = Sizes(options.cores, options.scale), max(cores // 2, 1)
     alone: dict[str, list[Told]] = {kind: [] for kind in kinds}
     halved: list[list[Told]] = []
     paired: list[list[Told]] = []
@@ -247,16 +275,18 @@ def main() -> None:
             for number in range(options.repetitions):
                 print(f"repetition {number + 1}", file=sys.stderr)
                 for kind in kinds:
-                    alone[kind].append(told(there, copies(job_of(kind, LENGTHS, options.scale), 1)))
-                halved.append(beside(there, pairwise([*kinds, kinds[0]]), SHORT, options.scale, cores))
-                paired.append(beside(there, combinations(kinds, 2), PAIRED, options.scale, max(cores // 2, 1)))
+                    alone[kind].append(told(there, copies(sizes.job(kind, LENGTHS), 1)))
+                halved.append(beside(there, combinations(kinds, 4), HALVED, sizes, count))
+                paired.append(beside(there, combinations(kinds, 2), PAIRED, sizes, count))
                 for policy in chosen:
-                    runs[policy].append(there.run(jobs_of(SCHEDULES[policy], options.scale), policy))
+                    runs[policy].append(there.run(sizes.schedule(policy), policy))
         pace = _pace.read(Path(folder, "pace"))
     seen = {
         kind: [seen_of(kind, *each, pace) for each in zip(alone[kind], halved, paired, strict=True)] for kind in kinds
     }
     profiles = {kind: profile(kind, each) for kind, each in seen.items()}
+    had = statistics.median(sum(map(run.cores, run.jobs)) for each in halved for run in each)
+    print(f"four jobs use {had:.2f} of {cores} cores")
     for kind, found in profiles.items():
         speeds = ", ".join(f"{speed:.2f} of it on {used:.2f}" for used, speed in found.table)
         startup = f"{found.job.startup_core_seconds or 0.0:.1f} s on one core"
@@ -270,9 +300,9 @@ def main() -> None:
         print(f"{'':14}each time alone, on one core beside these, and on half of one: {apart}")
     rows, errors, once, again = [], [], [], []
     for policy in chosen:
-        jobs, usually = jobs_of(SCHEDULES[policy], options.scale), [each.usual(pace) for each in runs[policy]]
+        jobs, usually = sizes.schedule(policy), [each.usual(pace) for each in runs[policy]]
         expected = [
-            simulated([replace(job, at=ran[job.name].at) for job in jobs], policy, profiles, cores) for ran in usually
+            simulated([replace(job, at=ran[job.name].at) for job in jobs], policy, profiles, had) for ran in usually
         ]
         heads = (
             ("live", 10),
@@ -301,6 +331,8 @@ def main() -> None:
         print(f"by another live run instead: {statistics.mean(again):.1%} on the mean, {max(again):.1%} at worst")
     content = {
         "scale": options.scale,
+        "cores": options.cores,
+        "cores_that_four_use": had,
         "profiles": {
             kind: {"startup": found.job.startup_core_seconds, "table": found.table, "kept": found.kept}
             for kind, found in profiles.items()

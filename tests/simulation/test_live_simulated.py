@@ -32,14 +32,14 @@ def seen(
 ) -> Any:
     """A kind that took so many seconds alone, could use so many cores, and how long on one, and on half of one."""
     on_one = dict(zip("bc", beside, strict=True))
-    return benchmark.Seen(TraceJob("a", 0.0, alone, cores=cores), startup, on_one, half)
+    return benchmark.Seen(TraceJob("a", 0.0, alone, cores=cores), startup, on_one, half, 0.48)
 
 
 def test_a_kind_is_told_by_the_middle_of_what_was_measured_of_it(benchmark: ModuleType) -> None:
     times = (16.0, 2.0, (20.0, 24.0), 50.0, 4.0), (20.0, 1.9, (18.0, 30.0), 60.0, 5.0), (15.0, 1.8, (22.0, 25.0), 40.0)
     found = benchmark.profile("vae", [seen(benchmark, *each) for each in times])
     assert found.kept == {"b": 1.0, "c": 20.0 / 25.0}  # half a core was had beside both of them
-    assert found.table == ((0.5, 16.0 / 50.0 / 0.9), (1.0, 16.0 / 20.0), (2.0, 1.0))
+    assert found.table == ((0.48, 16.0 / 50.0 / 0.9), (1.0, 16.0 / 20.0), (2.0, 1.0))
     assert (found.job.model, found.job.seconds, found.job.cores) == ("vae", 16.0, 2.0)
     assert found.job.startup_core_seconds == 4.0
 
@@ -47,7 +47,7 @@ def test_a_kind_is_told_by_the_middle_of_what_was_measured_of_it(benchmark: Modu
 def test_one_that_cannot_use_a_second_core_keeps_beside_others_what_it_did_on_one_there(benchmark: ModuleType) -> None:
     found = benchmark.profile("plain", [seen(benchmark, 10.0, 1.02, (12.5, 10.0), 25.0)])
     assert found.kept == {"b": 0.8, "c": 1.0}
-    assert found.table == ((0.5, 10.0 / 25.0 / 0.9), (1.02, 1.0))
+    assert found.table == ((0.48, 10.0 / 25.0 / 0.9), (1.02, 1.0))
     found = benchmark.profile("plain", [seen(benchmark, 10.0, 1.02, (8.0, 10.0), 25.0)])
     assert (found.job.seconds, found.kept) == (8.0, {"b": 1.0, "c": 0.8})  # it is not slower alone
 
@@ -65,7 +65,8 @@ def told(benchmark: ModuleType, last: float = 130.0) -> Any:
     jobs = {name: TraceJob(name, 0.0, 20.0, startup_core_seconds=4.0) for name in ran}
     at = {"a-0": (110.0, 115.0, 120.0, last), "b-0": (114.0, 124.0, 145.0)}
     done = {"a-0": (1, 11, 31, 51), "b-0": (2, 7, 20)}
-    return benchmark.Told(Run(100.0, ran), jobs, at, done)
+    used = {"a-0": ((113.0, 1.0), (116.0, 0.5), (120.0, 0.25), (131.0, 1.0)), "b-0": ((120.0, 0.5),)}
+    return benchmark.Told(Run(100.0, ran), jobs, at, done, used)
 
 
 def test_what_counts_of_jobs_beside_each_other_is_what_they_did_while_all_were_at_work(benchmark: ModuleType) -> None:
@@ -74,6 +75,7 @@ def test_what_counts_of_jobs_beside_each_other_is_what_they_did_while_all_were_a
     assert (found.a_unit("a-0", half_as_fast), found.a_unit("b-0", half_as_fast)) == (7.5 / 40, 5.0 / 5)
     assert found.units("a-0", half_as_fast) == 50 + 5.0 / (7.5 / 40)
     assert found.started("b-0", half_as_fast) == 2.0
+    assert found.cores("a-0") == 0.375
 
 
 def test_jobs_that_were_not_at_work_at_once_tell_nothing(benchmark: ModuleType) -> None:
@@ -92,7 +94,8 @@ def test_what_a_kind_does_in_other_runs_is_told_for_all_that_it_does(benchmark: 
             name: TraceJob(name, 0.0, 70.0, cores=1.9, losses=losses, startup_core_seconds=0.4 * at[name][0])
             for name in ran
         }
-        return benchmark.Told(Run(0.0, ran), traced, at, done)
+        used = dict.fromkeys(ran, ((15.0, 0.5), (20.0, 0.25)))
+        return benchmark.Told(Run(0.0, ran), traced, at, done, used)
 
     # A unit takes 1.5 s alone; what comes after the 20 from its first report to its last takes 5 s more.
     alone = run(vae=((10.0, 70.0), (1, 21)))
@@ -104,6 +107,7 @@ def test_what_a_kind_does_in_other_runs_is_told_for_all_that_it_does(benchmark: 
     found = benchmark.seen_of("vae", alone, halved, paired, half_as_fast)
     units = 20 + 5.0 / 1.5
     assert found.on_one == pytest.approx({"cnn": units * 2.5, "plain": units * 25 / 12})
-    assert (found.on_half, found.startup) == (pytest.approx(units * 5.0), 2.0)
+    assert (found.on_half, found.half) == (pytest.approx(units * 5.0), 0.375)
+    assert found.startup == pytest.approx((2.4 + 2.0 + 2.0) / 3)  # of runs with half a core, and with one
     assert found.job.seconds == pytest.approx(units * 1.5)
     assert (found.job.cores, found.job.losses) == (1.9, ((0.0, 3.0), (1.0, 1.0)))
