@@ -9,15 +9,15 @@ each kind of script is measured in runs of their own, and nothing is fitted to t
 - beside each other kind, a core for each job: how fast it is on one core, and what it keeps of that beside whom (a
   small network has taken 1.3 times as long beside one kind as beside another);
 - among four kinds, half a core for each job: how fast it is on that, and how much of the cores all of them have
-  together, as the system and what watches them take some. Always beside other kinds, as who shares a core with its like
+  together, as they do not get all. Always beside other kinds, as who shares a core with its like
   finds more of its data in the cache;
 - in both, what it does before it has anything to say;
 - alone: its losses by work done, and how fast it is on all cores that it may have.
 
 A job may have one core (`--cores`), so that it has one thread. How fast two threads are that wait for each other says
 little of the next minute on a machine whose cores are another's: where what one core writes takes the other three times
-as long to read (130 ns and 400 were measured, for minutes each, by where the host has the two), a small transformer on
-both makes three quarters of the steps; nothing else here is slower then, and no simulation can know of it.
+as long to read (130 ns and 400 were measured, for minutes each), a small transformer on both makes three quarters of
+the steps; sums on one core, and reads of 8 MiB, took as long as before, and no simulation can know of it.
 
 The machine's speed changes from second to second and from minute to minute, too, by what others do on its host. So each
 is measured as often as the schedules run, in turn with them, and medians are compared; and all times, CPU time too, are
@@ -99,7 +99,10 @@ class Told:
     def cores(self, name: str) -> float:
         """The mean of those that it used when all of them were at work."""
         start, end = self._together
-        return statistics.mean(cores for at, cores in self.used[name] if start <= at <= end)
+        used = [cores for at, cores in self.used[name] if start <= at <= end]
+        if not used:
+            raise SystemExit(f"{', '.join(self.jobs)}: too short to tell what cores they use beside each other")
+        return statistics.mean(used)
 
     def units(self, name: str, pace: Seconds) -> float:
         """Steps or epochs from its first report to its last; what it does after that is told in those, too."""
@@ -286,7 +289,7 @@ def main() -> None:
     }
     profiles = {kind: profile(kind, each) for kind, each in seen.items()}
     had = statistics.median(sum(map(run.cores, run.jobs)) for each in halved for run in each)
-    print(f"four jobs use {had:.2f} of {cores} cores")
+    print(f"jobs that could use more than all have {had:.2f} of {cores} cores")
     for kind, found in profiles.items():
         speeds = ", ".join(f"{speed:.2f} of it on {used:.2f}" for used, speed in found.table)
         startup = f"{found.job.startup_core_seconds or 0.0:.1f} s on one core"
@@ -332,7 +335,7 @@ def main() -> None:
     content = {
         "scale": options.scale,
         "cores": options.cores,
-        "cores_that_four_use": had,
+        "cores_had": had,
         "profiles": {
             kind: {"startup": found.job.startup_core_seconds, "table": found.table, "kept": found.kept}
             for kind, found in profiles.items()

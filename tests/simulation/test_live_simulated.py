@@ -81,6 +81,8 @@ def test_what_counts_of_jobs_beside_each_other_is_what_they_did_while_all_were_a
 def test_jobs_that_were_not_at_work_at_once_tell_nothing(benchmark: ModuleType) -> None:
     with pytest.raises(SystemExit, match="a-0, b-0: too short"):
         told(benchmark, 120.5).a_unit("b-0", half_as_fast)
+    with pytest.raises(SystemExit, match="a-0, b-0: too short"):
+        told(benchmark, 114.5).cores("b-0")
 
 
 def test_what_a_kind_does_in_other_runs_is_told_for_all_that_it_does(benchmark: ModuleType) -> None:
