@@ -9,8 +9,8 @@ each kind of script is measured in runs of their own, and nothing is fitted to t
 - beside each other kind, a core for each job: how fast it is on one core, and what it keeps of that beside whom (a
   small network has taken 1.3 times as long beside one kind as beside another);
 - among four kinds, half a core for each job: how fast it is on that, and how much of the cores all of them have
-  together, as they do not get all. Always beside other kinds, as who shares a core with its like
-  finds more of its data in the cache;
+  together, as they do not get all. Always beside other kinds, as who shares a core with its like finds more of its data
+  in the cache;
 - in both, what it does before it has anything to say;
 - alone: its losses by work done, and how fast it is on all cores that it may have.
 
@@ -264,8 +264,10 @@ def main() -> None:
     made_parser.add_argument("--scale", type=float, default=1.0, help="of epochs and times of arrival (default: 1)")
     made_parser.add_argument("--isolation", default="process", choices=("process", "container"))
     options = made_parser.parse_args()
-    _frame.heading(options.repetitions, "torch", "tensorflow-cpu", "jax")
     chosen = options.schedules.split(",")
+    if unknown := [name for name in chosen if name not in SCHEDULES]:
+        made_parser.error(f"--schedules: found {', '.join(unknown)}; expected some of {', '.join(SCHEDULES)}")
+    _frame.heading(options.repetitions, "torch", "tensorflow-cpu", "jax")
     kinds = [kind for kind in KINDS if any(kind == each for policy in chosen for each, _ in SCHEDULES[policy])]
     cores = len(os.sched_getaffinity(0))
     sizes, count = Sizes(options.cores, options.scale), max(cores // 2, 1)
