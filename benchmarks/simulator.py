@@ -1,6 +1,7 @@
 """What the simulator costs, and what the orders of jobs that wait for GPUs come to on the traces of ten clusters.
 
-    python benchmarks/simulator.py [--data FOLDER] [--only NAME ...] [--policies A,B] [--jobs N] [--json PATH]
+    python benchmarks/simulator.py [--share-gpus] [--data FOLDER] [--only NAME ...] [--policies A,B] [--jobs N]
+                                   [--json PATH]
 
 Reads `traces/elasticflow-traces.tar.gz` of FOLDER (default: HEADGATE_DATA, or ../shared/data beside the checkout).
 
@@ -15,6 +16,11 @@ stands whether the mean completion time is least under srpt, then las, then fifo
 GPU-seconds of jobs vary: on one server, where service times are new better than used in expectation, for which it is at
 most 1, no order that knows nothing of what is left is before that of arrival (Righter, Shanthikumar, Yamazaki 1990);
 above 1 that does not hold.
+
+With `--share-gpus` nobody waits: jobs on a GPU take turns, by the policy's shares. A job tells what it used, and
+its loss, ten times in what a job takes on the mean. Losses are made up, as the traces have none: a job's falls by the
+reciprocal of the work done, to a part of the first that is random, from a half to a hundredth.
+
 Below `growth` stands by which power of the jobs, and of the nodes, CPU time grows. What is going on is said on the
 error output.
 """
@@ -24,12 +30,14 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import random
 import resource
 import statistics
 import sys
 import tarfile
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
 from multiprocessing import get_context
@@ -39,13 +47,17 @@ from typing import Any
 import _frame
 
 from headgate.cluster import Cluster, Gpu, Node
-from headgate.simulation import Trace, figures, read, simulate
+from headgate.simulation import Assumptions, Trace, figures, read, simulate
 from headgate.simulation.traces import made
 
 POLICIES = ("fifo", "las", "srpt", "headgate")
+SHARING = ("equal", "las", "srpt", "themis", "slaq", "flowcon", "headgate")
+"""Policies that differ where jobs share GPUs."""
 CLUSTERS = tuple(f"cluster{number:02}" for number in range(1, 11))
 GPUS_OF_NODE = 8
 LOAD = 0.9
+LOSSES = 20
+"""That a job tells."""
 _BEGAN = time.monotonic()
 
 
@@ -55,10 +67,21 @@ def nodes(count: int) -> Cluster:
     return Cluster(tuple(Node(f"n{i}", cores=64.0, memory_bytes=2**39, gpus=gpus) for i in range(count)))
 
 
-def one(trace: Trace, count: int, policy: str) -> dict[str, Any]:
+def learning(trace: Trace, seed: int = 0) -> Trace:
+    """The same jobs with losses."""
+    luck = random.Random(seed)
+
+    def losses() -> tuple[tuple[float, float], ...]:
+        factor = 10 ** luck.uniform(math.log10(2), 2)
+        return tuple((done / LOSSES, 1 / (1 + (factor - 1) * done / LOSSES)) for done in range(LOSSES))
+
+    return made(trace.name, [replace(job, losses=losses()) for job in trace.jobs])
+
+
+def one(trace: Trace, count: int, policy: str, assumptions: Assumptions) -> dict[str, Any]:
     """A simulation's figures, and what it took."""
     began = time.process_time()
-    found = figures(simulate(trace, nodes(count), policy))
+    found = figures(simulate(trace, nodes(count), policy, assumptions))
     return {
         "trace": trace.name,
         "gpus": count * GPUS_OF_NODE,
@@ -69,19 +92,22 @@ def one(trace: Trace, count: int, policy: str) -> dict[str, Any]:
     }
 
 
-def apart(trace: Trace, count: int, policy: str) -> dict[str, Any]:
+def apart(trace: Trace, count: int, policy: str, assumptions: Assumptions) -> dict[str, Any]:
     """The same in a process of its own."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(one, trace, count, policy).result()
+        return pool.submit(one, trace, count, policy, assumptions).result()
 
 
-def compare(trace: Trace, count: int, policies: tuple[str, ...]) -> list[dict[str, Any]]:
+def compare(trace: Trace, count: int, policies: Sequence[str], share_gpus: bool) -> list[dict[str, Any]]:
     """Print a line for each policy, and whether their order is the published one."""
+    assumptions = Assumptions(share_gpus=share_gpus, report_seconds=trace.report_seconds)
+    if share_gpus:
+        trace = learning(trace)
     rows = []
     for policy in policies:
         what = f"{len(trace.jobs):,} jobs of {trace.name} on {count} nodes under {policy}"
         print(f"{time.monotonic() - _BEGAN:.0f} s: {what}", file=sys.stderr, flush=True)
-        row = apart(trace, count, policy)
+        row = apart(trace, count, policy, assumptions)
         rows.append(row)
         print(
             f"{trace.name:12}{row['jobs']:>7,}{row['gpus']:>6}  {policy:10}{row['events']:>9,}"
@@ -92,7 +118,7 @@ def compare(trace: Trace, count: int, policies: tuple[str, ...]) -> list[dict[st
             flush=True,
         )
     means = {row["policy"]: row["mean"] for row in rows}
-    if {"srpt", "las", "fifo"} <= means.keys():
+    if not share_gpus and {"srpt", "las", "fifo"} <= means.keys():
         holds = means["srpt"] <= means["las"] <= means["fifo"]
         work = [job.seconds * max(job.gpus, 1) for job in trace.jobs]
         varies = statistics.pvariance(work) / statistics.mean(work) ** 2
@@ -105,7 +131,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What the simulator costs, and what orders come to.")
     parser.add_argument("--data", type=Path, help="folder of the measurements")
     parser.add_argument("--only", nargs="+", choices=(*CLUSTERS, "all", "growth"), default=(*CLUSTERS, "all", "growth"))
-    parser.add_argument("--policies", default=",".join(POLICIES))
+    parser.add_argument("--share-gpus", action="store_true", help="nobody waits; jobs on a GPU take turns")
+    parser.add_argument("--policies", help=f"default: {','.join(POLICIES)}; of shared GPUs {','.join(SHARING)}")
     parser.add_argument("--jobs", type=int, help="only the first so many jobs of each trace")
     parser.add_argument("--json", type=Path, help="write the result to this file")
     options = parser.parse_args()
@@ -113,7 +140,8 @@ def main() -> None:
     archive = folder / "traces" / "elasticflow-traces.tar.gz"
     if not archive.exists():
         raise SystemExit(f"no {archive}: name the folder of the measurements with --data or HEADGATE_DATA")
-    policies = tuple(options.policies.split(","))
+    usual = SHARING if options.share_gpus else POLICIES
+    policies = options.policies.split(",") if options.policies else usual
     with tempfile.TemporaryDirectory() as place, tarfile.open(archive) as tar:
         tar.extractall(place, filter="data")
         traces = {name: read(next(Path(place).rglob(f"{name}.csv"))) for name in CLUSTERS}
@@ -131,21 +159,21 @@ def main() -> None:
         if name in CLUSTERS:
             largest = max(job.gpus for job in traces[name].jobs)
             count = -(-max(2 * largest, round(traces[name].capacity_at(LOAD))) // GPUS_OF_NODE)
-            rows += compare(traces[name].at_load(LOAD, count * GPUS_OF_NODE), count, policies)
+            rows += compare(traces[name].at_load(LOAD, count * GPUS_OF_NODE), count, policies, options.share_gpus)
         elif name == "all":
-            rows += compare(whole, 160, policies)
+            rows += compare(whole, 160, policies, options.share_gpus)
         else:
             sizes = [(jobs, 160) for jobs in (5_000, 10_000, 20_000, 40_000)]
             sizes += [(5_000, count) for count in (40, 80, 320)]
             for jobs, count in sizes:
                 if jobs <= len(whole.jobs):
                     part = first(whole, jobs).at_load(LOAD, count * GPUS_OF_NODE)
-                    rows += compare(replace(part, name="growth"), count, policies)
+                    rows += compare(replace(part, name="growth"), count, policies, options.share_gpus)
             print_growth([row for row in rows if row["trace"] == "growth"], policies)
     _frame.write(options.json, "simulator", {"rows": rows})
 
 
-def print_growth(rows: list[dict[str, Any]], policies: tuple[str, ...]) -> None:
+def print_growth(rows: list[dict[str, Any]], policies: Sequence[str]) -> None:
     """The power of the jobs at most nodes alike, and of the nodes at jobs alike, that CPU time grows with."""
     for policy in policies:
         own = [row for row in rows if row["policy"] == policy]

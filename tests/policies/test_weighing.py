@@ -421,6 +421,15 @@ def test_who_has_too_little_of_the_cpu_to_report_does_not_stall() -> None:
     assert play.over("b", "a") > 5
 
 
+def test_who_seldom_reports_is_looked_at_as_seldom() -> None:
+    play = Play("headgate:itval=1000000,rho=100", cores=1.0)
+    play.at(0, *arrivals("a", "b"))
+    for now in range(600, 6001, 600):
+        play.at(now, used("a", 1.0), loss("a", 1 / now, now))
+    play.at(9600, used("a", 0.1))  # six times its interval later, with too little of the CPU to report
+    assert play.wake_at == 9600 + 600
+
+
 BAD = {
     "rising": [1.0 + 0.1 * k for k in range(40)],
     "no number": [math.nan] * 40,

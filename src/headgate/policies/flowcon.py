@@ -133,6 +133,8 @@ class _PaperFlowCon(WeighingPolicy):
 
     def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:
         decision = super().decide(now, cores, changes)
+        if self._capacity.keys().isdisjoint(_LIMITED):  # of the CPU nothing is limited
+            return decision
         shares = dict(decision.shares)
         for id, job in self._jobs.items():
             watched = self._watched[id]

@@ -208,5 +208,5 @@ class Present:
     def stall(self, now: float) -> bool:
         """Take it for stalled, its time having come, unless it had too little of the CPU to report; whether it is."""
         self.stalled = self.attained - self._reported_with >= _STALL_REPORTS * self._effort
-        self._stalls_no_sooner = now + _STALL_SECONDS
+        self._stalls_no_sooner = now + max(self._gap or 0.0, _STALL_SECONDS)
         return self.stalled

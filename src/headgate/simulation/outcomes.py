@@ -31,7 +31,8 @@ class Assumptions:
         startup_core_seconds: What a job does on one core before it has anything to say (it imports its framework): it
             takes that beside its work, and nothing is predicted of it, nor are losses told, until it is done.
         report_seconds: How often a job that shares what it runs on says what it uses and what its loss is, and what is
-            left of it is predicted; 0: never.
+            left of it is predicted; 0: never. None: `Trace.report_seconds`. A policy that asks for rounds more often
+            than ten times between two reports has ten.
         share_gpus: Whether jobs start at once and share GPUs, as they do without a queue.
         seed: Of all that is drawn by chance.
 
@@ -46,7 +47,7 @@ class Assumptions:
     restart_seconds: float = 30.0
     prediction_error: float = 0.0
     startup_core_seconds: float = 0.0
-    report_seconds: float = 10.0
+    report_seconds: float | None = None
     share_gpus: bool = False
     seed: int = 0
 
@@ -58,7 +59,7 @@ class Assumptions:
             ("report_seconds", LONGEST),
         ):
             value = getattr(self, name)
-            if not 0.0 <= value <= largest:
+            if value is not None and not 0.0 <= value <= largest:
                 raise ValueError(f"Assumptions.{name} is {value!r}; expected 0 to {largest:g}")
 
 

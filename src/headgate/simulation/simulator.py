@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from heapq import heappop, heappush
-from math import exp
+from math import exp, inf
 
 from headgate.analysis.forecast import Left
 from headgate.cluster import Cluster
@@ -52,11 +52,19 @@ from headgate.simulation.watching import Watched
 
 _NINE_OF_TEN = 1.645
 """Standard deviations on each side of the mean that hold nine of ten."""
+_ROUNDS = 10.0
+"""That a policy has at most between two reports of a job."""
 _DONE = Exit(code=0, cpu_seconds=0.0)
 _STOPPED = Exit(code=None, signal=15)
 
 
-def simulate(trace: Trace, cluster: Cluster, policy: str, assumptions: Assumptions | None = None) -> Outcome:
+def simulate(
+    trace: Trace,
+    cluster: Cluster,
+    policy: str,
+    assumptions: Assumptions | None = None,
+    watcher: Callable[[int, float], None] | None = None,
+) -> Outcome:
     """Run the jobs of a trace under a policy.
 
     Args:
@@ -64,6 +72,7 @@ def simulate(trace: Trace, cluster: Cluster, policy: str, assumptions: Assumptio
         cluster: Where they run.
         policy: Name of a policy, or of an order of those that wait (`fifo`).
         assumptions: What is assumed; those of `Assumptions()` by default.
+        watcher: Told again and again how many jobs have ended, and the time on the trace's clock (s).
 
     Raises:
         UsageError: There is no such policy, or a job that the cluster cannot hold.
@@ -71,7 +80,7 @@ def simulate(trace: Trace, cluster: Cluster, policy: str, assumptions: Assumptio
     began = time.perf_counter()
     simulation = _Simulation(trace, cluster, policy, assumptions or Assumptions())
     with _uncollected():
-        simulation.run()
+        simulation.run(watcher or (lambda ended, now: None))
     outcome = simulation.outcome
     outcome.wall_seconds = time.perf_counter() - began
     return outcome
@@ -96,6 +105,9 @@ _END, _EXIT, _ARRIVAL, _FIRST_REPORT, _REPORT = range(5)
 class _Simulation:
     def __init__(self, trace: Trace, cluster: Cluster, policy: str, assumptions: Assumptions) -> None:
         self._given = assumptions
+        self._report_seconds = (
+            trace.report_seconds if assumptions.report_seconds is None else assumptions.report_seconds
+        )
         self._nodes = {node.name: node for node in cluster.nodes}
         self._gpus_of_node = max(len(node.gpus) for node in cluster.nodes)
         profiled = any(job.profile for job in trace.jobs)
@@ -112,12 +124,12 @@ class _Simulation:
         self._now = 0.0
         self._wake_at: float | None = None
         self._coming: list[tuple[float, int, int, Callable[[], None]]] = []
-        self._count = 0
+        self._count = self._ended = 0
         self._on_gpus = trace.on_gpus
         self._holds = trace.on_gpus and not assumptions.share_gpus  # jobs have whole GPUs to themselves
         shared = assumptions.share_gpus or not all(job.gpus for job in trace.jobs)
         chosen = lineup.choose(policy, self._remaining, shared=shared)
-        self._listens = chosen.listens and assumptions.report_seconds > 0
+        self._listens = chosen.listens and self._report_seconds > 0
         self._predicts = self._listens and chosen.predicts
         self._queue = self._queued(trace, chosen.order)
         self._controller = Controller(chosen.policy, self._queue)
@@ -161,15 +173,18 @@ class _Simulation:
             if self._holds and job.memory_bytes is not None and job.memory_bytes > memory:
                 raise UsageError(f"job {job.name!r} asks for more memory than any node of the cluster has")
 
-    def run(self) -> None:
+    def run(self, watcher: Callable[[int, float], None]) -> None:
         """Until nothing is left to happen."""
+        rounds_apart, woken = self._report_seconds / _ROUNDS, -inf
         for node in self._nodes.values():
             self._step(NodeJoined(node))
         self._await_next()
         while self._coming:
             when, _, _, happen = self._coming[0]
-            if self._wake_at is not None and self._wake_at < when:
-                self._now, self._wake_at = max(self._now, self._wake_at), None
+            watcher(self._ended, self._now)
+            if self._wake_at is not None and (wake_at := max(self._wake_at, woken + rounds_apart)) < when:
+                self._now, self._wake_at = max(self._now, wake_at), None
+                woken = self._now
                 self._step(Wake())
                 continue
             heappop(self._coming)
@@ -225,13 +240,18 @@ class _Simulation:
 
     def _first_report(self, work: Work, start: int) -> None:
         self._predict(work)
-        self._at(self._now + self._given.report_seconds, _REPORT, partial(self._report, work, start))
+        self._report_next(work, start)
+
+    def _report_next(self, work: Work, start: int) -> None:
+        """All report at the same times, as all are read at the same times live."""
+        number = int(self._now / self._report_seconds + 0.01) + 1  # it may be a little before one of these times
+        self._at(number * self._report_seconds, _REPORT, partial(self._report, work, start))
 
     def _report(self, work: Work, start: int) -> None:
         outcome = self._outcomes[work.id]
         if not work.tasks or outcome.starts != start:
             return
-        self._at(self._now + self._given.report_seconds, _REPORT, partial(self._report, work, start))
+        self._report_next(work, start)
         watched, tasks = self._watched[work.id], list(work.tasks.values())
         used = [task.used(self._now) for task in tasks]
         watched.used(self._now, sum(used))
@@ -289,6 +309,7 @@ class _Simulation:
                 outcome.state = action.state
                 if action.state in ENDED:
                     outcome.ended = self._now
+                    self._ended += 1
                     del self._works[action.job]
                     self._watched.pop(action.job, None)
                     ended.append(action.job)

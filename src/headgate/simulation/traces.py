@@ -8,8 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean
 
 from headgate.errors import InvalidFileError, Problem, UsageError
+
+REPORT_SECONDS = 10.0
+"""Between two reports of a job, at the least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,14 @@ class Trace:
             own = (job.startup_core_seconds for job in jobs)
             work += sum(startup_core_seconds if each is None else each for each in own)
         return work / (max(self.jobs[-1].submitted, 1e-9) * load)
+
+    @property
+    def report_seconds(self) -> float:
+        """Time between two reports of a job that does for all: 10 s; where there are no losses, which would come
+        together in one report, a tenth of what a job takes on the mean if that is more."""
+        if any(job.losses for job in self.jobs):
+            return REPORT_SECONDS
+        return max(fmean(job.seconds for job in self.jobs) / 10.0, REPORT_SECONDS)
 
     def at_load(self, load: float, capacity: float, startup_core_seconds: float = 0.0) -> Trace:
         """The same jobs, coming so much slower or faster that they ask for `load` of `capacity` while they come."""

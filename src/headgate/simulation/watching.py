@@ -32,8 +32,11 @@ class Watched:
     def used(self, now: float, cores: float) -> None:
         """Take in the cores that it used on the mean since the last time, which may be longer ago than any reading is
         live: as several readings."""
-        [task, *_] = self._work.tasks.values()
         since, gap = self._used_at, now - self._used_at
+        self._used_at = now
+        if self._scaling is None and self._outlook is None:
+            return
+        [task, *_] = self._work.tasks.values()
         readings = max(math.ceil(2.0 * gap / LONGEST_SECONDS), 1)
         for reading in range(1, readings + 1):
             at = since + gap * reading / readings
@@ -41,7 +44,6 @@ class Watched:
                 self._scaling.used(at, cores, task.threads, task.entitled)
             if self._outlook is not None:
                 self._outlook.used(at, cores)
-        self._used_at = now
 
     def told(self, now: float, asks: bool) -> Progress | None:
         """What it tells; None: nothing, as it has no losses, or none since the last time.
