@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.hub.user import User
 from tests.planning.jobs import profile
 
 from headgate import simulation
@@ -111,6 +112,18 @@ def test_a_number_that_means_nothing_is_refused(option: str, number: str, files:
     done = simulated(option, number)
     assert done.exit_code == 2
     assert f"Invalid value for '{option}'" in done.stderr
+
+
+def test_it_is_told_how_far_a_simulation_is_and_it_can_be_interrupted(user: User) -> None:
+    rows = (f"j{number},{number},1,100" for number in range(400))
+    user.write("trace.csv", "\n".join(["job_id,submission_time,num_gpu,duration", *rows]))
+    user.write("cluster.yaml", CLUSTER)
+    words = ("--cluster", "cluster.yaml", "--share-gpus", "--policy", "headgate", "--report", "1s")
+    terminal = user.opens("simulate", "trace.csv", *words)
+    terminal.shows(r"headgate: \d+ of 400 jobs ended, .* after the first")
+    terminal.press(b"\x03")
+    assert terminal.ends() != 0
+    assert "Traceback" not in terminal.text
 
 
 def test_times_that_no_clock_could_count_are_refused(files: Path) -> None:

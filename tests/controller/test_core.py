@@ -422,6 +422,23 @@ def test_no_policy_divides_no_gpu() -> None:
     assert [driver.step(1.0, GpusUsed(f"r/{name}/worker-0", (0,))) for name in "ab"] == [[], []]
 
 
+def test_the_policy_is_told_which_gpus_a_job_computes_on() -> None:
+    policy = Recording()
+    driver = Driver(policy)
+    running(driver, 0.0, job("a"))
+    driver.step(1.0, GpusUsed("r/a/worker-0", (0, 2)))
+    assert policy.calls[-1][2] == (Placed("r/a", {"here/gpu0": 2.0, "here/gpu2": 2.0}, on_gpus=True),)
+
+
+def test_what_a_job_leaves_of_a_gpu_for_anothers_sake_others_have() -> None:
+    driver = Driver(EqualPolicy())
+    running(driver, 0.0, *map(job, ("a", "b", "wide", "c")))
+    for name, gpus in {"a": (0,), "b": (0,), "wide": (0, 1), "c": (1,)}.items():
+        driver.step(1.0, GpusUsed(f"r/{name}/worker-0", gpus))
+    fractions = {name: driver.task(name).share.gpu_fraction for name in ("a", "b", "wide", "c")}
+    assert fractions == pytest.approx({"a": 1 / 3, "b": 1 / 3, "wide": 1 / 3, "c": 2 / 3})
+
+
 def test_priorities_and_limits_divide_the_cores() -> None:
     driver = Driver(EqualPolicy(), cores=8.0)
     high, low = job("high", priority=3.0), job("low")

@@ -19,6 +19,10 @@ def on(job: str, *nodes: str, cores: float = 2.0) -> Placed:
     return Placed(job, dict.fromkeys(nodes, cores))
 
 
+def on_gpus(job: str, *gpus: int) -> Placed:
+    return Placed(job, {f"n/gpu{gpu}": 64.0 for gpu in gpus}, on_gpus=True)
+
+
 class Spread(Play):
     """What happens to a policy, with the part of each node that each job's weight comes to."""
 
@@ -49,6 +53,35 @@ def test_on_each_node_who_is_first_there_has_most_of_it(name: str) -> None:
     for i in range(4):
         assert play.part(f"j{i}", f"n{i}") == pytest.approx(FIRST, abs=0.06)
         assert play.part(f"j{i + 8}", f"n{i}") == pytest.approx(0.05 / 3, abs=0.03)
+
+
+@pytest.mark.parametrize("name", ["srpt", "headgate"])
+def test_on_each_gpu_who_is_first_there_has_most_of_it(name: str) -> None:
+    jobs = [f"j{i}" for i in range(12)]
+    play = Spread(name, *(on_gpus(job, i % 4) for i, job in enumerate(jobs)))
+    play.at(1, *(predicted(job, 10 * 2**i, cores=None) for i, job in enumerate(jobs)))
+    for i in range(4):
+        assert play.part(f"j{i}", f"n/gpu{i}") == pytest.approx(FIRST, abs=0.06)
+        assert play.part(f"j{i + 8}", f"n/gpu{i}") == pytest.approx(0.05 / 3, abs=0.03)
+
+
+@pytest.mark.parametrize("name", ["srpt", "headgate", "las"])
+def test_a_job_counts_by_the_time_of_all_its_gpus(name: str) -> None:
+    play = Spread(name, on_gpus("wide", 0, 1, 2, 3), on_gpus("long", 0))
+    play.at(1, predicted("wide", 100, cores=None), predicted("long", 200, cores=None))
+    for now in range(2, 42):
+        play.at(now, used("wide", 1.0), used("long", 1.0))  # 160 GPU-seconds, and 40
+    assert play.part("long", "n/gpu0") >= 0.8
+
+
+def test_a_fair_finish_is_by_the_gpus_that_there_are() -> None:
+    play = Spread("headgate", on_gpus("first", 0), on_gpus("second", 0), on_gpus("alone", 1))
+    play.at(1, *(predicted(job, 1000, cores=None) for job in ("first", "second", "alone")))
+    # Alone on a third of two GPUs it would take 1500 s, and may take twice that; with an equal share it takes 2000.
+    play.wake_until(900)
+    assert play.part("second", "n/gpu0") < 0.2
+    play.wake_until(1100)
+    assert play.part("second", "n/gpu0") == pytest.approx(0.5, abs=0.1)
 
 
 @pytest.mark.parametrize("name", ["srpt", "headgate:rho=1000"])

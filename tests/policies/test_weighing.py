@@ -14,7 +14,7 @@ from tests.policies.playing import Play, arrivals, loss, predicted, used
 
 from headgate import policies
 from headgate.errors import UsageError
-from headgate.policies import Arrived, Change, Left, Predicted, Reported, Used
+from headgate.policies import Arrived, Change, Left, Predicted, Reported
 from headgate.policies.present import TYPICAL_WORK, Present
 from headgate.policies.weighing import SteadyOrder
 
@@ -249,10 +249,6 @@ def test_headgate_gives_no_job_more_cores_than_it_puts_to_good_use_while_others_
     assert play.over("b", "c") > 5
     play.at(1, predicted("a", 10, cores=2.0))
     assert play.over("a", "b") == pytest.approx((floor + 1.9 * 7 / 8) / (floor + 1.9 / 8 * 7 / 8), rel=0.06)
-    on_gpu = Play("headgate:rho=100")
-    on_gpu.at(0, *arrivals("a", "b"), *(Used(job, 0.5, 1e9, on_gpu=True) for job in "ab"))
-    on_gpu.at(1, predicted("a", 10, cores=None), predicted("b", 20, cores=None))
-    assert on_gpu.over("a", "b") == pytest.approx(AHEAD, rel=0.06)
     play.at(2, *(loss("a", 1 + 0.01 * (step % 3), step) for step in range(30)))
     play.at(2, *(loss("a", 9 + 0.01 * (step % 3), step) for step in range(30, 40)))
     play.at(3, predicted("a", 10, cores=None))  # after a jump of its loss that made what was predicted void

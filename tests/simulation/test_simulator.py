@@ -47,6 +47,21 @@ def test_on_a_shared_gpu_the_shortest_has_what_srpt_leaves_it() -> None:
     assert found == pytest.approx({"a": 1400.0, "b": 400 / part}, rel=2e-3)
 
 
+@pytest.mark.parametrize("policy", ["srpt", "headgate:rho=100"])
+def test_on_each_of_several_shared_gpus_the_shortest_goes_first(policy: str) -> None:
+    found = ran(on_gpus(*((0.0, seconds, 1) for seconds in (1000.0, 400.0) for _ in range(4))), gpus(4), policy, SHARED)
+    part = 0.025 + 7 / 8 * 0.95
+    assert list(found.values()) == pytest.approx([1400.0] * 4 + [400 / part] * 4, rel=0.07)  # alike they took 800
+
+
+def test_jobs_of_days_report_ten_times_and_a_policy_has_ten_rounds_between_two_reports() -> None:
+    trace = on_gpus((0.0, 1e6, 1), (0.0, 1e6, 1))
+    assert trace.report_seconds == 1e5
+    assert replace(trace, jobs=tuple(replace(job, losses=((0.0, 1.0),)) for job in trace.jobs)).report_seconds == 10.0
+    assert on_gpus(*STAGGERED).report_seconds == 10.0
+    assert 40 < simulate(trace, gpus(1), "las", SHARED).events < 300
+
+
 def test_gpus_go_by_priority_and_a_job_that_starts_up_uses_none() -> None:
     trace = on_gpus((0.0, 6.0, 1), (0.0, 6.0, 1))
     trace = replace(trace, jobs=(replace(trace.jobs[0], priority=2.0), trace.jobs[1]))

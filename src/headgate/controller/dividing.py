@@ -82,14 +82,30 @@ def _mean_bytes(tasks: Iterable[TaskRecord]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def on_gpu(jobs: Collection[JobRecord]) -> Mapping[JobId, float]:
-    """The fraction of a GPU's time that each of the jobs on it has: those that are pinned their slice, cut down where
-    these are more than the GPU, of the rest each by its weight. Not named are those of which the policy weighs nothing,
-    or grants GPUs itself."""
-    pinned = {job.id: slice for job in jobs if (slice := job.spec.slice) is not None}
-    pinned = {id: slice / max(sum(pinned.values()), 1.0) for id, slice in pinned.items()}
-    free = [job for job in jobs if job.id not in pinned and job.granted.gpu_fraction is None]
-    usual = WEIGHT_DEFAULT if pinned else None
-    weights = {job.id: weight for job in free if (weight := job.granted.cpu_weight or usual) is not None}
-    left, total = max(1.0 - sum(pinned.values()), _LEFT_TO_OTHERS), sum(weights.values())
-    return pinned | {id: left * weight / total for id, weight in weights.items()}
+def on_gpus(users: Mapping[int, Collection[JobRecord]]) -> Mapping[JobId, float]:
+    """The fraction of their GPUs' time that jobs have, by who computes on each GPU of a node: those that are pinned
+    their slice, cut down where these are more than the GPU, and the others by weight as much as the fullest of theirs
+    leaves each; what one leaves of a GPU for another's sake who else is there has (max-min fairness by progressive
+    filling: Bertsekas and Gallager, Data Networks, 6.5.2). Not named are those of which the policy weighs nothing, or
+    grants GPUs itself."""
+    fractions: dict[JobId, float] = {}
+    left: dict[int, float] = {}
+    weights: dict[int, dict[JobId, float]] = {}
+    for gpu, jobs in users.items():
+        pinned = {job.id: slice for job in jobs if (slice := job.spec.slice) is not None}
+        pinned = {id: slice / max(sum(pinned.values()), 1.0) for id, slice in pinned.items()}
+        fractions |= {id: min(slice, fractions.get(id, 1.0)) for id, slice in pinned.items()}
+        left[gpu] = max(1.0 - sum(pinned.values()), _LEFT_TO_OTHERS)
+        usual = WEIGHT_DEFAULT if pinned else None
+        free = [job for job in jobs if job.id not in pinned and job.granted.gpu_fraction is None]
+        weights[gpu] = {job.id: weight for job in free if (weight := job.granted.cpu_weight or usual) is not None}
+    while any(weights.values()):
+        totals = {gpu: sum(there.values()) for gpu, there in weights.items() if there}
+        fullest = min(totals, key=lambda gpu: left[gpu] / totals[gpu])
+        part = left[fullest]
+        for id, weight in list(weights[fullest].items()):
+            fractions[id] = part * weight / totals[fullest]
+            for gpu, there in weights.items():
+                if there.pop(id, None) is not None:
+                    left[gpu] -= fractions[id]
+    return fractions

@@ -287,7 +287,6 @@ class JobRecord:
             sum(used.memory_bytes for used in each),
             sum(used.disk_bytes_per_second for used in each),
             sum(used.network_bytes_per_second for used in each),
-            any(task.computes_on for task in self.tasks.values()),
         )
 
     def starting(self, task: TaskRecord, reason: str) -> StartTask:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 
 from headgate.cluster import Node
-from headgate.controller.dividing import on_gpu, part
+from headgate.controller.dividing import on_gpus, part
 from headgate.controller.guarding import Granted, Guard
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order
 from headgate.events import Action, JobId, SetShare, TaskId, Warn
@@ -189,10 +189,14 @@ class Sharing:
         for job in in_order(moved.values()):
             if not job.tasks or job.spec.share is not None:
                 continue
-            cores = {task.node: self._free(task.node) for task in job.tasks.values() if task.node in self.nodes}
+            there = [task for task in job.tasks.values() if task.node in self.nodes]
+            cores = {f"{task.node}/gpu{gpu}": self._free(task.node) for task in there for gpu in task.computes_on}
+            on_gpus = bool(cores)
+            if not on_gpus:
+                cores = {task.node: self._free(task.node) for task in there}
             if cores and cores != self._placed.get(job.id):
                 self._placed[job.id] = cores
-                found.append(Placed(job.id, cores))
+                found.append(Placed(job.id, cores, on_gpus))
         return found
 
     def _decide(self, turn: Turn, actions: list[Action]) -> tuple[Granted, Mapping[JobId, str]]:
@@ -298,11 +302,11 @@ class Sharing:
             for job, task in there:
                 for gpu in task.computes_on:
                     users.setdefault(gpu, {})[job.id] = job
-            parts = {gpu: on_gpu(jobs.values()) for gpu, jobs in users.items()}
+            fractions = on_gpus({gpu: jobs.values() for gpu, jobs in users.items()})
             for job, task in there:
                 if job.granted.gpu_fraction is not None:
                     continue  # the policy's word
-                fraction = min(parts[gpu].get(job.id, 1.0) for gpu in task.computes_on)
+                fraction = fractions.get(job.id, 1.0)
                 wanted = fraction if fraction < 1.0 else UNLIMITED
                 if wanted != (task.share.gpu_fraction or UNLIMITED):
                     result[task.id] = wanted

@@ -32,11 +32,14 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where the tasks of a job are: of each node the cores that it has for jobs. Told of each job that arrives, and
-    again when that changes; of who is on no node that was told all are taken to share one."""
+    """Where the tasks of a job are: of each node the cores that it has for jobs. Of who computes on GPUs, `on_gpus`,
+    each of these stands for a node, `NODE/gpu0`, of as many cores as its own, so that weights on GPUs and on cores
+    compare: its time is what is divided. Told of each job that arrives, and again when that changes; of who is on no
+    node that was told all are taken to share one."""
 
     job: JobId
     cores: Mapping[str, float]
+    on_gpus: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +60,13 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What a job used, on the mean, since its last `Used`; `on_gpu`: it computes on a GPU."""
+    """What a job used, on the mean, since its last `Used`."""
 
     job: JobId
     cpu_cores: float
     memory_bytes: float
     disk_bytes_per_second: float = 0.0
     network_bytes_per_second: float = 0.0
-    on_gpu: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,7 +154,7 @@ class _PaperFlowCon(WeighingPolicy):
             for job in jobs
         }
         for job in jobs:
-            self._measure(now, sum(job.nodes.values()) or cores, job, self._watched[job.id])
+            self._measure(now, (sum(job.nodes.values()) or cores) / job.takes, job, self._watched[job.id])
         nodes = nodes_of(cores, jobs)
         for resource in _LIMITED:
             if resource == "cpu" or resource in self._capacity:

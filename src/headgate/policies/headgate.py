@@ -53,13 +53,13 @@ class HeadgatePolicy(WeighingPolicy):
     def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
         fair = self._finish.fair(now, cores, jobs)
         nodes = nodes_of(cores, jobs)
-        measure = {job.id: (job.diverging or job.stalled, job.patience() / job.priority) for job in jobs}
+        measure = {job.id: (job.diverging or job.stalled, job.patience() * job.width / job.priority) for job in jobs}
         order = self._order.sort(jobs, measure)
         pressed, spare = set(), math.inf
         for job in jobs:
             latest = job.arrived + self._rho * max(fair[job.id], _SHORTEST_SECONDS)
             equal = nodes.equal(job.id) * len(nodes.of[job.id])
-            ends = now + job.remaining() / min(equal, job.most_cores(cores))
+            ends = now + job.remaining() * job.takes / min(equal, job.most_cores(cores))
             if job.diverging:
                 continue
             if ends > latest:

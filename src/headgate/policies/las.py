@@ -35,12 +35,12 @@ class LasPolicy(WeighingPolicy):
         self._ends = [first * factor**i for i in range(8)]
 
     def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
-        queues = {job.id: sum(job.served / job.priority >= end for end in self._ends) for job in jobs}
+        queues = {job.id: sum(job.served * job.width / job.priority >= end for end in self._ends) for job in jobs}
         order = sorted(jobs, key=lambda job: (queues[job.id], job.number))
         parts = first_come(cores, order, self.floor)
         # No sooner than with all that it may use does one come to the end of its queue.
         left = (
-            (self._ends[queues[job.id]] * job.priority - job.served) / job.most_cores(cores)
+            (self._ends[queues[job.id]] * job.priority / job.width - job.served) * job.takes / job.most_cores(cores)
             for job in jobs
             if queues[job.id] < len(self._ends)
         )

@@ -44,6 +44,7 @@ class Present:
         number: How many had arrived before it.
         workers: Among which its cores are divided.
         nodes: Cores of each node that it is on; none: it shares one with all others of which none is told.
+        on_gpus: These are GPUs.
         attained: CPU time it was served with, core-seconds.
         before: The same in attempts before this one.
         used: The latest that it was said to use.
@@ -65,6 +66,7 @@ class Present:
     number: int
     workers: int = 1
     nodes: Mapping[str, float] = field(default_factory=dict)
+    on_gpus: bool = False
     losses: Losses = field(default_factory=Losses)
     attained: float = 0.0
     before: float = 0.0
@@ -94,6 +96,17 @@ class Present:
     def served(self) -> float:
         """CPU time it was served with in all its attempts, core-seconds."""
         return self.before + self.attained
+
+    @property
+    def width(self) -> float:
+        """GPU-seconds that a core-second of it takes: each worker keeps one core busy while its GPUs are its own; 1 for
+        who computes on none."""
+        return len(self.nodes) / self.workers if self.on_gpus else 1.0
+
+    @property
+    def takes(self) -> float:
+        """Core-seconds of its nodes that a core-second of it takes, where GPUs stand for nodes."""
+        return sum(self.nodes.values()) / self.workers if self.on_gpus else 1.0
 
     @property
     def done_since(self) -> float:
@@ -143,9 +156,9 @@ class Present:
     def good_cores(self, cores: float) -> float:
         """That it puts to good use of its nodes' cores, while others want them; one for each of its workers where
         that is not known, but for a while in which a job of one is tried on two, where there are more. Who computes on
-        a GPU puts all of its time to good use, which goes by the same weights."""
+        GPUs puts all of their time to good use."""
         most = self.most_cores(cores)
-        if self.used is not None and self.used.on_gpu:
+        if self.on_gpus:
             return most
         if self.told_cores is not None:
             return min(most, self.told_cores)
@@ -156,15 +169,15 @@ class Present:
         """Whether it is to be found out what it would do with two cores."""
         if self.workers > 1 or self.foretold is None or self.told_cores is not None:
             return False
-        if self.used is not None and self.used.on_gpu:
+        if self.on_gpus:
             return False
         known = self.attained - self.foretold >= _KNOWN_WORK
         return known and self._trial_work < _TRIAL_WORK and self._trial_seconds < _TRIAL_SECONDS
 
     def most_cores(self, cores: float) -> float:
-        """That it may use of its nodes' cores, or of all there are."""
+        """That it may use of its nodes' cores, or of all there are; of GPUs all."""
         most = sum(self.nodes.values()) if self.nodes else cores
-        return min(most, self.cores_limit) if self.cores_limit is not None else most
+        return min(most, self.cores_limit) if self.cores_limit is not None and not self.on_gpus else most
 
     def use(self, now: float, change: Used) -> None:
         """Take in what all of it used since the last time, which may be a moment ago: of several tasks each is told."""

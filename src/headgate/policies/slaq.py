@@ -52,7 +52,8 @@ class SlaqPolicy(WeighingPolicy):
 
         def gain(id: JobId) -> float:
             """Of a core, by one more part of each of its nodes, until the next round."""
-            job, seconds = by_id[id], len(nodes.of[id]) * self.itval
+            job = by_id[id]
+            seconds = len(nodes.of[id]) / job.takes * self.itval
             before, after = has(id), has(id, 1)
             if after - before < 1e-9 or any(left[node] < 0.5 * unit[id] for node in nodes.of[id]):
                 return 0.0
@@ -71,7 +72,7 @@ class SlaqPolicy(WeighingPolicy):
                 now_gains = -gain(id)
             heapreplace(heap, (now_gains, number, id))
         for job in known:
-            there = has(job.id, 0 if got[job.id] else 1) * len(nodes.of[job.id])
+            there = has(job.id, 0 if got[job.id] else 1) * len(nodes.of[job.id]) / job.takes
             part = _part(_drop(job, there * self.itval), largest[job.id])
             wanted[job.id] = has(job.id), f"a drop of {part:.2g} of its largest expected"
         return wanted

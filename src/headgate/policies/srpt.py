@@ -28,7 +28,7 @@ class SrptPolicy(WeighingPolicy):
         self._order = SteadyOrder()
 
     def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
-        order = self._order.sort(jobs, {job.id: (False, job.patience() / job.priority) for job in jobs})
+        order = self._order.sort(jobs, {job.id: (False, job.patience() * job.width / job.priority) for job in jobs})
         parts = first_come(cores, order, self.floor)
         before = before_each(cores, order)
         return {job.id: (parts[job.id], f"{_place(before[job.id])}: {job.remaining_in_words()}") for job in order}

@@ -14,30 +14,42 @@ _NOT_SERVED = 0.5
 
 
 class FairFinish:
-    """How long each job takes shared over how long it would take alone on 1/n, n the mean number that were present."""
+    """How long each job takes shared over how long it would take alone on 1/n, n the mean number that were present.
+
+    Attributes:
+        present: How many jobs computed on GPUs (True), and how many others (False), when this was last called.
+    """
 
     def __init__(self) -> None:
         self._crowd: dict[int, float] = {}  # by the number of a job: of how many present and how long, job-seconds
         self._at = 0.0
-        self._present = 0
+        self.present = {False: 0, True: 0}
 
     def fair(self, now: float, cores: float, jobs: Sequence[Present]) -> dict[JobId, float]:
         """Seconds from its arrival in which each job would be done alone on 1/n; 0 where nothing is known of it.
 
         To be called whenever a job has come or gone.
         """
-        passed = self._present * (now - self._at)
+        passed = {on_gpus: count * (now - self._at) for on_gpus, count in self.present.items()}
         self._crowd = {
-            job.number: self._crowd[job.number] + passed if job.number in self._crowd else 0.0 for job in jobs
+            job.number: self._crowd[job.number] + passed[job.on_gpus] if job.number in self._crowd else 0.0
+            for job in jobs
         }
-        self._at, self._present = now, len(jobs)
+        self._at, self.present = now, {kind: sum(job.on_gpus == kind for job in jobs) for kind in (False, True)}
+        sizes = machine(cores, jobs)
         result = {}
         for job in jobs:
-            elapsed, whole = now - job.arrived, job.attained + job.remaining()
-            crowd = self._crowd[job.number] / elapsed if elapsed > 0.0 else float(len(jobs))
+            elapsed, whole = now - job.arrived, (job.attained + job.remaining()) * job.takes
+            crowd = self._crowd[job.number] / elapsed if elapsed > 0.0 else float(self.present[job.on_gpus])
             # Alone on 1/n of the machine it has that much of the cores, and no more than it may use.
-            result[job.id] = max(whole * max(crowd, 1.0) / cores, whole / job.most_cores(cores))
+            result[job.id] = max(whole * max(crowd, 1.0) / sizes[job.on_gpus], whole / job.most_cores(cores))
         return result
+
+
+def machine(cores: float, jobs: Sequence[Present]) -> dict[bool, float]:
+    """Cores of what jobs on GPUs have together, those that any computes on, and of what others have."""
+    gpus = {gpu: size for job in jobs if job.on_gpus for gpu, size in job.nodes.items()}
+    return {True: sum(gpus.values()), False: cores}
 
 
 class ThemisPolicy(WeighingPolicy):
@@ -64,9 +76,10 @@ class ThemisPolicy(WeighingPolicy):
         self._finish = FairFinish()
 
     def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
-        fair = self._finish.fair(now, cores, jobs)
+        fair, sizes = self._finish.fair(now, cores, jobs), machine(cores, jobs)
+        each = {kind: count / sizes[kind] for kind, count in self._finish.present.items() if count}
         rho = {
-            job.id: (now - job.arrived + job.remaining() * len(jobs) / cores) / fair[job.id]
+            job.id: (now - job.arrived + job.remaining() * job.takes * each[job.on_gpus]) / fair[job.id]
             if fair[job.id] > 0
             else 1.0
             for job in jobs

@@ -166,6 +166,7 @@ class WeighingPolicy(Policy):
                 return True
             case Placed():
                 job.nodes = {node: max(cores, LEAST_CORES) for node, cores in change.cores.items()}
+                job.on_gpus = change.on_gpus
                 self._grants.place(job.id, job.nodes)
                 return True
             case Reported():
@@ -175,10 +176,9 @@ class WeighingPolicy(Policy):
                     self._stall_at = stalls_at
                 return acts
             case Used():
-                moved = job.used is not None and job.used.on_gpu != change.on_gpu
                 tried = job.is_to_be_tried
                 job.use(now, change)
-                return moved or (self.tries and job.is_to_be_tried != tried)
+                return self.tries and job.is_to_be_tried != tried
             case Predicted():
                 before, believed = job.prediction, job.remaining()
                 if job.foretold is None:
