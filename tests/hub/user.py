@@ -210,7 +210,8 @@ class Terminal:
     def __init__(self, user: User, *words: str) -> None:
         self._master, slave = os.openpty()
         self.process = subprocess.Popen(
-            ["setsid", "--ctty", *user.command(*words)],
+            # What is started in the background ignores Ctrl-C; on a terminal nothing does.
+            ["env", "--default-signal=INT", "setsid", "--ctty", *user.command(*words)],
             cwd=user.folder,
             env=user.variables | {"TERM": "xterm-256color", "COLUMNS": "150", "LINES": "40"},
             stdin=slave,

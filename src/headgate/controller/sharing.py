@@ -190,13 +190,11 @@ class Sharing:
             if not job.tasks or job.spec.share is not None:
                 continue
             there = [task for task in job.tasks.values() if task.node in self.nodes]
-            cores = {f"{task.node}/gpu{gpu}": self._free(task.node) for task in there for gpu in task.computes_on}
-            on_gpus = bool(cores)
-            if not on_gpus:
-                cores = {task.node: self._free(task.node) for task in there}
+            gpus = {f"{task.node}/gpu{gpu}": self._free(task.node) for task in there for gpu in task.computes_on}
+            cores = gpus or {task.node: self._free(task.node) for task in there}
             if cores and cores != self._placed.get(job.id):
                 self._placed[job.id] = cores
-                found.append(Placed(job.id, cores, on_gpus))
+                found.append(Placed(job.id, cores, on_gpus=bool(gpus)))
         return found
 
     def _decide(self, turn: Turn, actions: list[Action]) -> tuple[Granted, Mapping[JobId, str]]:
