@@ -27,6 +27,7 @@ told at the machine's usual speed, by what a small piece of work costs meanwhile
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import sys
@@ -39,6 +40,7 @@ from pathlib import Path
 
 import _frame
 import _pace
+import numpy as np
 from _elastic import KINDS, Job, Run, Stage, epochs, stage
 from _pace import Seconds
 
@@ -67,6 +69,10 @@ REPORT_SECONDS = 1.0
 """Between two readings of what a job uses."""
 CLEARLY = 1.1
 """Cores from which on a job uses more than one."""
+NOBODY = ""
+"""Who is beside a job that is alone."""
+_MEDIAN = math.pi / 2
+"""Variance of the median of many over that of their mean."""
 
 
 @dataclass(frozen=True)
@@ -227,15 +233,49 @@ def kind_of(name: str) -> str:
     return name.rpartition("-")[0]
 
 
-def profile(kind: str, seen: Sequence[Seen]) -> Profile:
-    """What several measurements tell of a kind: those in the middle."""
+def agreed(seen: Mapping[str, Sequence[Seen]]) -> dict[str, dict[str, float]]:
+    """Seconds that each kind takes on one core, by the kind beside it; of kinds that can use no more also beside none.
+
+    One run each says little where a kind takes up to a tenth more or less a minute later. So a kind is first taken to
+    take a time of its own, times what the other one costs anybody, which all runs tell together (least squares of the
+    logarithms of medians); by how far a pair is off that counts only in so far as such differences are larger than
+    repetitions explain (shrinkage, James and Stein 1961; all of it where there are no repetitions).
+    """
+
+    def times(each: Seen) -> dict[str, float]:
+        return dict(each.on_one) if each.job.cores > CLEARLY else {NOBODY: each.job.seconds, **each.on_one}
+
+    measured = {
+        (kind, other): np.log([times(each)[other] for each in repeated])
+        for kind, repeated in seen.items()
+        for other in times(repeated[0])
+        if all(other in times(each) for each in repeated)
+    }
+    kinds, others = (sorted({pair[place] for pair in measured}) for place in (0, 1))
+    rows = np.array(
+        [[*(kind == each for each in kinds), *(other == each for each in others)] for kind, other in measured]
+    )
+    middle = np.array([np.median(logs) for logs in measured.values()])
+    fitted = rows @ np.linalg.lstsq(rows.astype(float), middle, rcond=None)[0]
+    free, count = len(middle) - np.linalg.matrix_rank(rows), min(map(len, measured.values()))
+    kept = 1.0
+    if free > 0 and count > 1:
+        noise = _MEDIAN * np.mean([np.var(logs, ddof=1) / len(logs) for logs in measured.values()])
+        kept = max(1.0 - noise / (np.sum((middle - fitted) ** 2) / free), 0.0)
+    found: dict[str, dict[str, float]] = {kind: {} for kind in seen}
+    for (kind, other), log in zip(measured, fitted + kept * (middle - fitted), strict=True):
+        found[kind][other] = float(np.exp(log))
+    return found
+
+
+def profile(kind: str, seen: Sequence[Seen], on_one: Mapping[str, float]) -> Profile:
+    """What several measurements tell of a kind: those in the middle, and what was `agreed` of it."""
     job = sorted((each.job for each in seen), key=lambda job: job.seconds)[len(seen) // 2]
     rows = zip(*((each.startup, each.job.seconds, each.on_half, each.half) for each in seen), strict=True)
     startup, alone, on_half, half = map(statistics.median, rows)
-    on_one = {other: statistics.median(each.on_one[other] for each in seen) for other in seen[0].on_one}
     several = job.cores > CLEARLY
-    fastest = min(on_one.values()) if several else min(alone, *on_one.values())
-    kept = {other: fastest / seconds for other, seconds in on_one.items()}
+    fastest = min(on_one.values())
+    kept = {other: fastest / seconds for other, seconds in on_one.items() if other != NOBODY}
     alone = alone if several else fastest
     table = [(half, alone / on_half / statistics.mean(kept.values())), (job.cores, 1.0)]
     if several:
@@ -289,7 +329,8 @@ def main() -> None:
     seen = {
         kind: [seen_of(kind, *each, pace) for each in zip(alone[kind], halved, paired, strict=True)] for kind in kinds
     }
-    profiles = {kind: profile(kind, each) for kind, each in seen.items()}
+    on_one = agreed(seen)
+    profiles = {kind: profile(kind, each, on_one[kind]) for kind, each in seen.items()}
     had = statistics.median(sum(map(run.cores, run.jobs)) for each in halved for run in each)
     print(f"jobs that could use more than all have {had:.2f} of {cores} cores")
     for kind, found in profiles.items():

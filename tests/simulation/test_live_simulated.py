@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -37,7 +38,7 @@ def seen(
 
 def test_a_kind_is_told_by_the_middle_of_what_was_measured_of_it(benchmark: ModuleType) -> None:
     times = (16.0, 2.0, (20.0, 24.0), 50.0, 4.0), (20.0, 1.9, (18.0, 30.0), 60.0, 5.0), (15.0, 1.8, (22.0, 25.0), 40.0)
-    found = benchmark.profile("vae", [seen(benchmark, *each) for each in times])
+    found = benchmark.profile("vae", [seen(benchmark, *each) for each in times], {"b": 20.0, "c": 25.0})
     assert found.kept == {"b": 1.0, "c": 20.0 / 25.0}  # half a core was had beside both of them
     assert found.table == ((0.48, 16.0 / 50.0 / 0.9), (1.0, 16.0 / 20.0), (2.0, 1.0))
     assert (found.job.model, found.job.seconds, found.job.cores) == ("vae", 16.0, 2.0)
@@ -45,11 +46,51 @@ def test_a_kind_is_told_by_the_middle_of_what_was_measured_of_it(benchmark: Modu
 
 
 def test_one_that_cannot_use_a_second_core_keeps_beside_others_what_it_did_on_one_there(benchmark: ModuleType) -> None:
-    found = benchmark.profile("plain", [seen(benchmark, 10.0, 1.02, (12.5, 10.0), 25.0)])
+    measured = [seen(benchmark, 10.0, 1.02, (12.5, 10.0), 25.0)]
+    found = benchmark.profile("plain", measured, {"": 10.0, "b": 12.5, "c": 10.0})
     assert found.kept == {"b": 0.8, "c": 1.0}
     assert found.table == ((0.48, 10.0 / 25.0 / 0.9), (1.02, 1.0))
-    found = benchmark.profile("plain", [seen(benchmark, 10.0, 1.02, (8.0, 10.0), 25.0)])
+    found = benchmark.profile("plain", measured, {"": 10.0, "b": 8.0, "c": 10.0})
     assert (found.job.seconds, found.kept) == (8.0, {"b": 1.0, "c": 0.8})  # it is not slower alone
+
+
+def kinds(benchmark: ModuleType, apart: float, noise: Sequence[float]) -> dict[str, list[Any]]:
+    """Three kinds on one core, that take 10, 20 and 30 s times what the one beside them costs, 1.1, 1.2 and 1.3; one of
+    them beside another `apart` times that; once for each noise, by which half of all differ each way."""
+    own, costs = dict(zip("abc", (10.0, 20.0, 30.0), strict=True)), dict(zip("abc", (1.1, 1.2, 1.3), strict=True))
+
+    def once(kind: str, by: float) -> Any:
+        on_one = {other: own[kind] * costs[other] * by for other in costs if other != kind}
+        if kind == "a":
+            on_one["b"] *= apart
+        return benchmark.Seen(TraceJob(kind, 0.0, own[kind] * by, cores=1.0), 4.0, on_one, 30.0, 0.48)
+
+    return {kind: [once(kind, by) for by in noise] for kind in own}
+
+
+def test_what_all_pairs_tell_together_is_told_of_each(benchmark: ModuleType) -> None:
+    found = benchmark.agreed(kinds(benchmark, 1.0, (1.0,)))
+    assert found["a"] == pytest.approx({"": 10.0, "b": 12.0, "c": 13.0})
+    assert found["c"] == pytest.approx({"": 30.0, "a": 33.0, "b": 36.0})
+
+
+@pytest.mark.parametrize(
+    ("noise", "kept"),
+    [((1.0,), 1.0), ((0.99, 1.0, 1.01), 0.99), ((0.6, 1.0, 1.6), 0.0)],
+    ids=["once", "small", "large"],
+)
+def test_what_is_peculiar_to_a_pair_counts_by_how_well_repetitions_agree(
+    benchmark: ModuleType, noise: tuple[float, ...], kept: float
+) -> None:
+    measured = benchmark.agreed(kinds(benchmark, 1.3, noise))["a"]["b"]
+    fitted = benchmark.agreed(kinds(benchmark, 1.3, (0.01, 1.0, 100.0)))["a"]["b"]
+    assert 12.0 < fitted < 15.0 < 12.0 * 1.3
+    assert math.log(measured / fitted) == pytest.approx(kept * math.log(12.0 * 1.3 / fitted), rel=0.02)
+
+
+def test_one_that_has_both_cores_alone_says_nothing_of_one_core_by_that(benchmark: ModuleType) -> None:
+    measured = [seen(benchmark, 16.0, 2.0, (20.0, 24.0), 50.0)]
+    assert benchmark.agreed({"a": measured}) == {"a": pytest.approx({"b": 20.0, "c": 24.0})}
 
 
 def half_as_fast(start: float, end: float) -> float:
