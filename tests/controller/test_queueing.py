@@ -75,6 +75,10 @@ def states(actions: list[Action]) -> list[tuple[str, str, str]]:
     return [(each.job, each.state, each.reason) for each in actions if isinstance(each, MarkJob)]
 
 
+def stopped(actions: list[Action]) -> list[str]:
+    return [each.task for each in actions if isinstance(each, StopTask)]
+
+
 def test_jobs_get_gpus_to_themselves_and_wait_for_those_that_others_have() -> None:
     queue = Queueing()
     assert started(queue.submit(0.0, asks("a", 2))) == [("r/a/worker-0", "a", (0, 1))]
@@ -95,6 +99,21 @@ def test_a_gang_starts_when_there_is_room_for_all_of_it() -> None:
         ("r/gang/worker-0", "b", (0, 1)),  # which has been free for longer
         ("r/gang/worker-1", "a", (0, 1)),
     ]
+
+
+def test_for_whom_there_was_no_room_it_is_made_as_soon_as_there_may_be() -> None:
+    left = {"r/whole": 20.0, "r/other": 30.0, "r/short": 2.0, "r/first": 5.0, "r/last": 100.0}
+
+    def full() -> Queueing:
+        queue = Queueing(SrptOrder(lambda id, now: left[id]), with_gpus("a", 2))
+        for now, name, gpus in ((0.0, "first", 1), (0.0, "last", 1), (1.0, "whole", 2), (2.0, "other", 2)):
+            assert stopped(queue.submit(now, asks(name, gpus))) == []  # `last` would have to stop, but `first` stays
+        return queue
+
+    assert stopped(full().end(3.0, "first/worker-0")) == ["r/last/worker-0"]
+    assert sorted(stopped(full().submit(3.0, asks("short", 2)))) == ["r/first/worker-0", "r/last/worker-0"]
+    joined = full().step(3.0, NodeJoined(with_gpus("b", 2)))
+    assert started(joined) == [("r/whole/worker-0", "b", (0, 1))]
 
 
 def test_a_higher_priority_goes_first() -> None:
@@ -193,6 +212,20 @@ def test_what_a_job_that_asked_for_nothing_uses_others_wait_for() -> None:
     assert started(queue.submit(2.0, job("fits", limits=Limits(memory_bytes=2 * GIB), priority=2.0), PLAN))
     again = queue.end(3.0, "large/worker-0", Exit(code=1))
     assert [task for task, *_ in started(again)] == ["r/waits/worker-0"]
+
+
+def test_a_job_that_needs_more_than_such_jobs_did_before_has_what_it_uses() -> None:
+    queue = Queueing(None, with_gpus("here", 1))
+    queue.controller = Controller(NoPolicy(), Queue(FifoOrder(), gpus_are_shared=True))
+    queue.step(0.0, NodeJoined(with_gpus("here", 1)))
+    queue.step(0.0, JobSubmitted("r/known", job("known"), memory_bytes=GIB))
+    assert started(queue.step(0.0, JobPlanned("r/known", 1, PLAN)))
+    queue.submit(0.0, job("limited", limits=Limits(memory_bytes=GIB)), PLAN)
+    for used in (6 * GIB, GIB // 2):
+        queue.step(1.0, Usage("r/known/worker-0", 1.0, used))
+    queue.step(1.0, Usage("r/limited/worker-0", 1.0, GIB // 2))
+    assert started(queue.submit(2.0, job("waits", limits=Limits(memory_bytes=2 * GIB)), PLAN)) == []
+    assert [task for task, *_ in started(queue.end(3.0, "known/worker-0"))] == ["r/waits/worker-0"]
 
 
 def test_who_waits_is_told_who_has_what_it_waits_for_and_when_that_is_expected_to_be_free() -> None:
@@ -337,8 +370,7 @@ def test_only_those_are_stopped_that_have_to_be() -> None:
     queue.submit(0.0, asks("a", 1))
     queue.submit(0.0, asks("c", 1))
     queue.submit(0.0, asks("b", 2))
-    stopped = [each.task for each in queue.submit(1.0, asks("d", 2)) if isinstance(each, StopTask)]
-    assert stopped == ["r/b/worker-0"]
+    assert stopped(queue.submit(1.0, asks("d", 2))) == ["r/b/worker-0"]
 
 
 def test_room_that_is_being_made_is_kept_for_whom_it_is_made() -> None:
@@ -346,8 +378,7 @@ def test_room_that_is_being_made_is_kept_for_whom_it_is_made() -> None:
     queue = Queueing(SrptOrder(lambda job, now: left[job]), with_gpus("a", 2))
     queue.submit(0.0, asks("a", 1))
     queue.submit(0.0, asks("b", 1))
-    stopped = [each.task for each in queue.submit(1.0, asks("c", 2)) if isinstance(each, StopTask)]
-    assert sorted(stopped) == ["r/a/worker-0", "r/b/worker-0"]
+    assert sorted(stopped(queue.submit(1.0, asks("c", 2)))) == ["r/a/worker-0", "r/b/worker-0"]
     assert started(queue.end(2.0, "a/worker-0", Exit(code=None, signal=15))) == []
     assert started(queue.submit(2.5, asks("d", 1))) == []  # 2 GPU-seconds, as c has: c came first
     assert started(queue.end(3.0, "b/worker-0", Exit(code=None, signal=15))) == [("r/c/worker-0", "a", (0, 1))]

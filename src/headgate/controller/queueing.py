@@ -55,6 +55,7 @@ class Queue:
         self._reviews: list[tuple[float, int, Claim]] = []
         self._reserved: tuple[Key, Claim] | None = None
         self._leaving: set[JobId] = set()
+        self._hopeless: dict[Ask, Key] = {}  # ranks for which not enough is free and in the hands of who ranks behind
         self._changed = False
         self._count = 0
 
@@ -74,6 +75,7 @@ class Queue:
         """A node is there, or has changed."""
         self._room.join(node)
         self._changed = True
+        self._hopeless.clear()
 
     def leave(self, name: str) -> None:
         """A node is gone."""
@@ -130,12 +132,20 @@ class Queue:
 
     def uses(self, now: float, job: JobRecord) -> None:
         """Tasks of a job use memory: of one of which nobody knew how much it needs, the most that they used is taken
-        from then on."""
+        from then on; of one that needs more than such jobs did before, that much more."""
         claim = self._claims.get(job.id)
-        if not self._gpus_are_shared or (claim is not None and claim.since is not None and not claim.found):
+        asked = claim is not None and claim.since is not None and not claim.found
+        if not self._gpus_are_shared or (asked and job.spec.limits.memory_bytes is not None):
             return
         tasks = job.tasks.values()
         most = math.ceil(sum(task.most_bytes for task in tasks) / len(tasks))
+        if claim is not None and asked:
+            if most > claim.ask.memory_bytes:
+                more = claim.ask._replace(memory_bytes=most)
+                self._room.give(claim.ask, claim.nodes)
+                self._room.take(more, claim.nodes)
+                claim.ask = more
+            return
         ask, nodes = Ask(len(tasks), 0, most, (), None), tuple(task.node for task in tasks)
         if claim is None or claim.since is None:
             claim = self._claims[job.id] = Claim(job, ask, since=now, found=True)
@@ -145,6 +155,7 @@ class Queue:
         else:
             self._room.give(claim.ask, claim.nodes)
             self._changed = self._changed or nodes != claim.nodes
+            self._hopeless.clear()
         claim.ask, claim.nodes = ask, nodes
         self._room.take(ask, nodes)
 
@@ -159,6 +170,7 @@ class Queue:
         self._leaving.discard(job.id)
         self._remove(claim)
         self._changed = True
+        self._hopeless.clear()
 
     def forget(self, jobs: Iterable[JobId]) -> None:
         """Drop jobs that have ended."""
@@ -215,12 +227,15 @@ class Queue:
                 actions += self._start(now, claim, nodes)
                 admitted.append(claim.job)
                 continue
-            if self.order.preempts and self._reserved is None:
+            hopeless = self._hopeless.get(claim.ask)
+            if self.order.preempts and self._reserved is None and (hopeless is None or key < hopeless):
                 victims = self._victims(now, key, claim.ask)
                 for victim in victims:
                     actions += self._stop(victim, claim)
                 if victims:
                     self._reserved = head
+                else:
+                    self._hopeless[claim.ask] = key
             if not self.order.overtakes:
                 break
             blocked.add(claim.ask)
@@ -323,8 +338,7 @@ class Queue:
         while not trial.fits and (worst := self._worst(now)) is not None and worst[0] > key:
             gone.append(self._running.pop())
             trial.give(worst[1].ask, worst[1].nodes)
-        for entry in gone:
-            insort(self._running, entry)
+        self._running.extend(reversed(gone))  # each was the last when it was taken
         if not trial.fits:
             return []
         needed: list[Claim] = []
@@ -383,6 +397,7 @@ class Queue:
                 self._remove(claim)
                 self._add(claim, now)
                 self._changed = True
+                self._hopeless.clear()
 
 
 @lru_cache(maxsize=4096)

@@ -178,6 +178,7 @@ class Trial:
     def __init__(self, room: Room, ask: Ask) -> None:
         self._room, self._ask = room, ask
         self._given: dict[str, tuple[int, int]] = {}
+        self._held: dict[str, int] = {}  # workers that nodes would have room for, of those that were given something
         self._places = room.places(ask)
 
     @property
@@ -188,12 +189,12 @@ class Trial:
         """One gives back what it has on these nodes; with a sign of -1 it keeps it after all."""
         for name in nodes:
             if self._room.is_there(name):
-                gpus, memory_bytes = self._given.get(name, (0, 0))
-                self._places -= self._held(name)
-                self._given[name] = gpus + sign * ask.gpus, memory_bytes + sign * ask.memory_bytes
-                self._places += self._held(name)
-
-    def _held(self, name: str) -> int:
-        gpus, memory_bytes = self._room.left(name)
-        more = self._given.get(name, (0, 0))
-        return self._room.held(self._ask, name, gpus + more[0], memory_bytes + more[1])
+                free_gpus, free_bytes = self._room.left(name)
+                if name not in self._held:
+                    self._given[name] = 0, 0
+                    self._held[name] = self._room.held(self._ask, name, free_gpus, free_bytes)
+                gpus, memory_bytes = self._given[name]
+                gpus, memory_bytes = gpus + sign * ask.gpus, memory_bytes + sign * ask.memory_bytes
+                held = self._room.held(self._ask, name, free_gpus + gpus, free_bytes + memory_bytes)
+                self._places += held - self._held[name]
+                self._given[name], self._held[name] = (gpus, memory_bytes), held
