@@ -205,13 +205,15 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Mean use of a task since its last usage; 0 for what is not measured where it runs."""
+    """Mean use of a task since its last usage, `seconds` ago if that is known for sure; 0 for what is not measured
+    where it runs."""
 
     task: TaskId
     cpu_cores: float
     memory_bytes: float
     disk_bytes_per_second: float = 0.0
     network_bytes_per_second: float = 0.0
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

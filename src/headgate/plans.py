@@ -105,6 +105,11 @@ class Plan:
     cores_per_worker: float | None = None
     cores_per_server: float | None = None
 
+    @property
+    def in_step(self) -> bool:
+        """Whether its workers, several, wait for each other in every step."""
+        return self.synchronous and not self.backup_workers and self.workers > 1
+
     def __post_init__(self) -> None:
         if self.strategy not in ("single", "allreduce", "ps"):
             raise ValueError(f"Plan.strategy is {self.strategy!r}; expected single, allreduce or ps")

@@ -94,6 +94,18 @@ def test_a_loss_that_never_changes_is_where_it_ends() -> None:
     assert fit.to_plateau(10).steps == pytest.approx(10)
 
 
+def test_of_the_patience_of_early_stopping_what_has_passed_counts() -> None:
+    ended = fitted(CURVES["superlinear"], 600)  # 3 * 0.996^k: it falls by less than 0.5 in 800 steps from 437 on
+    assert ended.to_plateau(800, 0.5).steps == pytest.approx(800)
+    assert ended.to_plateau(800, 0.5, passed=800).steps == pytest.approx(437 + 800 - 600, rel=0.05)
+    over = ended.to_plateau(100, 0.5, passed=100)  # it should have ended: what made it go on is not known
+    assert (over.steps, over.low) == pytest.approx((50, 5))
+    assert over.high == pytest.approx(95)
+    assert fitted(lambda k: 0.7, 100).to_plateau(10, passed=10).steps == pytest.approx(5, abs=1)
+    begun = fitted(lambda k: 0.7, 20).to_plateau(100, passed=100)
+    assert begun.steps == pytest.approx(80, abs=2)  # no more than all of its steps have passed
+
+
 def test_a_loss_that_rises_is_not_said_to_fall() -> None:
     fit = fitted(lambda k: 1.0 + 0.001 * k, 300)
     assert fit.gain(100) < 0.0

@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from headgate.analysis.forecast import Left, Outlook, Question, answer
+from headgate.analysis.curves import fit
+from headgate.analysis.forecast import Left, Outlook, Question, answer, first_end
 
 
 def run(
@@ -74,6 +75,15 @@ def test_a_goal_that_is_reached_earlier_counts_instead() -> None:
 def test_a_goal_that_is_hardly_reached_ends_no_job_before_its_last_epoch() -> None:
     asked = run(Outlook(0.0, goal=0.05), 60, epochs=100)  # its loss comes to rest at 0.1
     assert last(asked).work == pytest.approx((10_000 - asked[-1][1].step) * 0.2, rel=0.05)
+
+
+def test_what_is_left_is_counted_from_the_step_that_was_told_last_though_a_loss_comes_seldom() -> None:
+    fitted = fit([(float(step), 0.1 + 2 * 0.5 ** (step / 250), 1.0) for step in range(0, 1001, 50)])
+    assert fitted is not None
+    for goal, rest in ((0.14, None), (None, (100.0, 0.01))):
+        at_once, later = (first_end(fitted, step, None, goal, rest)[0] for step in (1000.0, 1040.0))
+        assert at_once is not None and later is not None
+        assert [now - then for now, then in zip(at_once[:3], later[:3], strict=True)] == pytest.approx([40.0] * 3)
 
 
 @pytest.mark.parametrize(("epochs", "patience", "earlier"), [(1000, 3, True), (6, 3, False), (None, 3, True)])

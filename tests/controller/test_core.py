@@ -401,7 +401,7 @@ def test_a_pinned_job_is_no_business_of_the_policy_and_its_tasks_divide_its_slic
     team.step(1.0, Usage("r/a/worker-0", 0.5, 1e6))
     assert policy.calls == []
     running(team, 2.0, job("b"))
-    here = Placed("r/b", {"here": 2.0})
+    here = Placed("r/b", {"here": 2.0}, workers=1)
     assert [(cores, changes) for _, cores, changes in policy.calls] == [(5.0, (Arrived("r/b", 1.0, None), here))]
 
 
@@ -427,7 +427,7 @@ def test_the_policy_is_told_which_gpus_a_job_computes_on() -> None:
     driver = Driver(policy)
     running(driver, 0.0, job("a"))
     driver.step(1.0, GpusUsed("r/a/worker-0", (0, 2)))
-    assert policy.calls[-1][2] == (Placed("r/a", {"here/gpu0": 2.0, "here/gpu2": 2.0}, on_gpus=True),)
+    assert policy.calls[-1][2] == (Placed("r/a", {"here/gpu0": 2.0, "here/gpu2": 2.0}, on_gpus=True, workers=1),)
 
 
 def test_what_a_job_leaves_of_a_gpu_for_anothers_sake_others_have() -> None:
@@ -437,6 +437,36 @@ def test_what_a_job_leaves_of_a_gpu_for_anothers_sake_others_have() -> None:
         driver.step(1.0, GpusUsed(f"r/{name}/worker-0", gpus))
     fractions = {name: driver.task(name).share.gpu_fraction for name in ("a", "b", "wide", "c")}
     assert fractions == pytest.approx({"a": 1 / 3, "b": 1 / 3, "wide": 1 / 3, "c": 2 / 3})
+
+
+def test_what_pinned_jobs_leave_of_a_gpu_for_anothers_sake_others_have() -> None:
+    driver = Driver(EqualPolicy())
+    running(driver, 0.0, job("wide", share="3/4"), job("pinned", share="3/4"), job("c"))
+    for name, gpus in {"wide": (0, 1), "pinned": (0,), "c": (1,)}.items():
+        driver.step(1.0, GpusUsed(f"r/{name}/worker-0", gpus))
+    assert [driver.task(name).share.gpu_fraction for name in ("wide", "pinned", "c")] == [0.5, 0.5, 0.5]
+
+
+@pytest.mark.parametrize(("synchronous", "each"), [(True, 0.5), (False, 0.25)])
+def test_workers_that_take_turns_each_by_themselves_have_their_jobs_part_of_a_gpu_together(
+    synchronous: bool, each: float
+) -> None:
+    team = Team(ps(synchronous=synchronous, worker_nodes=("c", "c")), EqualPolicy())
+    team.step(1.0, JobSubmitted("r/b", job("b"), nodes=("c",)))
+    team.step(1.0, JobPlanned("r/b", 1, replace(PLAN, worker_nodes=("c",))))
+    tasks = ("r/a/worker-0", "r/a/worker-1", "r/b/worker-0")
+    for task in tasks:
+        team.step(2.0, GpusUsed(task, (0,)))
+    known = {id: task for record in team.controller._jobs.all.values() for id, task in record.tasks.items()}
+    assert [known[task].share.gpu_fraction for task in tasks] == [each, each, 0.5]
+
+
+def test_without_a_policy_what_becomes_of_a_node_is_followed_too() -> None:
+    driver = Driver(NoPolicy())
+    running(driver, 0.0, job("a"))
+    [change] = driver.step(1.0, NodeJoined(Node("here", cores=8.0, memory_bytes=2**30)))
+    assert isinstance(change, SetShare)
+    assert (change.entitled_cores, change.threads) == (8.0, 8)
 
 
 def test_priorities_and_limits_divide_the_cores() -> None:
@@ -465,7 +495,7 @@ def test_a_policy_that_goes_by_what_is_left_is_told_with_a_job_what_such_jobs_to
     driver.step(0.0, JobSubmitted("r/a", spec, work=(20.0, 15.0, 30.0)))
     driver.step(0.0, JobPlanned("r/a", 1, PLAN))
     known = (Predicted("r/a", 20.0, 15.0, 30.0),) if predicts else ()
-    here = Placed("r/a", {"here": 2.0})
+    here = Placed("r/a", {"here": 2.0}, workers=1)
     assert policy.calls[-1][2] == (Arrived("r/a", 1.0, None), *known, here)
     driver.step(5.0, TaskExited("r/a/worker-0", Exit(code=1)))
     driver.step(6.0, Wake())
@@ -481,7 +511,7 @@ def test_the_policy_is_told_what_changed_and_nothing_else() -> None:
     driver.step(4.0, Usage("r/gone/worker-0", 1.0, 1.0))
     driver.step(5.0, TaskExited("r/a/worker-0", Exit(code=0)))
     assert policy.calls == [
-        (1.0, 2.0, (Arrived("r/a", 2.0, 1.5), Placed("r/a", {"here": 2.0}))),
+        (1.0, 2.0, (Arrived("r/a", 2.0, 1.5), Placed("r/a", {"here": 2.0}, workers=1))),
         (2.0, 2.0, (Reported("r/a", 0.5, 10, 1, 5, 4),)),
         (3.0, 2.0, (Used("r/a", 1.25, 1e6, 3e6, 2e5),)),
         (5.0, 2.0, (Left("r/a"),)),
@@ -517,15 +547,15 @@ def test_the_policy_is_told_whether_a_job_that_left_came_to_its_end() -> None:
 def test_the_policy_is_told_where_tasks_are_and_what_is_there_for_them() -> None:
     policy = Recording()
     team = Team(ps(), policy)
-    assert policy.calls[-1][2][-1] == Placed("r/a", {"a": 1.0, "b": 1.0, "c": 2.0})
+    assert policy.calls[-1][2][-1] == Placed("r/a", {"a": 1.0, "b": 1.0, "c": 2.0}, workers=2)
     team.step(1.0, JobSubmitted("r/pinned", job("pinned", share="1/2"), nodes=("c",)))
     team.step(1.0, JobPlanned("r/pinned", 1, replace(PLAN, worker_nodes=("c",))))
-    assert policy.calls[-1][2] == (Placed("r/a", {"a": 1.0, "b": 1.0, "c": 1.0}),)
+    assert policy.calls[-1][2] == (Placed("r/a", {"a": 1.0, "b": 1.0, "c": 1.0}, workers=2),)
     team.step(2.0, TaskExited("r/pinned/worker-0", Exit(code=0)))
-    assert policy.calls[-1][2] == (Placed("r/a", {"a": 1.0, "b": 1.0, "c": 2.0}),)
+    assert policy.calls[-1][2] == (Placed("r/a", {"a": 1.0, "b": 1.0, "c": 2.0}, workers=2),)
     team.step(3.0, ResizeRequested("r/a", 1))
     team.step(4.0, TaskExited("r/a/worker-1", Exit(code=0)))
-    assert policy.calls[-1][2] == (Placed("r/a", {"a": 1.0, "c": 2.0}),)
+    assert policy.calls[-1][2] == (Placed("r/a", {"a": 1.0, "c": 2.0}, workers=1),)
 
 
 def test_the_time_of_a_gpu_is_divided_at_most_six_times_a_minute_though_each_job_may_change_as_often() -> None:

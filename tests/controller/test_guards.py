@@ -255,6 +255,25 @@ def test_a_floor_holds_on_each_node_that_a_job_is_on() -> None:
     assert has["b"] < 2_000.0  # what somebody has on another node lifts nobody
 
 
+def test_a_floor_holds_on_the_cores_of_a_node_between_who_computes_on_its_gpus_and_who_does_not() -> None:
+    guard = Guard(Plugin())
+    on_gpus = {f"g{gpu}": Placed(f"g{gpu}", {f"n/gpu{gpu}": 64.0}, on_gpus=True) for gpu in range(8)}
+    on_cores = {f"c{i}": Placed(f"c{i}", {"n": 64.0}) for i in range(20)}
+    happened: list[Change] = [Arrived(id, 1.0) for id in (*on_gpus, *on_cores)]
+    weights = dict.fromkeys(on_gpus, 6_400.0) | dict.fromkeys(on_cores, 1.0)
+    said = {id: (Share(cpu_weight=weight), "as it likes") for id, weight in weights.items()}
+    granted, _ = guard.hold(0.0, 64.0, [*happened, *on_gpus.values(), *on_cores.values()], said)
+    has = {id: share.cpu_weight or 0.0 for id, (share, _) in granted.items()}
+    assert min(has.values()) / sum(has.values()) >= FLOOR / 28 * (1.0 - 1e-6)
+
+
+def test_a_cap_is_lifted_to_a_part_of_the_node_however_many_gpus_a_job_has_there() -> None:
+    guard = Guard(Plugin())
+    placed = Placed("a", {f"n/gpu{gpu}": 8.0 for gpu in range(8)}, on_gpus=True)
+    said = {"a": (Share(cpu_cap_cores=2.0), "as it likes")}
+    assert guard.hold(0.0, 8.0, [Arrived("a", 1.0), placed], said)[0] == said  # a twentieth of 8 cores is 0.4
+
+
 @pytest.mark.parametrize("most", [1_000.0, 10_000.0, 333.3])
 def test_a_floor_of_a_whole_equal_share_makes_all_alike(most: float) -> None:
     policy = Plugin()

@@ -173,6 +173,40 @@ def test_paper_a_diverging_job_does_not_progress() -> None:
     assert play.over("b", "a") == pytest.approx(3.0, rel=1e-3)  # a is Completing, b has all of ΣG
 
 
+@pytest.mark.parametrize("end", ["diverges", "stalls"])
+def test_paper_who_diverges_or_ceases_to_report_is_completing_at_once(end: str) -> None:
+    play = Play(PAPER, cores=4.0)
+    play.at(0, *arrivals("a", "b"), predicted("a", 100, -4.0), predicted("b", 100, -4.0))
+    for now in (10, 20, 30):
+        round_of_paper(play, now, a=(8 - 0.2 * now, 1), b=(8 - 0.1 * now, 1))
+    assert play.over("a", "b") == pytest.approx(2 * 11 / 10, rel=0.01)  # it learns twice as fast, and has less to learn
+    if end == "diverges":
+        play.at(31, *(loss("a", math.nan) for _ in range(3)))
+    else:
+        for now in range(31, 101, 3):
+            play.at(now, used("a", 1.0), used("b", 1.0), loss("b", 8 - 0.1 * now))
+    assert play.reasons["a"].startswith("completing, growth efficiency 0")
+    assert play.over("b", "a") == pytest.approx(3.0, rel=0.06)
+
+
+def test_paper_a_resource_that_a_job_hardly_ever_uses_says_nothing_of_what_it_learns() -> None:
+    play = Play("flowcon:alpha=0.02,itval=10,disk=1e8", cores=4.0)
+    play.at(0, *arrivals("a", "b", "c"), *(predicted(job, 100, 0.0) for job in "abc"))
+    for index, value in enumerate((4.0, 3.0, 2.0, 1.0)):
+        now = 10 * index
+        reads = used("b", 1.0, disk=5e7), used("c", 1.0, disk=5e7)
+        play.at(now + 5, loss("a", value), loss("b", 4.0), loss("c", value), used("a", 1.0), *reads)
+        play.at(now + 10)
+    assert play.shares["a"].disk_bytes_per_second is None  # it learns, and reads nothing
+    assert play.shares["b"].disk_bytes_per_second == pytest.approx(1e8 / 4)
+    # In one second of ten b reads as fast as the disk can: a tenth of it on the mean, by which it learns well.
+    for second in range(1, 11):
+        change = used("b", 1.0, disk=1e8 if second == 10 else 0.0)
+        play.at(39.5 + second, used("a", 1.0), change, loss("b", 4.0 - 0.05 * second))
+    play.at(50)
+    assert play.shares["b"].disk_bytes_per_second is UNLIMITED
+
+
 def test_paper_a_job_without_news_keeps_its_list() -> None:
     play = Play(PAPER, cores=4.0)
     play.at(0, *arrivals("a", "b"), predicted("a", 100, 0.0), predicted("b", 100, 0.0))

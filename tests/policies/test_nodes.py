@@ -100,6 +100,15 @@ def test_what_a_wide_job_is_held_up_to_on_one_node_it_leaves_on_the_others() -> 
     assert play.part("last", "b") >= 0.8  # `wide` is as slow as on `a`, and has no use for more of `b`
 
 
+def test_a_job_on_gpus_counts_by_the_workers_that_it_has_now() -> None:
+    play = Spread("srpt", on_gpus("wide", 0), on_gpus("other", 0))
+    play.at(1, predicted("wide", 100), predicted("other", 60))
+    assert play.part("other", "n/gpu0") == pytest.approx(FIRST, abs=0.06)
+    play.placed["wide"] = Placed("wide", {f"n/gpu{gpu}": 64.0 for gpu in range(4)}, True, 4)
+    play.at(30, play.placed["wide"], predicted("wide", 40))  # ten seconds of each GPU
+    assert play.part("wide", "n/gpu0") == pytest.approx(FIRST, abs=0.06)
+
+
 def test_who_is_alone_on_a_node_takes_nothing_from_those_elsewhere() -> None:
     crowded = Play("srpt")
     crowded.at(0, *arrivals("a", "b"), predicted("a", 10), predicted("b", 100))

@@ -14,7 +14,7 @@ from tests.policies.playing import Play, arrivals, loss, predicted, used
 
 from headgate import policies
 from headgate.errors import UsageError
-from headgate.policies import Arrived, Change, Left, Predicted, Reported
+from headgate.policies import Arrived, Change, Left, Predicted, Reported, Used
 from headgate.policies.present import TYPICAL_WORK, Present
 from headgate.policies.weighing import SteadyOrder
 
@@ -95,6 +95,14 @@ def test_themis_leaves_those_that_are_not_served_half_of_an_equal_share() -> Non
     play = Play("themis")
     play.at(0, *arrivals(*"abcde"), *(predicted(job, 100) for job in "abcde"))
     assert sorted(play.parts().values()) == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.6], abs=1e-3)
+
+
+def test_themis_expects_no_more_of_a_job_than_its_limit_lets_it_do() -> None:
+    play = Play("themis", cores=8.0)
+    known = (predicted(job, 100) for job in ("limited", *"bcdef"))
+    play.at(0, Arrived("limited", 1.0, cores_limit=1.0), *arrivals(*"bcdef"), *known)
+    # It would take 100 s alone on a sixth, and takes as long; the others 75.
+    assert {reason.split(",")[0] for reason in play.reasons.values()} == {"rho 1.00"}
 
 
 def test_themis_serves_somebody_however_fair_it_is_to_be() -> None:
@@ -205,14 +213,30 @@ def test_who_would_end_too_late_has_no_more_than_it_may_or_puts_to_good_use(
     assert play.parts() == pytest.approx(parts, rel=0.06)
 
 
-def test_headgate_serves_who_diverges_last() -> None:
-    play = Play("headgate")
+@pytest.mark.parametrize("name", ["headgate", "srpt"])
+def test_who_diverges_is_served_last(name: str) -> None:
+    play = Play(name)
     play.at(0, *arrivals("a", "b"), predicted("a", 50), predicted("b", 30))
     assert play.over("b", "a") == pytest.approx(AHEAD, rel=1e-3)
     for step in range(4):
         play.at(step + 1, loss("b", math.nan, step))
     assert play.over("a", "b") == pytest.approx(AHEAD, rel=1e-3)
     assert play.changed["a"] == [0, 3]  # at the third loss that is no number, not at the next round
+    assert play.reasons["b"] == "its loss diverges: last"
+
+
+def test_slaq_leaves_who_diverges_its_floor_whatever_was_predicted_of_it() -> None:
+    play = Play("slaq")
+    play.at(0, *arrivals("a", "b"), loss("a", 1000.0), loss("b", 1.0))
+    play.at(10)
+    play.at(11, *(loss(job, value, step) for step in range(2, 7) for job, value in (("a", 900.0), ("b", 0.8))))
+    play.at(
+        20, *(Predicted(job, 100, 50, 200, None, ((20.0, drop), (1e6, drop))) for job, drop in (("a", 10), ("b", 1)))
+    )
+    assert play.over("b", "a") > 5
+    play.at(21, *(loss("b", math.nan, step) for step in range(7, 11)))
+    assert play.parts()["b"] == pytest.approx(0.025, rel=0.2)
+    assert play.reasons["b"] == "its loss diverges: last"
 
 
 @pytest.mark.parametrize(("cores", "tried"), [(4.0, 2.0), (2.0, 1.0)])
@@ -292,6 +316,16 @@ def test_a_job_of_which_nothing_is_predicted_is_ranked_by_what_its_like_cost_for
     assert job.patience() == 7.0
 
 
+def test_how_long_a_job_was_alone_says_nothing_of_when_others_tell_what_they_need() -> None:
+    play = Play("headgate", cores=1.0)
+    play.at(0, *arrivals("a"))
+    for now in range(1, 301):  # alone, nobody asks what is left of it
+        play.at(now, used("a", 1.0), loss("a", 1.0 / now, now))
+    play.at(301, *arrivals("b"))
+    play.at(302, predicted("a", 500))
+    assert play.over("b", "a") > 5  # it may be short, and is taken to tell after some 4 core-seconds, not after 300
+
+
 def test_jobs_keep_their_places_until_one_is_clearly_before_another() -> None:
     order = SteadyOrder()
     jobs = [Present(id, 1.0, None, 0.0, number) for number, id in enumerate("abc")]
@@ -339,6 +373,15 @@ def test_the_time_until_a_task_runs_is_hardly_counted_and_a_clock_that_jumps_aft
     assert had <= (10 + 29) * 0.9
     job.use(3749, used("a", 0.9))
     assert job.attained - had < 150, "an hour in which the clock jumped"
+
+
+def test_a_reading_over_a_time_that_is_known_counts_whole_and_no_more() -> None:
+    job = Present("a", 1.0, None, 0.0, 1)
+    job.use(3600.0, Used("a", 0.5, 0.0, seconds=3500.0))  # it started 100 s late
+    assert job.attained == 1750.0
+    job.use(3600.0, Used("a", 1.0, 0.0, seconds=3500.0))  # another task of it, told at once
+    job.use(7200.0, Used("a", 1.0, 0.0, seconds=3600.0))
+    assert job.attained == 1750.0 + 3600.0
 
 
 def test_what_is_read_less_often_from_now_on_is_no_clock_that_jumps() -> None:
@@ -391,8 +434,9 @@ def test_a_jump_of_the_loss_makes_what_was_predicted_void() -> None:
     assert play.over("b", "a") == pytest.approx(AHEAD, rel=0.1)
 
 
-def test_a_stall_is_noticed_without_a_report() -> None:
-    play = Play("headgate:itval=1000,rho=100", cores=1.0)
+@pytest.mark.parametrize("name", ["headgate:itval=1000,rho=100", "srpt:itval=1000"])
+def test_a_stall_is_noticed_without_a_report(name: str) -> None:
+    play = Play(name, cores=1.0)
     play.at(0, *arrivals("a", "b"))
     for now in range(1, 11):
         play.at(now, loss("a", 1 / now, now))

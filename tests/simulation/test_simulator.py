@@ -88,6 +88,13 @@ def test_a_job_with_little_service_goes_before_one_with_an_hour_of_it() -> None:
     assert ran(hours, gpus(1), "las") == pytest.approx({"a": 12 * 3600.0, "b": 15 * 3600.0, "c": 16 * 3600.0})
 
 
+def test_who_waits_goes_on_when_another_had_enough_however_seldom_jobs_report() -> None:
+    # a and b are in the second queue from 3,600 and 3,700 s on; a policy would have rounds 360 s apart.
+    long = on_gpus(*((at, 36_000.0, 1) for at in (0.0, 100.0, 200.0, 200.0)))
+    outcome = simulate(long, gpus(2), "las", FREE)
+    assert [job.started for job in outcome.jobs] == [0.0, 100.0, 3600.0, 3700.0]
+
+
 def test_what_is_stopped_pays_for_starting_again() -> None:
     outcome = simulate(on_gpus((0.0, 10.0, 1), (2.0, 4.0, 1)), gpus(1), "srpt", Assumptions(restart_seconds=1.5))
     assert ends(outcome) == pytest.approx({"a": 15.5, "b": 6.0})
@@ -393,7 +400,7 @@ def test_what_is_told_of_use_is_the_mean_since_it_was_told_last(monkeypatch: pyt
     ran(made("t", jobs), cores(2.0), "srpt")
     # Both cores for 4 s, one for 3, and both for 3 more.
     [(now, each)] = used
-    assert (now, each.cpu_cores) == pytest.approx((10.0, 1.7))
+    assert (now, each.cpu_cores, each.seconds) == pytest.approx((10.0, 1.7, 10.0))
 
 
 def test_a_job_tells_each_of_its_losses_once(monkeypatch: pytest.MonkeyPatch) -> None:

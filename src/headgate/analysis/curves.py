@@ -38,6 +38,8 @@ _DRAWS: Final = 400
 _RECENT: Final = 0.2
 _FAR: Final = 50.0
 """A curve that takes so many times the steps so far is one that does not get there."""
+_BACK: Final = 0.98
+"""The part of the steps so far that curves can be followed back for: not to where some have no end."""
 _INDEPENDENT: Final = 0.45
 """Part of the points' information that is believed: no family is quite the truth, and a schedule may change it."""
 _RESOLUTION: Final = 0.004
@@ -140,16 +142,24 @@ class Fit:
             g = np.where(self._a > 0.0, (target - self._c) / self._a, -1.0)
         return self._estimate(np.maximum((self._shapes.inverse(g) - 1.0) * self._span, 1.0))
 
-    def to_plateau(self, patience: float, least: float = 0.0) -> Estimate:
+    def to_plateau(self, patience: float, least: float = 0.0, passed: float = 0.0) -> Estimate:
         """Steps left until early stopping would end it: until the loss gets better by no more than `least` in
-        `patience` steps. `least` is no smaller than what noise hides: an eighth of a point's."""
+        `patience` steps, of which as many as `passed` may have gone by already. `least` is no smaller than what noise
+        hides: an eighth of a point's.
+
+        Where by most curves all of them have gone by, so that the job should have ended, something has made them be
+        counted anew: each part of them is as likely as another.
+        """
         least = max(least, self.noise / 8.0)
-        future = np.concatenate(([0.0], np.geomspace(0.01, _FAR, 80)))
+        passed = min(passed, patience, _BACK * self._span)
+        future = np.concatenate((np.linspace(-passed / self._span, 0.0, 21), np.geomspace(0.01, _FAR, 80)))
         steps = self.step + future * self._span
         gain = self._curves(steps) - self._curves(steps + patience)
         flat = gain <= least
         first = np.where(flat.any(axis=1), future[flat.argmax(axis=1)], np.inf)
-        return self._estimate(first * self._span + patience)
+        if passed == patience > 0.0 and flat[:, 0].mean() > 0.5:
+            return Estimate(0.5 * patience, 0.05 * patience, 0.95 * patience)
+        return self._estimate(np.maximum(first * self._span + patience, 1.0))
 
     def gain(self, steps: float) -> float:
         """What the loss falls by in the next steps, as a part of all that it will fall by from its start to its

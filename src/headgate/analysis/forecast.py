@@ -171,6 +171,12 @@ def answer(question: Question) -> Left | None:
     return Left(work, low, high, asymptote, tuple(drops))
 
 
+def _after(steps: float, estimate: Estimate) -> Estimate:
+    """What is left so many steps later."""
+    low, middle, high = (max(each - steps, 0.0) for each in (estimate.low, estimate.steps, estimate.high))
+    return Estimate(middle, low, high, estimate.likely)
+
+
 def first_end(
     fitted: Fit | None, step: float, epochs: Estimate | None, goal: float | None, rest: tuple[float, float] | None
 ) -> tuple[Estimate | None, str]:
@@ -181,10 +187,11 @@ def first_end(
     """
     ends = [(epochs, "epochs")] if epochs is not None else []
     if fitted is not None:
+        since = max(step - fitted.step, 0.0)  # steps since the last loss that is known
         if goal is not None:
-            ends.append((fitted.to(goal), "goal"))
+            ends.append((_after(since, fitted.to(goal)), "goal"))
         if rest is not None:
-            ends.append((fitted.to_plateau(*rest), "rest"))
+            ends.append((_after(since, fitted.to_plateau(*rest, passed=rest[0])), "rest"))
         if not ends:
-            ends.append((fitted.to_plateau(PATIENCE * step), "rest"))
+            ends.append((_after(since, fitted.to_plateau(PATIENCE * step)), "rest"))
     return min(ends, key=lambda end: (end[0].likely < 0.5, end[0].steps), default=(None, "epochs"))

@@ -93,12 +93,13 @@ def on_gpus(users: Mapping[int, Collection[JobRecord]]) -> Mapping[JobId, float]
     weights: dict[int, dict[JobId, float]] = {}
     for gpu, jobs in users.items():
         pinned = {job.id: slice for job in jobs if (slice := job.spec.slice) is not None}
-        pinned = {id: slice / max(sum(pinned.values()), 1.0) for id, slice in pinned.items()}
-        fractions |= {id: min(slice, fractions.get(id, 1.0)) for id, slice in pinned.items()}
-        left[gpu] = max(1.0 - sum(pinned.values()), _LEFT_TO_OTHERS)
+        whole = max(sum(pinned.values()), 1.0)
+        fractions |= {id: min(slice / whole, fractions.get(id, 1.0)) for id, slice in pinned.items()}
         usual = WEIGHT_DEFAULT if pinned else None
         free = [job for job in jobs if job.id not in pinned and job.granted.gpu_fraction is None]
         weights[gpu] = {job.id: weight for job in free if (weight := job.granted.cpu_weight or usual) is not None}
+    for gpu, jobs in users.items():
+        left[gpu] = max(1.0 - sum(fractions[job.id] for job in jobs if job.spec.slice is not None), _LEFT_TO_OTHERS)
     while any(weights.values()):
         totals = {gpu: sum(there.values()) for gpu, there in weights.items() if there}
         fullest = min(totals, key=lambda gpu: left[gpu] / totals[gpu])

@@ -27,10 +27,12 @@ Granted = dict[JobId, tuple[Share, str]]
 
 @dataclass(slots=True)
 class _Held:
-    """What a job was granted, and what the policy wants it to have but could not be granted yet."""
+    """What a job was granted, and what the policy wants it to have but could not be granted yet. `nodes` are what the
+    policy was told that it is on; where these are GPUs, `hosts` are the nodes of those."""
 
     changes: Changes
     nodes: Mapping[str, float] = field(default_factory=lambda: ONE_NODE)
+    hosts: Mapping[str, float] = field(default_factory=lambda: ONE_NODE)
     granted: Share = NOTHING
     wanted: Share = NOTHING
     why: str = ""
@@ -41,9 +43,9 @@ class Guard:
 
     An entry that is no share, or is for a job that is not there, is dropped. A job whose share has changed as often as
     it may within a minute keeps it for now; the policy's last word is granted when it may be. Once a job has a weight,
-    none is left less than its floor on any of its nodes, nor a cap or a part of a GPU's time below that; where one
-    would be that cannot be changed again yet, the others are not raised. Only the end of a job can leave one below its
-    floor, until it may be changed.
+    none is left less than its floor on any of its nodes, or of its GPUs and their nodes, nor a cap or a part of a GPU's
+    time below that; where one would be that cannot be changed again yet, the others are not raised. Only the end of a
+    job can leave one below its floor, until it may be changed.
 
     Attributes:
         free_at: When something that waits may be granted; None where nothing does.
@@ -80,7 +82,12 @@ class Guard:
         self._has_granted = self._has_granted or bool(granted)
         stuck: list[float] = []
         if self._has_granted and self._floor > 0.0 and (moved or granted or self._is_stuck):
-            stuck = [*self._lift(now, granted), *self._lift_limits(now, cores, granted)]
+            hosts = Nodes({id: held.hosts for id, held in self._present.items()})
+            nodes = Nodes({id: held.nodes for id, held in self._present.items()})
+            stuck = self._lift(now, granted, hosts)
+            if any(held.hosts is not held.nodes for held in self._present.values()):
+                stuck += self._lift(now, granted, nodes)
+            stuck += self._lift_limits(now, cores, granted, hosts, nodes)
         self._is_stuck = any(time > now for time in stuck)
         for id, (share, _) in list(granted.items()):
             held = self._present[id]
@@ -113,6 +120,9 @@ class Guard:
             if isinstance(change, Placed) and (held := self._present.get(change.job)) is not None:
                 moved = True
                 held.nodes = {node: max(cores, _LITTLE) for node, cores in change.cores.items()} or ONE_NODE
+                held.hosts = held.nodes
+                if change.on_gpus:
+                    held.hosts = {gpu.rpartition("/gpu")[0]: cores for gpu, cores in held.nodes.items()}
         return moved
 
     def _take(self, shares: Mapping[JobId, object]) -> list[str]:
@@ -158,17 +168,16 @@ class Guard:
             return {}
         return {id: WEIGHT_DEFAULT if weight is None else weight for id, weight in weights.items()}
 
-    def _nodes(self, jobs: Iterable[JobId]) -> Nodes:
-        return Nodes({id: self._present[id].nodes for id in jobs})
-
     def _low(self, nodes: Nodes, weights: Mapping[JobId, float]) -> list[JobId]:
         totals, floor = nodes.totals(weights), self._floor * (1.0 - _SLIGHTLY)
         return [id for id, weight in weights.items() if weight < nodes.floor(id, floor, totals)]
 
-    def _lift(self, now: float, granted: Granted) -> list[float]:
-        """Lift those whose weight would be below their floor; when those may be that cannot be changed again yet."""
+    def _lift(self, now: float, granted: Granted, nodes: Nodes) -> list[float]:
+        """Lift those whose weight would be below their floor there; when those may be that cannot be changed again
+        yet."""
         weights = self._weights(granted)
-        nodes = self._nodes(weights)
+        if not weights:
+            return []
         low = self._low(nodes, weights)
         stuck = [id for id in low if id not in granted and self._present[id].changes.free_at(self._most) > now]
         if stuck:
@@ -226,7 +235,7 @@ class Guard:
             means[node] = sum(before) / len(before)
         for id, (share, why) in list(granted.items()):
             held = self._present[id]
-            there = means.keys() & held.nodes.keys()
+            there = means.keys() & nodes.of[id].keys()
             if share.cpu_weight is None or not there:
                 continue
             before_it = held.granted.cpu_weight
@@ -241,11 +250,10 @@ class Guard:
             else:
                 granted[id] = share, why
 
-    def _lift_limits(self, now: float, cores: float, granted: Granted) -> list[float]:
+    def _lift_limits(self, now: float, cores: float, granted: Granted, hosts: Nodes, nodes: Nodes) -> list[float]:
         """Lift caps and parts of a GPU's time that are below what a floor comes to; when those may be that cannot be
         changed again yet."""
         stuck = []
-        nodes = self._nodes(self._present)
         for id, held in self._present.items():
             share, why = granted.get(id, (NOTHING, "lifted to its floor"))
             after = held.granted.merged(share)
@@ -254,7 +262,7 @@ class Guard:
             if not has:
                 continue
             equal = {
-                "cpu_cap_cores": nodes.equal(id) * (len(held.nodes) if held.nodes is not ONE_NODE else cores),
+                "cpu_cap_cores": hosts.equal(id) * (len(held.hosts) if held.hosts is not ONE_NODE else cores),
                 "gpu_fraction": 1.0 / max(len(nodes.on[node]) for node in held.nodes),
             }
             low = {

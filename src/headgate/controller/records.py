@@ -287,6 +287,7 @@ class JobRecord:
             sum(used.memory_bytes for used in each),
             sum(used.disk_bytes_per_second for used in each),
             sum(used.network_bytes_per_second for used in each),
+            max((used.seconds for used in each if used.seconds is not None), default=None),
         )
 
     def starting(self, task: TaskRecord, reason: str) -> StartTask:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import isfinite
 
 from headgate.cluster import Node
@@ -67,7 +68,7 @@ class Sharing:
         self._asks_at: float | None = None
         self._fault = ""
         self._guard = Guard(policy)
-        self._placed: dict[JobId, Mapping[str, float]] = {}  # as the policy was told last
+        self._placed: dict[JobId, Placed] = {}  # as the policy was told last
         # When turns on the GPUs of a node followed weights, each of which changes all turns; and where they are to.
         self._turned: defaultdict[str, Changes] = defaultdict(Changes)
         self._turning: set[str] = set()
@@ -113,12 +114,15 @@ class Sharing:
     def share(self, turn: Turn) -> list[Action]:
         """Settle a turn: ask the policy if there is something to tell or its time has come, bring the tasks that this
         concerns to what follows, and start those that are to be started with it."""
-        if self.jobs.pinned:
+        if not self.policy.grants:
+            turn.changes.clear()
+        elif self.jobs.pinned:
             turn.changes = [change for change in turn.changes if not self._is_pinned(change.job)]
         due = self._asks_at is not None and turn.now >= self._asks_at
-        if not (turn.changes or turn.starting or turn.moved or turn.sized or due or self._may_turn(turn)):
+        sized = turn.sized or (self._changed and not self.policy.grants)
+        if not (turn.changes or turn.starting or turn.moved or sized or due or self._may_turn(turn)):
             return []
-        if turn.moved or self._changed:
+        if self.policy.grants and (turn.moved or self._changed):
             turn.changes += self._where(turn)
         actions: list[Action] = []
         decided, reasons = self._decide(turn, actions) if turn.changes or due else ({}, {})
@@ -192,9 +196,10 @@ class Sharing:
             there = [task for task in job.tasks.values() if task.node in self.nodes]
             gpus = {f"{task.node}/gpu{gpu}": self._free(task.node) for task in there for gpu in task.computes_on}
             cores = gpus or {task.node: self._free(task.node) for task in there}
-            if cores and cores != self._placed.get(job.id):
-                self._placed[job.id] = cores
-                found.append(Placed(job.id, cores, on_gpus=bool(gpus)))
+            placed = Placed(job.id, cores, bool(gpus), sum(task.is_worker for task in job.tasks.values()))
+            if cores and placed != self._placed.get(job.id):
+                self._placed[job.id] = placed
+                found.append(placed)
         return found
 
     def _decide(self, turn: Turn, actions: list[Action]) -> tuple[Granted, Mapping[JobId, str]]:
@@ -263,6 +268,9 @@ class Sharing:
         result: dict[TaskId, tuple[float, int]] = {}
         for name in nodes:
             if (node := self.nodes.get(name)) is not None and (tasks := self.jobs.on.get(name)):
+                if all(task.share is NOTHING for _, task in tasks.values()):
+                    result |= dict.fromkeys(tasks, _whole(node.cores))
+                    continue
                 ordered = sorted(tasks.values(), key=lambda task: task[0].number)
                 shares = {task.id: task.share for _, task in ordered}
                 cores = entitled(node.cores, shares)
@@ -296,19 +304,32 @@ class Sharing:
         result: dict[TaskId, float | Unlimited] = {}
         for name in nodes:
             there = [(job, task) for job, task in self.jobs.on.get(name, {}).values() if task.computes_on]
+            if not there:
+                continue
             users: dict[int, dict[JobId, JobRecord]] = {}
             for job, task in there:
                 for gpu in task.computes_on:
                     users.setdefault(gpu, {})[job.id] = job
             fractions = on_gpus({gpu: jobs.values() for gpu, jobs in users.items()})
+            beside = Counter((job.id, gpu) for job, task in there for gpu in task.computes_on)
             for job, task in there:
                 if job.granted.gpu_fraction is not None:
                     continue  # the policy's word
                 fraction = fractions.get(job.id, 1.0)
+                if fraction < 1.0 and not job.planned().in_step:  # its workers there take turns each by themselves
+                    fraction /= max(beside[job.id, gpu] for gpu in task.computes_on)
                 wanted = fraction if fraction < 1.0 else UNLIMITED
                 if wanted != (task.share.gpu_fraction or UNLIMITED):
                     result[task.id] = wanted
         return result
+
+
+@lru_cache
+def _whole(cores: float) -> tuple[float, int]:
+    """Cores that a task is entitled to, and its threads, on a node of so many where none was said anything of."""
+    shares = {"": NOTHING}
+    own = entitled(cores, shares)
+    return own[""], threads(cores, shares, own)[""]
 
 
 def _undecided(job: JobRecord) -> str:

@@ -159,9 +159,8 @@ class Attempt:
     def hold(self) -> None:
         """Tell tasks what their steps are held to, where that has changed. Of workers that wait for each other in every
         step, one is held for all."""
-        plan = self.plan
         workers = [each for name, each in self.tasks.items() if name.startswith("worker-") and each.state != "ended"]
-        together = plan.synchronous and not plan.backup_workers and plan.workers > 1
+        together = self.plan.in_step
         whole = strictest([each.gate for each in workers]) if together else OPEN
         for task in workers:
             gate = task.gate if not together else whole if task.name == self.lowest else OPEN

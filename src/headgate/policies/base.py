@@ -32,14 +32,16 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where the tasks of a job are: of each node the cores that it has for jobs. Of who computes on GPUs, `on_gpus`,
-    each of these stands for a node, `NODE/gpu0`, of as many cores as its own, so that weights on GPUs and on cores
-    compare: its time is what is divided. Told of each job that arrives, and again when that changes; of who is on no
-    node that was told all are taken to share one."""
+    """Where the tasks of a job are: of each node the cores that it has for jobs, and how many workers there are
+    together (None: as many as it arrived with). Of who computes on GPUs, `on_gpus`, each of these stands for a node,
+    `NODE/gpu0`, of as many cores as its own, so that weights on GPUs and on cores compare: its time is what is divided.
+    Told of each job that arrives, and again when that changes; of who is on no node that was told all are taken to
+    share one."""
 
     job: JobId
     cores: Mapping[str, float]
     on_gpus: bool = False
+    workers: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +62,15 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What a job used, on the mean, since its last `Used`."""
+    """What a job used, on the mean, since its last `Used`; `seconds` are those since then, if that is known for sure: a
+    longer gap than usual counts whole then, and is no clock that jumped."""
 
     job: JobId
     cpu_cores: float
     memory_bytes: float
     disk_bytes_per_second: float = 0.0
     network_bytes_per_second: float = 0.0
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,7 @@ class Policy(ABC):
     What it answers is held to `floor` and `most_changes`, and what is no share is dropped: `controller.guarding`.
 
     Attributes:
+        grants: Whether it ever grants anything; one that does not is asked nothing.
         predicts: Whether it wants to be told `Predicted`, for which curves have to be fitted.
         limits_disk: Whether it limits disk rates, so that users are told where those cannot be held.
         floor: Least part of an equal share that each job is left, whatever it grants; 0: as little as it says.
@@ -126,6 +131,7 @@ class Policy(ABC):
     """
 
     name: str
+    grants: bool = True
     predicts: bool = False
     limits_disk: bool = False
     floor: float = FLOOR

@@ -33,7 +33,8 @@ class FlowConPolicy(Policy):
     node. When all there are Completing all have 1, as has a job of which nothing is known yet, and rounds come further
     apart. CPU parts are weights; what one leaves the others use. Disk rates and memory are limited for Completing jobs
     alone, and only where the options say what the machine has. G of the network is told in the reason and limits
-    nothing, for no share holds a task's network. A job that reported or used nothing keeps its list.
+    nothing, for no share holds a task's network. A job that reported nothing in a round keeps its lists, and of a
+    resource of which it used nothing its list; one whose loss diverges, or that has ceased to report, is Completing.
 
     Memory is off by default though what the nodes have is known: CPU and disk come back when a limit is lifted, while a
     job that needs more memory than its limit is killed, which growth efficiency says nothing of. Where it is asked for,
@@ -99,6 +100,18 @@ class FlowConPolicy(Policy):
         return self._acting.decide(now, max(cores, LEAST_CORES), changes)
 
 
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """When a job's growth was measured last: the time, the mean loss, the step, the CPU time that it had been served
+    with, and what it had used of other resources."""
+
+    at: float
+    level: float
+    step: float
+    work: float
+    used: Mapping[str, float]
+
+
 @dataclass(slots=True)
 class _Watched:
     """What is remembered of a job from round to round."""
@@ -109,7 +122,7 @@ class _Watched:
     parts: dict[str, float] = field(default_factory=dict)
     limits: Share = field(default_factory=Share)
     peak_bytes: float = 0.0
-    measured: tuple[float, float, float, float] | None = None  # time, mean loss, core-seconds attained, step
+    measured: _Measured | None = None
     start: float = -math.inf
     least: float = math.inf
 
@@ -156,9 +169,10 @@ class _PaperFlowCon(WeighingPolicy):
         for job in jobs:
             self._measure(now, (sum(job.nodes.values()) or cores) / job.takes, job, self._watched[job.id])
         nodes = nodes_of(cores, jobs)
+        last = {job.id for job in jobs if job.last_because}
         for resource in _LIMITED:
             if resource == "cpu" or resource in self._capacity:
-                self._part(resource, nodes)
+                self._part(resource, nodes, last)
         return {id: (each.parts["cpu"], each.in_words()) for id, each in self._watched.items()}
 
     def settled(self) -> bool:
@@ -166,32 +180,35 @@ class _PaperFlowCon(WeighingPolicy):
 
     def _measure(self, now: float, cores: float, job: Present, watched: _Watched) -> None:
         """Growth efficiency since the last round, and the lists that follow; an early round measures nothing."""
+        if job.last_because:
+            watched.growth = dict.fromkeys(("cpu", *self._capacity), 0.0)
+            watched.placed = dict.fromkeys(_LIMITED, "completing")
+            return
         step, last = job.losses.step, watched.measured
-        if last is not None and step < last[3]:
+        if last is not None and step < last.step:
             last = None  # it counts from the beginning again
-        level = _mean(job, last[3] if last is not None else -math.inf)
+        level = _mean(job, last.step if last is not None else -math.inf)
         if level is None:
             return
         watched.start, watched.least = max(watched.start, level), min(watched.least, level)
+        measured = _Measured(now, level, step, job.attained, dict(job.used_so_far))
         if last is None:
-            watched.measured = now, level, job.attained, step
+            watched.measured = measured
             return
-        seconds, work = now - last[0], job.attained - last[2]
+        seconds, work = now - last.at, job.attained - last.work
         if seconds < 0.5 * self.itval or work <= 0.0 or job.used is None:
             return
-        watched.measured = now, level, job.attained, step
+        watched.measured = measured
         asymptote = job.prediction[0].asymptote if job.prediction is not None else None
         whole = watched.start - (watched.least if asymptote is None else min(asymptote, watched.least))
-        progress = (last[1] - level) / whole / seconds if whole > 0.0 else 0.0
+        progress = (last.level - level) / whole / seconds if whole > 0.0 else 0.0
         used = {"cpu": work / seconds / cores}
-        now_used = {
-            "memory": job.used.memory_bytes,
-            "disk": job.used.disk_bytes_per_second,
-            "network": job.used.network_bytes_per_second,
-        }
-        used |= {name: now_used[name] / size for name, size in self._capacity.items()}
+        so_far = ((name, measured.used[name] - last.used.get(name, 0.0)) for name in self._capacity)
+        used |= {name: more / seconds / self._capacity[name] for name, more in so_far}
         for resource, part in used.items():
-            growth = watched.growth[resource] = progress / part if part > 0.0 else 0.0
+            if part <= 0.0:
+                continue  # what it learns it does not learn by that
+            growth = watched.growth[resource] = progress / part
             if resource not in _LIMITED:
                 continue
             placed = watched.placed[resource]
@@ -200,8 +217,9 @@ class _PaperFlowCon(WeighingPolicy):
             elif placed != "completing":
                 watched.placed[resource] = "watching" if placed == "new" else "completing"
 
-    def _part(self, resource: str, nodes: Nodes) -> None:
-        """Parts of a resource, by the lists; a job on several nodes goes by the one where it has most beside it."""
+    def _part(self, resource: str, nodes: Nodes, last: set[JobId]) -> None:
+        """Parts of a resource, by the lists; a job on several nodes goes by the one where it has most beside it. Those
+        that are `last` have the least of who is Completing, whether the others' growth is known yet or not."""
         growth = {id: max(each.growth.get(resource, 0.0), 0.0) for id, each in self._watched.items()}
         totals = nodes.totals(growth)
         learns = {id for id, each in self._watched.items() if each.placed[resource] != "completing"}
@@ -211,10 +229,12 @@ class _PaperFlowCon(WeighingPolicy):
             total, count = max(totals[node] for node in there), max(len(nodes.on[node]) for node in there)
             if resource not in each.growth or learning.isdisjoint(there):
                 each.parts[resource] = 1.0
+            elif id in last:
+                each.parts[resource] = _least(count)
             elif total <= 0.0 or each.placed[resource] == "watching":
                 each.parts.setdefault(resource, 1.0)
             elif each.placed[resource] == "completing":
-                each.parts[resource] = max(own / total, 1.0 / ((1.0 + 1.0 / count) * count))
+                each.parts[resource] = max(own / total, _least(count))
             else:
                 each.parts[resource] = min(own / total, 1.0)
 
@@ -243,6 +263,11 @@ class _PaperFlowCon(WeighingPolicy):
             elif watched.limits.disk_bytes_per_second is not None:
                 limits = limits.merged(Share(disk_bytes_per_second=UNLIMITED))
         return limits
+
+
+def _least(count: int) -> float:
+    """Of who is Completing, one of so many jobs: 1/(βn)."""
+    return 1.0 / ((1.0 + 1.0 / count) * count)
 
 
 def _mean(job: Present, after: float) -> float | None:

@@ -53,8 +53,7 @@ class HeadgatePolicy(WeighingPolicy):
     def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
         fair = self._finish.fair(now, cores, jobs)
         nodes = nodes_of(cores, jobs)
-        measure = {job.id: (job.diverging or job.stalled, job.patience() * job.width / job.priority) for job in jobs}
-        order = self._order.sort(jobs, measure)
+        order = self._order.shortest(jobs)
         pressed, spare = set(), math.inf
         for job in jobs:
             latest = job.arrived + self._rho * max(fair[job.id], _SHORTEST_SECONDS)
@@ -77,10 +76,6 @@ class HeadgatePolicy(WeighingPolicy):
         return {job.id: (parts[job.id], self._why(job, before[job.id], job.id in pressed)) for job in order}
 
     def _why(self, job: Present, before: int, pressed: bool) -> str:
-        if job.diverging:
-            return "its loss diverges: last"
-        if job.stalled and not pressed:
-            return "it has ceased to report: last"
         if pressed:
             return f"would else end later than {self._rho:g} times its fair time"
-        return f"{'first' if before == 0 else f'{before} before it'}: {job.remaining_in_words()}"
+        return job.last_because or f"{'first' if before == 0 else f'{before} before it'}: {job.remaining_in_words()}"

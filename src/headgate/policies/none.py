@@ -14,6 +14,7 @@ class NoPolicy(Policy):
     """
 
     name = "none"
+    grants = False
 
     def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:
         return Decision()

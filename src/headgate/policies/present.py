@@ -48,10 +48,12 @@ class Present:
         attained: CPU time it was served with, core-seconds.
         before: The same in attempts before this one.
         used: The latest that it was said to use.
+        used_so_far: Byte-seconds of memory, and bytes of disk and network, that it used.
         diverging: Its loss rises beyond its noise, or is no number any more.
         stalled: It has ceased to report: no loss for 6 times its usual interval, and 30 s at least, though it used the
             CPU time that it takes for as many reports.
         foretold: What it had attained when something was predicted of it for the first time; None: nothing was yet.
+        told_nobody: Before that it reported while it was alone, and nobody asked for a prediction.
         prediction: The latest, and what had been attained when it came.
         told_cores: That it was last told to put to good use while others want them; None: never.
         on_trial: It is tried on two cores, where there are more, to find out whether it puts them to good use.
@@ -71,6 +73,7 @@ class Present:
     attained: float = 0.0
     before: float = 0.0
     used: Used | None = None
+    used_so_far: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("memory", "disk", "network"), 0.0))
     diverging: bool = False
     stalled: bool = False
     prediction: tuple[Predicted, float] | None = None
@@ -79,6 +82,7 @@ class Present:
     needs: Sequence[float] = tuple(TYPICAL_WORK * part for part in SPREAD)
     tells_after: float = STARTUP_WORK
     foretold: float | None = None
+    told_nobody: bool = False
     _trial_work: float = 0.0
     _trial_seconds: float = 0.0
     _used_at: float = 0.0
@@ -96,6 +100,18 @@ class Present:
     def served(self) -> float:
         """CPU time it was served with in all its attempts, core-seconds."""
         return self.before + self.attained
+
+    @property
+    def reports(self) -> bool:
+        """Whether it has reported anything."""
+        return self._reported_at is not None
+
+    @property
+    def last_because(self) -> str:
+        """Why others go before it, whatever is left of it; empty: they do not."""
+        if self.diverging:
+            return "its loss diverges: last"
+        return "it has ceased to report: last" if self.stalled else ""
 
     @property
     def width(self) -> float:
@@ -182,7 +198,9 @@ class Present:
     def use(self, now: float, change: Used) -> None:
         """Take in what all of it used since the last time, which may be a moment ago: of several tasks each is told."""
         gap, usual = now - self._used_at, self._used_every
-        if usual is not None:
+        if change.seconds is not None:
+            gap = min(gap, change.seconds)
+        elif usual is not None:
             gap = min(gap, _JUMP * usual)
             # By time, or else the many short gaps within a burst of tasks would pass for the usual ones.
             part = _FOLLOWING * min(gap / usual, 1.0)
@@ -191,6 +209,9 @@ class Present:
             gap = min(gap, _JUMP * _READ_SECONDS)  # it may have come long after its arrival, as a container does
             self._used_every = max(gap, _READ_SECONDS)
         self.attained += change.cpu_cores * gap
+        self.used_so_far["memory"] += change.memory_bytes * gap
+        self.used_so_far["disk"] += change.disk_bytes_per_second * gap
+        self.used_so_far["network"] += change.network_bytes_per_second * gap
         if self.on_trial:
             self._trial_work += change.cpu_cores * gap
             self._trial_seconds += gap

@@ -20,7 +20,7 @@ class SlaqPolicy(WeighingPolicy):
     Objective: the highest mean quality of all jobs at any time: early progress counts, the last few percent hardly do.
     Rule: a job's loss drop is measured by the largest drop that it ever had in a round. The cores of a node are given
     away in 40 parts, each to the job there that would gain most by it until the next round. Jobs of which nothing is
-    predicted have an equal share; who would gain nothing, its floor.
+    predicted have an equal share; who would gain nothing, diverges, or has ceased to report, its floor.
     Source: SLAQ (SoCC 2017), section 4: greedy by predicted normalised loss reduction.
     Use it for exploration: many jobs, of which the first results count and some are stopped early.
     """
@@ -53,6 +53,8 @@ class SlaqPolicy(WeighingPolicy):
         def gain(id: JobId) -> float:
             """Of a core, by one more part of each of its nodes, until the next round."""
             job = by_id[id]
+            if job.last_because:
+                return 0.0
             seconds = len(nodes.of[id]) / job.takes * self.itval
             before, after = has(id), has(id, 1)
             if after - before < 1e-9 or any(left[node] < 0.5 * unit[id] for node in nodes.of[id]):
@@ -74,7 +76,7 @@ class SlaqPolicy(WeighingPolicy):
         for job in known:
             there = has(job.id, 0 if got[job.id] else 1) * len(nodes.of[job.id]) / job.takes
             part = _part(_drop(job, there * self.itval), largest[job.id])
-            wanted[job.id] = has(job.id), f"a drop of {part:.2g} of its largest expected"
+            wanted[job.id] = has(job.id), job.last_because or f"a drop of {part:.2g} of its largest expected"
         return wanted
 
     def _largest(self, jobs: Sequence[Present]) -> dict[JobId, float]:
@@ -92,7 +94,9 @@ class SlaqPolicy(WeighingPolicy):
 
 def _is_known(job: Present, largest: float) -> bool:
     """Whether it is predicted what a job would gain, and what that is to be measured by; of who gains nothing that is
-    not needed."""
+    not needed, nor any prediction of who comes last."""
+    if job.last_because:
+        return True
     drops = job.prediction[0].drops if job.prediction is not None else ()
     return bool(drops) and (largest > 0.0 or all(drop <= 0.0 for _, drop in drops))
 

@@ -15,7 +15,7 @@ class SrptPolicy(WeighingPolicy):
     Objective: the least mean completion time.
     Rule: jobs in the order of predicted core-seconds left over priority; each has most of what those before it leave.
     A job of which nothing is predicted yet goes by what it costs to find out and to end those of its like that are
-    short.
+    short. Who diverges or has ceased to report comes last.
     Source: shortest remaining processing time, optimal where remaining work is known and any job can use the whole
     machine (Schrage 1968); with limits of cores it is a reference, not an optimum (heSRPT, Berg et al. 2020).
     Use it when only the mean counts and losses are predicted well. Long jobs wait as long as shorter ones keep coming.
@@ -28,11 +28,12 @@ class SrptPolicy(WeighingPolicy):
         self._order = SteadyOrder()
 
     def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
-        order = self._order.sort(jobs, {job.id: (False, job.patience() * job.width / job.priority) for job in jobs})
+        order = self._order.shortest(jobs)
         parts = first_come(cores, order, self.floor)
         before = before_each(cores, order)
-        return {job.id: (parts[job.id], f"{_place(before[job.id])}: {job.remaining_in_words()}") for job in order}
+        return {job.id: (parts[job.id], _why(job, before[job.id])) for job in order}
 
 
-def _place(before: int) -> str:
-    return "shortest" if before == 0 else f"{before} before it"
+def _why(job: Present, before: int) -> str:
+    place = "shortest" if before == 0 else f"{before} before it"
+    return job.last_because or f"{place}: {job.remaining_in_words()}"

@@ -78,12 +78,11 @@ class ThemisPolicy(WeighingPolicy):
     def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
         fair, sizes = self._finish.fair(now, cores, jobs), machine(cores, jobs)
         each = {kind: count / sizes[kind] for kind, count in self._finish.present.items() if count}
-        rho = {
-            job.id: (now - job.arrived + job.remaining() * job.takes * each[job.on_gpus]) / fair[job.id]
-            if fair[job.id] > 0
-            else 1.0
-            for job in jobs
-        }
+        rho = {}
+        for job in jobs:
+            # With an equal share from now on, and no more than it may use.
+            left = job.remaining() * job.takes * max(each[job.on_gpus], 1.0 / job.most_cores(cores))
+            rho[job.id] = (now - job.arrived + left) / fair[job.id] if fair[job.id] > 0 else 1.0
         served = max(math.ceil((1.0 - self._fairness) * len(jobs) - 1e-9), 1)
         most = (len(jobs) - _NOT_SERVED * (len(jobs) - served)) / served
         order = sorted(jobs, key=lambda job: (-rho[job.id] * job.priority, job.number))

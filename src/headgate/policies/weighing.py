@@ -144,6 +144,9 @@ class WeighingPolicy(Policy):
         if isinstance(change, Arrived):
             self._number += 1
             self._jobs.pop(change.job, None)  # so that it is the last to have come
+            if len(self._jobs) == 1:
+                [alone] = self._jobs.values()
+                alone.told_nobody = alone.told_nobody or (alone.reports and alone.foretold is None)
             served = self._served.pop(change.job, 0.0)
             self._jobs[change.job] = Present(
                 change.job, change.priority, change.cores_limit, now, self._number, change.workers, before=served
@@ -167,6 +170,8 @@ class WeighingPolicy(Policy):
             case Placed():
                 job.nodes = {node: max(cores, LEAST_CORES) for node, cores in change.cores.items()}
                 job.on_gpus = change.on_gpus
+                if change.workers is not None:
+                    job.workers = change.workers
                 self._grants.place(job.id, job.nodes)
                 return True
             case Reported():
@@ -182,7 +187,7 @@ class WeighingPolicy(Policy):
             case Predicted():
                 before, believed = job.prediction, job.remaining()
                 if job.foretold is None:
-                    if job.attained > 0.0:
+                    if job.attained > 0.0 and not job.told_nobody:
                         self._told_after.append(job.attained)
                     job.foretold = job.attained
                 job.prediction = change, job.attained
@@ -210,6 +215,13 @@ class SteadyOrder:
 
     def __init__(self) -> None:
         self._order: list[JobId] = []
+
+    def shortest(self, jobs: Sequence[Present]) -> list[Present]:
+        """The jobs by what is left of each, or what it costs to find out, over its priority; last those that diverge or
+        have ceased to report."""
+        return self.sort(
+            jobs, {job.id: (bool(job.last_because), job.patience() * job.width / job.priority) for job in jobs}
+        )
 
     def sort(self, jobs: Sequence[Present], measure: Mapping[JobId, tuple[bool, float]]) -> list[Present]:
         """The jobs in order.

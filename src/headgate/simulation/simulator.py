@@ -182,7 +182,7 @@ class _Simulation:
         while self._coming:
             when, _, _, happen = self._coming[0]
             watcher(self._ended, self._now)
-            if self._wake_at is not None and (wake_at := max(self._wake_at, woken + rounds_apart)) < when:
+            if self._wake_at is not None and (wake_at := self._wakes(woken + rounds_apart)) < when:
                 self._now, self._wake_at = max(self._now, wake_at), None
                 woken = self._now
                 self._step(Wake())
@@ -190,6 +190,12 @@ class _Simulation:
             heappop(self._coming)
             self._now = when
             happen()
+
+    def _wakes(self, soonest: float) -> float:
+        """When the controller is woken: for a policy no sooner than that, for its queue when it asked to be."""
+        asked = self._wake_at if self._wake_at is not None else inf
+        queue = self._queue.wake_at if self._queue is not None else None
+        return min(max(asked, soonest), queue if queue is not None else inf)
 
     def _at(self, when: float, kind: int, happen: Callable[[], None]) -> None:
         self._count += 1
@@ -253,10 +259,11 @@ class _Simulation:
             return
         self._report_next(work, start)
         watched, tasks = self._watched[work.id], list(work.tasks.values())
+        seconds = self._now - tasks[0].told
         used = [task.used(self._now) for task in tasks]
         watched.used(self._now, sum(used))
         for task, cores in zip(tasks, used, strict=True):
-            self._step(Usage(task.id, cores, float(work.job.memory_bytes or 0)))
+            self._step(Usage(task.id, cores, float(work.job.memory_bytes or 0), seconds=seconds))
         told = watched.told(self._now, asks=len(self._works) > 1)
         if told is not None:
             self._step(told)
