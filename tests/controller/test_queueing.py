@@ -393,6 +393,13 @@ def test_who_had_enough_service_is_looked_at_when_it_has() -> None:
     assert StopTask("r/a/worker-0", GRACE_SECONDS, "makes room for b") in queue.step(100.0, Wake())
 
 
+def test_for_whom_there_was_no_room_it_is_made_once_others_have_had_enough() -> None:
+    queue = Queueing(LasOrder((100.0,)), with_gpus("a", 2))
+    for name, gpus in (("a", 1), ("b", 1), ("whole", 2), ("other", 2)):
+        assert stopped(queue.submit(0.0, asks(name, gpus))) == []
+    assert sorted(stopped(queue.step(100.0, Wake()))) == ["r/a/worker-0", "r/b/worker-0"]
+
+
 def test_a_node_that_is_gone_is_given_to_nobody() -> None:
     queue = Queueing()
     queue.submit(0.0, asks("a", 2))
