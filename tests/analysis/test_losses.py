@@ -83,6 +83,15 @@ def test_a_jump_among_losses_of_few_digits_is_one() -> None:
     assert losses.level() == 0.9
 
 
+def test_where_a_loss_is_nothing_any_more_no_other_level_is_a_phase_or_a_rise() -> None:
+    falls = [2.3 * 0.8**step for step in range(100)]
+    for level in (1e-9, 3e-6):  # of a network that knows its data by heart
+        losses = fed([*falls, *(1e-8 + level * (1 + 0.01 * wiggle(step)) for step in range(30))])
+        assert (losses.phase, losses.diverging) == (0, False)
+    losses = fed([*falls, *[1e-8] * 30, *(0.1 * (1 + 0.01 * wiggle(step)) for step in range(30))])
+    assert losses.phase == 1
+
+
 def test_a_steep_beginning_is_one_phase() -> None:
     assert fed([10.0 * math.exp(-step / 15) + 0.05 * wiggle(step) for step in range(300)]).phase == 0
     assert fed([10.0 / (1.0 + step) for step in range(300)]).phase == 0

@@ -434,6 +434,22 @@ def test_a_jump_of_the_loss_makes_what_was_predicted_void() -> None:
     assert play.over("b", "a") == pytest.approx(AHEAD, rel=0.1)
 
 
+def test_a_jump_of_the_loss_leaves_what_is_predicted_by_epochs_unless_they_begin_again() -> None:
+    play = Play("srpt")
+    play.at(0, *arrivals("a", "b"), predicted("a", 5), predicted("b", 50))
+    wiggle = random.Random(0)
+    for step in range(40):
+        value = (1 if step < 30 else 9) + 0.01 * wiggle.random()
+        play.at(1 + step, Reported("a", value, step, 1, 10, 1), used("a", 2.0), used("b", 0.0))
+    play.at(70)
+    assert play.over("a", "b") == pytest.approx(AHEAD, rel=1e-3)
+    job = Present("a", 1.0, None, 0.0, 1)
+    job.report(1.0, Reported("a", 1.0, 100, 2, 10, 1))
+    job.prediction = Predicted("a", 7.0, 5.0, 9.0), 0.0
+    assert job.report(2.0, Reported("a", 1.0, 1, 1, 10, 1))
+    assert job.prediction is None
+
+
 @pytest.mark.parametrize("name", ["headgate:itval=1000,rho=100", "srpt:itval=1000"])
 def test_a_stall_is_noticed_without_a_report(name: str) -> None:
     play = Play(name, cores=1.0)

@@ -22,6 +22,9 @@ _SURE = 5.0
 _NOT_NUMBERS = 3
 _TICKS = 2.5
 """Of the least difference between two losses in a row: levels that differ by less may differ by what is rounded."""
+_SLIGHT = 1e-5
+"""Of all that the loss has come down by: levels that differ by less are one, as where it is zero but for what rounding
+makes of it."""
 
 
 class Estimate(NamedTuple):
@@ -56,7 +59,8 @@ class Losses:
     A loss further than 6 standard deviations (by quartiles) from the median of the last 15 counts as that far. Steps
     that are done again after a restart take the place of those before. Where the level jumps, as after a restart
     without the optimizer's state or a change of the learning rate, or all is done again from the first step on, a new
-    phase begins, and what was before it is dropped. What losses printed with few digits differ by is no jump.
+    phase begins, and what was before it is dropped. What losses printed with few digits differ by is no jump, nor what
+    is nothing against all that the loss has come down by.
 
     Args:
         rising: More is better, as in accuracy or reward: such a metric is kept with its sign turned.
@@ -79,6 +83,7 @@ class Losses:
         self._in_a_row = 0
         self._last = math.nan
         self._tick = math.inf  # the least that two losses in a row differed by
+        self._least, self._most = math.inf, -math.inf
         self._fresh = 0  # points since the phase began, or since the last look for a jump
 
     @property
@@ -117,6 +122,7 @@ class Losses:
         self._look_at_digits(loss)
         began_again = self._rewind(at)
         value = self._clipped(-loss if self.rising else loss)
+        self._least, self._most = min(self._least, value), max(self._most, value)
         point = Point(at, value, count)
         last = self._points[-1] if self._points else None
         if last is not None and math.floor(at / self._width) <= math.floor(last.step / self._width):
@@ -185,7 +191,7 @@ class Losses:
 
     def _levels(self) -> tuple[float, float, float, float] | None:
         """Medians of the last three times five points, and their standard deviation but for the trend, which is no less
-        than what they are rounded to lets be told."""
+        than what they are rounded to, or what they have come down by, lets be told."""
         last = [point.loss for point in self._points[-3 * _WINDOW :]]
         if len(last) < 3 * _WINDOW:
             return None
@@ -193,7 +199,8 @@ class Losses:
         # Of second differences, which a trend does not enter: they have sqrt(6) times the deviation.
         bends = [abs(a - 2 * b + c) for a, b, c in zip(last, last[1:], last[2:], strict=False)]
         rounded = _TICKS / _SURE * self._tick if math.isfinite(self._tick) else 0.0
-        return first, second, third, max(median(bends) / 0.6745 / math.sqrt(6.0), rounded)
+        slight = _SLIGHT / _SURE * (self._most - self._least)
+        return first, second, third, max(median(bends) / 0.6745 / math.sqrt(6.0), rounded, slight)
 
     def _jumped(self) -> bool:
         """Whether the last five points are on another level than those before them came to; they are then all that is

@@ -226,11 +226,12 @@ class Present:
             self._gap = gap if self._gap is None else self._gap + part * (gap - self._gap)
             self._effort += part * (effort - self._effort)
         self._reported_at, self._reported_with = now, self.attained
+        step = self.losses.step
         jumped = self.losses.add(change.step, change.loss, change.count)
         before, self.diverging = (self.diverging, self.stalled), self.losses.diverging
         self.stalled = False
-        if jumped:
-            self.prediction = None
+        if jumped and (change.epochs is None or self.losses.step < step):
+            self.prediction = None  # what is left by epochs stays, unless it begins them again
         return jumped or before != (self.diverging, self.stalled)
 
     def stalls_at(self) -> float | None:
