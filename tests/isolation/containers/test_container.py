@@ -366,6 +366,36 @@ def test_a_task_that_the_daemon_lets_run_on_is_heard_again_and_told_to_have_ende
             assert (end.signal, end.reason, end.lost) == (signal.SIGABRT, None, False)
 
 
+def test_what_changes_of_a_share_while_the_daemon_is_away_is_in_force_once_it_is_back(run: Run, tmp_path: Path) -> None:
+    with own_dockerd("--live-restore") as dockerd:
+        isolation = ContainerIsolation(GROUP, daemon=dockerd.url)
+        sleeps = launch("echo ready; exec sleep 1000", tmp_path)
+        with closing(run(isolation, sleeps, Share(cpu_cap_cores=1.0, memory_bytes=512 * MIB))) as task:
+            task.said("ready")
+            assert limits_of(task) == (1.0, 512 * MIB)
+            dockerd.kill()
+            away = f"{RUN}/job/worker-0: no Docker daemon answers"
+            with pytest.raises(IsolationError, match=away):
+                task.box.apply(Share(memory_bytes=256 * MIB))
+            with pytest.raises(IsolationError, match=away):
+                task.box.apply(Share(cpu_cap_cores=0.5))
+            assert limits_of(task) == (1.0, 512 * MIB)
+            dockerd.start()
+            wait.until(lambda: limits_of(task) == (0.5, 256 * MIB), SECONDS, "both changes")
+
+
+def limits_of(task: Running) -> tuple[float, int]:
+    """Cores and bytes of memory that the kernel allows a task."""
+    cgroups = task.box.cgroups
+    if (quota := cgroups["cpu"] / "cpu.cfs_quota_us").exists():
+        period, memory = quota.with_name("cpu.cfs_period_us").read_text(), "memory.limit_in_bytes"
+        cap = f"{quota.read_text()} {period}"
+    else:
+        cap, memory = (cgroups["cpu"] / "cpu.max").read_text(), "memory.max"
+    used, whole = cap.split()
+    return int(used) / int(whole), int((cgroups["memory"] / memory).read_text())
+
+
 def test_an_end_that_docker_is_late_to_tell_of_is_told_as_it_was(
     isolation: ContainerIsolation, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

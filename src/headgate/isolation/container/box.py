@@ -227,10 +227,10 @@ class ContainerBox(Box):
                 return
             self.kill()
             self._daemon.clear(self._container.token, self._container.parent.remove)
-            self._watch.close()
             self._closed = True
-            if self._container.outer is not None:
-                self._container.outer.weigh_group()
+        self._watch.close()  # without the lock, which it may be waiting for
+        if self._container.outer is not None:
+            self._container.outer.weigh_group()
 
     def record(self) -> dict[str, object]:
         return {
@@ -267,9 +267,12 @@ class ContainerBox(Box):
         self._cpu_seconds = self._cpu_seconds if cpu is None else cpu
 
     def _again(self) -> int | None:
-        """Its output from now on; None where the daemon is away, or did not let it run on (`live-restore`)."""
+        """Its output from now on, and what Docker was to change meanwhile is; None where the daemon is away, or did not
+        let it run on (`live-restore`)."""
         with contextlib.suppress(IsolationError):
             if self._daemon.state(self._container.id)["Running"]:
+                with contextlib.suppress(IsolationError):
+                    self.apply(self._share)
                 return self._daemon.attach(self._container.id)
         return None
 
