@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import pytest
@@ -11,15 +12,23 @@ from headgate.analysis.forecast import Left, Outlook, Question, answer, first_en
 
 
 def run(
-    outlook: Outlook, seconds: int, *, epochs: int | None = None, start: int = 1, asks_from: int = 0
+    outlook: Outlook,
+    seconds: int,
+    *,
+    epochs: int | None = None,
+    start: int = 1,
+    asks_from: int = 0,
+    first: float = 2.1,
+    last: float = 0.1,
 ) -> list[tuple[int, Question]]:
-    """Ten steps a second on two cores, 100 steps an epoch, a loss that halves in 250 steps; told each second."""
+    """Ten steps a second on two cores, 100 steps an epoch, a loss (or another metric) whose distance from its last
+    halves in 250 steps; told each second."""
     asked = []
     for now in range(start, seconds + 1):
         step = 10 * now
         outlook.used(now, 2.0)
         epoch = 1 + (step - 1) // 100
-        loss, asks = 0.1 + 2 * 0.5 ** (step / 250), now >= asks_from
+        loss, asks = last + (first - last) * 0.5 ** (step / 250), now >= asks_from
         question = outlook.reported(now, loss, step=step, epoch=epoch, epochs=epochs, count=10, asks=asks)
         if question is not None:
             asked.append((now, question))
@@ -70,6 +79,19 @@ def test_a_resumed_script_that_tells_epochs_and_no_steps_has_an_epoch_as_long_as
 def test_a_goal_that_is_reached_earlier_counts_instead() -> None:
     asked = run(Outlook(0.0, goal=0.35), 60, epochs=1000)  # 0.35 is reached at step 750
     assert last(asked).work == pytest.approx((750 - asked[-1][1].step) * 0.2, rel=0.4)
+
+
+@pytest.mark.parametrize(
+    ("rising", "first", "end", "goal"),
+    [(False, 400.0, 60.0, 100.0), (True, -200.0, 5.0, -20.0), (True, 0.1, 0.9, 0.8)],
+    ids=["perplexity", "reward", "accuracy"],
+)
+def test_a_goal_of_any_metric_tells_what_is_left(rising: bool, first: float, end: float, goal: float) -> None:
+    asked = run(Outlook(0.0, goal=goal, rising=rising), 60, first=first, last=end)
+    reached = 250 * math.log2((first - end) / (goal - end))
+    left = last(asked)
+    assert left.work == pytest.approx((reached - asked[-1][1].step) * 0.2, rel=0.4)
+    assert all(drop > 0 for _, drop in left.drops)
 
 
 def test_a_goal_that_is_hardly_reached_ends_no_job_before_its_last_epoch() -> None:

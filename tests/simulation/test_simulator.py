@@ -200,6 +200,18 @@ def test_clairvoyant_srpt_gains_on_equal_sharing_what_is_published(count: int, l
     assert statistics.mean(gains) == pytest.approx(published, abs=0.06)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_orders_come_out_as_is_published_where_jobs_vary_much(seed: int) -> None:
+    drawn = random.Random(seed)
+    jobs = [(drawn.lognormvariate(7.0, 1.8), drawn.choice([1, 1, 1, 1, 2, 4, 8])) for _ in range(500)]
+    span = sum(seconds * count for seconds, count in jobs) / (0.9 * 16)
+    trace = on_gpus(*((drawn.uniform(0.0, span), seconds, count) for seconds, count in jobs))
+    outcomes = {order: figures(simulate(trace, gpus(8, 8), order)) for order in ("srpt", "las", "fifo")}
+    means = {order: found.mean for order, found in outcomes.items()}
+    assert means["srpt"] < 0.95 * means["las"]
+    assert means["las"] < 0.5 * means["fifo"]
+
+
 @settings(max_examples=30, derandomize=True, database=None, deadline=None)
 @given(
     st.lists(
