@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
+from bisect import insort
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from heapq import heappop, heappush
 
 from headgate.cluster import Node
 from headgate.controller.foreseeing import Ahead, beside, foresee
 from headgate.controller.orders import Claim, Order
+from headgate.controller.ranking import Key, Ranking
 from headgate.controller.records import JobRecord
-from headgate.controller.room import Ask, Room, Trial, asked
+from headgate.controller.room import Ask, Room, asked
 from headgate.events import Action, JobId, MarkJob, Resize
 from headgate.planning.placement import place, place_within, unplaced
 from headgate.plans import Plan
@@ -21,10 +21,6 @@ from headgate.plans import Plan
 
 def _unknown(_: JobId) -> None:
     """Nothing is known of how long a job takes."""
-
-
-Key = tuple[float, ...]
-"""Priority, negated; the order's rank; how many jobs were handed in before it."""
 
 
 class Queue:
@@ -50,19 +46,16 @@ class Queue:
         self._claims: dict[JobId, Claim] = {}
         self._waiting: dict[Ask, list[tuple[Key, Claim]]] = {}
         self._too_large: dict[JobId, JobRecord] = {}
-        self._running: list[tuple[Key, Claim]] = []  # by key as it was when last looked at: none is worse by now
-        self._keys: dict[JobId, Key] = {}
-        self._reviews: list[tuple[float, int, Claim]] = []
+        self._running = Ranking(order)
         self._reserved: tuple[Key, Claim] | None = None
         self._leaving: set[JobId] = set()
         self._hopeless: dict[Ask, Key] = {}  # ranks for which not enough is free and in the hands of who ranks behind
         self._changed = False
-        self._count = 0
 
     @property
     def wake_at(self) -> float | None:
         """When a running job's rank gets worse next."""
-        return self._reviews[0][0] if self._reviews and self._waiting else None
+        return self._running.worse_at if self._waiting else None
 
     @property
     def waits(self) -> bool:
@@ -92,7 +85,7 @@ class Queue:
             return [job.mark("waiting", f"for {ask.in_words()}, which the nodes do not have as they are now")]
         claim = self._claims.setdefault(job.id, Claim(job, ask))
         claim.job, claim.ask = job, ask
-        insort(self._waiting.setdefault(ask, []), (self._key(claim, now), claim))
+        insort(self._waiting.setdefault(ask, []), (self._running.key(claim, now), claim))
         return [job.mark("waiting", f"for {ask.in_words()}")]
 
     def move(self, now: float, jobs: Iterable[JobRecord], node: Node, nodes: Mapping[str, Node]) -> list[Action]:
@@ -118,7 +111,7 @@ class Queue:
                 claim = self._claims[job.id]
                 self._leave_off(claim)
                 claim.ask = ask
-                insort(self._waiting.setdefault(ask, []), (self._key(claim, now), claim))
+                insort(self._waiting.setdefault(ask, []), (self._running.key(claim, now), claim))
         for ask, names in taken:
             self._room.give(ask, names)
         self._changed = self._changed or bool(taken)
@@ -149,7 +142,7 @@ class Queue:
         ask, nodes = Ask(len(tasks), 0, most, (), None), tuple(task.node for task in tasks)
         if claim is None or claim.since is None:
             claim = self._claims[job.id] = Claim(job, ask, since=now, found=True)
-            self._add(claim, now)
+            self._running.add(claim, now)
         elif most <= claim.ask.memory_bytes and nodes == claim.nodes:
             return
         else:
@@ -168,7 +161,7 @@ class Queue:
         claim.served += now - claim.since
         claim.since, claim.nodes, claim.found = None, (), False
         self._leaving.discard(job.id)
-        self._remove(claim)
+        self._running.remove(claim)
         self._changed = True
         self._hopeless.clear()
 
@@ -185,7 +178,7 @@ class Queue:
             now: Seconds on the run's clock.
             ends: When jobs that run are expected to end, as far as that is known.
         """
-        running = [claim for _, claim in self._running]
+        running = list(self._running)
         waiting = [claim for _, claim in sorted(entry for each in self._waiting.values() for entry in each)]
         have = [(claim, claim.nodes) for claim in running]
         starts = foresee(now, self._room, waiting, running, ends, self._seconds)
@@ -207,7 +200,9 @@ class Queue:
         return free + admitted, actions
 
     def _admit(self, now: float) -> tuple[list[JobRecord], list[Action]]:
-        self._review(now)
+        if self._running.review(now):
+            self._changed = True
+            self._hopeless.clear()
         admitted: list[JobRecord] = []
         actions: list[Action] = []
         if not self._changed:
@@ -229,7 +224,7 @@ class Queue:
                 continue
             hopeless = self._hopeless.get(claim.ask)
             if self.order.preempts and self._reserved is None and (hopeless is None or key < hopeless):
-                victims = self._victims(now, key, claim.ask)
+                victims = self._running.victims(now, key, claim.ask, self._room)
                 for victim in victims:
                     actions += self._stop(victim, claim)
                 if victims:
@@ -310,7 +305,7 @@ class Queue:
         job = claim.job
         job.queued = False
         claim.since, claim.nodes = now, nodes
-        self._add(claim, now)
+        self._running.add(claim, now)
         plan = job.planned()
         if plan.worker_nodes == nodes:
             return []
@@ -320,84 +315,13 @@ class Queue:
     def _stop(self, claim: Claim, other: Claim) -> list[Action]:
         """Have a job stopped, and wait again, for another."""
         job = claim.job
-        self._remove(claim)
+        self._running.remove(claim)
         self._leaving.add(job.id)
         if not job.undisturbed:
             return []
         job.restart = f"made room for {other.job.spec.name}"
         text = f"makes room for {other.job.spec.name}"
         return [job.mark("stopping", text), *(task.stop(text) for task in job.tasks.values())]
-
-    def _victims(self, now: float, key: Key, ask: Ask) -> list[Claim]:
-        """The jobs that would have to be stopped for one to fit, the last in rank first; none where all those that rank
-        behind it would not be enough."""
-        if not self._enough(key, ask):
-            return []
-        gone: list[tuple[Key, Claim]] = []
-        trial = Trial(self._room, ask)
-        while not trial.fits and (worst := self._worst(now)) is not None and worst[0] > key:
-            gone.append(self._running.pop())
-            trial.give(worst[1].ask, worst[1].nodes)
-        self._running.extend(reversed(gone))  # each was the last when it was taken
-        if not trial.fits:
-            return []
-        needed: list[Claim] = []
-        for _, claim in reversed(gone):  # of what the others give already, the first in rank keep theirs
-            trial.give(claim.ask, claim.nodes, -1)
-            if not trial.fits:
-                trial.give(claim.ask, claim.nodes)
-                needed.append(claim)
-        return needed
-
-    def _enough(self, key: Key, ask: Ask) -> bool:
-        """Whether those that rank behind have as many GPUs as are wanting, wherever those are."""
-        wanting = ask.all_gpus - self._room.free_gpus
-        for other, claim in reversed(self._running):
-            if other <= key:
-                return False
-            wanting -= claim.ask.all_gpus
-            if wanting <= 0:
-                return True
-        return False
-
-    # --- those that run, by rank ------------------------------------------------------------------------------------
-
-    def _key(self, claim: Claim, now: float) -> Key:
-        return (-claim.job.spec.priority, *self.order.rank(claim, now), claim.job.number)
-
-    def _add(self, claim: Claim, now: float) -> None:
-        key = self._keys[claim.job.id] = self._key(claim, now)
-        insort(self._running, (key, claim))
-        claim.review = self.order.worse_at(claim, now)
-        if claim.review is not None:
-            self._count += 1
-            heappush(self._reviews, (claim.review, self._count, claim))
-
-    def _remove(self, claim: Claim) -> None:
-        key = self._keys.pop(claim.job.id, None)
-        if key is not None:
-            del self._running[bisect_left(self._running, (key,))]
-
-    def _worst(self, now: float) -> tuple[Key, Claim] | None:
-        """The running job that ranks last, by its rank as it is now."""
-        while self._running:
-            key, claim = self._running[-1]
-            fresh = self._key(claim, now)
-            if fresh >= key:
-                return self._running[-1]
-            self._running.pop()
-            self._keys[claim.job.id] = fresh
-            insort(self._running, (fresh, claim))
-        return None
-
-    def _review(self, now: float) -> None:
-        while self._reviews and self._reviews[0][0] <= now:
-            when, _, claim = heappop(self._reviews)
-            if claim.job.id in self._keys and claim.review == when:
-                self._remove(claim)
-                self._add(claim, now)
-                self._changed = True
-                self._hopeless.clear()
 
 
 @lru_cache(maxsize=4096)

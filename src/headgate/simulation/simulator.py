@@ -41,12 +41,12 @@ from headgate.events import (
     Wake,
     Warn,
 )
-from headgate.jobs import Job, Limits
-from headgate.plans import Plan, Strategy
+from headgate.plans import Plan
 from headgate.simulation import lineup
 from headgate.simulation.engine import Engine, Work, drops_ahead, ends_at, halt
 from headgate.simulation.modelled import Modelled
 from headgate.simulation.outcomes import LONGEST, Assumptions, JobOutcome, Outcome
+from headgate.simulation.specs import Specs
 from headgate.simulation.traces import Trace, TraceJob
 from headgate.simulation.watching import Watched
 
@@ -109,7 +109,7 @@ class _Simulation:
             trace.report_seconds if assumptions.report_seconds is None else assumptions.report_seconds
         )
         self._nodes = {node.name: node for node in cluster.nodes}
-        self._gpus_of_node = max(len(node.gpus) for node in cluster.nodes)
+        self._specs = Specs([len(node.gpus) for node in cluster.nodes])
         profiled = any(job.profile for job in trace.jobs)
         modelled = Modelled(cluster, assumptions.profiles, assumptions.measured_on) if profiled else None
         self._engine = Engine(cluster.nodes, assumptions.speeds, assumptions.interference, modelled)
@@ -118,8 +118,6 @@ class _Simulation:
         self._outcomes: dict[JobId, JobOutcome] = {}
         self._random = random.Random(assumptions.seed)
         self._off: dict[JobId, float] = {}
-        self._divisions: dict[tuple[int, int], tuple[int, int]] = {}
-        self._specs: dict[tuple[object, ...], tuple[Job, Plan]] = {}
         self._arrivals = iter(trace.jobs)
         self._now = 0.0
         self._wake_at: float | None = None
@@ -155,20 +153,15 @@ class _Simulation:
         Raises:
             UsageError: One could not.
         """
-        gpus = sum(len(node.gpus) for node in self._nodes.values())
         memory = max(node.memory_bytes for node in self._nodes.values())
-        known: dict[int, bool] = {}
         for job in trace.jobs:
             if max(job.submitted, job.seconds) > LONGEST:
                 long = f"lasts {job.seconds:g} s and comes {job.submitted:g} s after the first"
                 raise UsageError(f"job {job.name!r} {long}; expected at most {LONGEST:g} of each")
             if job.profile and job.profile not in self._given.profiles:
                 raise UsageError(f"job {job.name!r} names the profile {job.profile!r}, which is not given")
-            if job.gpus not in known:
-                workers, each = self._divided(job)
-                known[job.gpus] = not each or self._places(each) >= workers
-            if not known[job.gpus]:
-                room = f"the cluster has {gpus}, at most {self._gpus_of_node} on a node"
+            if not self._specs.fits(job):
+                room = f"the cluster has {self._specs.gpus}, at most {self._specs.gpus_of_node} on a node"
                 raise UsageError(f"job {job.name!r} asks for too many GPUs: {job.gpus}; {room}")
             if self._holds and job.memory_bytes is not None and job.memory_bytes > memory:
                 raise UsageError(f"job {job.name!r} asks for more memory than any node of the cluster has")
@@ -216,9 +209,9 @@ class _Simulation:
         self.outcome.jobs.append(outcome)
         if self._given.prediction_error > 0:
             self._off[id] = exp(self._random.gauss(0.0, self._given.prediction_error))
-        work = self._works[id] = Work(id, job, self._divided(job)[0], job.seconds, starting=startup > 0)
+        work = self._works[id] = Work(id, job, self._specs.divided(job)[0], job.seconds, starting=startup > 0)
         work.left += startup / work.most
-        self._step(JobSubmitted(id, self._spec(job)[0]))
+        self._step(JobSubmitted(id, self._specs.spec(job)[0]))
         self._await_next()
 
     def _end(self, work: Work, version: int) -> None:
@@ -368,38 +361,9 @@ class _Simulation:
     def _remaining(self, id: JobId, now: float) -> float:
         return self._works[id].remaining(now) * self._off.get(id, 1.0)
 
-    def _divided(self, job: TraceJob) -> tuple[int, int]:
-        """Workers of a job, and the GPUs of each: as many as one node can give."""
-        key = (job.gpus, job.workers)
-        if key not in self._divisions:
-            self._divisions[key] = self._divide(job)
-        return self._divisions[key]
-
-    def _divide(self, job: TraceJob) -> tuple[int, int]:
-        if not job.gpus:
-            return job.workers, 0
-        sizes = (size for size in range(min(job.gpus, self._gpus_of_node), 0, -1) if job.gpus % size == 0)
-        each = next((size for size in sizes if self._places(size) * size >= job.gpus), 1)
-        return job.gpus // each, each
-
-    def _places(self, gpus: int) -> int:
-        """Workers with so many GPUs each that the nodes have room for."""
-        return sum(len(node.gpus) // gpus for node in self._nodes.values())
-
-    def _spec(self, job: TraceJob) -> tuple[Job, Plan]:
-        """What its user would have handed in, without a plan's nodes; the same for jobs that are alike."""
-        key = (job.gpus, job.workers, job.priority, job.cores_limit, job.memory_bytes, job.share)
-        if key not in self._specs:
-            workers, gpus = self._divided(job)
-            limits = Limits(cores=job.cores_limit, memory_bytes=job.memory_bytes, gpus=gpus)
-            spec = Job(name="job", run="simulated", priority=job.priority, share=job.share, limits=limits)
-            strategy: Strategy = "allreduce" if workers > 1 else "single"
-            self._specs[key] = spec, Plan(strategy=strategy, workers=workers, batch_per_worker=None)
-        return self._specs[key]
-
     def _planned(self, work: Work) -> Plan:
         job = work.job
-        plan = self._spec(job)[1]
+        plan = self._specs.spec(job)[1]
         if not self._shares(job):
             return plan  # the queue finds its nodes when there is room
-        return replace(plan, worker_nodes=self._engine.settle_on(work.id, *self._divided(job)))
+        return replace(plan, worker_nodes=self._engine.settle_on(work.id, *self._specs.divided(job)))

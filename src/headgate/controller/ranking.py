@@ -1,0 +1,110 @@
+"""Jobs that run, by rank: whose rank gets worse when, and which are stopped for another."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from heapq import heappop, heappush
+
+from headgate.controller.orders import Claim, Order
+from headgate.controller.room import Ask, Room, Trial
+from headgate.events import JobId
+
+Key = tuple[float, ...]
+"""Priority, negated; the order's rank; how many jobs were handed in before it."""
+
+
+class Ranking:
+    """Keeps the jobs that run in the order in which they would be served.
+
+    Args:
+        order: Who goes first.
+    """
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._entries: list[tuple[Key, Claim]] = []  # by key as it was when last looked at: none is worse by now
+        self._keys: dict[JobId, Key] = {}
+        self._reviews: list[tuple[float, int, Claim]] = []
+        self._count = 0
+
+    def __iter__(self) -> Iterator[Claim]:
+        return (claim for _, claim in self._entries)
+
+    @property
+    def worse_at(self) -> float | None:
+        """When a job's rank gets worse next."""
+        return self._reviews[0][0] if self._reviews else None
+
+    def key(self, claim: Claim, now: float) -> Key:
+        """A job's rank, whether it runs or waits: less goes first."""
+        return (-claim.job.spec.priority, *self._order.rank(claim, now), claim.job.number)
+
+    def add(self, claim: Claim, now: float) -> None:
+        """A job runs from now on."""
+        key = self._keys[claim.job.id] = self.key(claim, now)
+        insort(self._entries, (key, claim))
+        claim.review = self._order.worse_at(claim, now)
+        if claim.review is not None:
+            self._count += 1
+            heappush(self._reviews, (claim.review, self._count, claim))
+
+    def remove(self, claim: Claim) -> None:
+        """A job runs no longer; nothing where it is not here."""
+        key = self._keys.pop(claim.job.id, None)
+        if key is not None:
+            del self._entries[bisect_left(self._entries, (key,))]
+
+    def review(self, now: float) -> bool:
+        """Rank those anew whose rank has got worse by now; whether there was one."""
+        found = False
+        while self._reviews and self._reviews[0][0] <= now:
+            when, _, claim = heappop(self._reviews)
+            if claim.job.id in self._keys and claim.review == when:
+                self.remove(claim)
+                self.add(claim, now)
+                found = True
+        return found
+
+    def victims(self, now: float, key: Key, ask: Ask, room: Room) -> list[Claim]:
+        """The jobs that would have to be stopped for one to fit, the last in rank first; none where all those that rank
+        behind it would not be enough."""
+        if not self._enough(key, ask.all_gpus - room.free_gpus):
+            return []
+        gone: list[tuple[Key, Claim]] = []
+        trial = Trial(room, ask)
+        while not trial.fits and (worst := self._worst(now)) is not None and worst[0] > key:
+            gone.append(self._entries.pop())
+            trial.give(worst[1].ask, worst[1].nodes)
+        self._entries.extend(reversed(gone))  # each was the last when it was taken
+        if not trial.fits:
+            return []
+        needed: list[Claim] = []
+        for _, claim in reversed(gone):  # of what the others give already, the first in rank keep theirs
+            trial.give(claim.ask, claim.nodes, -1)
+            if not trial.fits:
+                trial.give(claim.ask, claim.nodes)
+                needed.append(claim)
+        return needed
+
+    def _enough(self, key: Key, wanting: int) -> bool:
+        """Whether those that rank behind have so many GPUs, wherever those are."""
+        for other, claim in reversed(self._entries):
+            if other <= key:
+                return False
+            wanting -= claim.ask.all_gpus
+            if wanting <= 0:
+                return True
+        return False
+
+    def _worst(self, now: float) -> tuple[Key, Claim] | None:
+        """The job that ranks last, by its rank as it is now."""
+        while self._entries:
+            key, claim = self._entries[-1]
+            fresh = self.key(claim, now)
+            if fresh >= key:
+                return self._entries[-1]
+            self._entries.pop()
+            self._keys[claim.job.id] = fresh
+            insort(self._entries, (fresh, claim))
+        return None
