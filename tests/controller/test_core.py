@@ -664,3 +664,14 @@ def test_a_forgotten_run_leaves_nothing() -> None:
     driver.controller.forget("r")
     assert driver.step(9.0, StopRequested("r/a")) == []
     assert driver.wake_at is None
+
+
+def test_tasks_that_have_not_told_yet_what_they_use_count_as_the_others() -> None:
+    policy = Recording()
+    team = Team(allreduce(3), policy)
+    told = {"worker-0": 1.0, "worker-1": 2.0, "worker-2": 0.6}
+    for name, cores in told.items():
+        team.step(5.0, Usage(f"r/a/{name}", cores, 1e9))
+    used = [change for _, _, changes in policy.calls for change in changes if isinstance(change, Used)]
+    assert [each.cpu_cores for each in used] == pytest.approx([3.0, 4.5, 3.6])
+    assert [each.memory_bytes for each in used] == [3e9] * 3

@@ -279,14 +279,15 @@ class JobRecord:
         return Share(cpu_cap_cores=cap, memory_bytes=limits.memory_bytes)
 
     def used(self) -> Used:
-        """What its tasks use together."""
+        """What its tasks, of which one at least has told it, use together: the others as much as those on the mean."""
         each = [task.used for task in self.tasks.values() if task.used is not None]
+        all_of_them = len(self.tasks) / len(each)
         return Used(
             self.id,
-            sum(used.cpu_cores for used in each),
-            sum(used.memory_bytes for used in each),
-            sum(used.disk_bytes_per_second for used in each),
-            sum(used.network_bytes_per_second for used in each),
+            all_of_them * sum(used.cpu_cores for used in each),
+            all_of_them * sum(used.memory_bytes for used in each),
+            all_of_them * sum(used.disk_bytes_per_second for used in each),
+            all_of_them * sum(used.network_bytes_per_second for used in each),
             max((used.seconds for used in each if used.seconds is not None), default=None),
         )
 
