@@ -211,7 +211,7 @@ class Terminal:
         self._master, slave = os.openpty()
         self.process = subprocess.Popen(
             # What is started in the background ignores Ctrl-C; on a terminal nothing does.
-            ["env", "--default-signal=INT", "setsid", "--ctty", *user.command(*words)],
+            ["env", "--default-signal=INT,HUP", "setsid", "--ctty", *user.command(*words)],
             cwd=user.folder,
             env=user.variables | {"TERM": "xterm-256color", "COLUMNS": "150", "LINES": "40"},
             stdin=slave,
