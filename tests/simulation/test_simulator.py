@@ -441,9 +441,23 @@ def test_of_a_job_whose_losses_are_known_is_predicted_what_would_be_live(
     assert abs(off[-1][1]) < 0.1
     assert all(abs(error) < 0.1 for now, error in off if 12.0 < now < 90.0), "the first of its epochs has ended"
     if parts:
-        assert off[0] == pytest.approx((2.0, 0.0), abs=0.05)
-    else:  # by its curve alone, which needs more points
-        assert off[0] == pytest.approx((6.0, -0.75), abs=0.1)
+        assert off[0] == pytest.approx((3.0, 0.0), abs=0.05), "the first that comes 2 s after it started"
+    else:  # by its curve alone
+        assert off[0] == pytest.approx((3.0, -0.64), abs=0.1)
+
+
+@pytest.mark.parametrize("parts", [True, False])
+def test_epochs_much_shorter_than_a_report_are_told_one_by_one(monkeypatch: pytest.MonkeyPatch, parts: bool) -> None:
+    predicted = told(monkeypatch, Fitted)
+    steps = range(5, 4501, 5)  # nine of an epoch of 45; eight of them in a second
+    curve = tuple((step / 4500, 0.5 + 3.0 / (1.0 + 0.1 * step)) for step in steps)
+    at = tuple((step, 1 + (step - 1) // 45) for step in steps)
+    jobs = [TraceJob("a", 0.0, 20.0, steps=4500, epochs=100, losses=curve, told=at, tells_parts=parts)]
+    given = replace(FREE, report_seconds=1.0)
+    ended = ran(made("t", [*jobs, TraceJob("b", 0.0, 20.0, priority=0.1)]), cores(1.0), "srpt", given)["a"]
+    off = [(now, each.work / (20.0 * (1.0 - now / ended)) - 1) for now, each in predicted if each.job == "a/job"]
+    assert off[0][0] == 3.0, "the first that comes 2 s after it started"
+    assert all(abs(error) < 0.02 for now, error in off if now < 0.9 * ended), off
 
 
 def test_what_a_job_does_before_its_work_takes_one_core_and_belongs_to_its_time_alone() -> None:

@@ -23,7 +23,7 @@ class Watched:
 
     def __init__(self, work: Work, now: float, predicts: bool) -> None:
         self._work = work
-        self._used_at = now
+        self._used_at = self._told_at = now
         self._heard = 0
         self._scaling = Scaling() if predicts and not work.job.gpus and work.needs == 1 else None
         self._outlook = Outlook(now) if predicts and work.job.foretold else None
@@ -64,16 +64,33 @@ class Watched:
             self._scaling.reported(now, done if step is None else step)
         if not news:
             return None
-        within = None
-        if job.tells_parts and step is not None and epoch is not None and job.steps and job.epochs:
-            within = min(max(step / job.steps * job.epochs - (epoch - 1), 0.0), 1.0)
-        loss, count = fmean(loss for _, loss in news), len(news)
         if self._outlook is not None:
-            self._question = self._outlook.reported(
-                now, loss, step=step, epoch=epoch, epochs=job.epochs, count=count, within=within, asks=asks
-            )
+            self._foresee(self._outlook, now, done, len(news), asks)
         [task, *_] = work.tasks
-        return Progress(task, step, epoch=epoch, loss=loss, count=count, epochs=job.epochs, within=within)
+        loss = fmean(loss for _, loss in news)
+        return Progress(task, step, epoch=epoch, loss=loss, count=len(news), epochs=job.epochs)
+
+    def _foresee(self, outlook: Outlook, now: float, done: float, news: int, asks: bool) -> None:
+        """Take in each of the last losses by itself, when it came, as live: of several at once nobody could tell which
+        of the steps between them began an epoch."""
+        work, job = self._work, self._work.job
+        heard = slice(self._heard - news, self._heard)
+        for place, ((part, loss), (step, epoch)) in enumerate(zip(job.losses[heard], job.told[heard], strict=True), 1):
+            ago = (done - part) * job.seconds / work.pace if work.pace > 0 else 0.0
+            within = None
+            if job.tells_parts and step is not None and epoch is not None and job.steps and job.epochs:
+                within = min(max(step / job.steps * job.epochs - (epoch - 1), 0.0), 1.0)
+            self._question = outlook.reported(
+                max(now - ago, self._told_at),
+                loss,
+                step=step,
+                epoch=epoch,
+                epochs=job.epochs,
+                count=1,
+                within=within,
+                asks=asks and place == news,
+            )
+        self._told_at = now
 
     def _place(self, done: float) -> tuple[int | None, int | None]:
         """Step and epoch that it tells when so much is done; of steps that it told those between."""
