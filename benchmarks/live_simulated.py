@@ -60,12 +60,12 @@ HALVED = {"vae": 0.9, "cnn": 1.1, "charlm": 1.0, "plain": 1.1, "jax_digits": 26.
 """The same for runs of four kinds, about equally long on half of one."""
 SCHEDULES: Mapping[str, Sequence[tuple[str, float]]] = {
     "equal": (("vae", 0.0), ("plain", 5.0), ("cnn", 10.0), ("charlm", 15.0)),
-    "headgate": (("charlm", 0.0), ("vae", 3.0), ("jax_digits", 17.0), ("plain", 17.0), ("cnn", 57.0)),
-    "srpt": (("charlm", 0.0), ("vae", 3.0), ("cnn", 11.0), ("jax_digits", 22.0), ("plain", 49.0)),
+    "headgate": (("charlm", 0.0), ("vae", 3.0), ("jax_digits", 11.0), ("plain", 12.0), ("cnn", 27.0)),
+    "srpt": (("charlm", 0.0), ("vae", 3.0), ("plain", 15.0), ("cnn", 25.0), ("jax_digits", 59.0)),
 }
 """By policy: kinds, and when they arrive (s).
 
-Of 120 drawn for each of the last two, from those whose completion times simulations have least off (4 %, at worst 36)
+Of 113 drawn for each of the last two, from those whose completion times simulations have least off (4 %, at worst 30)
 where each job's speed and start are off by 6 % (the standard deviation), with starts of 2 to 3 core-seconds, as they
 are where what frameworks import is compiled and in memory, and of up to four times that: where another order is as
 good, one live run has the one and the next the other.
