@@ -280,12 +280,12 @@ def profile(kind: str, seen: Sequence[Seen], on_one: Mapping[str, float]) -> Pro
     rows = zip(*((each.startup, each.job.seconds, each.on_half, each.half) for each in seen), strict=True)
     startup, alone, on_half, half = map(statistics.median, rows)
     several = job.cores > CLEARLY
-    fastest = min(on_one.values())
-    kept = {other: fastest / seconds for other, seconds in on_one.items() if other != NOBODY}
-    alone = alone if several else fastest
+    usual = on_one.get(NOBODY, min(on_one.values()))  # not the least anyway, which is the luckiest of several
+    kept = {other: usual / seconds for other, seconds in on_one.items() if other != NOBODY}
+    alone = alone if several else usual
     table = [(half, alone / on_half / statistics.mean(kept.values())), (job.cores, 1.0)]
     if several:
-        table.insert(1, (1.0, alone / fastest))
+        table.insert(1, (1.0, alone / usual))
     return Profile(replace(job, model=kind, seconds=alone, startup_core_seconds=startup), tuple(table), kept)
 
 

@@ -51,7 +51,7 @@ def test_one_that_cannot_use_a_second_core_keeps_beside_others_what_it_did_on_on
     assert found.kept == {"b": 0.8, "c": 1.0}
     assert found.table == ((0.48, 10.0 / 25.0 / 0.9), (1.02, 1.0))
     found = benchmark.profile("plain", measured, {"": 10.0, "b": 8.0, "c": 10.0})
-    assert (found.job.seconds, found.kept) == (8.0, {"b": 1.0, "c": 0.8})  # it is not slower alone
+    assert (found.job.seconds, found.kept) == (10.0, {"b": 1.25, "c": 1.0})  # whoever was luckier beside it
 
 
 def kinds(benchmark: ModuleType, apart: float, noise: Sequence[float]) -> dict[str, list[Any]]:
