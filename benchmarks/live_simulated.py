@@ -280,7 +280,7 @@ def profile(kind: str, seen: Sequence[Seen], on_one: Mapping[str, float]) -> Pro
     rows = zip(*((each.startup, each.job.seconds, each.on_half, each.half) for each in seen), strict=True)
     startup, alone, on_half, half = map(statistics.median, rows)
     several = job.cores > CLEARLY
-    usual = on_one.get(NOBODY, min(on_one.values()))  # not the least anyway, which is the luckiest of several
+    usual = on_one.get(NOBODY, min(on_one.values()))  # where it can be told, as it is beside nobody
     kept = {other: usual / seconds for other, seconds in on_one.items() if other != NOBODY}
     alone = alone if several else usual
     table = [(half, alone / on_half / statistics.mean(kept.values())), (job.cores, 1.0)]

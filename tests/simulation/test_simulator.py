@@ -449,7 +449,7 @@ def test_of_a_job_whose_losses_are_known_is_predicted_what_would_be_live(
 @pytest.mark.parametrize("parts", [True, False])
 def test_epochs_much_shorter_than_a_report_are_told_one_by_one(monkeypatch: pytest.MonkeyPatch, parts: bool) -> None:
     predicted = told(monkeypatch, Fitted)
-    steps = range(5, 4501, 5)  # nine of an epoch of 45; eight of them in a second
+    steps = range(5, 4501, 5)  # nine in an epoch; five epochs take a second
     curve = tuple((step / 4500, 0.5 + 3.0 / (1.0 + 0.1 * step)) for step in steps)
     at = tuple((step, 1 + (step - 1) // 45) for step in steps)
     jobs = [TraceJob("a", 0.0, 20.0, steps=4500, epochs=100, losses=curve, told=at, tells_parts=parts)]
