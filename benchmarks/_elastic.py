@@ -126,13 +126,13 @@ def at_random(count: int, seed: int, stretch: float, scale: float) -> list[Job]:
 
 
 def distributed(stretch: float, scale: float) -> list[Job]:
-    """Four jobs on the nodes of a lab, a strategy each, two or three tasks of theirs on every node."""
+    """Four jobs of several tasks on the nodes of a lab, two or three tasks of theirs on every node."""
     ps = {"strategy": "ps", "workers": 2, "servers": 1}
     plans: dict[str, tuple[str, float, dict[str, object]]] = {
         "allreduce": ("vae", 1.0, {"strategy": "allreduce", "workers": 2, "worker_nodes": ["a", "b"]}),
         "ps": ("cnn", 1.0, {**ps, "worker_nodes": ["b", "c"], "server_nodes": ["d"]}),
         "async": ("charlm", 1.0, {**ps, "synchronous": False, "worker_nodes": ["c", "d"], "server_nodes": ["a"]}),
-        "single": ("plain", 1.0, {"strategy": "single", "worker_nodes": ["a"]}),
+        "jax": ("jax_digits", 0.5, {"strategy": "allreduce", "workers": 2, "worker_nodes": ["d", "a"]}),
     }
     return [
         Job(name, kind, APART_SECONDS * stretch * place, epochs(kind, length * scale), plan)

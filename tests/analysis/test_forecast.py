@@ -8,7 +8,10 @@ from itertools import pairwise
 import pytest
 
 from headgate.analysis.curves import fit
+from headgate.analysis.expected import Report, expect
 from headgate.analysis.forecast import Left, Outlook, Question, answer, first_end
+from headgate.jobs import ProgressRule
+from headgate.telemetry.patterns import ProgressReader
 
 
 def run(
@@ -74,6 +77,42 @@ def test_a_resumed_script_that_tells_epochs_and_no_steps_has_an_epoch_as_long_as
     assert 10 < done <= 20
     assert question.epochs is not None
     assert question.epochs.steps == pytest.approx(50 - done, abs=count / 2)
+
+
+STEP, SUMMARY, HEADER = "epoch {epoch}/20 step {step} loss {loss}", "epoch {epoch}/20 loss {loss}", "Epoch {epoch}/20"
+BAR = "{within}/1000 - 2s - loss: {loss}"
+
+
+@pytest.mark.parametrize(("before", "each", "after"), [("", STEP, SUMMARY), (HEADER, BAR, ""), (HEADER, BAR, SUMMARY)])
+def test_lines_of_an_epoch_among_those_of_steps_leave_its_length_and_what_is_known_as_they_are(
+    before: str, each: str, after: str
+) -> None:
+    reader, outlook, reports, question = ProgressReader(ProgressRule()), Outlook(0.0), list[Report](), None
+    lines = list[tuple[float, str]]()
+    for step in range(100, 10_101, 100):  # ten epochs of twenty, and the first lines of the eleventh
+        epoch, within = 1 + (step - 1) // 1000, 1 + (step - 1) % 1000
+        values = {"epoch": epoch, "step": step, "within": within, "loss": f"{1 / (1 + step / 1000):.6f}"}
+        first, last = within == 100, within == 1000
+        lines += [(step / 10, line.format(**values)) for line in [before] * first + [each] + [after] * last]
+    for now, line in lines:
+        for reading in reader.feed([line]):
+            reports.append(Report(now, reading.step, reading.epoch, reading.epochs, reading.loss, 1))
+            outlook.used(now, 1.0)
+            if reading.loss is not None:
+                told = {"step": reading.step, "epoch": reading.epoch, "epochs": reading.epochs}
+                question = outlook.reported(now, reading.loss, count=1, **told) or question
+    assert outlook.losses.phase == 0
+    assert len(outlook.losses.points()) >= 100
+    assert question is not None
+    assert question.epochs is not None
+    assert question.epochs.steps == pytest.approx(20_000 - question.step, rel=0.02)
+    assert question.cost == pytest.approx(0.1, rel=0.02)
+    expected = expect(reports)
+    assert expected is not None
+    assert (expected.until, expected.step) == ("epochs", 10_100)
+    assert expected.left is not None
+    assert expected.left.steps == pytest.approx(9_900, rel=0.02)
+    assert expected.seconds_per_step == pytest.approx(0.1)
 
 
 def test_a_goal_that_is_reached_earlier_counts_instead() -> None:

@@ -477,6 +477,17 @@ def test_who_has_too_little_of_the_cpu_to_report_does_not_stall() -> None:
     assert play.over("b", "a") > 5
 
 
+def test_who_stood_still_with_the_clock_is_not_taken_for_stalled() -> None:
+    play = Play("headgate:itval=1000", cores=1.0)
+    play.at(0, *arrivals("a", "b"))
+    for now in range(1, 11):
+        play.at(now, used("a", 1.0), loss("a", 1 / now, now))
+    play.at(100, used("a", 1.0))
+    assert play.over("a", "b") > 5
+    play.at(101, used("a", 1.0), loss("a", 0.05, 11))
+    assert play.over("a", "b") > 5
+
+
 def test_who_seldom_reports_is_looked_at_as_seldom() -> None:
     play = Play("headgate:itval=1000000,rho=100", cores=1.0)
     play.at(0, *arrivals("a", "b"))

@@ -28,8 +28,8 @@ def written(folder: Path, *lines: str) -> Path:
 def test_a_trace_of_elasticflow_begins_at_its_first_job(tmp_path: Path) -> None:
     trace = read(written(tmp_path, HEADER, "b,110,9,bert,9,64,8,60", "a,100,7,vgg16,9,64,1,30"))
     assert trace.jobs == (
-        TraceJob("a", 0.0, 30.0, gpus=1, model="vgg16", steps=7),
-        TraceJob("b", 10.0, 60.0, gpus=8, model="bert", steps=9),
+        TraceJob("a", 0.0, 30.0, gpus=1, model="vgg16"),
+        TraceJob("b", 10.0, 60.0, gpus=8, model="bert"),
     )
 
 

@@ -191,6 +191,17 @@ def test_steps_run_on_when_a_new_epoch_starts_counting_anew() -> None:
     assert [reading.step for reading in readings if reading.loss is not None] == [10, 13, 20]
 
 
+def test_a_line_that_tells_no_step_is_at_the_last_one_told() -> None:
+    readings = read(
+        "Epoch 1/2",
+        "10/10 ━━━━ 1s - loss: 0.9",
+        "epoch 1: loss 0.95, val_loss 0.8",
+        "Epoch 2/2",
+        "3/10 ━━━━ 1s - loss: 0.7",
+    )
+    assert [(reading.step, reading.epoch) for reading in readings] == [(None, 1), (10, 1), (10, 1), (10, 2), (13, 2)]
+
+
 def test_samples_run_on_when_a_new_epoch_starts_counting_anew() -> None:
     readings = read(
         "Train Epoch: 1 [51200/60000 (85%)]\tLoss: 0.5",
@@ -210,7 +221,7 @@ def test_a_keras_evaluation_after_training_is_not_taken_for_training() -> None:
         "Epoch 1/1", "938/938 ━━━━ 1s - loss: 0.3", "  1/313 ━━━━ 1s - loss: 0.9", "313/313 ━━━━ 1s - loss: 0.8"
     )
     assert [reading.loss for reading in readings if reading.loss is not None] == [0.3]
-    assert readings[-1].metrics == {"eval_loss": 0.8}
+    assert (readings[-1].step, readings[-1].metrics) == (938, {"eval_loss": 0.8})
 
 
 def test_a_bar_that_is_drawn_again_is_read_once() -> None:

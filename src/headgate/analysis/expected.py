@@ -100,7 +100,7 @@ def expect(
             losses.add(report.step, report.value, report.of)
         if report.step is not None:
             epochs.add(report.step, report.epoch, report.epochs)
-        else:
+        elif report.value is not None:
             epochs.add(losses.seen, report.epoch, report.epochs, reports=losses.seen - before)
         if report.value is not None or report.step is not None:
             paces.append((report.t, float(report.step if report.step is not None else losses.seen)))

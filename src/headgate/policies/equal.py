@@ -10,9 +10,10 @@ from headgate.shares import WEIGHT_DEFAULT, Share
 
 
 class EqualPolicy(Policy):
-    """Weights in proportion to priorities, w_i / Σw of what is contended; what one job leaves, the others use.
+    """To each job the same part of the CPU, times its priority.
 
     Objective: the share expectation of n jobs on m machines, m/n machines each.
+    Rule: weights in proportion to priorities, w_i / Σw of what is contended; what one job leaves, the others use.
     Source: weighted fair queueing; the `equal` baseline of FlowCon (ICPP 2019), by weights instead of caps.
     Use it when nothing is known of the jobs, or when everyone should get the same.
     """

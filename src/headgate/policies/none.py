@@ -8,9 +8,12 @@ from headgate.policies.base import Change, Decision, Policy
 
 
 class NoPolicy(Policy):
-    """Grants nothing and takes nothing: every task keeps the kernel's default weight and all cores as its threads.
+    """Grants nothing and takes nothing.
 
-    Objective: none; what the others are compared with. Use it to see what Headgate's boxes alone do.
+    Objective: none; what the others are compared with.
+    Rule: every task keeps the kernel's default weight, and all cores as its threads.
+    Source: the system's own sharing, the control of FlowCon (ICPP 2019).
+    Use it to see what Headgate's boxes alone do.
     """
 
     name = "none"

@@ -201,7 +201,9 @@ class Present:
         if change.seconds is not None:
             gap = min(gap, change.seconds)
         elif usual is not None:
-            gap = min(gap, _JUMP * usual)
+            if gap > _JUMP * usual:  # nor was anything heard of it meanwhile
+                self._stalls_no_sooner = now + _STALL_SECONDS
+                gap = _JUMP * usual
             # By time, or else the many short gaps within a burst of tasks would pass for the usual ones.
             part = _FOLLOWING * min(gap / usual, 1.0)
             self._used_every = max(usual + part * (gap - usual), _READ_SECONDS)

@@ -153,7 +153,6 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "model": ("model_name", "model"),
     "profile": ("profile",),
     "priority": ("priority",),
-    "steps": ("num_iteration", "iterations", "num_steps", "steps"),
 }
 _PROBLEMS = 10
 _MOST_WORKERS = 1000
@@ -239,7 +238,6 @@ def _job(cells: Mapping[str, str], number: int) -> TraceJob | None:
         model=cells.get("model", ""),
         profile=cells.get("profile", ""),
         priority=_value(cells, "priority", _positive, "a positive number", default=1.0),
-        steps=int(_value(cells, "steps", _number, "0 or more steps", default=0.0)) or None,
     )
 
 

@@ -29,7 +29,8 @@ class Reading:
     """What a script said of its progress.
 
     Args:
-        step: Step as the script counts it, but never falling back when a new epoch starts counting anew.
+        step: Step as the script counts it, but never falling back when a new epoch starts counting anew; of a line that
+            tells none, as the summary of an epoch, the last one told.
         epoch: Epoch as the script counts it (from 0 or from 1).
         epochs: Number of epochs it is going to run.
         loss: The training loss (or the metric that the job names); NaN and infinity as printed.
@@ -121,16 +122,18 @@ class ProgressReader:
             metrics = {f"eval_{name}": value for name, value in found.metrics.items()}
             if found.loss is not None:
                 metrics["eval_loss"] = found.loss
-            return Reading(epoch=self._epoch, epochs=self._epochs, metrics=metrics) if metrics else None
+            if not metrics:
+                return None
+            return Reading(step=self._steps.latest, epoch=self._epoch, epochs=self._epochs, metrics=metrics)
         if found.loss is None and not found.metrics and not new_epoch:
             return None
         reading = Reading(
-            step=self._steps.count(found.step, found.total, self._epoch),
+            step=self._steps.latest if found.step is None else self._steps.count(found.step, found.total, self._epoch),
             epoch=self._epoch,
             epochs=self._epochs,
             loss=found.loss,
             metrics=found.metrics,
-            samples=self._samples.count(found.samples, found.total, self._epoch),
+            samples=None if found.samples is None else self._samples.count(found.samples, found.total, self._epoch),
         )
         # Bars are drawn again and again; a script that counts no steps may well have the same loss twice.
         return None if reading.step is not None and reading == self._last else reading
@@ -164,21 +167,25 @@ class ProgressReader:
 
 
 class _Running:
-    """Makes a count that starts anew with each epoch into one that runs on."""
+    """Makes a count that starts anew with each epoch into one that runs on.
+
+    Attributes:
+        latest: The count that came last; None before the first.
+    """
 
     def __init__(self) -> None:
+        self.latest: int | None = None
         self._base = 0
         self._count = 0
         self._total: int | None = None
         self._epoch: int | None = None
 
-    def count(self, count: int | None, total: int | None, epoch: int | None) -> int | None:
-        if count is None:
-            return None
+    def count(self, count: int, total: int | None, epoch: int | None) -> int:
         if count < self._count and epoch != self._epoch:
             self._base += self._total or self._count
         self._count, self._total, self._epoch = count, total, epoch
-        return self._base + count
+        self.latest = self._base + count
+        return self.latest
 
 
 def _shown(line: str) -> Iterator[str]:

@@ -366,6 +366,32 @@ def test_a_task_that_the_daemon_lets_run_on_is_heard_again_and_told_to_have_ende
             assert (end.signal, end.reason, end.lost) == (signal.SIGABRT, None, False)
 
 
+@pytest.mark.parametrize(("asked", "starts"), [("attach", 1), ("state", 2)])
+def test_a_task_whose_daemon_goes_while_it_is_started_is_started_once_it_is_back(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, starts: int
+) -> None:
+    with own_dockerd() as dockerd:
+        isolation = ContainerIsolation(GROUP, daemon=dockerd.url)
+        ask, again = getattr(Daemon, asked), threading.Thread(target=dockerd.start)
+
+        def goes(docker: Daemon, id: str) -> object:
+            if again.ident is None:
+                if asked == "state":
+                    wait.until((tmp_path / "starts").exists, SECONDS, "its first process runs")
+                dockerd.kill()
+                again.start()
+            return ask(docker, id)
+
+        monkeypatch.setattr(Daemon, asked, goes)
+        with closing(run(isolation, launch("echo start >> starts; echo ready; exec sleep 1000", tmp_path))) as task:
+            task.said("ready")
+            assert (tmp_path / "starts").read_text().split() == ["start"] * starts
+            docker = Daemon(dockerd.url)
+            assert [each[TOKEN] for each in docker.find(TASK)] == [task.box.record()["token"]]
+            again.join()
+        assert docker.find(TASK) == []
+
+
 def test_what_changes_of_a_share_while_the_daemon_is_away_is_in_force_once_it_is_back(run: Run, tmp_path: Path) -> None:
     with own_dockerd("--live-restore") as dockerd:
         isolation = ContainerIsolation(GROUP, daemon=dockerd.url)

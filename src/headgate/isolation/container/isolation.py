@@ -28,7 +28,7 @@ from headgate.isolation.cgroup_v2 import CgroupsV2
 from headgate.isolation.cgroups import Cgroups
 from headgate.isolation.container import apart, files, limits
 from headgate.isolation.container.box import Container, ContainerBox
-from headgate.isolation.container.daemon import TOKEN, Daemon, GoneError, default_url
+from headgate.isolation.container.daemon import TOKEN, Daemon, GoneError, NoAnswerError, default_url
 from headgate.isolation.container.network import Network, place_of
 from headgate.isolation.container.parents import CGROUPS, Parent, find_parent
 from headgate.isolation.container.request import Request
@@ -43,6 +43,8 @@ GROUP, TASK, OWNER, FOLDERS = "headgate.group", "headgate.task", "headgate.owner
 that are to be removed after it, a line each."""
 SEEN_SECONDS = 2.0
 """How long the cgroups of a first process are looked for; of one that ends they are not seen before it is gone."""
+_MOST_TRIES = 3
+"""Times that a container is started whose daemon goes while it does so."""
 _NO_PROGRAM = re.compile(r"executable file not found|no such file or directory|permission denied")
 
 
@@ -80,29 +82,17 @@ class ContainerIsolation(Isolation):
     def start_unless(self, stopped: threading.Event, launch: Launch, share: Share, output_fd: int) -> Box:
         launch = replace(launch, env={**launch.env, TAG: launch.task})
         program = find_program(launch) if launch.image == HOST_IMAGE else None
-        token = secrets.token_hex(8)
         try:
             _check_mounts(launch)
-            daemon = self._connected()
-            daemon.await_answer(stopped)
-            if launch.image != HOST_IMAGE:
-                launch = _with_path_of_image(daemon, launch)
-            parent = find_parent(PREFIX + self._group, launch.task.replace("/", ":"), launch.place, daemon.driver)
-            labels = {GROUP: self._group, TASK: launch.task, TOKEN: token, OWNER: _owner(os.getpid())}
-            labels[FOLDERS] = "\n".join(map(str, parent.made))
-            try:
-                parent.make()
-                place = place_of(launch.place)
-                host = _host_image(daemon) if launch.image == HOST_IMAGE or place is not None else ""
-                image = host if launch.image == HOST_IMAGE else launch.image
-                network = Network.of(daemon, place, host, labels, parent.path)
-                machine = self._machine(parent, daemon)
-                first = apart.first_share(share, parent)
-                request = Request(launch, image, program, first, machine, network, parent, labels)
-                return self._begin(daemon, request, share, output_fd)
-            except BaseException:
-                daemon.clear(token, parent.remove)
-                raise
+            daemon, tries = self._connected(), 0
+            while True:
+                daemon.await_answer(stopped)
+                try:
+                    return self._start(daemon, launch, program, share, output_fd)
+                except NoAnswerError:  # it has gone meanwhile: once more when it is back
+                    tries += 1
+                    if tries == _MOST_TRIES:
+                        raise
         except IsolationError as error:
             raise IsolationError(f"{launch.task}: {error}") from error
 
@@ -144,6 +134,31 @@ class ContainerIsolation(Isolation):
 
     # --- the parts of a start ---------------------------------------------------------------------------------------
 
+    def _start(self, daemon: Daemon, launch: Launch, program: str | None, share: Share, output_fd: int) -> Box:
+        """
+        Raises:
+            NoAnswerError: The daemon has gone. What is left of the container is removed once it is back.
+        """
+        token = secrets.token_hex(8)
+        if launch.image != HOST_IMAGE:
+            launch = _with_path_of_image(daemon, launch)
+        parent = find_parent(PREFIX + self._group, launch.task.replace("/", ":"), launch.place, daemon.driver)
+        labels = {GROUP: self._group, TASK: launch.task, TOKEN: token, OWNER: _owner(os.getpid())}
+        labels[FOLDERS] = "\n".join(map(str, parent.made))
+        try:
+            parent.make()
+            place = place_of(launch.place)
+            host = _host_image(daemon) if launch.image == HOST_IMAGE or place is not None else ""
+            image = host if launch.image == HOST_IMAGE else launch.image
+            network = Network.of(daemon, place, host, labels, parent.path)
+            machine = self._machine(parent, daemon)
+            first = apart.first_share(share, parent)
+            request = Request(launch, image, program, first, machine, network, parent, labels)
+            return self._begin(daemon, request, share, output_fd)
+        except BaseException:
+            daemon.clear(token, parent.remove)
+            raise
+
     def _connected(self) -> Daemon:
         with self._connecting:
             if self._daemon is None:
@@ -171,6 +186,8 @@ class ContainerIsolation(Isolation):
             try:
                 with apart.entering(parent, id):
                     daemon.start(id)
+            except NoAnswerError:
+                raise
             except IsolationError as error:
                 raise IsolationError(_why_not(launch, str(error))) from error
             pid, cgroups = self._look(daemon, id, launch.cwd)
