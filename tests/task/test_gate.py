@@ -120,9 +120,12 @@ def test_a_boundary_is_not_held_for_long_however_long_a_step_was() -> None:
     assert steps(engine, gate, 1, 600.0) == pytest.approx(600.0 + MOST_HELD_SECONDS)
 
 
-def test_turns_divide_a_device_by_fractions_whatever_the_length_of_steps(tmp_path: Path) -> None:
+@pytest.mark.parametrize("total", [1.0, 1.5])
+def test_turns_divide_a_device_by_fractions_whatever_they_sum_to_and_the_length_of_steps(
+    tmp_path: Path, total: float
+) -> None:
     engine = Engine()
-    shares = {"a": (0.6, 0.05), "b": (0.3, 0.7), "c": (0.1, 0.02)}
+    shares = {"a": (0.6 * total, 0.05), "b": (0.3 * total, 0.7), "c": (0.1 * total, 0.02)}
     had = dict.fromkeys(shares, 0.0)
     grants = {name: Grant(rate, turns=(str(tmp_path / "turn"),)) for name, (rate, _) in shares.items()}
     turns = {name: Turns.open(grant) for name, grant in grants.items()}
@@ -143,7 +146,7 @@ def test_turns_divide_a_device_by_fractions_whatever_the_length_of_steps(tmp_pat
                     assert running is None, "two run at once"
                     running = name, engine.now + shares[name][1]
     for name, (rate, _) in shares.items():
-        assert had[name] / engine.now == pytest.approx(rate, abs=0.05)
+        assert had[name] / engine.now == pytest.approx(rate / total, abs=0.05)
 
 
 @pytest.mark.parametrize("rate", [0.2, 0.5])
