@@ -383,11 +383,13 @@ def test_a_task_whose_daemon_goes_while_it_is_started_is_started_once_it_is_back
             return ask(docker, id)
 
         monkeypatch.setattr(Daemon, asked, goes)
-        with closing(run(isolation, launch("echo start >> starts; echo ready; exec sleep 1000", tmp_path))) as task:
-            task.said("ready")
-            assert (tmp_path / "starts").read_text().split() == ["start"] * starts
-            docker = Daemon(dockerd.url)
-            assert [each[TOKEN] for each in docker.find(TASK)] == [task.box.record()["token"]]
+        try:
+            with closing(run(isolation, launch("echo start >> starts; echo ready; exec sleep 1000", tmp_path))) as task:
+                task.said("ready")
+                assert (tmp_path / "starts").read_text().split() == ["start"] * starts
+                docker = Daemon(dockerd.url)
+                assert [each[TOKEN] for each in docker.find(TASK)] == [task.box.record()["token"]]
+        finally:
             again.join()
         assert docker.find(TASK) == []
 
