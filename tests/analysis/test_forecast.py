@@ -99,8 +99,8 @@ def test_lines_of_an_epoch_among_those_of_steps_leave_its_length_and_what_is_kno
             reports.append(Report(now, reading.step, reading.epoch, reading.epochs, reading.loss, 1))
             outlook.used(now, 1.0)
             if reading.loss is not None:
-                told = {"step": reading.step, "epoch": reading.epoch, "epochs": reading.epochs}
-                question = outlook.reported(now, reading.loss, count=1, **told) or question
+                at, of, epochs = reading.step, reading.epoch, reading.epochs
+                question = outlook.reported(now, reading.loss, step=at, epoch=of, epochs=epochs, count=1) or question
     assert outlook.losses.phase == 0
     assert len(outlook.losses.points()) >= 100
     assert question is not None
