@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 from collections.abc import Iterator
@@ -100,6 +101,21 @@ def test_what_is_forked_without_end_is_frozen_and_killed_where_no_cgroup2_tree_i
     box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CgroupsV1, "kill_once", CgroupsV1.kill_frozen)
+    box.kill()
+    assert box.pids() == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.ENODEV])
+def test_who_is_killed_while_somebody_removes_its_cgroup_is_gone(
+    box: Box, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    kill = CgroupsV1.kill_once
+
+    def removed(cgroups: CgroupsV1) -> None:
+        kill(cgroups)
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(CgroupsV1, "kill_once", removed)
     box.kill()
     assert box.pids() == []
 

@@ -225,7 +225,11 @@ class Cgroups(Enclosure):
         deadline = time.monotonic() + KILL_SECONDS
         pause = 0.0005
         while self.pids():
-            self.kill_once()
+            try:
+                self.kill_once()
+            except OSError as error:  # Docker removes those of a container as soon as its last process is gone
+                if error.errno not in (errno.ENOENT, errno.ENODEV):
+                    raise
             time.sleep(pause)
             pause = min(2 * pause, 0.05)
             if time.monotonic() > deadline:
