@@ -135,7 +135,8 @@ class ContainerIsolation(Isolation):
     # --- the parts of a start ---------------------------------------------------------------------------------------
 
     def _start(self, daemon: Daemon, launch: Launch, program: str | None, share: Share, output_fd: int) -> Box:
-        """
+        """Start a task in a container of its own.
+
         Raises:
             NoAnswerError: The daemon has gone. What is left of the container is removed once it is back.
         """
