@@ -313,21 +313,67 @@ def test_one_that_is_gone_already_is_an_error() -> None:
         runs.remove(gone)
 
 
-def test_the_oldest_ended_runs_beyond_a_limit_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = [make(f"2026010{day}-000000-aaaa") for day in range(1, 6)]
+def save(run: Path, job: str = "digits") -> None:
+    """A checkpoint of a job of a run."""
+    folder = run / "jobs" / job / "checkpoints"
+    folder.mkdir(parents=True)
+    (folder / "step-10.pt").touch()
+
+
+def test_a_run_that_a_running_one_goes_on_from_is_not_removed_nor_those_before_it() -> None:
+    first = make("20260101-000000-aaaa", ended="1.0")
+    second = make("20260102-000000-aaaa", ended="1.0", resumed_from=first.name)
+    other = make("20260103-000000-aaaa", ended="1.0")
+    third = make("20260104-000000-aaaa", state="running", resumed_from=second.name)
+    held = runs.lock(third)
+    try:
+        for former in (first, second):
+            with pytest.raises(UsageError, match=f"run {third.name} goes on from run {former.name}"):
+                runs.remove(former)
+        assert runs.outdated(0) == [other]
+        assert runs.retain("0") == [other.name]
+        assert runs.listing() == [first, second, third]
+    finally:
+        os.close(held)
+    assert runs.outdated(1) == [first, second]
+
+
+def test_the_oldest_ended_runs_beyond_a_limit_go() -> None:
+    made = [make(f"2026010{day}-000000-aaaa", ended="1.0") for day in range(1, 6)]
     held = runs.lock(made[1])
     try:
-        assert list(runs.outdated(2)) == [made[0], made[2]]
-        assert list(runs.outdated(5)) == []
-        monkeypatch.setenv("HEADGATE_KEEP_RUNS", "2")
-        runs.retain()
+        assert runs.outdated(2) == [made[0], made[2]]
+        assert runs.outdated(5) == []
+        assert runs.retain("5") == []
+        assert runs.retain("2") == [made[0].name, made[2].name]
         assert runs.listing() == [made[1], made[3], made[4]]
     finally:
         os.close(held)
 
 
+@pytest.mark.parametrize("state", ["done", "failed", "stopped", "killed", "interrupted"])
+def test_a_sweep_of_short_runs_deletes_no_checkpoint_and_no_long_training(state: str) -> None:
+    saved, long = (make(f"2026010{day}-000000-aaaa", ("digits", state), ended="1.0") for day in (1, 2))
+    save(saved)
+    shutil.rmtree(long)
+    long = make(long.name, ("digits", state), ended="86400.0")
+    cut_off = make("20260103-000000-aaaa", ("digits", state), state="running")
+    damaged = make("20260104-000000-aaaa")
+    (damaged / runs.STORE).write_bytes(b"no store")
+    sweep = [make(f"20260201-{hour:02}0000-aaaa", ("digits", "done"), ended="9.0") for hour in range(12)]
+    assert runs.retain("3") == [each.name for each in sweep[:-3]]
+    assert runs.listing() == [saved, long, cut_off, damaged, *sweep[-3:]]
+    assert saved in runs.outdated(3)  # which `headgate rm --keep` deletes
+    runs.remove(saved)
+    assert not saved.exists()
+
+
+def test_two_hundred_runs_are_kept_where_nothing_is_said() -> None:
+    made = [make(f"20260101-{n // 60:02}{n % 60:02}00-aaaa", ended="1.0") for n in range(202)]
+    assert runs.retain() == [each.name for each in made[:2]]
+
+
 @pytest.mark.parametrize("written", ["many", "-1", "", "²"])
-def test_a_limit_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch, written: str) -> None:
-    monkeypatch.setenv("HEADGATE_KEEP_RUNS", written)
+def test_a_limit_that_is_no_number_is_refused(written: str) -> None:
     with pytest.raises(UsageError, match="expected a number of runs"):
-        runs.retain()
+        runs.retain(written)

@@ -13,17 +13,18 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from headgate.errors import NotFoundError, StorageError, UsageError
+from headgate.errors import HeadgateError, NotFoundError, StorageError, UsageError
 from headgate.jobs import NAME_PATTERN
 from headgate.telemetry.store import RunReader
 
 STORE = "run.sqlite"
 LOCK = "lock"
 _NAMED = 5  # as many runs as a message names
+_LONG_SECONDS = 600.0
+"""The records of a run that took longer are not deleted unasked."""
 _SOCKET_BYTES = 100  # the kernel takes 107
 _SHORT = Path("/tmp")  # not TMPDIR: it may be long itself, and two terminals with two of them would have two hubs
 
@@ -217,8 +218,8 @@ def summary(run: Path) -> RunSummary:
     """What the store says of a run; a run that is marked as running without a hub was interrupted."""
     with RunReader(run / STORE) as reader:
         running = alive(run)  # looked at first: a run that ends meanwhile was not interrupted
-        meta = reader.meta()
-        state = meta.get("state", "running")
+        facts = reader.meta()
+        state = facts.get("state", "running")
         if state == "running" and not running:
             state = "interrupted"
         jobs = []
@@ -245,16 +246,59 @@ def summary(run: Path) -> RunSummary:
             state = (
                 "failed" if states & {"failed", "killed", "skipped"} else "stopped" if "stopped" in states else "done"
             )
-        ended = meta.get("ended")
+        ended = facts.get("ended")
         return RunSummary(
             id=run.name,
             path=str(run),
             state=state,
-            began=float(meta.get("began", 0.0)),
+            began=float(facts.get("began", 0.0)),
             ended=float(ended) if ended is not None else None,
-            policy=meta.get("policy", ""),
-            command=meta.get("command", ""),
+            policy=facts.get("policy", ""),
+            command=facts.get("command", ""),
             jobs=tuple(jobs),
+        )
+
+
+def meta(run: Path) -> dict[str, str]:
+    """The facts about a run that its store keeps.
+
+    Raises:
+        NotFoundError, StorageError: Its store is not there, or cannot be read.
+    """
+    with RunReader(run / STORE) as reader:
+        return reader.meta()
+
+
+def chain(run: Path) -> list[Path]:
+    """A run and those that it goes on from, the latest first; one that is gone or cannot be read ends the chain."""
+    found: list[Path] = []
+    name: str | None = run.name
+    while name and (folder := run.with_name(name)) not in found and (folder / STORE).exists():
+        found.append(folder)
+        try:
+            name = meta(folder).get("resumed_from")
+        except HeadgateError:
+            break
+    return found
+
+
+def stood_on() -> dict[Path, Path]:
+    """The runs whose checkpoints those that are alive stand on, with the latter; a run that is alive is among them."""
+    return {former: run for run in listing() if alive(run) for former in chain(run)}
+
+
+def check_removable(run: Path) -> None:
+    """Whether nobody needs a run any more who is at work.
+
+    Raises:
+        UsageError: It is running, or one that goes on from it is.
+    """
+    if alive(run):
+        raise UsageError(f"run {run.name} is running; stop it first with: headgate stop --run {run.name}")
+    if (heir := stood_on().get(run)) is not None:
+        raise UsageError(
+            f"run {heir.name} goes on from run {run.name} and may need its checkpoints; wait for its end, or stop it "
+            f"first with: headgate stop --run {heir.name}"
         )
 
 
@@ -262,31 +306,56 @@ def remove(run: Path) -> None:
     """Delete a run that has ended.
 
     Raises:
-        UsageError: It is running.
+        UsageError: As `check_removable`.
         StorageError: Something in it cannot be deleted.
     """
-    if alive(run):
-        raise UsageError(f"run {run.name} is running; stop it first with: headgate stop --run {run.name}")
+    check_removable(run)
     try:
         shutil.rmtree(run)
     except OSError as error:
         raise StorageError(f"cannot delete {run}: {error.strerror}") from error
 
 
-def retain() -> None:
-    """Delete the oldest ended runs beyond the newest `HEADGATE_KEEP_RUNS` (200).
+def retain(keep: str | None = None) -> list[str]:
+    """Delete the oldest ended runs beyond the newest so many that nobody would miss: short ones without checkpoints.
+
+    Args:
+        keep: What `HEADGATE_KEEP_RUNS` says: how many; None: 200.
+
+    Returns:
+        The ids of what was deleted.
 
     Raises:
-        UsageError: The variable is not a number.
+        UsageError: That is not a number.
     """
-    text = os.environ.get("HEADGATE_KEEP_RUNS", "200")
-    if not text.isdecimal():
+    text = "200" if keep is None else keep
+    if not (text.isascii() and text.isdecimal()):
         raise UsageError(f"found HEADGATE_KEEP_RUNS={text!r}; expected a number of runs")
-    for run in list(outdated(int(text))):
-        shutil.rmtree(run, ignore_errors=True)
+    gone = []
+    for run in outdated(int(text)):
+        if not _would_be_missed(run):
+            shutil.rmtree(run, ignore_errors=True)
+            gone += [] if run.exists() else [run.name]
+    return gone
 
 
-def outdated(keep: int) -> Iterator[Path]:
-    """The oldest ended runs beyond the newest `keep`."""
-    every = listing()
-    yield from (path for path in every[: max(len(every) - keep, 0)] if not alive(path))
+def outdated(keep: int) -> list[Path]:
+    """The oldest runs beyond the newest `keep`, but for those that are alive or that one which is goes on from."""
+    every, needed = listing(), stood_on()
+    return [path for path in every[: max(len(every) - keep, 0)] if path not in needed]
+
+
+def has_checkpoints(run: Path) -> bool:
+    """Whether a run holds a checkpoint of any of its jobs."""
+    return next(run.glob("jobs/*/checkpoints/step-*"), None) is not None
+
+
+def _would_be_missed(run: Path) -> bool:
+    """Whether a run holds checkpoints, or the records of a long training; so does what cannot be read."""
+    if has_checkpoints(run):
+        return True
+    try:
+        ended = meta(run).get("ended")
+        return ended is None or float(ended) >= _LONG_SECONDS
+    except (HeadgateError, ValueError):
+        return True

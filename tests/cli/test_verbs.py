@@ -13,7 +13,6 @@ from click.testing import CliRunner
 from tests.hub.user import SECONDS, User
 
 from headgate.cli import VERBS, headgate
-from headgate.testing import wait
 
 
 @pytest.fixture(scope="module")
@@ -152,9 +151,12 @@ def test_schema_has_every_field_of_a_job(past: User) -> None:
 
 def test_old_runs_go_when_asked_and_when_there_are_too_many(user: User) -> None:
     user.write("a.py", "")
-    user.variables["HEADGATE_KEEP_RUNS"] = "3"  # read by the hub
-    ids = [user.json("run", "a.py")["id"] for _ in range(4)]
-    wait.until(lambda: len(user.json("ps")) == 3, what="the oldest run is gone")
+    ids = [user.json("run", "a.py")["id"] for _ in range(3)]
+    user.variables["HEADGATE_KEEP_RUNS"] = "3"  # of whoever submits, whatever the hub was started with
+    said = user.types("run", "a.py").stdout
+    assert f"deleted of the oldest runs, being short and without checkpoints: {ids[0]}; HEADGATE_KEEP_RUNS (3)" in said
+    assert f": {ids[0]}\n" in (user.home / "hub" / "hub.log").read_text()
+    ids.append(user.json("ps")[-1]["id"])
     assert [run["id"] for run in user.json("ps")] == ids[1:]
     assert not (user.home / "runs" / ids[0]).exists()
     assert user.json("rm", ids[1]) == [ids[1]]

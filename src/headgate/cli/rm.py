@@ -21,22 +21,27 @@ from headgate.errors import UsageError
 def command(names: tuple[str, ...], keep: int | None, yes: bool, as_json: bool) -> None:
     """Delete runs that have ended, with their logs, checkpoints and reports.
 
+    A run that a running one goes on from stays.
+
     \b
     Example: headgate rm 20261121-0930
              headgate rm --keep 20
     """
     if bool(names) == (keep is not None):
         raise UsageError("expected the ids of runs, or --keep N")
-    chosen = [runs.find(name) for name in names] if keep is None else list(runs.outdated(keep))
+    chosen = [runs.find(name) for name in names] if keep is None else runs.outdated(keep)
     for folder in chosen:
-        if runs.alive(folder):
-            raise UsageError(f"run {folder.name} is running; stop it first with: headgate stop --run {folder.name}")
+        runs.check_removable(folder)
     if chosen and keep is not None and not yes:
         if as_json or not sys.stdin.isatty():
             raise UsageError(
                 f"{len(chosen)} runs would be deleted, and nobody can be asked; expected --yes with --keep"
             )
-        click.confirm(f"delete {len(chosen)} runs, {chosen[0].name} to {chosen[-1].name}?", abort=True, err=True)
+        saved = sum(map(runs.has_checkpoints, chosen))
+        question = (
+            f"delete {len(chosen)} runs, {chosen[0].name} to {chosen[-1].name}, {saved} of them with checkpoints?"
+        )
+        click.confirm(question, abort=True, err=True)
     for folder in chosen:
         runs.remove(folder)
     if as_json:

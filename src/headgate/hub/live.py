@@ -180,17 +180,29 @@ class LiveHub:
             text = f"only approximate or missing here: {', '.join(lost)}; `headgate doctor` says why and what to do"
             # Not at once: whoever submitted it watches it from here on.
             self._loop.call_soon(self._ledger.event, run, "warning", text)
-        self._origins[run.id] = self._in_background(asyncio.to_thread(run.note_origin))
-        self._in_background(self._retain(run))
+        self._origins[run.id] = self._in_background(self._look_around(run))
         self._sampling.start()
         self._lookout.start()
         return run
 
+    async def _look_around(self, run: LiveRun) -> None:
+        await asyncio.gather(asyncio.to_thread(run.note_origin), self._retain(run))
+
     async def _retain(self, run: LiveRun) -> None:
+        keep = run.submission.environment.get("HEADGATE_KEEP_RUNS")
         try:
-            await asyncio.to_thread(runs.retain)
+            gone = await asyncio.to_thread(runs.retain, keep)
         except HeadgateError as error:
             self._ledger.event(run, "warning", f"no old run was deleted: {error}")
+            return
+        if gone:
+            more = f" and {len(gone) - 1} more" if gone[1:] else ""
+            text = (
+                f"deleted of the oldest runs, being short and without checkpoints: {gone[0]}{more}; "
+                f"HEADGATE_KEEP_RUNS ({keep or 200}) says how many runs are kept"
+            )
+            self._ledger.event(run, "note", text)
+            print(f"{run.id}: {text}: {', '.join(gone)}", file=sys.stderr, flush=True)  # into the hub's log
 
     def stop(self, run: str, jobs: Sequence[str] | None, kill: bool) -> list[str]:
         """Stop jobs of a run (None: all of them); the names of those that had not ended.
