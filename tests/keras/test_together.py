@@ -65,6 +65,29 @@ def test_workers_come_to_what_one_process_comes_to(backend: str, workers: int, t
 
 
 @pytest.mark.timeout(900)
+def test_workers_of_legacy_keras_tell_each_metric_once(tmp_path: Path) -> None:
+    script = SCRIPT.with_name("metrics.py")
+    finish(run("tf_keras", [str(script), str(tmp_path)], tmp_path), tmp_path)
+    expected = json.loads((tmp_path / "alone.json").read_text())
+    command = [sys.executable, str(script), str(tmp_path)]
+    with Gang(tmp_path, allreduce(2), command, {**QUIET, **VARIABLES["tf_keras"]}, warm=WARM["tf_keras"]) as tasks:
+        tasks.start()
+        tasks.finish()
+        told = [tasks.of(name, "progress")[-1] for name in tasks.names]
+        notes = [note["text"] for note in tasks.of("worker-0", "note")]
+    kinds = {"sign_accuracy", "sign_auc", "sign_positives", "size_mse", "sign_loss", "size_loss", "loss"}
+    for name in tasks.names:
+        found = json.loads((tmp_path / f"{name}.json").read_text())
+        for here, alone in zip(found, expected, strict=True):
+            for one, other in zip(here["batches"] + here["epochs"], alone["batches"] + alone["epochs"], strict=True):
+                assert one == pytest.approx(other, rel=1e-4) and kinds <= one.keys()
+    last = expected[1]["epochs"][-1]
+    for message in told:
+        assert message["metrics"] == pytest.approx({k: v for k, v in last.items() if k != "loss"}, rel=1e-4)
+    assert [note for note in notes if note.startswith("share: what a train_step")]
+
+
+@pytest.mark.timeout(900)
 def test_workers_that_are_to_stop_do_so_at_the_same_step(tmp_path: Path) -> None:
     with gang(tmp_path, allreduce(2), "tensorflow", "loop", EPOCHS="1000000") as tasks:
         tasks.start()
