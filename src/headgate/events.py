@@ -53,6 +53,7 @@ class Exit:
         reason: What ended it in words, where Headgate knows more than the status says.
         cpu_seconds: CPU time that it used from its start to its end; None where that cannot be told.
         lost: It did not end by itself, but with its node, its agent, its daemon or its container.
+        kills: How many of its processes the kernel killed for want of memory, whether or not that ended it.
     """
 
     code: int | None
@@ -62,6 +63,7 @@ class Exit:
     reason: str | None = None
     cpu_seconds: float | None = None
     lost: bool = False
+    kills: int = 0
 
     @property
     def ok(self) -> bool:

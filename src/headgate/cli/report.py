@@ -54,5 +54,6 @@ def _figures(folder: Path) -> dict[str, Any]:
         "state": run.state,
         "seconds": run.seconds,
         "story": what_happened(run, jobs),
+        "warnings": [event for event in run.events if event["kind"] == "warning"],
         "jobs": [dataclasses.asdict(job) for job in jobs],
     }

@@ -16,6 +16,8 @@ from headgate.cli.following import position, print_table, task_cells
 from headgate.telemetry.store import RunReader
 from headgate.units import say_bytes, say_seconds
 
+_WARNINGS = 10
+"""Most that are shown."""
 _GRANTED = ("entitled_cores", "threads", "cpu_weight", "cpu_cap_cores", "gpu_fraction")
 
 
@@ -24,7 +26,7 @@ _GRANTED = ("entitled_cores", "threads", "cpu_weight", "cpu_cap_cores", "gpu_fra
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(run: str | None, as_json: bool) -> None:
     """Show how the jobs of a run (the latest, when none is named) stand: state and reason, progress, share and why it
-    is that, use, and where the tasks of one that has several are.
+    is that, use, and where the tasks of one that has several are; then what people were warned of.
 
     \b
     Example: headgate status
@@ -34,8 +36,9 @@ def command(run: str | None, as_json: bool) -> None:
     summary = runs.summary(folder)
     with RunReader(folder / runs.STORE) as reader:
         jobs = [{**asdict(job), **latest(reader, job.name)} for job in summary.jobs]
+        warnings = reader.query("SELECT t, job, task, text FROM events WHERE kind = 'warning' ORDER BY rowid")
     if as_json:
-        click.echo(json.dumps({**asdict(summary), "jobs": jobs}, indent=2))
+        click.echo(json.dumps({**asdict(summary), "jobs": jobs, "warnings": warnings}, indent=2))
         return
     click.echo(f"run {summary.id}: {summary.state}, policy {summary.policy}, in {summary.path}")
     table = Table("job", "state", "progress", "loss", "share", "CPU", "memory", "why", box=None, pad_edge=False)
@@ -59,6 +62,9 @@ def command(run: str | None, as_json: bool) -> None:
     if decided:
         click.echo()
         print_table(_decisions(decided))
+    if warnings:
+        click.echo()
+        print_table(_warned(warnings))
 
 
 def _decisions(jobs: Iterable[dict[str, Any]]) -> Table:
@@ -72,6 +78,15 @@ def _decisions(jobs: Iterable[dict[str, Any]]) -> Table:
             "" if job["entitled_cores"] is None else f"{job['entitled_cores']:.2f}",
             Text(job["decision"]["reason"]),
         )
+    return table
+
+
+def _warned(warnings: Sequence[dict[str, Any]]) -> Table:
+    """The last warnings; the report has them all."""
+    more = f" ({len(warnings) - _WARNINGS} earlier ones are in the report)" if len(warnings) > _WARNINGS else ""
+    table = Table("warning of", "at", f"what{more}", box=None, pad_edge=False)
+    for warning in warnings[-_WARNINGS:]:
+        table.add_row(warning["job"] or "all", say_seconds(warning["t"]), Text(warning["text"]))
     return table
 
 

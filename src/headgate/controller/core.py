@@ -205,6 +205,7 @@ class Controller:
         if job is None:
             return []
         task = job.drop(id)
+        job.kills += exit.kills
         turn.left(job, task)
         actions: list[Action] = []
         if job.undisturbed and not task.stopping:
@@ -382,6 +383,9 @@ class Controller:
 
 def _finished(job: JobRecord) -> str:
     workers = job.planned().workers
-    if workers == 1 or job.met:
-        return "finished"
-    return f"finished, {workers} times over: its workers shared nothing, for none uses headgate.torch, .keras or .jax"
+    text = "finished"
+    if workers > 1 and not job.met:
+        text += f", {workers} times over: its workers shared nothing, for none uses headgate.torch, .keras or .jax"
+    if job.kills:
+        text += f", but {job.kills} of its processes {'were' if job.kills > 1 else 'was'} killed for want of memory"
+    return text

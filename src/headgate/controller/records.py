@@ -123,6 +123,7 @@ class JobRecord:
         failure: How the task ended that the attempt failed with, or the first that did not end well when told to.
         begun: A task of this attempt has started.
         finished: A worker of this attempt has come to the end.
+        kills: Processes of this attempt that the kernel killed for want of memory.
         met: A worker of this attempt has connected.
         worked: A worker has come to work, in this attempt or another by its plan.
         framework: What a task of it that connected trains or serves with: `torch`, `keras` or `jax`.
@@ -157,6 +158,7 @@ class JobRecord:
     failure: Exit | None = None
     begun: bool = False
     finished: bool = False
+    kills: int = 0
     met: bool = False
     worked: bool = False
     framework: str = ""
@@ -243,6 +245,7 @@ class JobRecord:
         self.attempt += 1
         self.ends_as = self.restart = self.failure = None
         self.begun = self.finished = self.met = False
+        self.kills = 0
         self.granted = NOTHING
         self.starts.clear()
 

@@ -22,6 +22,7 @@ from headgate.engines.base import Engine, Listener
 from headgate.engines.beside import Beside
 from headgate.engines.channel import Connection
 from headgate.engines.connections import Connections
+from headgate.engines.kills import LOOK_SECONDS, Kills
 from headgate.engines.log import TaskLog
 from headgate.engines.tasks import Keeper, Start, Task
 from headgate.errors import HeadgateError, IsolationError, UsageError
@@ -71,6 +72,7 @@ class LocalEngine(Engine):
         self._tasks: dict[TaskId, Task] = {}
         self._beside = Beside(self._do)
         self._closing_at: float | None = None
+        self._looks_at = 0.0
         self._open = False
         self._thread = threading.Thread(target=self._watch, name="engine", daemon=True)
 
@@ -168,6 +170,7 @@ class LocalEngine(Engine):
             self._kill(task)
 
     def _kill(self, task: Task) -> None:
+        task.killed = True
         if task.isolation.waits:
             self._beside.do_at_once(task.box.kill, lambda done: self._try(done.result))
         else:
@@ -189,6 +192,7 @@ class LocalEngine(Engine):
                     self._kill(task)
                 if task.reads_again is not None and now >= task.reads_again:
                     self._read_on(task)
+            self._look_for_kills(now)
             self._connections.read_on(now)
         while self._tasks:  # the records of their boxes stay, for the next who cleans up
             _, task = self._tasks.popitem()
@@ -200,8 +204,17 @@ class LocalEngine(Engine):
         times = [t.kill_at for t in self._tasks.values() if t.kill_at is not None]
         times += [t.reads_again for t in self._tasks.values() if t.reads_again is not None]
         times += self._connections.reads_again()
+        times += [self._looks_at] if self._tasks else []
         times += [self._closing_at + CLOSE_SECONDS] if self._closing_at is not None else []
         return max(min(times) - time.monotonic(), 0.0) if times else None
+
+    def _look_for_kills(self, now: float) -> None:
+        if now < self._looks_at:
+            return
+        self._looks_at = now + LOOK_SECONDS
+        for task in self._tasks.values():
+            if task.exit is None and (text := task.kills.look(now)) is not None:
+                self._listener.warned(task.id, text)
 
     def _woken(self) -> None:
         os.read(self._wake_out, 4096)
@@ -244,7 +257,7 @@ class LocalEngine(Engine):
             refusal = HeadgateError("this engine is closing")
             self._in_turn(id, isolation, box.close, lambda _: self._not_started(id, refusal))
             return
-        task = self._tasks[id] = Task(id, isolation, box, start.key, read_end, self._logs(log))
+        task = self._tasks[id] = Task(id, isolation, box, start.key, read_end, self._logs(log), Kills(box))
         if self._keeper is not None:
             self._keeper.add(task.id, {"isolation": isolation.name, **box.record()}, read_end, log)
         self._selector.register(read_end, selectors.EVENT_READ, lambda: self._readable(task))
@@ -353,6 +366,7 @@ class LocalEngine(Engine):
         except BlockingIOError:
             return True
         if lines := task.log.write(data, time.monotonic()):
+            task.kills.read(lines)
             self._listener.output(task.id, lines)
         if task.log.trouble != task.complained:
             task.complained = task.log.trouble
@@ -378,6 +392,9 @@ class LocalEngine(Engine):
             for _ in range(_DRAIN_READS):
                 if not self._read(task):
                     break
+            task.exit, text = task.kills.ended(task.exit, time.monotonic(), task.killed)
+            if text is not None:
+                self._listener.warned(task.id, text)
         finally:
             self._forget(task, task.exit)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Protocol
 
+from headgate.engines.kills import Kills
 from headgate.engines.log import TaskLog
 from headgate.events import Exit, TaskId
 from headgate.isolation.base import Box, Isolation
@@ -49,8 +50,10 @@ class Task:
     key: str
     output: int
     log: TaskLog
+    kills: Kills
     wanted: deque[Share] = field(default_factory=deque)  # shares that are not in force yet
     kill_at: float | None = None
+    killed: bool = False  # by its engine
     reads_again: float | None = None
     complained: str | None = None
     told_of: set[str] = field(default_factory=set)  # kinds of limits that cannot be had

@@ -97,6 +97,15 @@ class Box(ABC):
             IsolationError: None of these cores can be had here. Never raised for a task that has ended meanwhile.
         """
 
+    def kills(self) -> int:
+        """How many of its processes the kernel has killed up to now for want of memory; 0 where nobody counts them.
+        Read often."""
+        return 0
+
+    def shortage(self) -> str:
+        """For want of which memory that was: `over its memory limit of 64 MiB`, say, or that this machine ran out."""
+        return ""
+
     @abstractmethod
     def terminate(self) -> None:
         """Ask every process to end (SIGTERM); returns at once; does nothing when all have ended."""
@@ -108,7 +117,8 @@ class Box(ABC):
 
     @abstractmethod
     def reap(self) -> Exit:
-        """How the task ended. Called once, after `exit_fd` turned readable."""
+        """How the task ended. Called once, after `exit_fd` turned readable. Where processes of it were killed for want
+        of memory and it did not end well, that is the reason: whoever watched it knows better whether it is."""
 
     @abstractmethod
     def close(self) -> None:

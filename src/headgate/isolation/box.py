@@ -79,6 +79,12 @@ class ProcessBox(Box):
         with self._lock:
             return () if self._closed else self._while_it_lives(lambda: self._enclosure.pin(cpus))
 
+    def kills(self) -> int:
+        return self._enclosure.kills()
+
+    def shortage(self) -> str:
+        return said_shortage(self._enclosure.memory(), self._where)
+
     def terminate(self) -> None:
         if not self._closed:
             self._enclosure.terminate()
@@ -142,19 +148,25 @@ def told_exit(status: int, largest_bytes: int | None, memory: MemoryRecord, wher
     """
     told = [peak for peak in (memory.peak_bytes, largest_bytes) if peak is not None]
     peak = max(told) if told else None
-    limit = memory.limit_bytes
     over, reason = False, None
     if status != 0 and memory.kills:
-        over = limit is not None and memory.at_limit
-        cause = "over its memory limit" if over else f"{where} ran out of memory"
-        if limit is not None and over:
-            cause += f" of {say_bytes(limit)}"
-            peak = None if peak is None else min(peak, limit)  # files that it mapped are not counted in the limit
-        reason = f"killed: {cause}" + (f" (peak {say_bytes(peak)})" if peak is not None else "")
+        over = memory.limit_bytes is not None and memory.at_limit
+        if over and peak is not None and memory.limit_bytes is not None:
+            peak = min(peak, memory.limit_bytes)  # files that it mapped are not counted in the limit
+        reason = f"killed: {said_shortage(replace(memory, peak_bytes=peak), where)}"
     return Exit(
         code=status if status >= 0 else None,
         signal=-status if status < 0 else None,
         memory_peak_bytes=peak,
         over_memory=over,
         reason=reason,
+        kills=memory.kills,
     )
+
+
+def said_shortage(memory: MemoryRecord, where: str) -> str:
+    """For want of which memory processes were killed, in words."""
+    cause = f"{where} ran out of memory"
+    if memory.limit_bytes is not None and memory.at_limit:
+        cause = f"over its memory limit of {say_bytes(memory.limit_bytes)}"
+    return cause + (f" (peak {say_bytes(memory.peak_bytes)})" if memory.peak_bytes is not None else "")

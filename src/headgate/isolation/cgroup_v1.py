@@ -36,6 +36,7 @@ LIMIT_SLACK_BYTES = 1 << 20
 class CgroupsV1(Cgroups):
     weight_file = "cpu.shares"
     weight_most = 1 << 18
+    kills_file = "memory.oom_control"
 
     def make_group(self, folder: Path) -> None:
         super().make_group(folder)
@@ -123,7 +124,7 @@ class CgroupsV1(Cgroups):
         return MemoryRecord(
             # The kernel's peak counts page cache; what is left of that now was in all likelihood in the peak.
             peak_bytes=None if peak is None else max(0, peak - cache),
-            kills=read_counters(folder / "memory.oom_control").get("oom_kill", 0),
+            kills=self.kills(),
             limit_bytes=limit,
             at_limit=peak is not None and limit is not None and peak >= limit - LIMIT_SLACK_BYTES,
         )

@@ -35,6 +35,7 @@ LEAF = "headgate-hub"
 class CgroupsV2(Cgroups):
     weight_file = "cpu.weight"
     weight_most = 10_000
+    kills_file = "memory.events"
 
     def __init__(
         self, folders: Mapping[str, Path], standins: StandIns, disk: str | None = None, vacate: bool = False

@@ -49,6 +49,8 @@ class Cgroups(Enclosure):
     """File of a cgroup's CPU weight in the folder of the controller `cpu`."""
     weight_most: int
     """The most that the kernel takes there."""
+    kills_file: str
+    """File that counts its processes which were killed for want of memory, in the folder of the controller `memory`."""
 
     def __init__(self, folders: Mapping[str, Path], standins: StandIns, disk: str | None = None) -> None:
         """
@@ -234,6 +236,10 @@ class Cgroups(Enclosure):
             pause = min(2 * pause, 0.05)
             if time.monotonic() > deadline:
                 return  # stuck in the kernel: it goes as soon as it comes back from there
+
+    def kills(self) -> int:
+        folder = self.folders.get("memory")
+        return read_counters(folder / self.kills_file).get("oom_kill", 0) if folder is not None else 0
 
     def cpu_seconds(self) -> float | None:
         if (folder := self.folders.get("cpuacct")) is not None:

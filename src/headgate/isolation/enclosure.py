@@ -83,6 +83,10 @@ class Enclosure(ABC):
         """What was counted up to now."""
 
     @abstractmethod
+    def kills(self) -> int:
+        """Processes of it that the kernel has killed for want of memory; 0 where nobody counted."""
+
+    @abstractmethod
     def cpu_seconds(self) -> float | None:
         """CPU time of all that was ever in it, up to now; None where nobody counted."""
 

@@ -79,6 +79,9 @@ class Unboxed(Enclosure):
     def memory(self) -> MemoryRecord:
         return MemoryRecord()
 
+    def kills(self) -> int:
+        return 0
+
     def cpu_seconds(self) -> None:
         """The kernel counts it only by process and the children that it waited for: `ProcessBox.reap` asks for that."""
 

@@ -633,6 +633,8 @@ def test_jobs_run_in_containers_and_say_what_they_learned_or_why_they_ended(dock
     user = docker_user
     user.write("a.py", LEARNS)
     user.write("b.py", "held = b'x' * (256 << 20)")
+    child = "import subprocess, sys\nended = subprocess.run([sys.executable, 'b.py'])\nprint('it ended with', ended)"
+    user.write("d.py", child)
     user.write(
         "jobs.yaml",
         """
@@ -640,13 +642,17 @@ def test_jobs_run_in_containers_and_say_what_they_learned_or_why_they_ended(dock
           - {name: a, script: a.py, isolation: container}
           - {name: b, script: b.py, isolation: container, limits: {memory: 64MiB}}
           - {name: c, run: "true", isolation: container, image: "headgate-test:absent"}
+          - {name: d, script: d.py, isolation: container, limits: {memory: 64MiB}}
         """,
     )
     user.types("run", "jobs.yaml", code=1)
-    a, b, c = (user.sees_job(name, lambda job: job["state"] in ("done", "failed")) for name in "abc")
+    a, b, c, d = (user.sees_job(name, lambda job: job["state"] in ("done", "failed")) for name in "abcd")
     assert (a["state"], a["loss"], a["step"]) == ("done", 0.25, 7)
     assert any("headgate-" in log.read_text() for log in user.home.glob("runs/*/jobs/a/*.log"))
     assert b["reason"].startswith("killed: over its memory limit of 64 MiB (peak ")
+    assert d["reason"] == "finished, but 1 of its processes was killed for want of memory"
+    [told] = [each["text"] for each in user.json("status")["warnings"] if each["job"] == "d"]
+    assert told.startswith("one of its processes was killed: over its memory limit of 64 MiB (peak ")
     assert "image 'headgate-test:absent' is not on this machine; get it with: docker pull" in c["reason"]
 
 

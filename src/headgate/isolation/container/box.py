@@ -16,7 +16,7 @@ from headgate.errors import IsolationError
 from headgate.events import Exit, TaskId
 from headgate.isolation import processes
 from headgate.isolation.base import Box
-from headgate.isolation.box import told_exit
+from headgate.isolation.box import said_shortage, told_exit
 from headgate.isolation.cgroup_v1 import LIMIT_SLACK_BYTES
 from headgate.isolation.cgroups import KILL_SECONDS, Cgroups, memory_refusal
 from headgate.isolation.container import limits
@@ -191,6 +191,13 @@ class ContainerBox(Box):
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
+    def kills(self) -> int:
+        return max(self._enclosure.kills(), self._used.kills)
+
+    def shortage(self) -> str:
+        self._look()  # what was read last stays where there is nothing left to read
+        return said_shortage(self._used, self._container.where)
+
     def terminate(self) -> None:
         if not self._over and self.cgroups:
             self._enclosure.terminate()
@@ -290,7 +297,7 @@ class ContainerBox(Box):
         else:
             number = status - 128
             status = -number if number in _SIGNALS else status
-            self._end = told_exit(status, None, self._memory(state, status), container.where)
+            self._end = told_exit(status, None, self._memory(state), container.where)
             unexplained = not self._killed.is_set() and self._end.reason is None
             # A daemon that stops asks it to end, however it does; one that was killed ends it when it is back.
             if unexplained and (away or cut) and (status < 0 or not cut):
@@ -326,12 +333,12 @@ class ContainerBox(Box):
     def _is_removed(self) -> bool:
         return self._daemon.is_removed(self._container.id, REMOVAL_SECONDS)
 
-    def _memory(self, state: Mapping[str, object], status: int) -> MemoryRecord:
+    def _memory(self, state: Mapping[str, object]) -> MemoryRecord:
         """What was counted; where its cgroup went before it could be read, what the one around it (under v1 without
         kills), the kernel's log and Docker say."""
         limit = self._share.memory_bytes if isinstance(self._share.memory_bytes, int) else None
         outer, used = self._container.outer, self._used
-        if used.kills or status == 0:
+        if used.kills:
             return used
         late = outer.memory() if outer is not None else MemoryRecord()
         logged, own = killed_in(self._container.id)
