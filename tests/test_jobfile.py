@@ -214,6 +214,14 @@ BAD: Mapping[str, tuple[str, str, str, str]] = {
         "found 0",
         "a value greater than 0",
     ),
+    "goal without a side": ("progress: {metric: elbo, goal: 1}", "jobs[0].progress.goal", "found 1", "add `better"),
+    "goal beyond 100 %": (
+        "progress: {metric: mAP50, goal: 970}",
+        "jobs[0].progress.goal",
+        "found 970",
+        "mAP50 is never more than 100 %",
+    ),
+    "no side": ("progress: {better: up}", "jobs[0].progress.better", "found 'up'", "expected 'lower' or 'higher'"),
     "goal not a number": ("progress: {goal: .nan}", "jobs[0].progress.goal", "found nan", "expected a finite number"),
     "folder missing": ("workdir: nowhere", "jobs[0].workdir", "found 'nowhere', which is not a folder", "correct"),
     "python missing": ("python: no-python-here", "jobs[0].python", "found 'no-python-here', which is not", "path of"),
@@ -361,7 +369,9 @@ def test_the_schema_knows_every_field() -> None:
     definitions = schema["$defs"]
     assert set(definitions["JobEntry"]["properties"]) == set(Job.__dataclass_fields__)
     assert set(definitions["LimitsEntry"]["properties"]) == {"cores", "memory", "gpus", "workers"}
-    assert set(definitions["ProgressEntry"]["properties"]) == {"metric", "pattern", "goal", "patience", "min_delta"}
+    assert set(definitions["ProgressEntry"]["properties"]) == {
+        *("metric", "pattern", "better", "goal", "patience", "min_delta")
+    }
     assert schema["required"] == ["jobs"]
     for model in (schema, *definitions.values()):
         assert model["additionalProperties"] is False

@@ -384,9 +384,11 @@ class MarkIdle:
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """Something went wrong that people should know of and that nobody was stopped by."""
+    """Something went wrong that people should know of and that nobody was stopped by; `job` is whose it is, None: it
+    concerns every run."""
 
     text: str
+    job: JobId | None = None
 
 
 Action = PlanJob | StartTask | SetShare | StopTask | Resize | Fault | MarkJob | MarkIdle | Warn

@@ -17,7 +17,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from headgate import planfile, units
+from headgate import goals, planfile, units
 from headgate.jobs import (
     NAME_PATTERN,
     NO_NUL,
@@ -67,6 +67,13 @@ def _pattern(value: str | None, info: ValidationInfo) -> str | None:
     reason = check_pattern(value, info.data.get("metric", "loss")) if value is not None else None
     if reason is not None:
         raise ValueError(reason)
+    return value
+
+
+def _goal(value: float | None, info: ValidationInfo) -> float | None:
+    wrong = goals.against(info.data.get("metric", "loss"), value, info.data.get("better"))
+    if wrong is not None and "better" in info.data:
+        raise ValueError("; ".join(wrong))
     return value
 
 
@@ -127,7 +134,8 @@ class ProgressEntry(Entry):
 
     metric: str = "loss"
     pattern: Annotated[str | None, AfterValidator(_pattern)] = None
-    goal: Number | None = None
+    better: goals.Better | None = None
+    goal: Annotated[Number | None, AfterValidator(_goal)] = None
     patience: Annotated[Whole, Field(gt=0)] | None = None
     min_delta: Annotated[Number, Field(ge=0)] = 0.0
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from headgate import goals
 from headgate.plans import Plan
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -18,8 +19,6 @@ _SHARE_PATTERN = re.compile(r"([1-9]\d{0,5})/([1-9]\d{0,5})")
 
 WRITABLE = ":rw"
 """What a mount ends with that may be written."""
-
-_LOWER_IS_BETTER = ("loss", "err", "ppl", "perplexity", "mae", "mse", "nll")
 
 Allowed = Literal["async", "weak"]
 
@@ -60,14 +59,16 @@ class Limits:
 class ProgressRule:
     """How a job's progress is read: the metric, a regular expression with a named group for it (and optionally `step`
     and `epoch`), the value at which the job is as good as done, and after how long without a gain its script ends
-    by itself: in epochs, or in steps where it tells none; a gain counts from `min_delta` on. `told` is what the script
-    says of both itself while it runs; it counts where `patience` is not given."""
+    by itself: in epochs, or in steps where it tells none; a gain counts from `min_delta` on. `better` says whether less
+    or more of the metric is better where its name does not. `told` is what the script says of patience and gain itself
+    while it runs; it counts where `patience` is not given."""
 
     metric: str = "loss"
     pattern: str | None = None
     goal: float | None = None
     patience: int | None = None
     min_delta: float = 0.0
+    better: goals.Better | None = None
     told: tuple[int, float] | None = None
 
     @property
@@ -79,18 +80,21 @@ class ProgressRule:
 
     @property
     def rising(self) -> bool:
-        """Whether more of the metric is better: not of losses and errors, by its name."""
-        return not any(word in self.metric.lower() for word in _LOWER_IS_BETTER)
+        """Whether more of the metric is better: as it says, by the metric's name, or, where neither tells, yes."""
+        return (self.better or goals.direction(self.metric) or "higher") == "higher"
 
-    def reached(self, value: float) -> bool:
-        """Whether a value is as good as the goal, or better."""
-        if self.goal is None or not math.isfinite(value):
-            return False
-        return value >= self.goal if self.rising else value <= self.goal
+    def watch(self) -> goals.Watch | None:
+        """What tells when its goal is reached, from all that the job reports; None: it has none."""
+        return goals.Watch(self.metric, self.goal, rising=self.rising) if self.goal is not None else None
+
+    def told_of(self, loss: float | None, metrics: Mapping[str, float]) -> float | None:
+        """What a report tells of the metric."""
+        return metrics.get(self.metric, loss if self.metric == "loss" else None)
 
     def of(self, loss: float | None, metrics: Mapping[str, float]) -> float | None:
-        """What was told of the metric."""
-        return metrics.get(self.metric, loss if self.metric == "loss" else None)
+        """The same on the scale of the goal: a percentage is a fraction where the goal is one."""
+        value = self.told_of(loss, metrics)
+        return goals.scaled(value, self.metric, self.goal, self.rising) if value is not None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +186,8 @@ class Job:
                 raise ValueError(f"job {self.name!r}: `{what}` is {value!r}; expected {expected}")
         for what, found, cure in _against_launch(self):
             raise ValueError(f"job {self.name!r}: `{what}`: {found}; {cure}")
+        if (wrong := goals.against(self.progress.metric, self.progress.goal, self.progress.better)) is not None:
+            raise ValueError(f"job {self.name!r}: `progress.goal`: {wrong[0]}; {wrong[1]}")
         for what, found, cure in against_isolation(self.isolation, self.image, self.mounts):
             raise ValueError(f"job {self.name!r}: `{what}`: {found}; {cure}")
         for what, found, cure in against_plan(self.plan, self.limits, self.allow) if self.plan is not None else ():

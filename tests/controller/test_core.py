@@ -247,21 +247,17 @@ def test_a_job_that_reaches_its_goal_is_done() -> None:
     assert driver.step(3.0, TaskExited("r/a/worker-0", Exit(code=0))) == [MarkJob("r/a", "done", reason, 0)]
 
 
-@pytest.mark.parametrize(
-    ("metric", "goal", "value", "as_good"),
-    [
-        ("loss", 0.5, 0.4, True),
-        ("loss", 0.5, 0.6, False),
-        ("val_perplexity", 20.0, 21.0, False),
-        ("accuracy", 0.9, 0.91, True),
-        ("accuracy", 0.9, math.nan, False),
-        ("loss", None, 0.0, False),
-    ],
-)
-def test_a_goal_is_reached_from_the_side_that_its_metric_has(
-    metric: str, goal: float | None, value: float, as_good: bool
-) -> None:
-    assert ProgressRule(metric, None, goal).reached(value) is as_good
+def test_a_goal_that_the_first_report_meets_is_asked_about_and_ends_nothing() -> None:
+    driver = Driver()
+    running(driver, 0.0, job(progress=ProgressRule("wer", goal=0.1)))
+    (asked,) = driver.step(1.0, Progress("r/a/worker-0", step=1, metrics={"wer": 0.05}))
+    assert isinstance(asked, Warn)
+    assert asked.job == "r/a"
+    assert "wer is 0.05 in its first report, which meets its goal of 0.1" in asked.text
+    assert driver.step(2.0, Progress("r/a/worker-0", step=2, metrics={"wer": 0.04})) == []
+    assert driver.step(3.0, Progress("r/a/worker-0", step=3, metrics={"wer": 0.2})) == []
+    stops = driver.step(4.0, Progress("r/a/worker-0", step=4, metrics={"wer": 0.09}))
+    assert stops[0] == MarkJob("r/a", "stopping", "reached its goal: wer 0.09, asked for 0.1")
 
 
 def test_under_equal_a_newcomer_takes_threads_from_those_that_run_and_gives_them_back() -> None:
@@ -535,7 +531,8 @@ def test_the_policy_is_told_whether_a_job_that_left_came_to_its_end() -> None:
     driver = Driver(policy)
     running(driver, 1.0, job("a", retries=1), job("b"), job("c", progress=ProgressRule(goal=0.1)))
     driver.step(2.0, StopRequested("r/b"))
-    driver.step(2.0, Progress("r/c/worker-0", step=1, loss=0.05))
+    for step, loss in enumerate((2.3, 0.05)):
+        driver.step(2.0, Progress("r/c/worker-0", step=step, loss=loss))
     for name, exit in (("a", Exit(code=1)), ("b", Exit(code=0)), ("c", Exit(code=None, signal=15))):
         driver.step(3.0, TaskExited(f"r/{name}/worker-0", exit))
     driver.step(10.0, Wake())

@@ -263,6 +263,16 @@ def test_a_jobs_own_pattern_is_used_instead() -> None:
     assert readings == [Reading(step=12, epoch=3, loss=0.25, metrics={"lr": 0.001})]
 
 
+@pytest.mark.parametrize(("goal", "value"), [(0.97, 0.1), (97.0, 10.0), (None, 10.0)])
+@pytest.mark.parametrize("line", ["epoch 1 loss 2.3 accuracy: 10.00%", "epoch 1, loss: 2.3, accuracy = 10.0 %"])
+@pytest.mark.parametrize("pattern", [None, r"accuracy\W+(?P<accuracy>[\d.]+%?)"])
+def test_a_percentage_is_read_on_the_scale_of_the_goal(
+    line: str, goal: float | None, value: float, pattern: str | None
+) -> None:
+    (reading,) = ProgressReader(ProgressRule("accuracy", pattern, goal)).feed([line])
+    assert reading.loss == pytest.approx(value)
+
+
 def test_what_a_jobs_own_pattern_finds_need_not_be_a_number() -> None:
     assert read("loss=oops", pattern=r"loss=(?P<loss>\S+)") == []
 

@@ -41,6 +41,7 @@ from headgate.events import (
     TaskStarted,
     Usage,
     Wake,
+    Warn,
 )
 from headgate.plans import Plan
 from headgate.policies.base import Arrived, Left, Policy, Predicted, Reported
@@ -194,9 +195,12 @@ class Controller:
         turn.changes.append(
             Reported(job.id, less_is_better, progress.step, progress.epoch, progress.epochs, progress.count)
         )
-        if rule.goal is None or job.state != "running" or not rule.reached(value):
+        if job.watch is None or job.state != "running":
             return []
-        return self._end(job, "done", f"reached its goal: {rule.metric} {value:.6g}, asked for {rule.goal:g}")
+        told = rule.told_of(progress.loss, progress.metrics)
+        if told is not None and job.watch.reached(told):
+            return self._end(job, "done", f"reached its goal: {rule.metric} {told:.6g}, asked for {rule.goal:g}")
+        return [Warn(job.watch.doubt, job.id)] if job.watch.doubt is not None else []
 
     # --- ends -------------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from headgate.events import (
     TaskId,
     Usage,
 )
+from headgate.goals import Watch
 from headgate.jobs import Job
 from headgate.planning.placement import for_server
 from headgate.plans import Plan
@@ -131,6 +132,7 @@ class JobRecord:
         starts: How often each task was started in this attempt.
         granted: What the policy grants it, as a whole.
         why: The reason that was told last.
+        watch: Tells when it reaches its goal; None: it has none.
     """
 
     jobs: Jobs = field(repr=False)
@@ -167,6 +169,10 @@ class JobRecord:
     granted: Share = NOTHING
     why: str = ""
     tasks: dict[TaskId, TaskRecord] = field(default_factory=dict)
+    watch: Watch | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.watch = self.spec.progress.watch()
 
     @property
     def run(self) -> str:

@@ -99,8 +99,11 @@ class Acting:
                 _, live = self._ledger.find(task)
                 if live.current is not None:
                     live.current.tasks[task.rsplit("/", 1)[1]].idle = idle
-            case events.Warn(text):
+            case events.Warn(text, None):
                 self._ledger.tell_all(text)
+            case events.Warn(text, str(job)):
+                run, live = self._ledger.find(job)
+                self._ledger.event(run, "warning", text, live.spec.name)
 
     def _start(self, action: events.StartTask) -> None:
         run, live = self._ledger.find(action.job)

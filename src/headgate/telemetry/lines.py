@@ -24,6 +24,7 @@ _OUT_OF = r"(?:\s{0,6}(?:/|of)\s{0,6}(\d{1,12}))?"
 # Not followed by what would make it part of a version, a date, a time, a range or a quantity with a unit.
 _ENDS = r"(?!\w|\.\d|[:/-]\d)"
 _PAIR = re.compile(_NAME + _WHEN + _IS + _NUMBER + _OUT_OF + _ENDS)
+_PERCENT = re.compile(r"\s?%")
 _WORDS_BEFORE = re.compile(r"([a-z]+)['\"]?\s{1,3}(?:([a-z]+)\s{1,3})?$")
 
 _COUNTED = re.compile(r"\[\s{0,8}(\d{1,12})\s{0,2}/\s{0,2}(\d{1,12})(?:\s{0,2}(\(\d{1,3}(?:\.\d{1,3})?%\)))?\s{0,2}\]")
@@ -98,9 +99,11 @@ class Scanner:
 
     Args:
         metric: Its name as the script prints it; `loss` finds the training loss under any of its usual names.
+        as_fraction: Whether what is printed with a percent sign is wanted as a fraction.
     """
 
-    def __init__(self, metric: str = "loss") -> None:
+    def __init__(self, metric: str = "loss", *, as_fraction: bool = False) -> None:
+        self._as_fraction = as_fraction
         self._metric = spell(metric)
         self._any_loss = self._metric == "loss"
         self._hint = self._metric.rsplit("_", 1)[-1]
@@ -156,6 +159,8 @@ class Scanner:
             reader.step = reader.step or (int(moment), None)
         value = float(number)
         if rank < reader.rank and self._is_wanted(name, part, is_loss):
+            if self._as_fraction and _PERCENT.match(line, pair.end()):
+                value /= 100.0
             if reader.loss is not None:  # only a part of what this is the whole of
                 reader.metrics.setdefault(reader.name, reader.loss)
             reader.loss, reader.name, reader.rank, reader.end = value, name, rank, pair.end()

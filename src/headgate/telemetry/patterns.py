@@ -91,7 +91,8 @@ class ProgressReader:
                 raise UsageError(f"progress.pattern {rule.pattern!r}: {reason}")
             self._pattern = re.compile(rule.pattern)
             self._group = _group_of(self._pattern, rule.metric) or rule.metric
-        self._scanner = Scanner(rule.metric)
+        self._as_fraction = rule.goal is not None and rule.goal <= 1.0
+        self._scanner = Scanner(rule.metric, as_fraction=self._as_fraction)
         self._epoch: int | None = None
         self._epochs: int | None = None
         self._steps = _Running()
@@ -159,6 +160,8 @@ class ProgressReader:
             return None
         values = {name: _number(text) for name, text in match.groupdict().items() if text is not None}
         loss = values.pop(self._group, None)
+        if loss is not None and self._as_fraction and "%" in text[match.end(self._group) - 1 :][:3]:
+            loss /= 100.0
         step, epoch, epochs = (_whole(values.pop(name, None)) for name in ("step", "epoch", "epochs"))
         metrics = {name: value for name, value in values.items() if value is not None}
         if loss is None and epoch is None and not metrics:
@@ -208,7 +211,7 @@ def _group_of(pattern: re.Pattern[str], metric: str) -> str | None:
 
 def _number(text: str) -> float | None:
     try:
-        return float(text.replace(",", ""))
+        return float(text.replace(",", "").removesuffix("%"))
     except ValueError:
         return None
 
