@@ -31,7 +31,7 @@ LAYERS = (
     ("engines",),
     ("isolation",),
     ("telemetry",),
-    ("jobs", "cluster", "profiles", "plans", "shares", "events", "errors", "units", "registry", "goals"),
+    ("jobs", "cluster", "profiles", "plans", "shares", "events", "errors", "paths", "units", "registry", "goals"),
 )
 RANK = {name: rank for rank, names in enumerate(reversed(LAYERS)) for name in names}
 

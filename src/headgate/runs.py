@@ -18,6 +18,7 @@ from pathlib import Path
 
 from headgate.errors import HeadgateError, NotFoundError, StorageError, UsageError
 from headgate.jobs import NAME_PATTERN
+from headgate.paths import exposure
 from headgate.telemetry.store import RunReader
 
 STORE = "run.sqlite"
@@ -33,7 +34,7 @@ def home() -> Path:
     """The folder of all that Headgate keeps, made if it is not there.
 
     Raises:
-        StorageError: It cannot be made or written, or belongs to somebody else.
+        StorageError: It cannot be made or written, belongs to somebody else, or could be changed by others.
     """
     path = Path(os.environ.get("HEADGATE_HOME") or Path.home() / ".local" / "share" / "headgate").absolute()
     try:
@@ -46,6 +47,7 @@ def home() -> Path:
         ) from error
     if path.stat().st_uid != os.geteuid():
         raise StorageError(f"{path} belongs to another user; set HEADGATE_HOME to a folder of your own")
+    _refuse_exposed(path)
     if not os.access(path / "runs", os.W_OK | os.X_OK):
         raise StorageError(f"no permission to write in {path}; set HEADGATE_HOME to a folder you can write")
     return path
@@ -64,7 +66,21 @@ def sockets() -> Path:
     folder = _SHORT / f"headgate-{os.geteuid()}-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}"
     if folder.is_symlink() or (folder.exists() and folder.stat().st_uid != os.geteuid()):
         raise StorageError(f"{folder} was made by somebody else; remove it, or set HEADGATE_HOME to a shorter path")
+    if folder.exists():
+        _refuse_exposed(folder)
     return folder
+
+
+def _refuse_exposed(folder: Path) -> None:
+    """
+    Raises:
+        StorageError: Others could put there what this user then runs.
+    """
+    if (how := exposure(folder)) is not None:
+        raise StorageError(
+            f"{how}, who could run programs as you by what they put there; `chmod go-w` it, or set HEADGATE_HOME to a "
+            "folder that only you can write"
+        )
 
 
 def make_sockets() -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from headgate import runs
 from headgate.cluster import Node
-from headgate.events import Event, Exit, Progress, TaskExited, TaskJoined
+from headgate.events import CheckpointDone, Event, Exit, Progress, TaskExited, TaskJoined
 from headgate.hub.attempt import Attempt
 from headgate.hub.hearing import Hearing
 from headgate.hub.ledger import Ledger
@@ -61,6 +62,25 @@ def heard(say: Callable[[Hearing, str], None], joins: bool = False) -> tuple[lis
         return events, [row["step"] for row in reader.rows("progress")]
 
 
+def checkpoints(task: str) -> Path:
+    """The folder of a job's checkpoints."""
+    run, job, _ = task.split("/")
+    return runs.home() / "runs" / run / "jobs" / job / "checkpoints"
+
+
+@pytest.mark.parametrize("name", ["../../../../../x.pt", "/etc/passwd", "link/passwd", "x/../../y.pt", "", "\0"])
+def test_a_checkpoint_elsewhere_than_in_its_job_s_folder_is_none(name: str) -> None:
+    def say(hearing: Hearing, task: str) -> None:
+        (checkpoints(task) / "link").symlink_to("/etc")
+        for each in (name, "step-1.pt"):
+            path = os.path.join(checkpoints(task), each)
+            hearing.message(task, {"type": "checkpoint", "path": path, "step": 1, "epoch": 0, "why": "epoch"})
+
+    events, _ = heard(say)
+    saved = [event.checkpoint.path for event in events if isinstance(event, CheckpointDone)]
+    assert [Path(path).name for path in saved] == ["step-1.pt"]
+
+
 def test_of_losses_that_are_printed_in_a_flood_none_is_lost_and_few_are_told() -> None:
     lines = [f"step {step} loss {step}.0" for step in range(1, LINES + 1)]
     events, steps = heard(lambda hearing, task: hearing.output(task, lines))
@@ -90,7 +110,14 @@ def test_a_checkpoint_that_was_asked_for_and_failed_is_not_the_state_that_anothe
     def say(hearing: Hearing, task: str) -> None:
         hearing.message(f"{task[:-1]}1", {"type": "joining"})
         hearing.message(task, {"type": "checkpoint_failed", "error": "full", "why": "request"})
-        message = {"type": "checkpoint", "path": "/c/step-1.pt", "step": 1, "epoch": 0, "position": 1, "bytes": 1}
+        message = {
+            "type": "checkpoint",
+            "path": str(checkpoints(task) / "step-1.pt"),
+            "step": 1,
+            "epoch": 0,
+            "position": 1,
+            "bytes": 1,
+        }
         hearing.message(task, {**message, "seconds": 0.1, "why": "join"})
 
     events, _ = heard(say, joins=True)

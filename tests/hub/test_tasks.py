@@ -23,7 +23,7 @@ def test_tasks_know_each_other_and_the_servers_end_last(team: Team) -> None:
     team.starts(*PS, wait_for=EVERYBODY)
     view = team.sees("worker-1", dict.fromkeys(EVERYBODY, AT_WORK))
     assert list(view) == list(EVERYBODY)
-    assert view["server-0"]["endpoints"] == [f"tcp://{view['server-0']['address']}:2"]
+    assert view["server-0"]["endpoints"] == ["tcp://127.0.0.1:2"]  # nobody beyond this machine has to reach it
     server, worker = team.welcome("server-0"), team.welcome("worker-1")
     assert (server["role"], worker["role"], worker["index"], worker["joins"]) == ("server", "worker", 1, False)
     assert "server_secret" in server["secrets"] and "server_secret" not in worker["secrets"]
@@ -147,3 +147,25 @@ def test_of_workers_that_share_nothing_people_are_warned_once_and_told_at_the_en
     with RunReader(user.home / "runs" / run / "run.sqlite") as reader:
         warnings = [row["text"] for row in reader.rows("events", "kind = 'warning'")]
     assert len([text for text in warnings if text.startswith(share)]) == 1
+
+
+LISTENS = """
+    import os, torch
+    import headgate.torch as hg
+
+    model = hg.prepare(torch.nn.Linear(2, 1))
+    descriptors = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    own = {os.readlink(each) for each in descriptors if os.path.islink(each)}
+    for table in ("tcp", "tcp6"):
+        for line in open(f"/proc/net/{table}").readlines()[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            if state == "0A" and f"socket:[{inode}]" in own:
+                print("listens at", table, local.partition(":")[0])
+"""
+
+
+def test_workers_of_one_machine_listen_on_its_loopback_alone(user: User) -> None:
+    user.write("train.py", LISTENS)
+    user.types("run", "train.py", "--strategy", "allreduce", "--workers", "2")
+    at = [line for line in user.log("train").splitlines() if "listens at" in line]
+    assert {line.rpartition("listens at ")[2] for line in at} == {"tcp 0100007F"}

@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from headgate import events, isolation
+from headgate.cluster import Node
 from headgate.engines.base import LOCAL
 from headgate.engines.launch import inject, launch
 from headgate.errors import HeadgateError
@@ -21,7 +22,9 @@ from headgate.hub.hearing import Hearing
 from headgate.hub.ledger import Ledger
 from headgate.hub.nodes import Nodes
 from headgate.hub.run import LiveRun
+from headgate.plans import Plan
 from headgate.shares import Share
+from headgate.task.part import LOOPBACK
 from headgate.telemetry.patterns import ProgressReader
 
 
@@ -122,7 +125,8 @@ class Acting:
         spec = self._engines.spec_of(action.job)
         node = self._nodes.get(spec, action.node)
         reader = ProgressReader(action.spec.progress)
-        attempt.start(name, action.node, node.address if node is not None else "", reader, action.joins)
+        address = self._address(run, action.plan, node) if node is not None else ""
+        attempt.start(name, action.node, address, reader, action.joins)
         self._shares.pop(action.task, None)
         self._granted(action.task, action.share, action.threads, action.entitled_cores, action.reason)
         try:
@@ -147,6 +151,11 @@ class Acting:
             self._loop.call_soon(self._hearing.ended, action.task, failure)
             return
         self._engines.of(action.job).start(prepared, action.share, run.log(action.task))
+
+    def _address(self, run: LiveRun, plan: Plan, node: Node) -> str:
+        """Where a task listens for the others of its job: the loopback where none of them will be on another node."""
+        stays = plan.strategy == "allreduce" or (run.submission.engine == LOCAL and not run.submission.nodes)
+        return LOOPBACK if stays and len({*plan.worker_nodes, *plan.server_nodes}) == 1 else node.address
 
     def _granted(self, task: TaskId, change: Share, threads: int, entitled: float, reason: str) -> None:
         run, live = self._ledger.find(task)

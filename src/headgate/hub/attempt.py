@@ -12,6 +12,7 @@ from headgate.hub.merging import Course
 from headgate.hub.pace import Pace
 from headgate.hub.peers import Peers
 from headgate.plans import Plan
+from headgate.task.part import LOOPBACK
 from headgate.telemetry.columns import Column
 from headgate.telemetry.patterns import ProgressReader
 
@@ -78,6 +79,7 @@ class Attempt:
         self._job = job
         self._peers = Peers(plan, encrypt)
         self._send = send
+        self._keyless = plan.strategy == "allreduce" or not encrypt
         self._connected: set[str] = set()
         self._course = Course()
         self._waiting: list[str] = []
@@ -85,6 +87,7 @@ class Attempt:
         self._met = False  # whether a worker has connected
         self._trained_since: float | None = None  # without one having connected
         self._told_apart = False
+        self._told_open = False
 
     @property
     def plan(self) -> Plan:
@@ -113,6 +116,7 @@ class Attempt:
     def connect(self, name: str, framework: str = "") -> None:
         """A task said hello, and what it trains or serves with."""
         self._connected.add(name)
+        self._keyless = self._keyless or framework == "keras"
         self._peers.meet(name, framework)
         self._met = self._met or name.startswith("worker-")
         task = self.tasks[name]
@@ -123,10 +127,13 @@ class Attempt:
         self.hold()
         self._order()
 
-    def listen(self, name: str, endpoints: Sequence[str]) -> None:
-        """A task said where the others reach it."""
+    def listen(self, name: str, endpoints: Sequence[str]) -> bool:
+        """A task said where the others reach it; whether people beyond its machine do too, with no key. True once."""
         self._peers.listen(name, endpoints)
         self._tell()
+        tells = self._keyless and not self._told_open and not all(f"//{LOOPBACK}:" in each for each in endpoints)
+        self._told_open = self._told_open or tells
+        return tells
 
     def part(self, name: str) -> None:
         """A worker is to end before the others."""

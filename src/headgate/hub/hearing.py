@@ -21,6 +21,7 @@ from headgate.hub.thinning import Thinning
 from headgate.profiling import store as profiles
 from headgate.units import say_seconds
 
+_OPEN = "listen without a key ({}): whoever reaches these addresses can read and change the training"
 _LINE_SHOWN = 400  # characters: an error of ours says what to do at its end
 
 
@@ -115,7 +116,9 @@ class Hearing(Listener):
                     attempt.connect(name, framework)
                     self._step(events.TaskConnected(task, framework))
                 case "listening":
-                    attempt.listen(name, [str(each) for each in message["endpoints"]])
+                    endpoints = [str(each) for each in message["endpoints"]]
+                    if attempt.listen(name, endpoints):
+                        self._ledger.event(run, "note", f"its tasks {_OPEN.format(', '.join(endpoints))}", job, task)
                 case "gpus":
                     attempt.tasks[name].gpus = tuple(int(each) for each in message["gpus"])
                     self._step(events.GpusUsed(task, attempt.tasks[name].gpus))

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from headgate.controller import Controller, Queue
 from headgate.controller.orders import FifoOrder
 from headgate.engines import scripts
 from headgate.engines.base import LOCAL, Engine
+from headgate.engines.environment import MORE, sent
 from headgate.engines.launch import command, inject
 from headgate.errors import HeadgateError, UsageError
 from headgate.events import ENDED, Event
@@ -150,6 +152,11 @@ class LiveHub:
             self._coming -= 1
 
     async def _take_in(self, submission: Submission, engine: Engine) -> LiveRun:
+        kept: list[str] = []
+        if submission.engine != LOCAL:
+            environment = sent(submission.environment)
+            kept = sorted(submission.environment.keys() - environment)
+            submission = replace(submission, environment=environment)
         cluster = self._nodes.cluster(submission)
         recorded = (self._node, *submission.nodes) if submission.engine == LOCAL else cluster.nodes
         keys = {}
@@ -180,6 +187,9 @@ class LiveHub:
             text = f"only approximate or missing here: {', '.join(lost)}; `headgate doctor` says why and what to do"
             # Not at once: whoever submitted it watches it from here on.
             self._loop.call_soon(self._ledger.event, run, "warning", text)
+        if kept:
+            text = f"these variables of your environment are not sent to nodes: {', '.join(kept)}"
+            self._loop.call_soon(self._ledger.event, run, "note", f"{text}; name those that jobs need in {MORE}")
         self._origins[run.id] = self._in_background(self._look_around(run))
         self._sampling.start()
         self._lookout.start()

@@ -28,6 +28,7 @@ from headgate.hub import messages
 from headgate.hub.job import LiveJob
 from headgate.hub.submission import Submission
 from headgate.jobs import Job
+from headgate.paths import below
 from headgate.shares import FIELDS, Share, Unlimited
 from headgate.telemetry.columns import Column
 from headgate.telemetry.store import Recorder
@@ -233,9 +234,13 @@ class LiveRun:
         """Write that a checkpoint was saved.
 
         Raises:
-            KeyError, TypeError, ValueError: The message makes no sense.
+            KeyError, TypeError, ValueError: The message makes no sense, or names a file elsewhere: what a task names is
+                handed to others, and sent to other nodes.
         """
         checkpoint = messages.checkpoint(message)
+        folder = self.checkpoints(task.split("/")[1])
+        if below(folder, checkpoint.path) is None:
+            raise ValueError(f"checkpoint {checkpoint.path!r} is not in {folder}")
         self.recorder.add(
             "checkpoints",
             t=self.clock(),

@@ -14,7 +14,7 @@ import jax
 from jax._src import distributed, xla_bridge
 
 from headgate.task import Channel, end_failed
-from headgate.task.part import START_SECONDS, first_endpoint, free_ports, listening_at
+from headgate.task.part import START_SECONDS, first_endpoint, free_ports, listening_at, own_address
 
 
 class JoinError(RuntimeError):
@@ -86,7 +86,7 @@ def join(channel: Channel, plan: Mapping[str, Any]) -> None:
     """
     check(plan)
     welcome = channel.welcome
-    index, workers, address = int(welcome["index"]), int(plan["workers"]), str(welcome["address"])
+    index, workers, address = int(welcome["index"]), int(plan["workers"]), own_address(channel)
     meeting = _offer(channel, address) if index == 0 else first_endpoint(channel, JoinError)
     try:
         jax.distributed.initialize(

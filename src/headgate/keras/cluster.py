@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headgate.task import Channel, PeerLost, Stop
-from headgate.task.part import START_SECONDS, endpoint_of, free_ports
+from headgate.task.part import START_SECONDS, endpoint_of, free_ports, own_address
 
 
 class PlanError(RuntimeError):
@@ -21,7 +21,13 @@ def ports_for(channel: Channel, count: int) -> list[int]:
     listened = channel.welcome.get("listened") or ()
     if len(listened) == count:
         return [int(str(endpoint).rpartition(":")[2]) for endpoint in listened]
-    return free_ports(str(channel.welcome["address"]), count)
+    return free_ports(own_address(channel), count)
+
+
+def tell_open(channel: Channel) -> None:
+    """Say where TensorFlow's servers listen: no setting of theirs keeps them to one address."""
+    text = "TensorFlow's servers listen on every address of their machine, without a key; let nobody else reach it"
+    channel.send({"type": "note", "text": text})
 
 
 def wait_for_all(channel: Channel, plan: Mapping[str, Any]) -> dict[str, list[str]]:

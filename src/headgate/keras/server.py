@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from headgate.keras import cluster
 from headgate.task import Channel, TaskEnvironment, plan_of
-from headgate.task.part import free_ports, listening_at
+from headgate.task.part import free_ports, listening_at, own_address
 
 
 def main() -> int:
@@ -21,7 +21,7 @@ def main() -> int:
             "a parameter server is started by Headgate, as a task of a job; nobody welcomed this one", file=sys.stderr
         )
         return 1
-    address = str(channel.welcome["address"])
+    address = own_address(channel)
     channel.send(listening_at(address, free_ports(address, 1)))
     cluster.serve(cluster.wait_for_all(channel, plan), "ps", int(channel.welcome["index"]))
     cluster.until_done(channel)

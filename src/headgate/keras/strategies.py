@@ -18,7 +18,7 @@ from headgate.keras import cluster, environment
 from headgate.keras.agreement import Agreement
 from headgate.keras.cluster import PlanError
 from headgate.task import Channel, end_failed
-from headgate.task.part import bound, endpoint_of, free_ports, listening_at
+from headgate.task.part import bound, endpoint_of, free_ports, listening_at, own_address
 
 _PACK_BYTES = 4 << 20
 """Gradients are summed in packs of this size, so that the sum of one overlaps with the making of the next."""
@@ -108,12 +108,14 @@ def check_fit(plan: Mapping[str, Any], backend: str, legacy: bool) -> None:
 def _over_collectives(channel: Channel, plan: Mapping[str, Any]) -> tuple[Any, Agreement]:
     import tensorflow as tf
 
-    index, address = int(channel.welcome["index"]), str(channel.welcome["address"])
+    index, address = int(channel.welcome["index"]), own_address(channel)
     ports = free_ports(address, 1)
     listener = _listener(address) if index == 0 else None
     if listener is not None:
         ports.append(listener.getsockname()[1])
     channel.send(listening_at(address, ports))
+    if index == 0:
+        cluster.tell_open(channel)
     cluster.describe(cluster.wait_for_all(channel, plan), "worker", index)
     options = tf.distribute.experimental.CommunicationOptions(
         bytes_per_pack=_PACK_BYTES, implementation=tf.distribute.experimental.CommunicationImplementation.RING
@@ -127,7 +129,7 @@ def _over_servers(channel: Channel, plan: Mapping[str, Any]) -> Any:
     """Worker 0 coordinates, and has one of the job's worker servers in its own process; the others only serve."""
     import tensorflow as tf
 
-    index, address = int(channel.welcome["index"]), str(channel.welcome["address"])
+    index, address = int(channel.welcome["index"]), own_address(channel)
     channel.send(listening_at(address, cluster.ports_for(channel, 1 if index else 2)))
     found = cluster.wait_for_all(channel, plan)
     cluster.serve(found, "worker", index)
@@ -137,6 +139,7 @@ def _over_servers(channel: Channel, plan: Mapping[str, Any]) -> Any:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         os._exit(0)  # TensorFlow's server has no end, and its threads would hold up that of the interpreter
+    cluster.tell_open(channel)
     cluster.describe(found, "chief", 0)
     sys.excepthook = partial(_failed, channel, int(plan["workers"]))
     return tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
@@ -161,7 +164,7 @@ def _over_jax(channel: Channel, plan: Mapping[str, Any]) -> tuple[Any, Agreement
     distribution_lib.initialize_rng()
     strategy = keras.distribution.DataParallel(devices=jax.devices(), auto_shard_dataset=False)
     keras.distribution.set_distribution(strategy)
-    address = str(channel.welcome["address"])
+    address = own_address(channel)
     listener = _listener(address) if int(channel.welcome["index"]) == 0 else None
     if listener is not None:
         first = int(endpoint_of(channel, "worker", 0).rpartition(":")[2])

@@ -18,6 +18,7 @@ START_SECONDS = 300
 """How long the tasks of a job wait for each other to start."""
 GOODBYE_SECONDS = 10.0
 """How long a worker whose step failed waits to be told that another one is gone."""
+LOOPBACK = "127.0.0.1"
 _CLUSTERS = (
     *("TF_CONFIG", "MASTER_ADDR", "WORLD_SIZE", "RANK", "LOCAL_RANK"),
     *("JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"),
@@ -80,6 +81,15 @@ def plan_of(channel: Channel) -> Mapping[str, Any]:
     if refusal:
         raise ClusterError(refusal)
     return plan
+
+
+def own_address(channel: Channel) -> str:
+    """Where this task is to listen for the others of its job: its node's address, on one machine the loopback. NCCL,
+    which goes by interfaces, is told of that one."""
+    address = str(channel.welcome["address"])
+    if address == LOOPBACK:
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+    return address
 
 
 def bound(address: str) -> socket.socket:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import torch
 
 from headgate.task import Channel, PeerLost, Stop, workers_gone
-from headgate.task.part import GOODBYE_SECONDS, START_SECONDS, bound, first_endpoint, listening_at
+from headgate.task.part import GOODBYE_SECONDS, START_SECONDS, bound, first_endpoint, listening_at, own_address
 from headgate.torch.backend import Backend, Passage, RoundResult, Transfer
 
 _SLICE = timedelta(seconds=0.5)
@@ -49,7 +49,7 @@ class AllReduce(Backend):
         welcome = channel.welcome
         self.index = int(welcome["index"])
         self.members = tuple(range(int(welcome["plan"]["workers"])))
-        address = str(welcome["address"])
+        address = own_address(channel)
         self._store = self._meet(address)
         self._gloo = self._gloo_group(address)
         self._group = self._gloo

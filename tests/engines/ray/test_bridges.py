@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import pickle
 import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.engines.ray.cluster import free_port, head
 from tests.engines.ray.running import PATIENCE_SECONDS, Running
 
+from headgate.cluster import Node
 from headgate.engines.ray import RayEngine
-from headgate.engines.ray.pipe import Pipe
-from headgate.engines.ray.wire import Close, Release
+from headgate.engines.ray.pipe import Pipe, facts
+from headgate.engines.ray.wire import Close, Exited, Joined, Output, Release, Told, Usage
 from headgate.errors import HeadgateError, UsageError
+from headgate.events import Exit
 from headgate.testing.recorder import Recorder
 from headgate.testing.wait import until
 
@@ -113,3 +117,39 @@ def test_what_was_sealed_once_is_not_taken_twice_nor_back() -> None:
         assert bridge.receive() is None
         theirs.sendall(heard)
         assert Pipe(ours, b"key", "hub").receive() is None
+
+
+class Harmful:
+    """Calls something when it is unpickled."""
+
+    def __init__(self, call: str, argument: str) -> None:
+        self._does = (pickle.loads(f"c{call.replace('.', chr(10), 1)}\n.".encode()), (argument,))
+
+    def __reduce__(self) -> tuple[Any, tuple[str, ...]]:
+        return self._does
+
+
+def test_of_what_the_cluster_says_the_hub_takes_facts_alone(tmp_path: Path) -> None:
+    node = Joined(Node("b", 2.0, 2**30))
+    usage = Usage("node:b", {"cpu_cores": 1.5})
+    output = Output("r/a/worker-0", bytearray(b"line\n"))
+    for said in (node, usage, output, Told(1, {"rate": (1.0, None)}), Exited("r/a/worker-0", Exit(code=1, reason="x"))):
+        assert facts(pickle.dumps(said)) == said
+    trace = tmp_path / "called"
+    for harmful in (
+        pickle.dumps(Told(1, Harmful("os.system", f"touch {trace}"))),
+        pickle.dumps(Harmful("builtins.eval", f"open({str(trace)!r}, 'w')")),
+        b"cheadgate.runs\nshutil.rmtree\n(S'/tmp/nowhere'\ntR.",
+        b"cheadgate.runs\nremove\n(S'/tmp/nowhere'\ntR.",
+        b"cheadgate.__main__\nmain\n.",
+        pickle.dumps(node)[:-9],
+        b"",
+    ):
+        with pytest.raises(pickle.UnpicklingError):
+            facts(harmful)
+    assert not trace.exists()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        Pipe(theirs, b"", "bridge").send(Told(1, Harmful("os.system", f"touch {trace}")))
+        assert Pipe(ours, b"", "hub").receive() is None
+    assert not trace.exists()

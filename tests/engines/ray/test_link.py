@@ -12,8 +12,10 @@ pytest.importorskip("ray", reason="engine `ray` needs Ray: pip install 'headgate
 
 from headgate.engines.ray.files import Files
 from headgate.engines.ray.link import Link
-from headgate.engines.ray.wire import Exited, Left, Report, Saved
+from headgate.engines.ray.wire import Exited, Left, Message, Report, Saved
+from headgate.errors import HeadgateError
 from headgate.events import Exit
+from headgate.isolation.base import Launch
 
 
 class Dying(Link):
@@ -36,7 +38,87 @@ def test_nothing_is_told_of_tasks_once_their_node_is_said_to_be_gone(tmp_path: P
     told: list[Report] = []
     link = Dying("b", "id", SimpleNamespace(file=None), told.append, None, Files(), lambda _: None, 90.0)
     link.answers = answers
-    saved = Saved("r/a/worker-0", {"type": "checkpoint", "path": "/there/step-1.pt"}, str(tmp_path / "step-1.pt"))
+    link.saves["r/a/worker-0"] = str(tmp_path)
+    saved = Saved("r/a/worker-0", {"type": "checkpoint", "path": "/there/step-1.pt"}, "step-1.pt")
     for event in (saved, Exited("r/a/worker-0", Exit(code=0))):
         link._pass_on(event)
     assert told == [Left("b", "it died")]
+
+
+class Lying(Link):
+    """Of an agent that says of any path that these parts are there."""
+
+    parts: tuple[str, ...] = ("",)
+
+    def _ask(self, method: Any, *arguments: Any) -> Any:
+        return dict.fromkeys(self.parts, 4) if arguments[0] == "sizes" else b"data"
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("../../other/checkpoints/step-1.pt", ""),
+        ("../step-1.pt", ""),
+        ("/tmp/step-1.pt", ""),
+        ("away/step-1.pt", ""),
+        ("step-1", "../../step-2.pt"),
+        ("step-1", "/tmp/step-1.pt"),
+        ("step-1", "../../away/x"),
+        ("step-1.pt", "well"),
+    ],
+)
+def test_a_node_writes_nowhere_but_into_its_task_s_folder_of_checkpoints(tmp_path: Path, name: str, part: str) -> None:
+    folder = tmp_path / "run" / "jobs" / "a" / "checkpoints"
+    for made in (folder, tmp_path / "run" / "jobs" / "other" / "checkpoints", tmp_path / "away"):
+        made.mkdir(parents=True)
+    (folder / "away").symlink_to(tmp_path / "away")
+    before = sorted(tmp_path.rglob("*"))
+    told: list[Report] = []
+    here = Files()
+    link = Lying("b", "id", SimpleNamespace(file=None), told.append, None, here, lambda _: None, 90.0)
+    link.parts = (part,)
+    link.saves["r/a/worker-0"] = str(folder)
+    here.allow(Launch("r/a/worker-0", ("true",), {"HEADGATE_CHECKPOINTS": str(folder)}, str(tmp_path), 1))
+    link._pass_on(Saved("r/a/worker-0", {"type": "checkpoint", "path": f"/there/{name}"}, name))
+    [said] = told
+    assert isinstance(said, Message)
+    if part == "well":
+        assert said.message == {"type": "checkpoint", "path": str(folder / name)}
+        assert (folder / name / part).read_bytes() == b"data"
+    else:
+        assert said.message["type"] == "checkpoint_failed"
+        assert sorted(tmp_path.rglob("*")) == before
+        assert not Path("/tmp/step-1.pt").exists()
+
+
+def test_a_bridge_gets_no_files_but_those_that_launches_name(tmp_path: Path) -> None:
+    work, folder, earlier = tmp_path / "work", tmp_path / "checkpoints", tmp_path / "earlier"
+    for made in (work, folder, earlier):
+        made.mkdir()
+        (made / "file").write_text("data")
+    (tmp_path / "secret").write_text("of the user")
+    (folder / "link").symlink_to(tmp_path / "secret")
+    files = Files()
+    env = {"HEADGATE_CHECKPOINTS": str(folder), "HEADGATE_RESUME": str(earlier)}
+    files.allow(Launch("r/a/worker-0", ("true",), env, str(work), 1))
+    assert files.read(str(folder / "file"), 0, 9) == files.read(str(earlier / "file"), 0, 9) == b"data"
+    assert files.pack(str(work))
+    files.write(str(folder / "new.partial"), 0, b"new")
+    files.rename(str(folder / "new.partial"), str(folder / "new"))
+    for ask in (
+        lambda: files.read(str(tmp_path / "secret"), 0, 9),
+        lambda: files.read(f"{folder}/../secret", 0, 9),
+        lambda: files.read(str(folder / "link"), 0, 9),
+        lambda: files.sizes(str(work / "file")),
+        lambda: files.write(str(earlier / "file"), 0, b"x"),
+        lambda: files.write(f"{folder}/../new", 0, b"x"),
+        lambda: files.rename(str(folder / "new"), str(tmp_path / "new")),
+        lambda: files.rename(str(tmp_path / "secret"), str(folder / "secret")),
+        lambda: files.pack(str(tmp_path)),
+    ):
+        with pytest.raises(HeadgateError, match="it is left alone"):
+            ask()
+    with pytest.raises(PermissionError, match="leads out"):
+        (earlier / "link").symlink_to(tmp_path / "secret")
+        files.sizes(str(earlier))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "earlier", "secret", "work"]

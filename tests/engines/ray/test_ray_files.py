@@ -140,3 +140,40 @@ def test_environments_and_caches_are_not_packed(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nowhere cannot be read"):
         files.pack(tmp_path / "nowhere")
+
+
+STRAY = """
+import json, os, pathlib, socket, sys
+task, key = os.environ["HEADGATE_TASK"], os.environ["HEADGATE_KEY"]
+folder = pathlib.Path(os.environ["HEADGATE_CHECKPOINTS"])
+channel = socket.socket(socket.AF_UNIX)
+channel.connect(os.environ["HEADGATE_CHANNEL"].removeprefix("unix:"))
+def say(message): channel.sendall(json.dumps(message).encode() + b"\\n")
+say({"type": "hello", "v": 1, "task": task, "key": key, "framework": "none"})
+(folder / "step-1").mkdir()
+(folder / "step-1" / "link").symlink_to("/etc/passwd")
+(folder / "step-2").symlink_to("/etc/passwd")
+(folder / "step-3").write_text("whole")
+paths = [folder / name for name in ("../stray", "x/../../../stray", "step-1", "step-2", "step-3")]
+for path in paths:
+    say({"type": "checkpoint", "path": str(path), "step": 1, "epoch": 0})
+channel.makefile().readline()
+"""
+
+
+def test_a_task_has_nothing_written_but_its_own_checkpoints(remote: Running, tmp_path: Path) -> None:
+    saved, work = tmp_path / "run" / "checkpoints", tmp_path / "work"
+    saved.mkdir(parents=True)
+    work.mkdir()
+    (work / "save.py").write_text(STRAY)
+    task = remote.start((sys.executable, "save.py"), cwd=str(work), HEADGATE_CHECKPOINTS=str(saved))
+    until(lambda: len(remote.told.messages(task, "checkpoint")) == 4, PATIENCE_SECONDS, "what it says")
+    # What lies elsewhere is not brought: whoever hears of it finds a path of the node.
+    brought = [m["path"] for m in remote.told.messages(task, "checkpoint") if str(m["path"]).startswith(str(tmp_path))]
+    assert brought == [str(saved / "step-3")]
+    [failed] = remote.told.messages(task, "checkpoint_failed")
+    assert "is a link that leads out of" in failed["error"]
+    assert [path.name for path in saved.rglob("*")] == ["step-3"]
+    assert [path.name for path in tmp_path.iterdir() if path.name not in ("run", "work")] == []
+    remote.engine.stop(task, 0)
+    remote.ended(task)

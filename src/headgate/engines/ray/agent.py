@@ -39,6 +39,7 @@ from headgate.engines.ray.wire import (
 from headgate.errors import HeadgateError
 from headgate.events import Exit, TaskId
 from headgate.isolation.base import HOST_IMAGE, Launch
+from headgate.paths import below
 from headgate.telemetry import machine
 from headgate.telemetry.base import Target
 from headgate.telemetry.round import Round, samplers
@@ -181,12 +182,12 @@ class Agent:
             env["HEADGATE_ZMQ"] = str(transport(here))
             reads = (*reads, *files_of(here))
         if not self._settings.shared:
-            if saved := env.get("HEADGATE_CHECKPOINTS"):
+            if env.get("HEADGATE_CHECKPOINTS"):
                 job = launch.task.rsplit("/", 1)[0]
                 self._checkpoints(job).mkdir(parents=True, exist_ok=True)
                 env["HEADGATE_CHECKPOINTS"] = str(self._checkpoints(job))
                 env["HEADGATE_CHECKPOINTS_AWAY"] = "1"
-                self._relay.returns[launch.task] = (str(self._checkpoints(job)), saved)
+                self._relay.returns[launch.task] = self._checkpoints(job)
                 writes = (*writes, str(self._checkpoints(job)))
             argv = self._interpreter(launch)
         return replace(launch, env=env, argv=argv, reads=reads, writes=writes)
@@ -256,8 +257,8 @@ class _Relay(Listener):
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
-        self.returns: dict[TaskId, tuple[str, str]] = {}
-        """Of a task: its folder of checkpoints here, and the one on the hub's machine that they belong in."""
+        self.returns: dict[TaskId, Path] = {}
+        """Of a task: its folder of checkpoints here, what is saved into which belongs on the hub's machine."""
 
     def started(self, task: TaskId, pid: int) -> None:
         self._outbox.put(Started(task, pid))
@@ -266,10 +267,10 @@ class _Relay(Listener):
         """Lines are cut on the hub's machine."""
 
     def message(self, task: TaskId, message: Mapping[str, object]) -> None:
-        here, there = self.returns.get(task, ("", ""))
-        path = message.get("path")
-        if here and isinstance(path, str) and path.startswith(here + os.sep):
-            self._outbox.put(Saved(task, message, there + path.removeprefix(here)))
+        here, path = self.returns.get(task), message.get("path")
+        name = below(here, path) if here is not None and isinstance(path, str) else None
+        if name is not None:
+            self._outbox.put(Saved(task, {**message, "path": os.path.join(here or "", name)}, name))
         else:
             self._outbox.put(Message(task, message))
 

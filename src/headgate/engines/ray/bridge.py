@@ -19,7 +19,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # unlike SIG_IGN, not inherited by the Ray that is started here
     key = bytes.fromhex(os.environ.pop("HEADGATE_BRIDGE_KEY", ""))
-    pipe = Pipe(socket.socket(fileno=int(sys.argv[1])), key, "bridge" if key else "")
+    pipe = Pipe(socket.socket(fileno=int(sys.argv[1])), key, "bridge")
     wanted = pipe.receive()
     if not isinstance(wanted, Open):
         return

@@ -100,7 +100,7 @@ class Child(Bridge):
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        self.pipe = Pipe(ours)
+        self.pipe = Pipe(ours, b"", "hub")
 
     def wait(self) -> str:
         return f"code {self._process.wait()}"

@@ -67,6 +67,7 @@ class RayEngine(Engine):
         self._speeds = None if speeds is None else Speeds(speeds)
         self._nodes: dict[str, Node] = {}
         self._away: set[str] = set()
+        self._files = Files()
         self._lost: tuple[str, ...] = ()
         self._called = ""
         self._tasks: dict[TaskId, _Task] = {}
@@ -177,6 +178,7 @@ class RayEngine(Engine):
             elif node not in self._nodes:
                 refusal, lost = f"node {node} is gone" if node else "the Ray cluster is gone", True
             else:
+                self._files.allow(launch)
                 held = reservation is not None and reservation.granted is None
                 made = self._tasks[task] = _Task(task, node, TaskLog(log), [] if held else None)
                 waits = reservation.told if reservation is not None and held else ""
@@ -292,7 +294,7 @@ class RayEngine(Engine):
                 self._leave(name, reason)
 
     def _give(self, asked: wire.FileAsked) -> None:
-        self._pipe.send(far_files.answer(Files(), asked))
+        self._pipe.send(far_files.answer(self._files, asked))
 
     def _write(self, id: TaskId, data: bytes) -> None:
         """Append output to its log, and tell the lines in it."""

@@ -8,7 +8,9 @@ import os
 import tarfile
 from pathlib import Path
 
-from headgate.errors import UsageError
+from headgate.errors import HeadgateError, UsageError
+from headgate.isolation.base import Launch
+from headgate.paths import below
 
 CHUNK_BYTES = 4 * 2**20
 """How much of a file is sent at a time."""
@@ -60,12 +62,19 @@ def unpack(archive: bytes, folder: Path) -> None:
 
 
 def sizes(path: Path) -> dict[str, int] | None:
-    """Bytes of each file below a path, by name relative to it ("" for the path itself); None: it is not there."""
+    """Bytes of each file below a path, by name relative to it ("" for the path itself); None: it is not there.
+
+    Raises:
+        PermissionError: A link in it leads out of it.
+    """
     if path.is_file():
         return {"": path.stat().st_size}
     if not path.is_dir():
         return None
-    every = (Path(at, name) for at, _, names in os.walk(path) for name in names)
+    every = [Path(at, name) for at, _, names in os.walk(path) for name in names]
+    for each in every:
+        if below(path, each) is None:
+            raise PermissionError(f"{each} is a link that leads out of {path}")
     return {str(each.relative_to(path)): each.stat().st_size for each in every}
 
 
@@ -85,27 +94,63 @@ def write(path: Path, offset: int, data: bytes) -> None:
 
 
 class Files:
-    """Files of the hub's machine, for a bridge on it."""
+    """Files of the hub's machine, for a bridge: those alone that launches name, whatever a node asks for.
+
+    Every operation raises `HeadgateError` for a path that none does.
+    """
+
+    def __init__(self) -> None:
+        self._packed: set[str] = set()
+        self._written: set[str] = set()
+        self._read: set[str] = set()
+
+    def allow(self, launch: Launch) -> None:
+        """From now on, the job's folder may be packed, its folder of checkpoints read and written, and what it goes on
+        from read."""
+        self._packed.add(launch.cwd)
+        if folder := launch.env.get("HEADGATE_CHECKPOINTS"):
+            self._written.add(folder)
+        if path := launch.env.get("HEADGATE_RESUME"):
+            self._read.add(path)
 
     def pack(self, folder: str) -> bytes:
         """As `pack`."""
+        if folder not in self._packed:
+            raise _refused(folder, "is the folder of no job that runs there")
         return pack(Path(folder))
 
     def sizes(self, path: str) -> dict[str, int] | None:
         """As `sizes`."""
-        return sizes(Path(path))
+        return sizes(self._readable(path))
 
     def read(self, path: str, offset: int, count: int) -> bytes:
         """As `read`."""
-        return read(Path(path), offset, count)
+        return read(self._readable(path), offset, count)
 
     def write(self, path: str, offset: int, data: bytes) -> None:
         """As `write`."""
-        write(Path(path), offset, data)
+        write(self._writable(path), offset, data)
 
     def rename(self, path: str, to: str) -> None:
         """Move a file or folder."""
-        Path(path).replace(to)
+        self._writable(path).replace(self._writable(to))
+
+    def _writable(self, path: str) -> Path:
+        if not _is_in(path, self._written):
+            raise _refused(path, "is not in the folder of checkpoints of a job that runs there")
+        return Path(path)
+
+    def _readable(self, path: str) -> Path:
+        # What a job goes on from is a file, or a folder with what is in it.
+        return Path(path) if path in self._read or _is_in(path, self._read) else self._writable(path)
+
+
+def _is_in(path: str, folders: set[str]) -> bool:
+    return any(below(folder, path) is not None for folder in tuple(folders))  # another thread may add to them
+
+
+def _refused(path: str, why: str) -> HeadgateError:
+    return HeadgateError(f"a node asked for {path!r}, which {why}; it is left alone")
 
 
 def _gather(folder: Path) -> list[tuple[Path, int]]:

@@ -19,10 +19,12 @@ from ray.exceptions import ActorUnavailableError, RayError
 from headgate.cluster import Node
 from headgate.engines.launch import snapshot_of
 from headgate.engines.ray import files
+from headgate.engines.ray.pipe import facts
 from headgate.engines.ray.wire import Ask, Command, Event, Exited, Left, Message, Report, Saved, Send, Start, Told
 from headgate.errors import HeadgateError
 from headgate.events import Exit, TaskId
 from headgate.isolation.base import Launch
+from headgate.paths import below
 
 _POLL_SECONDS = 10.0
 _RETRY_SECONDS = 0.2
@@ -61,6 +63,8 @@ class Link:
         self.name = name
         self.id = id
         self.running: set[TaskId] = set()
+        self.saves: dict[TaskId, str] = {}
+        """Of a task: the folder on the hub's machine that its checkpoints are brought to."""
         self._actor = actor
         self._tell = tell
         self._archive = archive
@@ -86,8 +90,8 @@ class Link:
         try:
             trouble = ray.get(self._actor.ready.remote(), timeout=_READY_SECONDS)
             if not trouble:
-                node, lost = pickle.loads(ray.get(self._actor.call.remote("describe")))
-        except RayError as error:
+                node, lost = facts(ray.get(self._actor.call.remote("describe")))
+        except (RayError, pickle.UnpicklingError) as error:
             raise HeadgateError(f"no agent could be started on node {self.name}: {_first_line(error)}") from error
         if trouble:
             raise HeadgateError(f"no agent can run on node {self.name}: {trouble}")
@@ -105,7 +109,9 @@ class Link:
         """Have the agent call a function, beside what else it does, and tell what came of it."""
         try:
             packed = pickle.dumps((question.function, question.arguments))
-            value, error = pickle.loads(self._ask(self._actor.ask, packed))
+            value, error = facts(self._ask(self._actor.ask, packed))
+        except pickle.UnpicklingError as failed:
+            value, error = None, f"node {self.name} answered what it should not: {failed}"
         except RayError as failed:
             value, error = None, f"node {self.name} is gone: {_why(failed)}"
         self._tell(Told(question.number, value, error))
@@ -184,6 +190,8 @@ class Link:
 
     def _moved(self, launch: Launch) -> Launch:
         """A launch in the job's folder as it was sent to the node."""
+        self._here.allow(launch)
+        self.saves[launch.task] = launch.env.get("HEADGATE_CHECKPOINTS", "")
         run = launch.task.split("/")[0]
         key = files.key_of(f"{run} {launch.cwd}")
         if key not in self._sent and self._archive is not None:
@@ -220,13 +228,16 @@ class Link:
         while not self._gone:
             try:
                 number, batch = ray.get(self._actor.next.remote(arrived, self._poll_seconds))
+                events: list[Event] = facts(batch)
             except ActorUnavailableError:
                 time.sleep(_RETRY_SECONDS)
                 continue
             except RayError as error:
                 self.lose(_why(error))
                 return
-            events: list[Event] = pickle.loads(batch)
+            except pickle.UnpicklingError as error:
+                self.lose(f"its agent says what it should not: {error}")
+                return
             for event in events:
                 self._pass_on(event)
             arrived = number
@@ -235,16 +246,18 @@ class Link:
 
     def _pass_on(self, event: Event) -> None:
         if isinstance(event, Saved):
+            path = os.path.join(self.saves.get(event.task, ""), event.name)
             try:
-                self._fetch(str(event.message["path"]), event.path)
+                self._fetch(event.task, str(event.message["path"]), path)
             except (HeadgateError, OSError, RayError) as error:
                 text = f"it could not be brought here: {_first_line(error)}"
                 failed = {"type": "checkpoint_failed", "error": text, "why": event.message.get("why")}
                 self._say(Message(event.task, failed))
                 return
-            event = Message(event.task, {**event.message, "path": event.path})
+            event = Message(event.task, {**event.message, "path": path})
         if isinstance(event, Exited):
             self.running.discard(event.task)
+            self.saves.pop(event.task, None)
         self._say(event)
 
     def _say(self, report: Report) -> None:
@@ -253,13 +266,21 @@ class Link:
             if not self._gone:
                 self._tell(report)
 
-    def _fetch(self, there: str, path: str) -> None:
-        """Bring a checkpoint to the hub, whole or not at all."""
+    def _fetch(self, task: TaskId, there: str, path: str) -> None:
+        """Bring a checkpoint to the hub, whole or not at all, and nowhere but into its own job's folder of them.
+
+        Raises:
+            HeadgateError: It would lie elsewhere.
+        """
+        if not self.saves.get(task) or below(self.saves[task], path) is None:
+            raise HeadgateError(f"{path} is not in the folder of checkpoints of its job")
         found: dict[str, int] | None = self._ask(self._actor.file, "sizes", there)
         if found is None:
             raise FileNotFoundError(f"{there} is gone from node {self.name}")
         partial = f"{path}.partial"
         for name, size in found.items():
+            if name and below(partial, os.path.join(partial, name)) is None:
+                raise HeadgateError(f"a part of it, {name!r}, is not in {path}")
             for offset in range(0, max(size, 1), files.CHUNK_BYTES):
                 data = self._ask(
                     self._actor.file, "read", os.path.join(there, name) if name else there, offset, files.CHUNK_BYTES
@@ -280,6 +301,6 @@ def _why(error: BaseException) -> str:
 
 def _first_line(error: BaseException) -> str:
     """What happened, and why the process of an actor ended where Ray knows."""
-    text = str(error).strip()
+    text = str(getattr(error, "cause", None) or error).strip()  # what was raised there, without Ray's own words
     why = re.search(r"exit detail: (.+)", text)
     return " ".join([*text.splitlines()[:1], *([why[1]] if why else [])]) or type(error).__name__

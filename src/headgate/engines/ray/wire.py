@@ -138,11 +138,12 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A message that names a file or folder on the node; it belongs to `path` on the hub's machine."""
+    """A message that names a file or folder in the job's folder of checkpoints on the node, there called `name`; it
+    belongs in that on the hub's machine."""
 
     task: TaskId
     message: Mapping[str, object]
-    path: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)

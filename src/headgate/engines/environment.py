@@ -1,0 +1,38 @@
+"""Which variables of the user's environment go to the nodes of a cluster (docs/ray.md)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+
+MORE = "HEADGATE_RAY_ENV"
+"""The variable that names further ones to be sent, with commas between: `HF_TOKEN,WANDB_*`."""
+
+SENT = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "LD_LIBRARY_PATH"),
+    *("PYTHON*", "VIRTUAL_ENV", "CONDA_*"),
+    *("OMP_*", "GOMP_*", "KMP_*", "MKL_*", "OPENBLAS_*", "BLIS_*", "NUMEXPR_*", "TBB_*", "NPROC", "PJRT_*"),
+    *("CUDA_*", "CUDNN_*", "CUBLAS_*", "NVIDIA_*", "NCCL_*", "GLOO_*", "UCX_*", "HIP_*", "ROCR_*", "HSA_*"),
+    *("TORCH*", "PYTORCH_*", "TRITON_*", "TF_*", "XLA_*", "JAX_*", "KERAS_*"),
+    *("HF_HOME", "HF_HUB_CACHE", "TOKENIZERS_PARALLELISM"),
+    *("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK"),
+)
+"""Names, and beginnings of names: what finds programs and libraries, and what frameworks and their threads go by."""
+
+_SECRET = re.compile(r"TOKEN(?!IZERS)|SECRET|PASS(WORD|WD|PHRASE)|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY|AUTH")
+
+
+def sent(environment: Mapping[str, str]) -> dict[str, str]:
+    """What of the user's environment goes to nodes: what `SENT` and `MORE` name. A secret, by its name, goes only where
+    `MORE` names it. A job's own `env:` is added to it as ever."""
+    wanted = [name.strip() for name in environment.get(MORE, "").split(",")]
+    return {
+        name: value
+        for name, value in environment.items()
+        if _is_one(name, wanted) or (_is_one(name, SENT) and not _SECRET.search(name.upper()))
+    }
+
+
+def _is_one(name: str, patterns: list[str] | tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

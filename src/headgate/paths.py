@@ -1,0 +1,75 @@
+"""Where a path leads, and who besides its user can change what is there."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+from pathlib import Path
+
+
+def below(folder: str | Path, path: str | Path) -> str | None:
+    """A path relative to a folder, once `..` and links are followed; None where it is not below it."""
+    base, whole = os.path.realpath(folder), os.path.realpath(path)
+    return os.path.relpath(whole, base) if whole.startswith(base.rstrip(os.sep) + os.sep) else None
+
+
+def exposure(path: Path) -> str | None:
+    """How others could change what is in a folder: by writing it or a folder in it, or by putting another in its place
+    or in that of a folder above it. None: they cannot. As ssh does of its keys, a folder that root or this user alone
+    can write counts as safe; one where nobody can move the files of others (sticky, as /tmp), for what is in it.
+
+    Raises:
+        OSError: It is not there.
+    """
+    inside: list[Path] = []
+    if path.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH):  # else nobody comes that far
+        inside = [each for each in path.iterdir() if each.is_dir() and not each.is_symlink()]
+    for link in dict.fromkeys((path.absolute(), path.resolve())):  # a link can be put elsewhere, and so can its target
+        for folder in (*inside, link, *link.parents):
+            facts = os.stat(folder)
+            if facts.st_uid not in (0, os.geteuid()) and not _is_nobody(facts.st_uid):
+                return f"{folder} belongs to user {_named(facts.st_uid)}"
+            can_write = _who_writes(facts)
+            shared = bool(facts.st_mode & stat.S_ISVTX) and folder in link.parents
+            if can_write and not shared:
+                return f"{folder} can be written by {can_write} (mode {stat.S_IMODE(facts.st_mode):04o})"
+    return None
+
+
+def _who_writes(facts: os.stat_result) -> str:
+    if facts.st_mode & stat.S_IWOTH:
+        return "everybody"
+    if facts.st_mode & stat.S_IWGRP and not _is_private(facts.st_gid):
+        return f"group {_group(facts.st_gid)}"
+    return ""
+
+
+def _is_private(group: int) -> bool:
+    """Whether this user alone is in a group, as where each user has a group of that name."""
+    try:
+        user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+    except KeyError:
+        return False
+    return group == user.pw_gid and found.gr_name == user.pw_name and set(found.gr_mem) <= {user.pw_name}
+
+
+def _is_nobody(user: int) -> bool:
+    """Whether that is how the owners look that are not known in this user namespace, root of the machine among them."""
+    with open("/proc/sys/kernel/overflowuid") as overflow, open("/proc/self/uid_map") as known:
+        return user == int(overflow.read()) and known.read().split() != ["0", "0", "4294967295"]
+
+
+def _named(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)
+
+
+def _group(group: int) -> str:
+    try:
+        return grp.getgrgid(group).gr_name
+    except KeyError:
+        return str(group)

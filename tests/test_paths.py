@@ -1,0 +1,88 @@
+"""Where a path leads, and who can change what is there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from headgate import runs
+from headgate.errors import StorageError
+from headgate.paths import below, exposure
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("step-1.pt", "step-1.pt"),
+        ("a/../step-1.pt", "step-1.pt"),
+        ("inside", "step-1.pt"),
+        ("../step-1.pt", None),
+        ("a/../../checkpoints-of-another/x", None),
+        ("outside", None),
+        ("away/passwd", None),
+        ("loop", None),
+        (".", None),
+        ("/etc/passwd", None),
+    ],
+)
+def test_a_path_is_below_a_folder_by_where_it_leads(tmp_path: Path, path: str, found: str | None) -> None:
+    folder = tmp_path / "checkpoints"
+    (folder / "a").mkdir(parents=True)
+    (folder / "step-1.pt").touch()
+    (folder / "inside").symlink_to("step-1.pt")
+    (folder / "outside").symlink_to("/etc/passwd")
+    (folder / "away").symlink_to("/etc")
+    (folder / "loop").symlink_to("../loop")
+    assert below(folder, folder / path) == found
+
+
+@pytest.mark.parametrize("where", ["home", "above", "hub", "runs", "link"])
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o772])
+def test_a_home_that_others_can_write_or_replace_is_refused_with_the_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, mode: int
+) -> None:
+    above = tmp_path / "above"
+    home = above / "home"
+    above.mkdir(mode=0o700)
+    monkeypatch.setenv("HEADGATE_HOME", str(home))
+    runs.home()
+    exposed = {"home": home, "above": above, "hub": home / "hub", "runs": home / "runs", "link": tmp_path / "links"}[
+        where
+    ]
+    if where == "link":
+        exposed.mkdir()
+        (exposed / "home").symlink_to(home)
+        monkeypatch.setenv("HEADGATE_HOME", str(exposed / "home"))
+    home.chmod(0o755)
+    exposed.chmod(mode)
+    if where in ("above", "link") and mode & 0o1000:  # nobody can move there what is another's
+        runs.home()
+        return
+    with pytest.raises(StorageError, match=rf"{exposed} can be written by everybody .*chmod go-w.*HEADGATE_HOME"):
+        runs.home()
+    exposed.chmod(0o755)
+    runs.home()
+
+
+def test_folders_in_one_that_nobody_else_enters_are_safe(tmp_path: Path) -> None:
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside").chmod(0o777)
+    tmp_path.chmod(0o700)
+    assert exposure(tmp_path) is None
+    tmp_path.chmod(0o755)
+    assert str(exposure(tmp_path)).startswith(f"{tmp_path}/inside can be written by everybody")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to a group or user that it is not of")
+def test_a_group_counts_unless_it_is_the_user_s_own_and_so_does_the_owner_of_a_folder_above(tmp_path: Path) -> None:
+    folder = tmp_path / "above" / "home"
+    folder.mkdir(parents=True)
+    folder.parent.chmod(0o775)
+    assert exposure(folder) is None
+    os.chown(folder.parent, -1, 12345)
+    assert exposure(folder) == f"{folder.parent} can be written by group 12345 (mode 0775)"
+    folder.parent.chmod(0o755)
+    os.chown(folder.parent, 12345, -1)
+    assert exposure(folder) == f"{folder.parent} belongs to user 12345"
