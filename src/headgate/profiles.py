@@ -73,6 +73,7 @@ class Profile:
         sparse_bytes_per_sample: Bytes of these rows.
         source: `run` from a job's own first steps, `profile` from a separate short run.
         alone: Why the script, as it was seen, can train in one task only; empty: several may share the work.
+        arguments: Of the script, when it was measured.
     """
 
     framework: str
@@ -99,3 +100,4 @@ class Profile:
     sparse_rows_per_sample: float | None = None
     sparse_bytes_per_sample: float | None = None
     alone: str = ""
+    arguments: tuple[str, ...] = ()

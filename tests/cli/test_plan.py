@@ -48,13 +48,26 @@ def says(*words: str) -> str:
 
 
 def data(*words: str) -> Any:
-    return json.loads(says(*words, "--json"))
+    return json.loads(says("--json", *words))
 
 
 def refuses(kind: type[HeadgateError], *words: str) -> str:
     with pytest.raises(kind) as raised:
         CliRunner().invoke(headgate, ["plan", *words], catch_exceptions=False)
     return str(raised.value)
+
+
+def test_the_same_program_has_its_profile_however_it_is_started() -> None:
+    for words in (("python", "train.py"), ("-m", "train"), ("python", "-u", "-m", "train")):
+        assert data(*words)["choice"] == data("train.py")["choice"]
+
+
+def test_a_profile_of_other_arguments_is_named(place: Path) -> None:
+    said = refuses(NotFoundError, "train.py", "--", "--epochs", "2")
+    key = said.split("--profile ")[1].split()[0]
+    assert f"--profile {key} was measured with no arguments" in said
+    assert said.endswith("measure it with: headgate profile train.py -- --epochs 2")
+    assert data("train.py", "--profile", key)["choice"] == data("train.py")["choice"]
 
 
 # --- the answers
@@ -130,7 +143,7 @@ def test_a_change_that_makes_no_sense_is_refused(change: str, message: str) -> N
 
 def test_the_choice_is_saved_for_run(place: Path) -> None:
     text = says("train.py", "--cluster", "cluster.yaml", "--save", "plan.yaml")
-    assert text.endswith("saved: headgate run train.py --plan plan.yaml\n")
+    assert text.endswith("saved: headgate run --plan plan.yaml train.py\n")
     plan = planfile.load(str(place / "plan.yaml"))
     assert (plan.strategy, plan.batch_per_worker, plan.worker_nodes) == (
         "allreduce",
@@ -157,7 +170,7 @@ def test_without_a_profile_it_says_what_to_run(place: Path) -> None:
     assert "measure it with: headgate profile new.py -- --width 8" in refuses(
         NotFoundError, "new.py", "--", "--width", "8"
     )
-    assert "neither a script nor --profile" in refuses(UsageError)
+    assert "found nothing to run" in refuses(UsageError)
 
 
 def test_limits_and_what_is_allowed_count(place: Path) -> None:

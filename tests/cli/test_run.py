@@ -159,11 +159,16 @@ def test_a_program_and_limits_on_the_command_line(user: User) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("missing.py",), "found no file 'missing.py'; expected a script or a job file (.yaml)"),
+        (("missing.py",), "found no file 'missing.py'; expected a script, a job file (.yaml) or a command on the PATH"),
+        (("a.py", "5"), "found no file '5'; arguments of a script follow `--`: a.py -- 5"),
+        (("--", "nosuchprogram", "x"), "found no program 'nosuchprogram', neither here nor on the PATH"),
+        (("-m", "pkg.train", "a.py"), "found -m pkg.train with 'a.py'; arguments of the module follow `--`"),
+        (("--python", "python3", "sh", "-c", "true"), "found --python with the command 'sh'; name the interpreter in"),
+        (("--python", "no/python", "a.py"), "job 'a': found no 'no/python' on the PATH; name an interpreter"),
         (("missing.yaml",), "cannot read missing.yaml: No such file or directory"),
         (("notes.txt",), "notes.txt: expected a Python script (.py), a job file (.yaml) or a program"),
         (("a.py", "a.yaml"), "found 2 files; expected one job file, or scripts only"),
-        (("a.yaml", "--", "x"), "arguments, name and limits of the jobs of a.yaml go into that file"),
+        (("a.yaml", "--", "x"), "arguments, name, interpreter and limits of the jobs of a.yaml go into that file"),
         (("a.py", "a.py", "--name", "x"), "found --name with 2 scripts; expected one script"),
         (("a.py", "--name", "../x"), "job name '../x': expected letters, digits"),
         (("a.py", "--memory", "much"), "found --memory 'much'; expected a size such as 512MB or 2GiB"),
@@ -226,5 +231,5 @@ def test_a_profile_needs_a_script_that_reports(user: User) -> None:
     assert said.startswith("the script ended without a profile; it has to call `prepare` of headgate.torch")
     assert user.log("plain") == "loss 0.5\n"
     assert "expected a script" in user.types("profile", "missing.py", code=2).message
-    said = user.types("profile", "jobs.yaml", code=2).message
-    assert said == "found 'jobs.yaml'; expected a Python script (.py) that uses headgate.torch, .keras or .jax"
+    assert "found nothing to run" in user.types("profile", code=2).message
+    assert "found nothing to run" in user.types("run", code=2).message

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+import os
+import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
@@ -22,14 +26,89 @@ class Finite(click.FloatRange):
         return number
 
 
-class WithRest(click.Command):
-    """Keeps what follows `--` apart, as arguments for the script."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a command line names to be run, beside its files.
+
+    Args:
+        command: A command's words, such as `python -m package.train --epochs 5`.
+        module: A Python module.
+        python: The interpreter of scripts and of the module.
+        rest: Arguments, as they follow `--`.
+    """
+
+    command: tuple[str, ...] = ()
+    module: str | None = None
+    python: str | None = None
+    rest: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """As a command line has them, behind its files."""
+        rest = ("--", *self.rest) if self.rest else ()
+        return (*(("-m", self.module) if self.module else ()), *self.command, *rest)
+
+
+class OfJobs(click.Command):
+    """A verb that is given scripts, job files or a command: keeps a command's words apart, and what follows `--`.
+
+    A word that is the name of a program on the PATH, and of no file here, begins a command: all that follows is the
+    command's, options too. So is all that follows a `--` before which no file is named.
+    """
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.params += [
+            click.Option(["-m", "module"], metavar="MODULE", help="Run a Python module, as `python -m` does."),
+            click.Option(["--python"], metavar="PATH", help="The interpreter of scripts; the first `python` on PATH."),
+        ]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if "--" in args:
+        command, rest = self._command(ctx, args), tuple[str, ...]()
+        if command:
+            args = args[: len(args) - len(command)]
+            args = args[:-1] if args[-1:] == ["--"] else args
+        elif "--" in args:
             at = args.index("--")
-            args, ctx.meta["rest"] = args[:at], tuple(args[at + 1 :])
-        return super().parse_args(ctx, args)
+            args, rest = args[:at], tuple(args[at + 1 :])
+        try:
+            left = super().parse_args(ctx, list(args))
+        except click.NoSuchOption as error:
+            raise click.UsageError(_not_ours(ctx, args, error), ctx) from None
+        ctx.meta["asked"] = Asked(command, ctx.params.pop("module"), ctx.params.pop("python"), rest)
+        return left
+
+    def _command(self, ctx: click.Context, args: list[str]) -> tuple[str, ...]:
+        """The words of a command that is to be run; empty: files are named, or nothing is."""
+        parser = self.make_parser(ctx)
+        parser.allow_interspersed_args = False  # the first word that is no option begins what is left
+        try:
+            options, _, _ = parser.parse_args(list(args))
+        except click.UsageError:
+            return ()
+        [words] = (options[str(each.name)] for each in self.params if isinstance(each, click.Argument))
+        if not isinstance(words, tuple) or not words or options.get("module"):
+            return ()
+        apart = args[: len(args) - len(words)][-1:] == ["--"]
+        return words if apart or is_program(words[0]) else ()
+
+
+def is_program(word: str) -> bool:
+    """Whether a word of a command line begins a command: it is the name of a program, and of no file here."""
+    return not word.endswith((".py", ".yaml", ".yml")) and not os.path.isfile(word) and shutil.which(word) is not None
+
+
+def _not_ours(ctx: click.Context, args: list[str], error: click.NoSuchOption) -> str:
+    """What to say of an option that a verb has not."""
+    name = error.option_name
+    at = next((i for i, word in enumerate(args) if word.partition("=")[0].startswith(name)), len(args))
+    file = next((word for word in args[:at] if word.endswith(".py")), "train.py")
+    value = [word for word in args[at + 1 : at + 2] if not word.startswith("-")]
+    cure = " ".join([ctx.command_path, file, "--", *args[at : at + 1], *value])
+    known = [option for each in ctx.command.params for option in each.opts]
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+    meant = f" Did you mean {close[0]}?" if close else ""
+    return f"No such option: {name}.{meant} Options of a script follow `--`: {cure}"
 
 
 def layout(command: _F) -> _F:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -15,7 +16,7 @@ import yaml
 from headgate import runs
 from headgate.cli import planned, profiled
 from headgate.cli.layout import Layout
-from headgate.cli.options import Finite, WithRest
+from headgate.cli.options import Asked, Finite, OfJobs
 from headgate.cli.planned import Answer
 from headgate.cluster import Cluster, Node
 from headgate.errors import UsageError
@@ -30,8 +31,8 @@ from headgate.profiles import Profile
 from headgate.telemetry import machine
 
 
-@click.command(cls=WithRest)
-@click.argument("scripts", nargs=-1, metavar="[FILE...] [-- ARGS]")
+@click.command(cls=OfJobs)
+@click.argument("scripts", nargs=-1, metavar="[FILE... [-- ARGS] | COMMAND]")
 @click.option("--profile", "key", metavar="KEY|FILE", help="Plan from this stored profile; needs no script.")
 @click.option("--cluster", metavar="FILE|LAB", help="Plan for these nodes, which may exist only on paper.")
 @click.option("--engine", metavar="NAME", help="Plan for the nodes of this engine's cluster.")
@@ -80,8 +81,9 @@ def command(
              headgate plan train.py --engine ray --address 10.0.0.1:6379
     """
     here = machine.detect(runs.home() / "node.json")
-    asked = profiled.jobs(scripts, ctx.meta.get("rest", ()), key, cores, memory, here)
-    asked = [(replace(job, allow=job.allow | frozenset(allow)), profile) for job, profile in asked]
+    asked: Asked = ctx.meta["asked"]
+    jobs = profiled.jobs(scripts, asked, key, cores, memory, here)
+    jobs = [(replace(job, allow=job.allow | frozenset(allow)), profile) for job, profile in jobs]
     on = Layout(engine=engine, address=address).place().engine
     there = profiled.nodes(cluster, on, here)
     nodes = there
@@ -92,13 +94,13 @@ def command(
         raise UsageError(
             f"found {measures} with --what-if: nothing was measured of nodes that are not; give one of them"
         )
-    if len(asked) > 1:
+    if len(jobs) > 1:
         for option, given in (("--explain", explain), ("--save", save), (measures, measures)):
             if given is not None:
-                raise UsageError(f"found {option} with {len(asked)} jobs; expected one")
-        _together(asked, nodes, here, changes, as_json)
+                raise UsageError(f"found {option} with {len(jobs)} jobs; expected one")
+        _together(jobs, nodes, here, changes, as_json)
         return
-    [(job, profile)] = asked
+    [(job, profile)] = jobs
     before = None
     if measures:
         answer = _measured(
@@ -116,7 +118,7 @@ def command(
     else:
         planned.show(answer, before, changes, explain)
         if save is not None:
-            click.echo(f"\nsaved: headgate run {' '.join(scripts) or 'SCRIPT'} --plan {save}")
+            click.echo(f"\nsaved: headgate run --plan {save} {shlex.join((*scripts, *asked.words)) or 'SCRIPT'}")
 
 
 def _answer(job: Job, cluster: Cluster, profile: Profile, here: Node, top: int) -> Answer:

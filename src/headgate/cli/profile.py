@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
 
-from headgate.cli.options import WithRest
+from headgate.cli.options import OfJobs
 from headgate.cli.running import read
 from headgate.errors import UsageError
 from headgate.hub import api
@@ -18,12 +17,13 @@ from headgate.profiles import Profile
 from headgate.units import say_bytes, say_seconds
 
 
-@click.command(cls=WithRest)
-@click.argument("script", metavar="FILE [-- ARGS]")
+@click.command(cls=OfJobs)
+@click.argument("targets", nargs=-1, metavar="FILE [-- ARGS] | COMMAND")
+@click.option("--job", "names", multiple=True, metavar="NAME", help="Of a job file: only this job.")
 @click.option("--again", is_flag=True, help="Measure, though there is a stored profile.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 @click.pass_context
-def command(ctx: click.Context, script: str, again: bool, as_json: bool) -> None:
+def command(ctx: click.Context, targets: tuple[str, ...], names: tuple[str, ...], again: bool, as_json: bool) -> None:
     """Measure what a script's model costs, in a short run of its own: parameters, FLOPs, data set, seconds a step.
 
     The script has to use headgate.torch, .keras or .jax. Its step is timed, under PyTorch at several batch sizes and
@@ -33,12 +33,23 @@ def command(ctx: click.Context, script: str, again: bool, as_json: bool) -> None
     \b
     Example: headgate profile train.py
              headgate profile train.py --again -- --width 512
+             headgate profile -m package.train
+             headgate profile jobs.yaml --job digits
     """
-    if Path(script).suffix != ".py":
-        raise UsageError(f"found {script!r}; expected a Python script (.py) that uses headgate.torch, .keras or .jax")
-    [job] = read((script,), ctx.meta.get("rest", ()), None, None, None)
-    profile = api.profile(job, again=again, watcher=_show)
-    click.echo(json.dumps(asdict(profile), indent=2) if as_json else describe(profile))
+    if len(targets) > 1:
+        raise UsageError(f"found {len(targets)} files; expected one script, or one job file")
+    jobs = read(targets, ctx.meta["asked"], None, None, None)
+    unknown = sorted(set(names) - {job.name for job in jobs})
+    if unknown:
+        raise UsageError(f"found --job {unknown[0]}; expected one of {', '.join(job.name for job in jobs)}")
+    jobs = [job for job in jobs if not names or job.name in names]
+    measured = {job.name: api.profile(job, again=again, watcher=_show) for job in jobs}
+    if as_json:
+        data = {name: asdict(profile) for name, profile in measured.items()}
+        click.echo(json.dumps(data if len(data) > 1 else next(iter(data.values())), indent=2))
+        return
+    for name, profile in measured.items():
+        click.echo(f"{name}:\n{describe(profile)}\n" if len(measured) > 1 else describe(profile))
 
 
 def _show(message: dict[str, Any]) -> None:

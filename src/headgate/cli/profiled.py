@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from headgate import clusterfile, lab, runs
+from headgate.cli.options import Asked
 from headgate.cli.reaching import reached
 from headgate.cli.running import read
 from headgate.cluster import Cluster, Node
 from headgate.engines.base import LOCAL, EngineSpec
+from headgate.engines.program import program
 from headgate.errors import NotFoundError, UsageError
 from headgate.hub import api, clusters
 from headgate.jobs import Job
@@ -22,8 +25,8 @@ from headgate.units import size
 
 
 def jobs(
-    scripts: tuple[str, ...],
-    rest: Sequence[str],
+    scripts: Sequence[str],
+    asked: Asked,
     key: str | None,
     cores: float | None,
     memory: str | None,
@@ -35,29 +38,36 @@ def jobs(
         UsageError: It makes no sense.
         NotFoundError: A profile is not stored.
     """
-    if not scripts:
-        if key is None:
-            raise UsageError("found neither a script nor --profile; expected one of them")
+    if not scripts and asked == Asked() and key is not None:
         # It is never started: a name for what the profile was measured of.
-        return [(_limited(Job(name="job", run="true"), cores, memory), _stored(key))]
-    found = api.submission(read(scripts, tuple(rest), None, cores, memory)).jobs
+        return [(_limited(Job(name="job", run="true"), cores, memory), stored(key))]
+    found = api.submission(read(scripts, asked, None, cores, memory)).jobs
     if key is not None:
         if len(found) > 1:
             raise UsageError(f"found --profile with {len(found)} jobs; expected one, or the stored profile of each")
-        return [(found[0], _stored(key))]
-    return [(job, _own(job, rest, here)) for job in found]
+        return [(found[0], stored(key))]
+    return [(job, _own(job, here)) for job in found]
 
 
-def _own(job: Job, rest: Sequence[str], here: Node) -> Profile:
+def _own(job: Job, here: Node) -> Profile:
     """The stored profile of a job."""
-    profile = store.load(runs.home() / "profiles", store.key(job, here))
-    if profile is None:
-        name = os.path.relpath(job.script) if job.script is not None else f"job {job.name!r}"
-        words = " ".join(["headgate profile", name, *(("--", *rest) if rest else ())])
-        raise NotFoundError(
-            f"no stored profile of {name}, and without one nothing can be said of its plans; measure it with: {words}"
-        )
-    return profile
+    folder, key = runs.home() / "profiles", store.key(job, here)
+    profile = store.load(folder, key)
+    if profile is not None:
+        return profile
+    found = program(job)
+    if found is None:
+        raise NotFoundError(f"job {job.name!r} runs no Python program, and only of those there are profiles")
+    name = os.path.relpath(job.script) if job.script is not None else found.named or f"-m {found.module}"
+    cure = f"measure it with: headgate profile {name}" + (f" -- {shlex.join(found.args)}" if found.args else "")
+    others = [
+        f"--profile {other[:20]} was measured with {shlex.join(known.arguments) or 'no arguments'}"
+        for other, known in store.others(folder, key).items()
+    ]
+    if others:
+        cure = f"of other arguments or variables: {'; '.join(others)}. Plan from one of these, or {cure}"
+        raise NotFoundError(f"found no stored profile of {name} with these, but {cure}")
+    raise NotFoundError(f"no stored profile of {name}, and without one nothing can be said of its plans; {cure}")
 
 
 def _limited(job: Job, cores: float | None, memory: str | None) -> Job:
@@ -67,7 +77,7 @@ def _limited(job: Job, cores: float | None, memory: str | None) -> Job:
         raise UsageError(f"found --memory {memory!r}; {error}") from None
 
 
-def _stored(key: str) -> Profile:
+def stored(key: str) -> Profile:
     """The profile whose key begins so, or that of a file.
 
     Raises:
@@ -83,7 +93,7 @@ def _stored(key: str) -> Profile:
     found = sorted(path.stem for path in folder.glob("*.json") if path.stem.startswith(key)) if folder.is_dir() else []
     if len(found) != 1:
         what = f"{len(found)} profiles whose key begins with" if found else "no stored profile"
-        known = sorted(path.stem[:8] for path in folder.glob("*.json")) if folder.is_dir() else []
+        known = sorted(path.stem[:20] for path in folder.glob("*.json")) if folder.is_dir() else []
         raise NotFoundError(f"found {what} {key!r}; stored are: {', '.join(known) or 'none'}")
     profile = store.load(folder, found[0])
     if profile is None:

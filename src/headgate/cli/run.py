@@ -11,8 +11,8 @@ from headgate.cli import options
 from headgate.errors import UsageError
 
 
-@click.command(cls=options.WithRest)
-@click.argument("targets", nargs=-1, required=True, metavar="FILE... [-- ARGS]")
+@click.command(cls=options.OfJobs)
+@click.argument("targets", nargs=-1, metavar="FILE... [-- ARGS] | COMMAND")
 @click.option("--name", help="Name of the job, where one script is given.")
 @click.option(
     "--policy", metavar="NAME", help="What moves shares between the jobs: headgate (default), equal, none or others."
@@ -43,14 +43,18 @@ def command(
     as_json: bool,
     **where: Any,
 ) -> int:
-    """Run scripts side by side, or the jobs of one job file, and watch them until they end.
+    """Run scripts side by side, the jobs of one job file, or a command, and watch them until they end.
 
-    Ctrl-C stops them at the end of a step, with a checkpoint; a second one kills them. Closing the terminal detaches.
+    Options of Headgate stand before a command: what follows its name is its own.
+
+    Ctrl-C stops jobs at the end of a step, with a checkpoint; a second one kills them. Closing the terminal detaches.
 
     \b
     Example: headgate run train.py
              headgate run a.py b.py
              headgate run train.py -- --epochs 5
+             headgate run -m package.train -- --epochs 5
+             headgate run --cores 1 python -m package.train --epochs 5
              headgate run jobs.yaml --detach
              headgate run train.py --cluster lab.yaml --strategy ps --workers 4 --servers 2
              headgate run train.py --engine ray --address 10.0.0.1:6379
@@ -62,8 +66,8 @@ def command(
     from headgate.cli import layout, running  # what jobs need takes a while to import; help needs none of it
 
     said = layout.Layout(**where)
-    jobs = running.boxed(running.read(targets, ctx.meta.get("rest", ()), name, cores, memory), isolation, image)
-    if said.states_plan and Path(targets[0]).suffix in (".yaml", ".yml"):
+    jobs = running.boxed(running.read(targets, ctx.meta["asked"], name, cores, memory), isolation, image)
+    if said.states_plan and targets and Path(targets[0]).suffix in (".yaml", ".yml"):
         raise UsageError(f"plans of the jobs of {targets[0]} go into that file, below `plan:`, `allow:` and `moves:`")
     submission = running.submission(jobs, said)
     if dry_run:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import click
 from headgate import units
 from headgate.cli.following import Interrupts, follow
 from headgate.cli.layout import Layout
+from headgate.cli.options import Asked
+from headgate.engines.program import program
 from headgate.errors import UsageError
 from headgate.hub import api
 from headgate.hub.client import clean, connect_or_start
@@ -60,9 +63,7 @@ def submit(submission: Submission, policy: str | None, detach: bool, as_json: bo
         return follow(hub, run, as_json, interrupts)
 
 
-def read(
-    targets: tuple[str, ...], rest: tuple[str, ...], name: str | None, cores: float | None, memory: str | None
-) -> list[Job]:
+def read(targets: Sequence[str], asked: Asked, name: str | None, cores: float | None, memory: str | None) -> list[Job]:
     """The jobs that a command line names.
 
     Raises:
@@ -72,42 +73,74 @@ def read(
     if files:
         if len(targets) > 1:
             raise UsageError(f"found {len(targets)} files; expected one job file, or scripts only")
-        if rest or name or cores or memory:
-            raise UsageError(f"arguments, name and limits of the jobs of {files[0]} go into that file")
+        if asked != Asked() or name or cores or memory:
+            raise UsageError(f"arguments, name, interpreter and limits of the jobs of {files[0]} go into that file")
         from headgate import jobfile
 
         return jobfile.load(files[0])
-    if name is not None and len(targets) > 1:
-        raise UsageError(f"found --name with {len(targets)} scripts; expected one script")
-    memory_bytes = None
-    if memory is not None:
-        try:
-            memory_bytes = units.size(memory)
-        except ValueError as error:
-            raise UsageError(f"found --memory {memory!r}; {error}") from None
+    programs = list(_programs(targets, asked))
+    if not programs:
+        raise UsageError("found nothing to run; expected a script, a job file (.yaml) or a command")
+    if name is not None and len(programs) > 1:
+        raise UsageError(f"found --name with {len(programs)} scripts; expected one script")
+    memory_bytes = _bytes(memory)
     jobs: list[Job] = []
-    for target in targets:
-        path = Path(target).absolute()
-        if not path.is_file():
-            raise UsageError(f"found no file {target!r}; expected a script or a job file (.yaml)")
-        executable = path.suffix != ".py" and os.access(path, os.X_OK)
-        if path.suffix != ".py" and not executable:
-            raise UsageError(
-                f"{target}: expected a Python script (.py), a job file (.yaml) or a program that may be executed"
-            )
-        stem = name or (path.stem if NAME_PATTERN.fullmatch(path.stem) else "job")
+    for stem, fields in programs:
+        stem = name or (stem if NAME_PATTERN.fullmatch(stem) else "job")
         taken = {job.name for job in jobs}
-        unique = next(n for n in (stem, *(f"{stem}-{i}" for i in range(2, len(targets) + 2))) if n not in taken)
+        unique = next(n for n in (stem, *(f"{stem}-{i}" for i in range(2, len(programs) + 2))) if n not in taken)
         try:
-            job = Job(
-                name=unique,
-                script=None if executable else str(path),
-                run=(str(path),) if executable else None,
-                args=rest,
-                workdir=os.getcwd(),
-                limits=Limits(cores=cores, memory_bytes=memory_bytes),
-            )
+            limits = Limits(cores=cores, memory_bytes=memory_bytes)
+            jobs.append(Job(name=unique, workdir=os.getcwd(), limits=limits, **fields))
         except ValueError as error:
             raise UsageError(str(error)) from None
-        jobs.append(job)
     return jobs
+
+
+def _bytes(memory: str | None) -> int | None:
+    try:
+        return units.size(memory) if memory is not None else None
+    except ValueError as error:
+        raise UsageError(f"found --memory {memory!r}; {error}") from None
+
+
+def _programs(targets: Sequence[str], asked: Asked) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What each job is called where no name is given, and the fields that say what it runs."""
+    if asked.module is not None:
+        if targets:
+            raise UsageError(f"found -m {asked.module} with {targets[0]!r}; arguments of the module follow `--`")
+        python = asked.python or ("python" if shutil.which("python") else "python3")
+        yield asked.module, {"run": (python, "-m", asked.module), "args": asked.rest}
+        return
+    if asked.command:
+        first, *rest = asked.command
+        if first.endswith(".py"):  # behind a `--`
+            yield from _programs((first,), replace(asked, command=(), rest=tuple(rest)))
+            return
+        if asked.python is not None:
+            raise UsageError(f"found --python with the command {first!r}; name the interpreter in the command")
+        if shutil.which(first) is None:
+            raise UsageError(f"found no program {first!r}, neither here nor on the PATH")
+        job = Job(name="job", run=asked.command, workdir=os.getcwd())
+        found = program(job)
+        yield (found.module or found.file.stem if found and found.file else Path(first).name), {"run": asked.command}
+        return
+    for i, target in enumerate(targets):
+        if i and not os.path.isfile(target):
+            raise UsageError(f"found no file {target!r}; arguments of a script follow `--`: {targets[0]} -- {target}")
+        yield Path(target).stem, _file(target, asked)
+
+
+def _file(target: str, asked: Asked) -> dict[str, Any]:
+    path = Path(target).absolute()
+    if not path.is_file():
+        raise UsageError(f"found no file {target!r}; expected a script, a job file (.yaml) or a command on the PATH")
+    if path.suffix == ".py":
+        return {"script": str(path), "args": asked.rest, "python": asked.python}
+    if not os.access(path, os.X_OK):
+        raise UsageError(
+            f"{target}: expected a Python script (.py), a job file (.yaml) or a program that may be executed"
+        )
+    if asked.python is not None:
+        raise UsageError(f"found --python with {target}, which is no Python script (.py)")
+    return {"run": (str(path),), "args": asked.rest}

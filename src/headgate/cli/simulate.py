@@ -230,7 +230,7 @@ def _profiles(names: Sequence[str]) -> tuple[dict[str, Profile], Node | None]:
     from headgate.telemetry import machine
 
     here = machine.detect(runs.home() / "node.json")
-    return {name: profiled.jobs((), (), name, None, None, here)[0][1] for name in names}, here
+    return {name: profiled.stored(name) for name in names}, here
 
 
 def _cluster(path: str | None) -> Cluster:

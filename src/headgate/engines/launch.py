@@ -11,6 +11,7 @@ from typing import Literal
 
 import headgate
 from headgate.cluster import Place
+from headgate.engines.program import program, source
 from headgate.engines.scripts import libraries
 from headgate.errors import StorageError, UsageError
 from headgate.events import Checkpoint, TaskId
@@ -28,20 +29,22 @@ def is_foreign(job: Job) -> bool:
 
 
 def interpreter(job: Job, path: str | None) -> str:
-    """The Python that runs the job's script: the one it names, or the first `python` (then `python3`) on `path`; in an
-    image, whose files are not here, the one it names or `python`.
+    """The Python that runs the job's program: the one that the job names, or the first `python` (then `python3`) on
+    `path`; in an image, whose files are not here, the one it names or `python`.
 
     Raises:
         UsageError: There is none.
     """
+    found = program(job)
+    named = found.python if found is not None else None
     if is_foreign(job):
-        return job.python or "python"
-    for name in (job.python,) if job.python else ("python", "python3"):
+        return named or "python"
+    for name in (named,) if named else ("python", "python3"):
         if os.sep in name:
             name = os.path.join(job.workdir, name)
-        if (found := shutil.which(name, path=path)) is not None:
-            return found
-    wanted = job.python or "python"
+        if (there := shutil.which(name, path=path)) is not None:
+            return there
+    wanted = named or "python"
     raise UsageError(f"job {job.name!r}: found no {wanted!r} on the PATH; name an interpreter with `python:`")
 
 
@@ -104,7 +107,7 @@ def files_of(injected: Path) -> list[str]:
 
 def _sees_to_spinning(job: Job) -> bool:
     """Whether the job's script tells its threads how to wait, as `headgate.torch` does."""
-    return job.script is not None and "torch" in libraries(Path(job.workdir, job.script))
+    return (file := source(job)) is not None and "torch" in libraries(file)
 
 
 def _link(link: Path, target: Path) -> None:
@@ -160,8 +163,7 @@ def launch(
     reads, writes = _files(job, injected, checkpoints, resume)
     if turns is not None and gpus != ():
         writes = (*writes, str(turns))
-    script = Path(job.workdir, job.script) if job.script is not None else None
-    argv = server_command(interpreter(job, path), script) if role == "server" else command(job, path)
+    argv = server_command(interpreter(job, path), source(job)) if role == "server" else command(job, path)
     return Launch(
         task=task,
         argv=argv,
@@ -210,7 +212,7 @@ def _files(
     """What a task has to see, and what it has to write, besides its folder: its script's folder, the task library with
     what that leads to, checkpoints, and what the job names.
     """
-    reads = [str(Path(job.workdir, job.script).parent)] if job.script is not None else []
+    reads = [str(file.parent)] if (file := source(job)) is not None else []
     reads += [*files_of(injected), *([resume.path] if resume is not None else [])]
     reads += [mount for mount in job.mounts if not mount.endswith(WRITABLE)]
     writes = [mount.removesuffix(WRITABLE) for mount in job.mounts if mount.endswith(WRITABLE)]

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
+from headgate.engines.program import source
 from headgate.errors import UsageError
 from headgate.isolation.base import HOST_IMAGE
 from headgate.jobs import Job
@@ -40,9 +41,8 @@ def check(job: Job, environment: Mapping[str, str]) -> None:
     Raises:
         UsageError: It cannot, or that environment names another cluster; the message says why, and what works.
     """
-    if job.plan is None or job.plan.strategy == "single" or job.script is None:
+    if job.plan is None or job.plan.strategy == "single" or (script := source(job)) is None:
         return
-    script = Path(job.workdir, job.script)
     environment = _seen(job, environment)
     refusal = named_cluster(environment, job.plan.tasks) if job.plan.tasks > 1 and libraries(script) else ""
     if refusal:

@@ -13,6 +13,7 @@ from typing import Any
 
 from headgate import runs
 from headgate.engines.base import LOCAL, EngineSpec, usual_address
+from headgate.engines.program import program
 from headgate.errors import HeadgateError, UsageError
 from headgate.hub import clusters
 from headgate.hub.client import ANSWER_SECONDS, TAKE_IN_SECONDS, Hub, clean, connect_or_start
@@ -160,8 +161,10 @@ def profile(job: Job, *, again: bool = False, watcher: Callable[[dict[str, Any]]
     from headgate.telemetry import machine
 
     _check_kind(job)
-    if job.script is None:
-        raise UsageError(f"job {job.name!r} is no script; a profile needs one that uses headgate.torch, .keras or .jax")
+    if program(job) is None:
+        raise UsageError(
+            f"job {job.name!r} runs no Python program; a profile needs one that uses headgate.torch, .keras or .jax"
+        )
     # A script that never prepares a model would run to its end.
     job = replace(job, timeout=job.timeout or PROFILE_SECONDS)
     handed_in = submission([job], mode="profile")

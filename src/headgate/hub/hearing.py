@@ -11,6 +11,7 @@ from typing import Any
 from headgate import events
 from headgate.cluster import Node
 from headgate.engines.base import Listener
+from headgate.engines.program import program, source
 from headgate.events import Event, Exit, TaskId
 from headgate.hub import messages
 from headgate.hub.attempt import Attempt
@@ -219,7 +220,7 @@ class Hearing(Listener):
     def _apart(self, run: LiveRun, live: LiveJob) -> None:
         """The workers of a job turn out to know nothing of each other."""
         workers = live.current.plan.workers if live.current is not None else 0
-        what = Path(live.spec.script).name if live.spec.script is not None else "its command"
+        what = file.name if (file := source(live.spec)) is not None else "its command"
         live.reason = (
             f"the {workers} workers of job {live.spec.name} share nothing: {what} does not use headgate.torch, "
             "headgate.keras or headgate.jax; each trains the whole job"
@@ -248,6 +249,7 @@ class Hearing(Listener):
     def _profiled(self, task: TaskId, data: dict[str, Any]) -> None:
         run, live, attempt, name = self._find(task)
         profile, node = profiles.parse(data), self._hardware(task, attempt.tasks[name].node)
+        profile = replace(profile, arguments=found.args if (found := program(live.spec)) is not None else ())
         if node is not None:
             convolution = node.core_convolution_gflops
             profile = replace(profile, core_gflops=node.core_gflops, core_convolution_gflops=convolution)

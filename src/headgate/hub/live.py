@@ -163,7 +163,7 @@ class LiveHub:
         await asyncio.to_thread(_check_isolations, submission)
         for job in submission.jobs:  # so that what can be known now is one message now, and not a failed job later
             candidates(cluster, job)
-            keys[job.name] = (profiles.key(job, self._node), profiles.key(job, self._node, arguments=False))
+            keys[job.name] = profiles.key(job, self._node)
             environment = {**submission.environment, **job.env}
             command(job, environment.get("PATH"))
             scripts.check(job, environment)
@@ -174,7 +174,8 @@ class LiveHub:
         self._nodes.join(submission)
         names = tuple(node.name for node in cluster.nodes)
         for name, live in run.jobs.items():
-            live.profile_key, live.script_key = keys[name]
+            live.profile_key = keys[name]
+            live.script_key = profiles.script_of(live.profile_key)
             known = profiles.load(self._home / "profiles", live.profile_key)
             if known is not None:
                 live.profile = profiles.dump(known)

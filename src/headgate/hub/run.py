@@ -22,6 +22,7 @@ from headgate import runs
 from headgate.cluster import Node
 from headgate.engines.base import LOCAL
 from headgate.engines.launch import interpreter
+from headgate.engines.program import program
 from headgate.errors import StorageError
 from headgate.events import ENDED, Checkpoint, Progress, TaskId
 from headgate.hub import messages
@@ -304,8 +305,8 @@ def _nodes(nodes: tuple[Node, ...]) -> str:
 
 def _interpreters(submission: Submission) -> list[str]:
     environment = submission.environment
-    scripts = [job for job in submission.jobs if job.script is not None]
-    return sorted({interpreter(job, {**environment, **job.env}.get("PATH")) for job in scripts})
+    programs = [job for job in submission.jobs if program(job) is not None]
+    return sorted({interpreter(job, {**environment, **job.env}.get("PATH")) for job in programs})
 
 
 def _commit(folder: str) -> str:

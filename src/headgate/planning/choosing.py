@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from headgate.cluster import Cluster, Node
+from headgate.engines.program import program, source
 from headgate.errors import UsageError
 from headgate.jobs import Job
 from headgate.planning.candidates import candidates, tells
@@ -111,15 +111,16 @@ class _Informed(NamedTuple):
 def _uninformed(asked: Asked, cluster: Cluster, beside: Mapping[str, int]) -> Choice:
     job = asked.job
     plan = candidates(cluster, job, beside=beside)[0]
-    if (job.script is None and asked.profile is None) or not has_choice(cluster, job) or job.limits.workers[1] == 1:
+    found = program(job) if source(job) is not None else None
+    if (found is None and asked.profile is None) or not has_choice(cluster, job) or job.limits.workers[1] == 1:
         return Choice(plan)
     if asked.other_cluster:
-        found = f"its environment names another cluster ({asked.other_cluster})"
-        return Choice(plan, f"{in_words(plan)}, for {found}; unset that, and with a profile it takes the best plan")
-    if job.script is None:
+        why = f"its environment names another cluster ({asked.other_cluster})"
+        return Choice(plan, f"{in_words(plan)}, for {why}; unset that, and with a profile it takes the best plan")
+    if found is None:
         return Choice(plan)
     missing = "no profile of it is stored" if asked.profile is None else "its profile has no time of a step"
-    cure = f"headgate profile {Path(job.script).name}"
+    cure = f"headgate profile {found.named}"
     return Choice(plan, f"{in_words(plan)}, for {missing}; with one it takes the best plan: {cure}")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from headgate.cluster import Node
+from headgate.engines.program import program, source
 from headgate.errors import UsageError
 from headgate.jobs import Job
 from headgate.profiles import Profile
@@ -17,27 +18,40 @@ from headgate.profiles import Profile
 _ADAPTER = TypeAdapter(Profile)
 
 
-def key(job: Job, node: Node, arguments: bool = True) -> str:
-    """What a job's profile is stored under: its script's text (or its command), arguments, variables, interpreter,
-    and the kind of node: CPU model, cores and GPUs.
+_HALF = 16
 
-    Args:
-        arguments: Whether jobs of other arguments and variables have another one.
+
+def key(job: Job, node: Node) -> str:
+    """What a job's profile is stored under. Its first half, that of `script_of`, stands for the text of its program (or
+    its command), interpreter, and the kind of node: CPU model, cores and GPUs; the other for arguments and variables.
 
     Raises:
         UsageError: The script cannot be read.
     """
+    found, file = program(job), Path(job.script) if job.script is not None else source(job)
     try:
-        script = Path(job.script).read_bytes() if job.script is not None else repr(job.run).encode()
+        text = file.read_bytes() if file is not None else repr(job.run).encode()
     except OSError as error:
-        raise UsageError(f"job {job.name!r}: cannot read {job.script}: {error.strerror}") from error
-    parts = (
-        script,
-        *((repr(job.args).encode(), repr(sorted(job.env.items())).encode()) if arguments else ()),
-        repr(job.python).encode(),
-        repr((node.cpu_model, node.cores, [gpu.name for gpu in node.gpus])).encode(),
-    )
-    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
+        raise UsageError(f"job {job.name!r}: cannot read {file}: {error.strerror}") from error
+    arguments, python = (job.args, job.python) if found is None or file is None else (found.args, found.python)
+    kind = repr((node.cpu_model, node.cores, [gpu.name for gpu in node.gpus]))
+    return _digest(text, repr(python), kind) + _digest(repr(arguments), repr(sorted(job.env.items())))
+
+
+def script_of(key: str) -> str:
+    """The part of a key that it shares with those of the same script with other arguments and variables."""
+    return key[:_HALF]
+
+
+def others(folder: Path, key: str) -> dict[str, Profile]:
+    """The stored profiles of the same script with other arguments and variables, by key."""
+    keys = sorted(path.stem for path in folder.glob(f"{script_of(key)}*.json") if path.stem != key)
+    return {other: profile for other in keys if (profile := load(folder, other)) is not None}
+
+
+def _digest(*parts: str | bytes) -> str:
+    data = b"\0".join(part.encode(errors="surrogateescape") if isinstance(part, str) else part for part in parts)
+    return hashlib.sha256(data).hexdigest()[:_HALF]
 
 
 def parse(data: dict[str, Any]) -> Profile:

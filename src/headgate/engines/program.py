@@ -1,0 +1,92 @@
+"""The Python program that a job's command runs: a script, or what a command such as `python -m package.train` names."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from headgate.jobs import Job
+
+_PYTHON = re.compile(r"python(\d+(\.\d+)*t?)?|pypy\d*(\.\d+)*")
+_OF_A_SHELL = re.compile(r"[|&;<>()$`\\*?\[\]#~{}\n]")
+"""What a shell reads as more than a word: such a command is not looked into."""
+_TAKES_A_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A Python program and what it is started with.
+
+    Args:
+        python: The interpreter as it is named; None: the first `python` on the PATH.
+        file: Its source; None where a module is not found in the folder that it is started in, nor on its PYTHONPATH.
+        module: Its name, where it is started as one; else empty.
+        args: Its arguments.
+    """
+
+    python: str | None
+    file: Path | None
+    module: str
+    args: tuple[str, ...]
+
+    @property
+    def named(self) -> str:
+        """How a command line names it."""
+        return f"-m {self.module}" if self.module else self.file.name if self.file is not None else ""
+
+
+def program(job: Job) -> Program | None:
+    """The Python program that a job runs; None where its command is another one, or is a shell's to read."""
+    if job.script is not None:
+        return Program(job.python, Path(job.workdir, job.script), "", job.args)
+    words = _words(job)
+    if not words or not _PYTHON.fullmatch(Path(words[0]).name):
+        return None
+    python, rest = None if words[0] == "python" else words[0], iter(words[1:])
+    for word in rest:
+        if word == "-m" or (word.startswith("-m") and not word.startswith("--")):
+            module = word[2:] or next(rest, "")
+            return Program(python, _found(module, job), module, tuple(rest)) if module else None
+        if word in _TAKES_A_VALUE:
+            next(rest, None)
+        elif word == "-" or word.startswith("-c"):
+            return None
+        elif not word.startswith("-"):
+            return Program(python, Path(job.workdir, word), "", tuple(rest))
+    return None
+
+
+def source(job: Job) -> Path | None:
+    """The file of the Python program that a job runs; None where it is not known, or not there."""
+    found = program(job)
+    return found.file if found is not None and found.file is not None and found.file.is_file() else None
+
+
+def _words(job: Job) -> tuple[str, ...]:
+    if not isinstance(job.run, str):
+        return (*(job.run or ()), *job.args)
+    if _OF_A_SHELL.search(job.run):
+        return ()
+    try:
+        return (*shlex.split(job.run), *job.args)
+    except ValueError:  # a quote that nothing closes: the shell's to complain of
+        return ()
+
+
+def _found(module: str, job: Job) -> Path | None:
+    """The file of a module, where `python -m` finds it first."""
+    below = Path(*module.split("."))
+    for folder in _folders(job):
+        for file in (folder / below / "__main__.py", folder / below.with_suffix(".py")):
+            if file.is_file():
+                return file
+    return None
+
+
+def _folders(job: Job) -> Iterator[Path]:
+    yield Path(job.workdir)
+    yield from (Path(job.workdir, folder) for folder in job.env.get("PYTHONPATH", "").split(os.pathsep) if folder)
