@@ -112,6 +112,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, text in SCRIPTS.items():
         (place / name).write_text(text)
     (place / "model.py").write_text(MODEL)
+    (place / "package").mkdir()
+    (place / "package" / "train.py").write_text(SCRIPTS["train.py"])
     bin = tmp_path / "bin"
     bin.mkdir()
     (bin / "headgate").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m headgate "$@"\n')

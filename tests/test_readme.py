@@ -41,6 +41,17 @@ def test_the_script_learns_the_same_under_headgate(tmp_path: Path) -> None:
     assert under.stdout == alone.stdout
 
 
+def test_the_script_runs_without_headgate_with_the_fallback_of_its_page(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "script.md").read_text()
+    [fallback] = re.findall(r"^```python\n(try:\n.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    absent = "import sys; sys.modules['headgate'] = None\n"
+    (tmp_path / "train.py").write_text(absent + script().replace("import headgate.torch as hg\n", fallback))
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.startswith("loss 0.")
+
+
 def test_every_page_of_docs_is_named() -> None:
     pages = {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")}
     assert pages <= set(re.findall(r"\((docs/[\w.]+)\)", README))

@@ -1,4 +1,5 @@
-"""Variables of torchrun or of TensorFlow that are left in the environment name another cluster than the job's."""
+"""Processes that Headgate did not start as tasks: those that variables of torchrun or of TensorFlow name, and a second
+one in a task."""
 
 from __future__ import annotations
 
@@ -6,15 +7,31 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.hub.user import User, speed, user
 
 from headgate.plans import Plan
+from headgate.task.part import WELCOME_SECONDS
 from headgate.testing.gang import Gang
+
+__all__ = ["speed", "user"]
 
 SCRIPT = """
 import torch
 import headgate.torch as hg
 
 model = hg.prepare(torch.nn.Linear(2, 1))
+"""
+TWICE = """
+import subprocess, sys
+other = subprocess.Popen([sys.executable, __file__, "other"], stdin=subprocess.PIPE) if len(sys.argv) == 1 else None
+"""
+"""A script that starts itself once more, as launchers do."""
+UNTIL_BOTH_ARE_THERE = """
+if other is None:
+    sys.stdin.read()
+else:
+    other.communicate()
+    sys.exit(other.returncode)
 """
 TOGETHER = Plan(strategy="allreduce", workers=2, batch_per_worker=None)
 ALONE = Plan(strategy="single", workers=1, batch_per_worker=None)
@@ -32,3 +49,22 @@ def test_a_worker_of_several_refuses_them_and_one_that_is_alone_does_not(
         assert gang.left("worker-0") == (1 if plan is TOGETHER else 0)
         said = gang.output("worker-0")
     assert (f"ClusterError: found {variable}=8 in the environment" in said) == (plan is TOGETHER)
+
+
+@pytest.mark.parametrize("torchrun", [False, True])
+def test_a_second_process_of_a_task_is_told_at_once_what_is_wrong(user: User, torchrun: bool) -> None:
+    user.write("train.py", TWICE + SCRIPT + UNTIL_BOTH_ARE_THERE)
+    variables = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "4"} if torchrun else {}
+    user.types("run", "train.py", code=1, **variables)
+    ended = user.jobs()["train"]
+    assert ended["ended"] - ended["started"] < WELCOME_SECONDS
+    said = user.log("train")
+    assert "of this task trains with Headgate already, and a task has one; leave out " in said
+    assert ("leave out torchrun" in said) == torchrun
+    assert f"--strategy allreduce --workers {4 if torchrun else 2} {user.folder / 'train.py'}" in said
+
+
+def test_one_process_of_a_task_after_the_other_is_taken_in(user: User) -> None:
+    user.write("train.py", SCRIPT)
+    user.types("run", "sh", "-c", "python train.py && python train.py")
+    assert user.jobs()["sh"]["state"] == "done"

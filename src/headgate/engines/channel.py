@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import json
 import os
+import select
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -52,6 +53,8 @@ class Connection:
         self._credit = float(BURST_MESSAGES)
         self._credited = time.monotonic()
         self.task: TaskId | None = None
+        self.pid = 0
+        """Of the process that said hello; 0 where it did not tell."""
         self.over = False
         """Whether the task has closed its end, as far as sending has shown."""
 
@@ -102,6 +105,7 @@ class Connection:
         if key is None or not hmac.compare_digest(key.encode(), _bytes(hello.get("key"))):
             return False
         self.task = task
+        self.pid = pid if isinstance(pid := hello.get("pid"), int) else 0
         return True
 
     def send(self, message: Mapping[str, object]) -> bool:
@@ -120,6 +124,12 @@ class Connection:
         except OSError:
             return False
         return not self._unsent
+
+    def hung_up(self) -> bool:
+        """Whether the task has closed its end, or died, whatever of what it sent is still unread."""
+        ended = select.poll()
+        ended.register(self._peer, select.POLLRDHUP)
+        return bool(ended.poll(0))
 
     def close(self) -> None:
         self._peer.close()

@@ -146,9 +146,15 @@ class Connections:
             return False
         if task is None:
             return True  # it has not said hello yet
-        if known is None and task not in self._of:  # a task has one connection; the first stays
-            self._of[task] = connection
-            self._greeted(task, connection)
+        if known is None:
+            first = self._of.get(task)
+            if first is None or first.hung_up():
+                self._of[task] = connection
+                self._greeted(task, connection)
+            elif first.pid and connection.pid not in (0, first.pid):  # a task has one that trains; the first stays
+                connection.send({"type": "refused", "pid": first.pid})
+                self._disconnect(connection)
+                return False
         for message in messages:
             self._said(task, message)
         return True

@@ -37,6 +37,7 @@ class Channel:
         pending_since: `time.monotonic()` when the oldest of that arrived.
         stopping: `stop` when asked to end, `orphaned` when the engine is gone, else empty. Stays once set.
         welcome: The engine's greeting; empty until it came.
+        refused: The process of this task that is connected already, so that this one is not taken in; None: it is.
         peers: The latest view of the job's tasks; empty until one came.
         spin: Whether compute threads that wait may spin; no, where others want the cores.
         gate: What steps are held to; None: to nothing.
@@ -49,6 +50,7 @@ class Channel:
         self.pending_since = 0.0
         self.stopping = ""
         self.welcome: Mapping[str, Any] = {}
+        self.refused: int | None = None
         self.peers: Mapping[str, Any] = {}
         self.spin = True
         self.gate: Grant | None = None
@@ -247,6 +249,8 @@ class Channel:
                     self.spin = message.get("spin") is not False
                 if kind == "welcome":
                     self.welcome = message
+            elif kind == "refused":
+                self.refused, self._closed = int(message.get("pid", 0)), True
             elif kind == "checkpoint":
                 if message.get("hold"):
                     self._hold = self._holding = True

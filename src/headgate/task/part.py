@@ -31,7 +31,8 @@ _SHOWN = 60
 
 
 class ClusterError(RuntimeError):
-    """The environment of a job's tasks describes a cluster of its own; the message says which and what to do."""
+    """A job's tasks are not the processes that Headgate started: their environment describes a cluster of its own, or
+    a task has several. The message says which and what to do."""
 
 
 def cluster_variables(variables: Mapping[str, str]) -> str:
@@ -64,11 +65,14 @@ def plan_of(channel: Channel) -> Mapping[str, Any]:
 
     Raises:
         RuntimeError: The engine did not say.
-        ClusterError: The user's environment says otherwise.
+        ClusterError: The user's environment says otherwise, or another process of this task is taken in already.
     """
-    if not channel.connected:
+    if not channel.connected and channel.refused is None:
         return {}
-    if not channel.wait_for(lambda: bool(channel.welcome), WELCOME_SECONDS) and channel.connected:
+    told = channel.wait_for(lambda: bool(channel.welcome) or channel.refused is not None, WELCOME_SECONDS)
+    if channel.refused is not None:
+        raise ClusterError(_second(channel.refused, os.environ))
+    if not told and channel.connected:
         raise RuntimeError(
             f"Headgate did not say within {WELCOME_SECONDS:g} s what part this task has in its job; "
             "see `headgate doctor`, or run the script without Headgate"
@@ -90,6 +94,16 @@ def own_address(channel: Channel) -> str:
     if address == LOOPBACK:
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
     return address
+
+
+def _second(first: int, variables: Mapping[str, str]) -> str:
+    """Why a second process of a task is not taken in."""
+    started = "torchrun" if "TORCHELASTIC_RUN_ID" in variables else "what started this one"
+    workers = variables.get("WORLD_SIZE", "2")
+    return (
+        f"process {first} of this task trains with Headgate already, and a task has one; leave out {started}, "
+        f"and have Headgate start workers: headgate run --strategy allreduce --workers {workers} {sys.argv[0]}"
+    )
 
 
 def bound(address: str) -> socket.socket:
