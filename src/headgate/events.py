@@ -238,6 +238,15 @@ class CheckpointDone:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointLost:
+    """The checkpoint that a job's attempt was to go on from is not whole; `instead` is the newest one before it."""
+
+    task: TaskId
+    text: str
+    instead: Checkpoint | None
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequested:
     """A person asks for a job to end: `kill` at once, otherwise with a checkpoint at the next step boundary."""
 
@@ -284,6 +293,7 @@ Event = (
     | Usage
     | Fitted
     | CheckpointDone
+    | CheckpointLost
     | StopRequested
     | ResizeRequested
     | MoveRequested

@@ -89,6 +89,15 @@ def test_status_tells_why_a_job_has_its_share(past: User) -> None:
     assert "share of" not in past.types("status").stdout  # nothing runs
 
 
+def test_status_shows_what_a_run_warned_of(user: User) -> None:
+    user.write("nan.py", "print('step 1 loss 0.5')\nprint('step 2 loss nan')")
+    user.types("run", "nan.py")
+    text = "its loss is no longer a number: nan at step 2"
+    [warning] = user.json("status")["warnings"]
+    assert (warning["job"], warning["task"], warning["text"]) == ("nan", "nan/worker-0", text)
+    assert re.search(rf"^nan +\S+ s +{text}$", user.types("status").stdout, re.MULTILINE)
+
+
 def test_logs_are_whole_or_only_their_end(past: User) -> None:
     assert past.types("logs", "bad").stdout == "one\ntwo\nthree\nno data\n"
     assert past.types("logs", "bad", "--tail", "1").stdout == "no data\n"

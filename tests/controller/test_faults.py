@@ -15,6 +15,7 @@ from headgate.events import (
     Action,
     Checkpoint,
     CheckpointDone,
+    CheckpointLost,
     Event,
     Exit,
     Fault,
@@ -517,3 +518,35 @@ def test_a_chosen_plan_that_comes_to_its_end_without_a_report_is_not_given_up() 
     team = Team(allreduce(), retries=1)
     exits(team, "worker-0", WELL)
     assert marks(exits(team, "worker-1", FAILED)) == [("waiting", "worker-1: exit code 3; tried again in 1 s")]
+
+
+# --- the checkpoint that it was to go on from is not whole
+
+
+@pytest.mark.parametrize("plan", [ALONE, allreduce(), ps()], ids=["single", "allreduce", "ps"])
+def test_it_is_started_again_from_the_checkpoint_before(plan: Plan) -> None:
+    team = Team(plan, resume=SAVED)
+    tasks = [action.task for action in team.begun if isinstance(action, StartTask)]
+    before = replace(SAVED, path="/c/step-20.pt", step=20)
+    cut = "checkpoint step-40.pt is cut short"
+    actions = team.step(10.0, CheckpointLost(tasks[-1], cut, before))
+    assert [(action.text, action.restarts) for action in actions if isinstance(action, Fault)] == [
+        (f"{cut}; {'all tasks are' if len(tasks) > 1 else 'it is'} started again from step 20", True)
+    ]
+    assert [action.task for action in actions if isinstance(action, StopTask)] == tasks
+    assert team.step(10.1, CheckpointLost(tasks[0], cut, before)) == []  # each worker reads it
+    begun: list[Action] = []
+    for task in tasks:
+        begun += team.step(11.0, TaskExited(task, FAILED))
+    assert [action.resume for action in begun if isinstance(action, StartTask)] == [before] * len(tasks)
+    assert "going on from step 20 (attempt 2)" in [action.reason for action in begun if isinstance(action, MarkJob)]
+
+
+def test_without_one_before_the_job_fails_and_does_not_start_over() -> None:
+    team = Team(ALONE, resume=SAVED, retries=3)
+    cut = "checkpoint step-40.pt is cut short"
+    actions = team.step(10.0, CheckpointLost("r/a/worker-0", cut, None))
+    assert [type(action) for action in actions] == [MarkJob, StopTask]
+    [mark] = [a for a in team.step(11.0, TaskExited("r/a/worker-0", FAILED)) if isinstance(a, MarkJob)]
+    assert (mark.state, mark.reason) == ("failed", f"{cut}, and its run has none before it to go on from")
+    assert team.wake_at is None

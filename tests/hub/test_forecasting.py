@@ -112,10 +112,10 @@ def test_who_saves_a_checkpoint_is_no_longer_expected_to_last_as_long_once_it_wa
     forecasting.hear(TaskStarted("r/a/worker-0", 1))
     ends = dict(forecasting.ends)
     assert set(ends) == {"r/a"}
-    live.checkpoint = Checkpoint("r/a/worker-0/1.pt", 1, 0, 1)
+    live.keep(Checkpoint("r/a/worker-0/1.pt", 1, 0, 1))
     assert forecasting.lasts("r/a") is None
     assert forecasting.ends == ends  # the attempt that goes on began at the beginning
-    live.checkpoint = None
+    live.saved.clear()
     lengths.remember(tmp_path, "script", lengths.Took("job", 50.0, 300.0))
     forecasting.forget("other")
     assert forecasting.lasts("r/a") == 100.0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from headgate.task.saving import CheckpointError, replacing, size
+from headgate.task.saving import CheckpointError, ResumeError, damage, replacing, restored, size
 
 
 def _file(path: Path) -> None:
@@ -33,7 +35,7 @@ def test_the_newest_two_stay_and_nothing_half_written(write: Write, tmp_path: Pa
         path = folder / f"step-{step}.kind"
         with replacing(path) as partial:
             write(partial)
-        assert size(path) == 5
+        assert (path / "state" / "0").read_bytes() == b"12345" if path.is_dir() else size(path) == 5
     assert sorted(each.name for each in folder.iterdir()) == ["step-2.kind", "step-3.kind"]
 
 
@@ -54,7 +56,7 @@ def test_what_was_there_stays_where_it_fails(write: Write, error: Exception, sai
         raise error
     assert str(raised.value).endswith(said)
     assert [each.name for each in tmp_path.iterdir()] == ["step-1.kind"]
-    assert size(path) == 5
+    assert damage(path) is None if path.is_dir() else size(path) == 5
 
 
 def test_an_archive_s_error_is_told_by_the_system_s_that_caused_it(tmp_path: Path) -> None:
@@ -63,3 +65,92 @@ def test_an_archive_s_error_is_told_by_the_system_s_that_caused_it(tmp_path: Pat
             raise OSError(27, "File too large")
         except OSError:
             raise RuntimeError("unexpected pos 64 vs 0") from None
+
+
+# --- whether one is whole
+
+
+def _archive(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        for part in range(3):
+            archive.writestr(f"archive/data/{part}", random.Random(part).randbytes(700))
+
+
+def _parts(path: Path) -> None:
+    (path / "state").mkdir(parents=True)
+    for part in range(3):
+        (path / "state" / str(part)).write_bytes(random.Random(part).randbytes(70))
+
+
+@pytest.fixture(params=[_archive, _parts], ids=["archive", "folder"])
+def saved(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A checkpoint, a file or a folder."""
+    path = tmp_path / "step-1.kind"
+    with replacing(path) as partial:
+        request.param(partial)
+    return path
+
+
+def _pieces(path: Path) -> list[Path]:
+    return [each for each in sorted(path.rglob("*")) if each.is_file()] if path.is_dir() else [path]
+
+
+def test_what_was_written_is_whole(saved: Path) -> None:
+    assert damage(saved) is None
+
+
+def _read(path: Path) -> list[bytes]:
+    if path.is_dir():
+        return [each.read_bytes() for each in _pieces(path)]
+    with zipfile.ZipFile(path) as archive:
+        return [archive.read(name) for name in archive.namelist()]
+
+
+def test_no_byte_of_what_is_read_can_change_unseen(saved: Path) -> None:
+    read = _read(saved)
+    for piece in _pieces(saved):
+        content = piece.read_bytes()
+        for at in range(len(content)):
+            piece.write_bytes(content[:at] + bytes([content[at] ^ 0x41]) + content[at + 1 :])
+            assert damage(saved) is not None or _read(saved) == read, f"byte {at} of {piece.name}"
+        piece.write_bytes(content)
+    assert damage(saved) is None
+
+
+def test_no_piece_can_be_cut_short_or_empty_or_gone(saved: Path) -> None:
+    for piece in _pieces(saved):
+        content = piece.read_bytes()
+        for length in (0, 1, len(content) // 2, len(content) - 1):
+            piece.write_bytes(content[:length])
+            assert damage(saved) is not None, f"{length} bytes of {piece.name}"
+        piece.unlink()
+        found = damage(saved)
+        assert found is None if piece.name == "files.json" else found and found.endswith("is gone")  # as before 0.2
+        piece.write_bytes(content)
+    assert damage(saved) is None
+
+
+def test_what_is_no_checkpoint_is_said_to_be_none(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("no checkpoint")
+    (tmp_path / "folder").mkdir()
+    with zipfile.ZipFile(tmp_path / "parts", "w"):
+        pass
+    assert damage(tmp_path / "notes") == "is cut short, or is no checkpoint"
+    assert damage(tmp_path / "folder") == "is empty"
+    assert damage(tmp_path / "parts") == "is damaged: its list of parts is not what was written"
+    assert damage(tmp_path / "none") == "is gone"
+
+
+def test_one_without_a_seal_goes_by_what_its_format_has(tmp_path: Path) -> None:
+    _archive(tmp_path / "file")  # as an earlier version wrote it
+    _parts(tmp_path / "folder")
+    assert [damage(tmp_path / name) for name in ("file", "folder")] == [None, None]
+
+
+def test_a_task_tells_its_engine_of_a_checkpoint_that_is_not_whole_and_reads_nothing_of_it(saved: Path) -> None:
+    told: list[object] = []
+    assert restored(str(saved), lambda path: f"read {path}", told.append) == f"read {saved}"
+    _pieces(saved)[0].write_bytes(b"")
+    with pytest.raises(ResumeError, match=r"step-1.kind is .*; resume from another one"):
+        restored(str(saved), pytest.fail, told.append)
+    assert told == [{"type": "checkpoint_damaged", "path": str(saved), "error": damage(saved)}]

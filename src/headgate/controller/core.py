@@ -16,6 +16,7 @@ from headgate.events import (
     ENDED,
     Action,
     CheckpointDone,
+    CheckpointLost,
     Event,
     Exit,
     Fault,
@@ -49,7 +50,7 @@ from headgate.units import say_seconds
 
 _ALONE = Plan(strategy="single", workers=1, batch_per_worker=None)
 
-_Told = TaskConnected | GpusUsed | TaskJoined | TaskLeaves | CheckpointDone | Usage | Progress
+_Told = TaskConnected | GpusUsed | TaskJoined | TaskLeaves | CheckpointDone | CheckpointLost | Usage | Progress
 """What a task tells, or what is measured of it."""
 
 
@@ -109,7 +110,9 @@ class Controller:
                     actions += starting.wait(now, found)
             case TaskExited(task, exit):
                 actions += self._exited(turn, task, exit)
-            case TaskConnected() | GpusUsed() | TaskJoined() | TaskLeaves() | CheckpointDone() | Usage() | Progress():
+            case Usage() | Progress() | CheckpointDone() | CheckpointLost():
+                actions += self._told(turn, event)
+            case TaskConnected() | GpusUsed() | TaskJoined() | TaskLeaves():
                 actions += self._told(turn, event)
             case Fitted(job, work, low, high, asymptote, drops, cores):
                 if self.policy.predicts and (owner := self._jobs.all.get(job)) is not None and owner.tasks:
@@ -171,6 +174,11 @@ class Controller:
                 if event.checkpoint.step > (job.resume.step if job.resume is not None else 0):
                     job.came_to_work()
                 job.resume, job.faults = event.checkpoint, 0
+            case CheckpointLost() if job.undisturbed:
+                job.resume = event.instead
+                if event.instead is not None:
+                    return faults.restart(job, task, event.text)
+                return self._end(job, "failed", f"{event.text}, and its run has none before it to go on from")
             case Usage():
                 turned = task.use(turn.now, event)
                 turn.changes.append(job.used())

@@ -145,6 +145,10 @@ class Hearing(Listener):
                     if message.get("why") == "join":
                         attempt.failed(name)
                     self._ledger.event(run, "warning", f"no checkpoint was saved: {message['error']}", job, task)
+                case "checkpoint_damaged" if attempt.tasks[name].state != "joining":  # else it alone ends
+                    file = Path(str(message["path"])).name
+                    text = f"checkpoint {file} {message['error']}"
+                    self._step(events.CheckpointLost(task, text, live.give_up(file)))
                 case "fault":
                     self._recovered(task, message)
                 case "note":
@@ -230,11 +234,12 @@ class Hearing(Listener):
 
     def _saved(self, task: TaskId, message: Mapping[str, Any]) -> None:
         run, live, attempt, name = self._find(task)
-        live.checkpoint = run.record_checkpoint(task, message)
-        self._step(events.CheckpointDone(task, live.checkpoint))
+        checkpoint = run.record_checkpoint(task, message)
+        live.keep(checkpoint)
+        self._step(events.CheckpointDone(task, checkpoint))
         if message.get("why") == "join":
-            for joined in attempt.saved(name, live.checkpoint.path):
-                self._ledger.event(run, "note", f"{joined} has joined at step {live.checkpoint.step}", live.spec.name)
+            for joined in attempt.saved(name, checkpoint.path):
+                self._ledger.event(run, "note", f"{joined} has joined at step {checkpoint.step}", live.spec.name)
                 self._step(events.TaskJoined(f"{run.id}/{live.spec.name}/{joined}"))
 
     def _recovered(self, task: TaskId, message: Mapping[str, Any]) -> None:

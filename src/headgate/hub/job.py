@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from headgate.events import ENDED, Checkpoint, JobState, Progress
 from headgate.hub.attempt import Attempt
 from headgate.jobs import Job
+from headgate.task import saving
 
 _LOSSES = 128
 
@@ -52,7 +54,7 @@ class LiveJob:
     metrics: dict[str, float] = field(default_factory=dict)
     not_a_number: bool = False
     broke: Broken | None = None  # as long as it is not where it was again
-    checkpoint: Checkpoint | None = None
+    saved: list[Checkpoint] = field(default_factory=list)  # the latest, and what it went on from
 
     def mark(self, state: JobState, reason: str, exit_code: int | None, now: float) -> None:
         """Take note of a new state, at `now` on the run's clock."""
@@ -63,6 +65,20 @@ class LiveJob:
             self.started = now
         if state in ENDED:
             self.ended = now
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """What it would go on from."""
+        return self.saved[-1] if self.saved else None
+
+    def keep(self, checkpoint: Checkpoint) -> None:
+        """Take note of a checkpoint, and of no more before it than can still be there."""
+        self.saved = [*self.saved[-saving.KEPT :], checkpoint]
+
+    def give_up(self, name: str) -> Checkpoint | None:
+        """The checkpoint of that file's name is not whole: what there is before it."""
+        self.saved = [each for each in self.saved if Path(each.path).name != name and Path(each.path).exists()]
+        return self.checkpoint
 
     @property
     def attempt(self) -> int:

@@ -111,11 +111,10 @@ class LiveRun:
         for i, job in enumerate(submission.jobs):
             (self.folder / "jobs" / job.name / "checkpoints").mkdir(mode=0o700, parents=True)
             live = self.jobs[job.name] = LiveJob(job, i, 0.0)
-            live.checkpoint = submission.resume.get(job.name)
             self.record_job(job.name)
-            if live.checkpoint is not None:
-                point = asdict(live.checkpoint)
-                self.recorder.add("checkpoints", t=0.0, task=f"{job.name}/worker-0", why="resumed", **point)
+            if (point := submission.resume.get(job.name)) is not None:
+                live.keep(point)
+                self.recorder.add("checkpoints", t=0.0, task=f"{job.name}/worker-0", why="resumed", **asdict(point))
 
     def confirm(self) -> None:
         """Wait until what the run begins with is on disk.

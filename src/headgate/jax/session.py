@@ -26,6 +26,7 @@ from headgate.jax.trained import Trained
 from headgate.task import Channel, Gate, Progress, Saver, Stop, TaskEnvironment, plan_of
 from headgate.task.measured import FIRST_STEPS
 from headgate.task.progress import whole
+from headgate.task.saving import restored
 
 _FLUSH_SECONDS = 2.0
 _wait: Any = jax.block_until_ready
@@ -70,7 +71,7 @@ class Session:
         self._saved: dict[str, Any] = {}
         self._resume: dict[str, Any] | None = None
         if environment.resume is not None and not self._profiling:
-            self._saved, self._resume = checkpoints.read(environment.resume)
+            self._saved, self._resume = restored(environment.resume, checkpoints.read, channel.send)
         self._progress = Progress(lambda message: channel.send(message, can_be_missed=True), _numbers)
         self._saver = Saver(environment.checkpoints, channel.send)
         self._steps: int = self._resume["step"] if self._resume else 0

@@ -21,7 +21,7 @@ from headgate.keras.trained import Trained, random_states, restore_random
 from headgate.task import Channel, Gate, Progress, Stop, TaskEnvironment
 from headgate.task.measured import FIRST_STEPS, Step, is_told
 from headgate.task.progress import whole
-from headgate.task.saving import Saver
+from headgate.task.saving import Saver, restored
 
 _FLUSH_SECONDS = 2.0
 
@@ -80,7 +80,9 @@ class Session:
         self._orders: Channel | Agreement = channel if agreement is None else agreement
         self._leads = agreement is None or agreement.leads
         self.profiling = environment.mode == "profile"
-        resume = None if self.profiling or environment.resume is None else checkpoints.read(environment.resume)
+        resume = None
+        if environment.resume is not None and not self.profiling:
+            resume = restored(environment.resume, checkpoints.read, channel.send)
         self._resume = resume
         self.trained = Trained(resume)
         self._saver = Saver(environment.checkpoints, channel.send)

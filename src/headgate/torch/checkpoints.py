@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +61,23 @@ def write(folder: Path, step: int, payload: dict[str, Any]) -> tuple[Path, int]:
     """
     payload = {name: storable(value, name) for name, value in payload.items()}
     path = folder / f"step-{step}.pt"
-    with saving.replacing(path) as partial, open(partial, "wb") as file:
+    with saving.replacing(path) as partial, open(partial, "wb") as file, _checksums():
         torch.save({"headgate": LAYOUT, **payload}, file)
     return path, saving.size(path)
+
+
+@contextmanager
+def _checksums() -> Iterator[None]:
+    """Have the parts of what is saved checksummed, whatever the script has set."""
+    if not hasattr(torch.serialization, "set_crc32_options"):  # a PyTorch that always does
+        yield
+        return
+    before = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(True)
+    try:
+        yield
+    finally:
+        torch.serialization.set_crc32_options(before)
 
 
 def read(path: str) -> dict[str, Any]:

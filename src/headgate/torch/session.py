@@ -18,6 +18,7 @@ from torch import nn
 
 from headgate.task import Channel, Gate, Progress, Saver, Stop, TaskEnvironment, plan_of
 from headgate.task.progress import whole
+from headgate.task.saving import restored
 from headgate.torch import batches, checkpoints
 from headgate.torch.backend import Movement
 from headgate.torch.distributed import JOIN_SECONDS, Worker, state_to_join
@@ -45,7 +46,7 @@ class Session:
         plan = {} if self._profiling else plan_of(channel)
         resume = (state_to_join(channel) if plan else "") or environment.resume
         if resume is not None and not self._profiling:
-            self._resume = checkpoints.read(resume)
+            self._resume = restored(resume, checkpoints.read, channel.send)
             self._progress.samples = self._resume["samples"]
         self._steps: int = self._resume["step"] if self._resume else 0
         self._progress.step = self._steps

@@ -56,6 +56,24 @@ def test_a_file_that_is_none_is_said_to_be(tmp_path: Path, keep: int) -> None:
         snapshots.read(path)
 
 
+def test_no_byte_of_it_can_change_unseen(tmp_path: Path) -> None:
+    path = tmp_path / "snapshot"
+    snapshots.write(path, *pack({"values": torch.arange(20.0), "steps": 3}))
+    content = path.read_bytes()
+    for at in range(len(content)):
+        path.write_bytes(content[:at] + bytes([content[at] ^ 0x41]) + content[at + 1 :])
+        with pytest.raises(SnapshotError):
+            snapshots.read(path)
+
+
+def test_the_one_before_stays(tmp_path: Path) -> None:
+    path = tmp_path / "server-0.snapshot"
+    for value in (1.0, 2.0, 3.0):
+        snapshots.write(path, *pack({"values": torch.full((3,), value)}))
+    assert [snapshots.read(each)["values"][0] for each in (path, snapshots.former_of(path))] == [3.0, 2.0]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def test_a_disk_that_does_not_take_it_is_told_of_once_and_what_was_there_stays(tmp_path: Path) -> None:
     told: list[str] = []
     folder = tmp_path / "file"

@@ -10,7 +10,7 @@ from typing import Any
 from headgate.torch.ps.calls import CALL, CallError, Clerk, Question
 from headgate.torch.ps.payload import PayloadError, unpack
 from headgate.torch.ps.server import Server, Service
-from headgate.torch.ps.snapshots import SnapshotError, Writer, copy_of, interval, read
+from headgate.torch.ps.snapshots import SnapshotError, Writer, copy_of, former_of, interval, read
 from headgate.torch.ps.timing import RoundSpans
 from headgate.torch.ps.views import View
 from headgate.torch.ps.wire import Buffer, Header, Message
@@ -44,6 +44,7 @@ class Desk(Service):
         self._every = interval()
         self._spans = spans
         self._bare = False
+        self._lost = "before it had saved anything"
         self._told: set[str] = set()
 
     def send(self, worker: int, header: Header, frames: Sequence[Buffer]) -> None:
@@ -110,11 +111,12 @@ class Desk(Service):
 
     def _restored(self) -> Mapping[str, Any]:
         found = []
-        for path in () if self._path is None else (self._path, copy_of(self._path)):
+        for path in () if self._path is None else (self._path, former_of(self._path), copy_of(self._path)):
             try:
                 if path.exists():
                     found.append(read(path))
             except SnapshotError as error:
+                self._lost = "and cannot read what it had saved"
                 self.server.note(str(error))
         if not found:
             return {}
@@ -136,7 +138,7 @@ class Desk(Service):
         text = clerk.lost.get(operation) if self._bare else None
         if text is not None and text not in self._told:
             self._told.add(text)
-            text = f"server-{self.server.index} was started again before it had saved anything: {text}"
+            text = f"server-{self.server.index} was started again {self._lost}: {text}"
             self.server.notify({"type": "fault", "text": text, "seconds": 0.0, "steps": 0})
 
     def _save(self) -> None:

@@ -15,9 +15,10 @@ import os
 import struct
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from headgate.torch.ps.payload import PayloadError, octets, pack, unpack
 
@@ -26,9 +27,10 @@ VARIABLE = "HEADGATE_SNAPSHOT_SECONDS"
 """Environment variable with another interval, in seconds."""
 BROUGHT_BYTES_PER_SECOND = 1.25e6
 """Copies are not told of faster than that: 1 % of a network of 1 Gbit/s, which training needs itself."""
-_MAGIC = b"headgate server 2\n"
+_MAGIC = b"headgate server 3\n"
 _HEAD = struct.Struct("<QQQ")
-_END = struct.Struct("<Q")
+_END = struct.Struct("<QI")
+_PIECE = 1 << 20
 
 
 class SnapshotError(Exception):
@@ -48,8 +50,13 @@ def copy_of(path: Path) -> Path:
     return path.with_suffix(".copy")
 
 
+def former_of(path: Path) -> Path:
+    """The snapshot before one, should that be damaged."""
+    return path.with_suffix(".former")
+
+
 def write(path: Path, text: bytes, tensors: list[Any]) -> int:
-    """Write what `pack` gave, whole or not at all; the bytes.
+    """Write what `pack` gave, whole or not at all; the bytes. What was there before is the former one from then on.
 
     Raises:
         SnapshotError: It could not be written; what was there before is untouched.
@@ -60,21 +67,30 @@ def write(path: Path, text: bytes, tensors: list[Any]) -> int:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(partial, "wb") as file:
-            file.write(_MAGIC + _HEAD.pack(stamp, len(text), len(tensors)) + text)
+            checksum = _put(file, _MAGIC + _HEAD.pack(stamp, len(text), len(tensors)) + text, 0)
             for tensor in tensors:
-                content = octets(tensor)
-                file.write(struct.pack("<Q", len(content)))
-                file.write(content)
-            file.write(_END.pack(stamp))
+                content = memoryview(octets(tensor)).cast("B")
+                checksum = _put(file, struct.pack("<Q", len(content)), checksum)
+                for begin in range(0, len(content), _PIECE):
+                    # A copy: the checksum has to be that of the numbers that are written, which change meanwhile.
+                    checksum = _put(file, bytes(content[begin : begin + _PIECE]), checksum)
+            file.write(_END.pack(stamp, checksum))
             file.flush()
             os.fsync(file.fileno())
             size = file.tell()
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(path, former_of(path))
         os.replace(partial, path)
     except OSError as error:
         with contextlib.suppress(OSError):
             partial.unlink()
         raise SnapshotError(f"{path} could not be written: {error.strerror}") from error
     return size
+
+
+def _put(file: BinaryIO, content: bytes, checksum: int) -> int:
+    file.write(content)
+    return zlib.crc32(content, checksum)
 
 
 def read(path: Path) -> Any:
@@ -99,8 +115,11 @@ def read(path: Path) -> Any:
             (size,) = struct.unpack_from("<Q", view, at)
             buffers.append(view[at + 8 : at + 8 + size])
             at += 8 + size
-        if _END.unpack_from(view, at) != (stamp,):
+        end, checksum = _END.unpack_from(view, at)
+        if end != stamp:
             raise ValueError("another took its place while it was read")
+        if zlib.crc32(view[:at]) != checksum:
+            raise ValueError("it is damaged: its bytes are not what was written")
         return unpack(text, buffers)
     except (OSError, ValueError, struct.error, PayloadError) as error:
         raise SnapshotError(f"{path} cannot be read: {error}") from error
@@ -141,8 +160,8 @@ class Writer:
         self.remove()
 
     def remove(self) -> None:
-        """Remove the snapshot and its copy."""
-        for path in (self._path, copy_of(self._path)):
+        """Remove the snapshot, the former one and the copy."""
+        for path in (self._path, former_of(self._path), copy_of(self._path)):
             path.unlink(missing_ok=True)
 
     def _write(self, text: bytes, tensors: list[Any]) -> None:
