@@ -284,7 +284,7 @@ def test_every_kind_of_leaf_comes_back_as_it_was(attempt: Attempting, kind: str)
 def test_a_checkpoint_that_is_none_is_refused(attempt: Attempting, tmp_path: Path) -> None:
     (tmp_path / "x.npz").write_bytes(b"no archive")
     for path in (tmp_path / "x.npz", tmp_path / "missing.npz", tmp_path):
-        with pytest.raises(ResumeError, match="cannot be read"):
+        with pytest.raises(ResumeError, match=r"is cut short|is gone|cannot be read"):
             attempt(trainings.plain, resume=str(path))
 
 
