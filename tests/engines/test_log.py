@@ -124,3 +124,16 @@ def test_who_writes_too_fast_waits_for_the_next_second(path: Path) -> None:
     assert log.resumes_in(7.25) == 0.75
     assert log.resumes_in(8.0) == 0.0
     log.close()
+
+
+def test_the_last_lines_of_a_flood_are_handed_on_at_its_end(path: Path) -> None:
+    log = TaskLog(str(path))
+    flood = b"".join(b"%d\n" % i for i in range(LINES_A_SECOND + 500))
+    assert len(log.write(flood + b"ValueError: why it failed\nno end", 5.0)) == LINES_A_SECOND
+    rest = log.rest()
+    assert rest[-2:] == ["ValueError: why it failed", "no end"]
+    assert rest[0] == str(LINES_A_SECOND + 500 - 99)
+    log.write(flood, 6.0)
+    assert log.write(b"told in the next second\n", 7.0) == ["told in the next second"]
+    assert log.rest() == []
+    log.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import deque
 from pathlib import Path
 
 LOG_BYTES = 32 * 2**20
@@ -13,6 +14,8 @@ BYTES_A_SECOND = 32 * 2**20
 """Most that is read of a task's output in a second; a task that writes faster waits, and the others do not."""
 
 LINES_A_SECOND = 1000
+_LAST_LINES = 100
+"""Of a flood so many are handed on at its end: there stands why a script failed."""
 _LINE_BYTES = 4096
 _LINE_ENDS = re.compile(rb"[\r\n]+")
 
@@ -28,6 +31,7 @@ class TaskLog:
         self._second = -1
         self._lines = 0
         self._bytes = 0
+        self._skipped: deque[bytes] = deque(maxlen=_LAST_LINES)
         self.trouble: str | None = None
 
     def write(self, data: bytes, now: float) -> list[str]:
@@ -40,9 +44,13 @@ class TaskLog:
         *lines, self._partial = _LINE_ENDS.split(self._partial + data)
         # A bar redrawn without line ends, or a flood without any, must not grow without bound.
         self._partial = self._partial[-_LINE_BYTES:]
-        lines = [line[:_LINE_BYTES] for line in lines if line][: max(LINES_A_SECOND - self._lines, 0)]
-        self._lines += len(lines)
-        return [line.decode("utf-8", "replace") for line in lines]
+        lines = [line[:_LINE_BYTES] for line in lines if line]
+        room = max(LINES_A_SECOND - self._lines, 0)
+        if lines and room:
+            self._skipped.clear()
+        self._skipped.extend(lines[room:])
+        self._lines += len(lines[:room])
+        return [line.decode("utf-8", "replace") for line in lines[:room]]
 
     def resumes_in(self, now: float) -> float:
         """Seconds until more may be read; 0 when at once."""
@@ -51,9 +59,11 @@ class TaskLog:
         return int(now) + 1 - now
 
     def rest(self) -> list[str]:
-        """The last line, when it has no end."""
-        line, self._partial = self._partial, b""
-        return [line.decode("utf-8", "replace")] if line else []
+        """The last lines of a flood, and the very last when it has no end."""
+        lines = [*self._skipped, *([self._partial] if self._partial else [])]
+        self._partial = b""
+        self._skipped.clear()
+        return [line.decode("utf-8", "replace") for line in lines]
 
     def close(self) -> None:
         if self._fd is not None:

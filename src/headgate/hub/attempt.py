@@ -14,6 +14,7 @@ from headgate.hub.peers import Peers
 from headgate.plans import Plan
 from headgate.task.part import LOOPBACK
 from headgate.telemetry.columns import Column
+from headgate.telemetry.failures import FailureReader
 from headgate.telemetry.patterns import ProgressReader
 
 _SHOWN: tuple[Column, ...] = ("cpu_cores", "memory_bytes", "net_in", "net_out")
@@ -33,7 +34,7 @@ class LiveTask:
     reader: ProgressReader
     reader_failed: bool = False
     reports_itself: bool = False
-    last_line: str = ""
+    failure: FailureReader = field(default_factory=FailureReader)
     state: str = "running"
     threads: int = 0
     spin: bool = True

@@ -20,6 +20,7 @@ from headgate.hub.ledger import Ledger
 from headgate.hub.run import LiveRun
 from headgate.hub.thinning import Thinning
 from headgate.profiling import store as profiles
+from headgate.telemetry.failures import FailureReader
 from headgate.units import say_seconds
 
 _OPEN = "listen without a key ({}): whoever reaches these addresses can read and change the training"
@@ -93,7 +94,7 @@ class Hearing(Listener):
     def _output(self, task: TaskId, lines: Sequence[str]) -> None:
         run, live, attempt, name = self._find(task)
         told = attempt.tasks[name]
-        told.last_line = next((line for line in reversed(lines) if line.strip()), told.last_line)
+        told.failure.feed(lines)
         readings = told.reader.feed(lines)
         if told.reader.problem is not None and not told.reader_failed:
             told.reader_failed = True
@@ -160,9 +161,8 @@ class Hearing(Listener):
         """A task has ended, or could not be started; on the loop."""
         run, live, attempt, name = self._find(task)
         self._tell_rest(task)
-        last_line = attempt.tasks[name].last_line
-        if exit.code and exit.reason is None and last_line:
-            exit = replace(exit, reason=f"exit code {exit.code}, after the line: {last_line[:_LINE_SHOWN]}")
+        if not exit.ok and exit.reason is None:
+            exit = replace(exit, reason=_reason(exit, attempt.tasks[name].failure))
         run.flush_progress(task)
         run.record_task(task, ended=run.clock(), exit=asdict(exit))
         attempt.leave(name, exit.ok)
@@ -266,3 +266,12 @@ class Hearing(Listener):
             profiles.save(self._profiles, live.profile_key, profile)
         except OSError as error:
             self._ledger.event(run, "warning", f"the profile was not stored: {error.strerror}", live.spec.name)
+
+
+def _reason(exit: Exit, failure: FailureReader) -> str | None:
+    """Why a task did not end well, by its last output; None where that says nothing."""
+    said = failure.quote(signalled=exit.code is None)
+    if exit.code is None:
+        return f"{exit.in_words()}, after the line: {said}" if said is not None else None
+    line = said or failure.last_line[:_LINE_SHOWN]
+    return f"{exit.in_words()}, after the line: {line}" if line else None

@@ -104,7 +104,7 @@ class ProgressReader:
         """What these lines say; a line that says nothing of progress, or repeats the last, gives no reading."""
         readings = []
         for line in lines:
-            for text in _shown(line):
+            for text in shown(line):
                 found = self._scanner.scan(text) if self._pattern is None else self._search(self._pattern, text)
                 reading = self._reading(found) if found is not None else None
                 if reading is not None:
@@ -191,7 +191,7 @@ class _Running:
         return self.latest
 
 
-def _shown(line: str) -> Iterator[str]:
+def shown(line: str) -> Iterator[str]:
     """The line as a terminal would show it: its start, without colours, each state that it was redrawn in."""
     if len(line) > LONGEST_LINE:
         line = line[:LONGEST_LINE]
