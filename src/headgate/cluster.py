@@ -5,15 +5,37 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+PARTS = 100
+"""More GPUs than a machine has, and more parts than a GPU."""
+
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU; `gflops` is its measured speed, float32 matrix product in GFLOP/s, None where not measured."""
+    """A GPU, or a part of one that is divided (MIG).
+
+    Args:
+        index: Its number on its node, as NVML counts; of a part `PARTS` times one more than the number of its GPU, and
+            which part it is.
+        name: What it is.
+        memory_bytes: Its memory.
+        gflops: Its measured speed, float32 matrix product in GFLOP/s; None where not measured.
+        uuid: As NVML tells it; empty where that is not known.
+    """
 
     index: int
     name: str
     memory_bytes: int
     gflops: float | None = None
+    uuid: str = ""
+
+    @property
+    def is_part(self) -> bool:
+        return self.index >= PARTS
+
+    @property
+    def number(self) -> int:
+        """Of the GPU that it is or is a part of."""
+        return self.index // PARTS - 1 if self.is_part else self.index
 
 
 @dataclass(frozen=True, slots=True)

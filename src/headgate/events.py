@@ -114,7 +114,8 @@ class JobSubmitted:
     """A job was handed in; all of a run come before anything else happens to one of them. One that comes after a job
     which was not handed in does not wait: that one was done in the run that this one goes on with. `nodes` names those
     that it may use; empty: those of its plan. `memory_bytes` is what a worker of it is known to need, `work` the
-    core-seconds that such jobs took from beginning to end, likely and nine of ten within a band; None: unknown."""
+    core-seconds that such jobs took from beginning to end, likely and nine of ten within a band; None: unknown. `gpus`
+    are those that its environment allows of a node, in its order; None: all."""
 
     job: JobId
     spec: Job
@@ -122,6 +123,7 @@ class JobSubmitted:
     nodes: tuple[str, ...] = ()
     memory_bytes: int | None = None
     work: tuple[float, float, float] | None = None
+    gpus: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from importlib import metadata
@@ -16,6 +17,7 @@ from headgate.errors import HeadgateError, HubError
 from headgate.hub.client import clean, connect
 from headgate.telemetry import machine
 from headgate.telemetry.machine import Survey
+from headgate.telemetry.visible import VARIABLE
 from headgate.units import say_bytes
 
 
@@ -95,6 +97,9 @@ def _machine(survey: Survey) -> Iterator[tuple[str, str]]:
     memory = f"{say_bytes(node.memory_bytes)} of {say_bytes(survey.machine_memory_bytes)} may be used"
     yield "memory", memory
     yield "GPUs", _listed([f"{gpu.name}, {say_bytes(gpu.memory_bytes)}" for gpu in node.gpus])
+    if (stated := os.environ.get(VARIABLE)) is not None and survey.machine_gpus:
+        which = ", ".join(str(gpu.index) for gpu in node.gpus) or "none"
+        yield "", f"{which} of {survey.machine_gpus} on this machine may be used ({VARIABLE}={stated})"
     rates = [(nic.name, nic.bytes_per_second) for nic in node.nics]
     yield "NICs", _listed([f"{name} {_rate(rate)}" for name, rate in rates])
     yield "disks", _listed([f"{disk.name} {say_bytes(disk.bytes)}" for disk in node.disks])

@@ -25,7 +25,7 @@ from headgate.planning.choosing import Asked, choose
 from headgate.plans import Plan
 from headgate.profiling import store
 from headgate.profiling.calibration import calibrated
-from headgate.telemetry import machine
+from headgate.telemetry import machine, visible
 
 
 def plans(submission: Submission, cluster: Cluster, here: Node, home: Path) -> dict[str, Plan]:
@@ -58,7 +58,10 @@ def starts(submission: Submission, policy: str, cluster: Cluster, plans: Mapping
     jobs = [replace(job, timeout=None) for job in submission.jobs]
     names = tuple(node.name for node in cluster.nodes)
     pending: list[events.Event] = [events.NodeJoined(node) for node in cluster.nodes]
-    pending += [events.JobSubmitted(f"run/{job.name}", job, nodes=names) for job in jobs]
+    for job in jobs:
+        there = [gpu for node in cluster.nodes for gpu in node.gpus]
+        seen = visible.indices({**submission.environment, **job.env}, there)
+        pending.append(events.JobSubmitted(f"run/{job.name}", job, nodes=names, gpus=seen))
     found: list[events.StartTask] = []
     running: list[str] = []
     now = 0.0
@@ -112,12 +115,14 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
 def _entries(submission: Submission, policy: str) -> list[dict[str, Any]]:
     """What would be started, one after the other, as plain values."""
     home = runs.home()
-    node = machine.detect(home / "node.json")
+    node = machine.detect(home / "node.json", {})
     boxes: dict[str, isolation.Isolation] = {}
     entries: list[dict[str, Any]] = []
     cluster = Cluster(submission.nodes or (node,))
     made: set[str] = set()
-    for start in starts(submission, policy, cluster, plans(submission, cluster, node, home)):
+    allowed = visible.within(node, submission.environment)
+    chosen = plans(submission, Cluster(submission.nodes or (allowed,)), allowed, home)
+    for start in starts(submission, policy, cluster, chosen):
         prepared = _launch(start, submission.environment, cluster, home)
         if (kind := prepared.isolation or isolation.DEFAULT) not in boxes:
             boxes[kind] = isolation.make(kind, "dry-run")
@@ -143,6 +148,7 @@ def _entries(submission: Submission, policy: str) -> list[dict[str, Any]]:
 
 
 def _launch(start: events.StartTask, environment: Mapping[str, str], cluster: Cluster, home: Path) -> isolation.Launch:
+    node = cluster.node(start.node)
     return launch(
         start.task,
         start.spec,
@@ -152,7 +158,8 @@ def _launch(start: events.StartTask, environment: Mapping[str, str], cluster: Cl
         checkpoints=Path("RUN") / "jobs" / start.spec.name / "checkpoints",
         resume=start.resume,
         gpus=start.gpus,
+        gpu_names=visible.names({**environment, **start.spec.env}, node.gpus),
         role="server" if start.task.split("/")[2].startswith("server-") else "worker",
-        place=cluster.node(start.node).place,
+        place=node.place,
         turns=turns_in(home),
     )

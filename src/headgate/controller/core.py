@@ -98,9 +98,9 @@ class Controller:
                     if self._queue is not None:
                         self._queue.leave(name)
                 self._miss(name, runs, now if for_good else now + faults.BACK_SECONDS)
-            case JobSubmitted(job, spec, resume, nodes, memory_bytes, work):
+            case JobSubmitted(job, spec, resume, nodes, memory_bytes, work, gpus):
                 entry = self._jobs.add(job, spec, now, resume, nodes)
-                entry.needs_bytes, entry.work = memory_bytes, work
+                entry.needs_bytes, entry.work, entry.gpus = memory_bytes, work, gpus
                 entry.revision = 1
                 actions += [entry.mark("waiting", "being planned"), PlanJob(job, spec, entry.revision)]
             case JobPlanned(job, revision, plan):

@@ -114,6 +114,7 @@ class JobRecord:
         number: How many were handed in before it.
         needs_bytes: Memory that a worker of it is known to need; None: unknown.
         work: Core-seconds that such jobs took: likely, at the least, at the most; None: unknown.
+        gpus: Of each node those that its environment allows, in its order; None: all.
         queued: It waits in a queue for room, and not for a time or for another job.
         nodes: Names of those that it may use.
         gone: Nodes that are gone for it, and until when each may come back.
@@ -144,6 +145,7 @@ class JobRecord:
     nodes: tuple[str, ...]
     needs_bytes: int | None = None
     work: tuple[float, float, float] | None = None
+    gpus: tuple[int, ...] | None = None
     queued: bool = False
     state: JobState = "waiting"
     reason: str = ""

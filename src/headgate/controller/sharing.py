@@ -97,19 +97,23 @@ class Sharing:
         self._cores = sum(node.cores for node in self.nodes.values() if node.place is None)
 
     def gpus(self, job: JobRecord, node: Node, of_job: int) -> tuple[int, ...] | None:
-        """The GPUs of a node that the fewest tasks use, for one of `of_job` workers that a job has there; None where it
-        may use all."""
+        """The GPUs of a node that the fewest tasks use, of those that the job's environment allows, for one of its
+        `of_job` workers there; None where it may use all, or none of the node is known."""
+        there = [gpu.index for gpu in node.gpus]
+        if job.gpus is not None:
+            there = [index for index in job.gpus if index in there]
         count = job.spec.limits.gpus
-        if count is None:
-            if of_job < 2 or not node.gpus:
-                return None
-            count = max(1, len(node.gpus) // of_job)
-        used = {gpu.index: 0 for gpu in node.gpus if count}
+        if count is None and of_job >= 2 and there:
+            count = max(1, len(there) // of_job)
+        if count is None or (count and not node.gpus):
+            return None if job.gpus is None else tuple(there)
+        used = dict.fromkeys(there if count else (), 0)
         for _, task in self.jobs.on.get(node.name, {}).values():
             for index in task.gpus or ():
                 if index in used:
                     used[index] += 1
-        return tuple(sorted(sorted(used, key=lambda index: (used[index], index))[:count]))
+        chosen = sorted(used, key=lambda index: (used[index], there.index(index)))[:count]
+        return tuple(sorted(chosen, key=there.index))
 
     def share(self, turn: Turn) -> list[Action]:
         """Settle a turn: ask the policy if there is something to tell or its time has come, bring the tasks that this

@@ -131,6 +131,7 @@ def launch(
     checkpoints: Path,
     resume: Checkpoint | None,
     gpus: tuple[int, ...] | None = None,
+    gpu_names: Mapping[int, str] | None = None,
     mode: str = "run",
     role: Role = "worker",
     place: Place | None = None,
@@ -145,6 +146,7 @@ def launch(
         checkpoints: Folder of the job's checkpoints.
         resume: Where to go on from.
         gpus: Numbers of the GPUs that it may see; None: all.
+        gpu_names: What `CUDA_VISIBLE_DEVICES` calls them, where that is not their number.
         mode: `run` or `profile`.
         role: A worker runs the job's command; a parameter server runs under the interpreter of the job's script.
         place: Where on this machine it runs; None: on the machine as it is.
@@ -158,7 +160,7 @@ def launch(
     env.pop("HEADGATE_RESUME", None)
     env |= _told(task, injected, checkpoints, resume, mode)
     if gpus is not None:
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
+        env |= _with_gpus(gpus, gpu_names or {}, env)
     path = env.get("PATH")
     reads, writes = _files(job, injected, checkpoints, resume)
     if turns is not None and gpus != ():
@@ -193,6 +195,17 @@ def _with_defaults(job: Job, environment: Mapping[str, str], threads: int, role:
         env.setdefault("GOMP_SPINCOUNT", "2000")
     env.setdefault("PYTHONUNBUFFERED", "1")
     return {**env, **job.env}
+
+
+def _with_gpus(gpus: tuple[int, ...], called: Mapping[int, str], env: Mapping[str, str]) -> dict[str, str]:
+    """What tells a task of its GPUs."""
+    names = [called.get(gpu, str(gpu)) for gpu in gpus]
+    told = {"CUDA_VISIBLE_DEVICES": ",".join(names)}
+    if names and not any(name.isdigit() for name in names):
+        told["HEADGATE_GPUS"] = ",".join(map(str, gpus))
+    if "CUDA_VISIBLE_DEVICES" not in env and "CUDA_DEVICE_ORDER" not in env:
+        told["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as the numbers count; CUDA's own order puts the fastest first
+    return told
 
 
 def _told(task: TaskId, injected: Path, checkpoints: Path, resume: Checkpoint | None, mode: str) -> dict[str, str]:

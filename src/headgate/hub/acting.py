@@ -25,6 +25,7 @@ from headgate.hub.run import LiveRun
 from headgate.plans import Plan
 from headgate.shares import Share
 from headgate.task.part import LOOPBACK
+from headgate.telemetry import visible
 from headgate.telemetry.patterns import ProgressReader
 
 
@@ -141,6 +142,7 @@ class Acting:
                 checkpoints=run.checkpoints(action.spec.name),
                 resume=action.resume,
                 gpus=action.gpus,
+                gpu_names=visible.names({**run.submission.environment, **action.spec.env}, node.gpus),
                 mode=run.submission.mode,
                 role="server" if name.startswith("server-") else "worker",
                 place=node.place,

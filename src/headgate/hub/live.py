@@ -41,6 +41,7 @@ from headgate.planning import candidates
 from headgate.policies import Policy
 from headgate.profiling import lengths
 from headgate.profiling import store as profiles
+from headgate.telemetry import visible
 
 _DISK_RATE = "disk rate"  # where the policy sets none its lack changes nothing
 ORIGIN_SECONDS = 5.0
@@ -158,12 +159,13 @@ class LiveHub:
             kept = sorted(submission.environment.keys() - environment)
             submission = replace(submission, environment=environment)
         cluster = self._nodes.cluster(submission)
-        recorded = (self._node, *submission.nodes) if submission.engine == LOCAL else cluster.nodes
+        here = visible.within(self._node, submission.environment)
+        recorded = (here, *submission.nodes) if submission.engine == LOCAL else cluster.nodes
         keys = {}
         await asyncio.to_thread(_check_isolations, submission)
         for job in submission.jobs:  # so that what can be known now is one message now, and not a failed job later
             candidates(cluster, job)
-            keys[job.name] = profiles.key(job, self._node)
+            keys[job.name] = profiles.key(job, here)
             environment = {**submission.environment, **job.env}
             command(job, environment.get("PATH"))
             scripts.check(job, environment)
@@ -182,7 +184,10 @@ class LiveHub:
             took = lengths.recall(self._home / "lengths", live.script_key, live.profile_key)
             used = lengths.memory_bytes(self._home / "lengths", live.script_key, live.profile_key)
             needs = max(used or 0, (known.memory_peak_bytes if known is not None else None) or 0) or None
-            self._step(events.JobSubmitted(f"{run.id}/{name}", live.spec, live.checkpoint, names, needs, took))
+            environment = {**submission.environment, **live.spec.env}
+            gpus = visible.indices(environment, self._node.gpus) if submission.engine == LOCAL else None
+            id = f"{run.id}/{name}"
+            self._step(events.JobSubmitted(id, live.spec, live.checkpoint, names, needs, took, gpus))
         unused = () if self._controller.policy.limits_disk else (_DISK_RATE,)
         if lost := [line.split(":")[0] for line in engine.lost() if not line.startswith(unused)]:
             text = f"only approximate or missing here: {', '.join(lost)}; `headgate doctor` says why and what to do"

@@ -12,6 +12,7 @@ from headgate.events import Event
 from headgate.hub import clusters
 from headgate.hub.ledger import Ledger
 from headgate.hub.submission import Submission
+from headgate.telemetry.visible import within
 
 
 class Nodes:
@@ -73,7 +74,7 @@ class Nodes:
             if other is not None and (other.place is None or other.place.namespace != node.place.namespace):
                 raise UsageError(_taken(node.name))
             self._refuse_taken(LOCAL, node.name)
-        return Cluster(submission.nodes or (self._machine,))
+        return Cluster(submission.nodes or (within(self._machine, submission.environment),))
 
     def _chosen(self, submission: Submission) -> Cluster:
         known = self._nodes[submission.engine]

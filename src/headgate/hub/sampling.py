@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable, Mapping
 
 from headgate import events
+from headgate.cluster import Node
 from headgate.engines.base import LOCAL, Engine, EngineSpec
 from headgate.events import Event, TaskId
 from headgate.hub.ledger import Ledger
+from headgate.hub.run import LiveRun
 from headgate.telemetry.base import Target
 from headgate.telemetry.columns import Column
 from headgate.telemetry.round import Round, samplers
@@ -46,10 +48,13 @@ class Sampling:
 
     def told(self, engine: EngineSpec, target: str, reading: Mapping[Column, float]) -> None:
         """An engine says what a task, or a node of it, used."""
-        if target.startswith(_NODE):
-            self._node(engine, target, reading)
-        else:
+        if not target.startswith(_NODE):
             self._task(target, reading)
+            return
+        name = target.removeprefix(_NODE)
+        for run in self._ledger.runs.values():
+            if run.submission.engine == engine and any(node.name == name for node in run.nodes):
+                run.record_usage(target, reading)
 
     def _sample(self) -> None:
         runs = self._ledger.runs
@@ -59,17 +64,17 @@ class Sampling:
             return
         self._timer = asyncio.get_running_loop().call_later(SAMPLE_SECONDS, self._sample)
         targets = {task: Target(task, box) for task, box in self._engine.boxes().items()}
+        of_runs: dict[str, list[tuple[LiveRun, Node]]] = {}
         for run in runs.values():
             for node in run.nodes if run.submission.engine == LOCAL else ():
-                targets[_NODE + node.name] = Target(_NODE + node.name, None, node.place)
+                target = _target(node)
+                targets[target.id] = target
+                of_runs.setdefault(target.id, []).append((run, node))
         for id, reading in self._round.read(time.monotonic(), list(targets.values())).items():
-            self.told(LOCAL, id, reading)
-
-    def _node(self, engine: EngineSpec, target: str, reading: Mapping[Column, float]) -> None:
-        name = target.removeprefix(_NODE)
-        for run in self._ledger.runs.values():
-            if run.submission.engine == engine and any(node.name == name for node in run.nodes):
-                run.record_usage(target, reading)
+            if id not in of_runs:
+                self._task(id, reading)
+            for run, node in of_runs.get(id, ()):
+                run.record_usage(_NODE + node.name, reading)
 
     def _task(self, id: TaskId, reading: Mapping[Column, float]) -> None:
         if id.split("/")[0] not in self._ledger.runs:
@@ -83,3 +88,11 @@ class Sampling:
             disk = reading.get("disk_read", 0.0) + reading.get("disk_write", 0.0)
             network = reading.get("net_in", 0.0) + reading.get("net_out", 0.0)
             self._step(events.Usage(id, reading["cpu_cores"], reading["memory_bytes"], disk, network))
+
+
+def _target(node: Node) -> Target:
+    """A node of this machine; that itself with the GPUs that a run's environment allows, which differ between runs."""
+    if node.place is not None:
+        return Target(_NODE + node.name, None, node.place)
+    gpus = tuple(gpu.index for gpu in node.gpus)
+    return Target(f"{_NODE}{node.name} {gpus}", None, gpus=gpus)

@@ -159,7 +159,7 @@ async def _serve(home: Path, lock: int) -> None:
     # Named after this hub alone, so that what a dead one left is never taken for this one's.
     group = f"{os.geteuid()}-{os.getpid()}"
     boxes = isolation.make(isolation.DEFAULT, group)
-    node = await asyncio.to_thread(machine.detect, home / "node.json")
+    node = await asyncio.to_thread(machine.detect, home / "node.json", {})
     guard = Guarded(folder, lock)
     loop = asyncio.get_running_loop()
     loop.add_reader(guard.pidfd, _guard_died, loop, guard)

@@ -22,11 +22,13 @@ class Boxed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A task to read, or (with `box` None) a node: this machine, or what runs in a `place` on it."""
+    """A task to read, or (with `box` None) a node: this machine, or what runs in a `place` on it. Of GPUs those with
+    these indices count; None: all."""
 
     id: str
     box: Boxed | None
     place: Place | None = None
+    gpus: tuple[int, ...] | None = None
 
 
 class Sampler(ABC):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from headgate.cluster import Gpu
+from headgate.cluster import PARTS, Gpu
 from headgate.telemetry.base import Sampler, Target
 from headgate.telemetry.columns import Column
 from headgate.telemetry.sources import PlacedNode
@@ -28,20 +28,44 @@ def open_nvml() -> Any | None:
 
 
 def gpus(nvml: Any | None) -> tuple[Gpu, ...]:
-    """The GPUs of this machine; those that NVML cannot describe are left out."""
+    """The GPUs of this machine, of those that are divided (MIG) the parts; what NVML cannot describe is left out."""
     if nvml is None:
         return ()
     found = []
-    for index in range(nvml.nvmlDeviceGetCount()):
+    for index, handle in _handles(nvml).items():
         try:
-            handle = nvml.nvmlDeviceGetHandleByIndex(index)
             name = nvml.nvmlDeviceGetName(handle)
             memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
         except nvml.NVMLError:
             continue
+        uuid = _ask(nvml, "nvmlDeviceGetUUID", handle) or ""
         # Older bindings answer in bytes.
-        found.append(Gpu(index, name.decode() if isinstance(name, bytes) else str(name), memory))
+        name, uuid = (text.decode() if isinstance(text, bytes) else str(text) for text in (name, uuid))
+        found.append(Gpu(index, name, memory, uuid=uuid))
     return tuple(found)
+
+
+def _handles(nvml: Any) -> dict[int, Any]:
+    """What NVML knows each GPU by, or each part of one that is divided, by its index."""
+    found: dict[int, Any] = {}
+    for number in range(nvml.nvmlDeviceGetCount()):
+        handle = nvml.nvmlDeviceGetHandleByIndex(number)
+        mode = _ask(nvml, "nvmlDeviceGetMigMode", handle)
+        if mode is None or not mode[0]:
+            found[number] = handle
+            continue
+        for part in range(_ask(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
+            if (within := _ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, part)) is not None:
+                found[PARTS * (number + 1) + part] = within
+    return found
+
+
+def _ask(nvml: Any, function: str, *arguments: Any) -> Any | None:
+    """What NVML answers; None where it, or the GPU, does not know."""
+    try:
+        return getattr(nvml, function)(*arguments)
+    except (AttributeError, nvml.NVMLError):  # an older one has no such function
+        return None
 
 
 def device_numbers(nvml: Any | None) -> Mapping[int, int]:
@@ -68,9 +92,9 @@ class _State:
 class GpuSampler(Sampler):
     """`gpu_busy` and `gpu_memory_bytes`.
 
-    Of this machine: over all GPUs. Of a task, and of a node that is a place on this machine: what NVML accounts to its
-    processes, over the GPUs that they hold memory on; nothing when they hold none. Without NVML or a GPU there are no
-    readings, and that is no error.
+    Of this machine: over all GPUs, or over those that its target names. Of a task, and of a node that is a place on
+    this machine: what NVML accounts to its processes, over the GPUs that they hold memory on; nothing when they hold
+    none. Without NVML or a GPU there are no readings, and that is no error.
 
     Args:
         nvml: The `pynvml` module, initialised; None to look for it at the first reading.
@@ -81,7 +105,7 @@ class GpuSampler(Sampler):
     def __init__(self, nvml: Any | None = None) -> None:
         self._nvml = nvml
         self._looked = nvml is not None
-        self._handles: list[Any] = []
+        self._handles: dict[int, Any] = {}
         self._since: dict[int, int] = {}
 
     def read(self, now: float, targets: Sequence[Target]) -> Mapping[str, Mapping[Column, float]]:
@@ -91,13 +115,13 @@ class GpuSampler(Sampler):
         if self._nvml is None or not targets:
             return {}
         if not self._handles:
-            count = self._nvml.nvmlDeviceGetCount()
-            self._handles = [self._nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
-        states = [self._state(self._nvml, index, handle) for index, handle in enumerate(self._handles)]
+            self._handles = _handles(self._nvml)
+        states = {index: self._state(self._nvml, index, handle) for index, handle in self._handles.items()}
         readings: dict[str, Mapping[Column, float]] = {}
         for target in targets:
             box = target.box if target.place is None else PlacedNode(target.place)
-            values = _of_node(states) if box is None else _of_task(states, frozenset(box.pids()))
+            seen = [state for index, state in states.items() if target.gpus is None or index in target.gpus]
+            values = _of_node(seen) if box is None else _of_task(seen, frozenset(box.pids()))
             if values:
                 readings[target.id] = values
         return readings

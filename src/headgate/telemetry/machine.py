@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import socket
 import time
@@ -22,6 +23,7 @@ from headgate.telemetry.memory import MemorySampler
 from headgate.telemetry.nics import counted, default_routes, interfaces, outward
 from headgate.telemetry.round import Round
 from headgate.telemetry.speed import core_gflops, known
+from headgate.telemetry.visible import within
 
 CALIBRATED = ("core_convolution_gflops", "core_copy_bytes_per_second", "disk_bytes_per_second")
 """Fields of a `Node` that are known only where it was calibrated."""
@@ -69,8 +71,9 @@ class Survey:
         other_interfaces: Interfaces whose bytes are not counted: bonds, bridges, tunnels and the like.
         used_cores: Cores in use by everyone on the machine, over a quarter of a second; None where that cannot be read.
         used_memory_bytes: Memory in use by everyone, page cache not counted.
-        gpu_busy: Mean over the GPUs, 0 to 1; None without a GPU.
-        gpu_memory_bytes: GPU memory in use by everyone; None without a GPU.
+        gpu_busy: Mean over the GPUs that may be used, 0 to 1; None without a GPU.
+        gpu_memory_bytes: Memory of these in use by everyone; None without a GPU.
+        machine_gpus: How many GPUs the machine has, whatever our environment allows of them.
     """
 
     node: Node
@@ -87,11 +90,17 @@ class Survey:
     used_memory_bytes: float | None
     gpu_busy: float | None
     gpu_memory_bytes: float | None
+    machine_gpus: int
 
 
-def detect(cache: Path | None = None) -> Node:
+def detect(cache: Path | None = None, environment: Mapping[str, str] = os.environ) -> Node:
     """This machine as a node, with what `headgate calibrate` measured of it. Measures the speed of a core, in half a
-    second, unless `cache`, a JSON file, has it."""
+    second, unless `cache`, a JSON file, has it.
+
+    Args:
+        cache: That file.
+        environment: What says which GPUs may be used.
+    """
     node = describe()
     speed = core_gflops(cache, node.cpu_model, node.cores)
     measured = known(cache, node.cpu_model, node.cores)
@@ -101,7 +110,7 @@ def detect(cache: Path | None = None) -> Node:
     of_gpus = measured.get("gpus")
     by_name = of_gpus if isinstance(of_gpus, dict) else {}
     found = tuple(replace(gpu, gflops=by_name.get(gpu.name)) for gpu in gpus(open_nvml()))
-    return replace(node, core_gflops=speed, address=_address(), gpus=found, **rates)
+    return within(replace(node, core_gflops=speed, address=_address(), gpus=found, **rates), environment)
 
 
 def survey(cache: Path | None = None) -> Survey:
@@ -110,7 +119,7 @@ def survey(cache: Path | None = None) -> Survey:
     tree = limits.cgroups()
     routes = default_routes()
     carrying = {nic.name for nic in counted()}
-    used = _used()
+    used = _used(tuple(gpu.index for gpu in node.gpus))
     return Survey(
         node=node,
         topology=topology(),
@@ -126,6 +135,7 @@ def survey(cache: Path | None = None) -> Survey:
         used_memory_bytes=used.get("memory_bytes"),
         gpu_busy=used.get("gpu_busy"),
         gpu_memory_bytes=used.get("gpu_memory_bytes"),
+        machine_gpus=len(gpus(open_nvml())),
     )
 
 
@@ -205,9 +215,9 @@ def _address() -> str:
     return "127.0.0.1"
 
 
-def _used() -> dict[Column, float]:
-    """What everyone uses now; what cannot be read is left out."""
-    node = (Target("node", None),)
+def _used(gpus: tuple[int, ...]) -> dict[Column, float]:
+    """What everyone uses now, of these GPUs; what cannot be read is left out."""
+    node = (Target("node", None, gpus=gpus),)
     everything = Round((CpuSampler(), MemorySampler(), GpuSampler()), lambda _text: None)
     everything.read(time.monotonic(), node)
     time.sleep(_LOOK_SECONDS)

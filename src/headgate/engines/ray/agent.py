@@ -216,7 +216,7 @@ class Agent:
         known = given.speeds.get(speeds.key(found.cpu_model, found.cores))
         if known is not None:
             cache.write_text(json.dumps({"cpu_model": found.cpu_model, "cores": found.cores, "core_gflops": known}))
-        found = machine.detect(cache)
+        found = machine.detect(cache, {})  # Ray says which GPUs there are
         return replace(
             found,
             name=given.name,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headgate.cluster import PARTS
 from headgate.isolation import disks
 from headgate.isolation.base import HOST_IMAGE, Launch
 from headgate.isolation.cgroup_v1 import THROTTLES, rates
@@ -126,22 +127,25 @@ def _disk_rates(launch: Launch, share: Share) -> dict[str, float]:
 def _gpus(launch: Launch, devices: Path) -> tuple[dict[str, str], dict[str, object]]:
     """Environment and fields of the `HostConfig` for the GPUs: with the machine's own files its devices are enough, an
     image needs the NVIDIA container toolkit. A container counts those that it has from 0, in the order of their
-    numbers, which the task is told."""
+    numbers, which the task is told; parts of GPUs (MIG) have the same names in it as outside."""
     there = [int(number) for path in devices.glob("nvidia*") if (number := path.name[6:]).isdigit()]
     files = device_numbers(open_nvml()) if there else {}
     numbers = {file: number for number, file in files.items()}
     chosen = sorted({numbers.get(file, file) for file in there}) if launch.gpus is None else list(launch.gpus)
     env = dict(launch.env)
-    if launch.gpus is not None:
+    in_parts = any(gpu >= PARTS for gpu in chosen)
+    if launch.gpus is not None and not in_parts:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(len(chosen))))
         env["HEADGATE_GPUS"] = ",".join(map(str, sorted(chosen)))
     if not chosen:
         return env, {}
     if launch.image != HOST_IMAGE:
-        request = {"DeviceIDs": [str(number) for number in chosen], "Capabilities": [["gpu"]]}
-        return env, {"DeviceRequests": [request]}
-    control = [str(path) for path in sorted(devices.glob("nvidia[-a-z]*")) if path.is_char_device()]
-    paths = [*(f"{devices}/nvidia{files.get(number, number)}" for number in chosen), *control]
+        ids = env["CUDA_VISIBLE_DEVICES"].split(",") if in_parts else list(map(str, chosen))
+        return env, {"DeviceRequests": [{"DeviceIDs": ids, "Capabilities": [["gpu"]]}]}
+    found = [*sorted(devices.glob("nvidia[-a-z]*")), *(sorted(devices.glob("nvidia-caps/*")) if in_parts else ())]
+    control = [str(path) for path in found if path.is_char_device()]
+    whole = dict.fromkeys(gpu // PARTS - 1 if gpu >= PARTS else gpu for gpu in chosen)
+    paths = [*(f"{devices}/nvidia{files.get(number, number)}" for number in whole), *control]
     return env, {
         "Devices": [{"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rwm"} for path in paths]
     }
