@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headgate import clusterfile
-from headgate.cluster import Cluster, Gpu, Node
+from headgate.cluster import Cluster, Gpu, GpuLink, Node
 from headgate.clusterfile import ClusterFile
 from headgate.errors import InvalidFileError, UsageError
 
@@ -73,6 +73,21 @@ def test_a_cluster_may_exist_only_on_paper(read: Reader) -> None:
     assert found == ClusterFile(name="racks", cluster=Cluster((head, *small)))
 
 
+@pytest.mark.parametrize(
+    ("said", "link"),
+    [
+        ("{rate: 300GB/s, how: nvlink}", GpuLink(300e9, "nvlink")),
+        ("nvlink", GpuLink(None, "nvlink")),
+        ("25GB/s", GpuLink(25e9, None)),
+        ("{rate: 18GB/s, how: measured}", GpuLink(18e9, "measured")),
+    ],
+)
+def test_how_gpus_are_joined_may_be_said_in_short(said: str, link: GpuLink, read: Reader) -> None:
+    gpus = "[{name: A100, memory: 40GB}, {name: A100, memory: 40GB}]"
+    [node] = read(f"nodes: [{{name: a, cores: 8, memory: 1GiB, gpus: {gpus}, gpu_link: {said}}}]").cluster.nodes
+    assert node.gpu_link == link
+
+
 def test_a_lab_is_a_cluster_file_that_says_so(read: Reader) -> None:
     found = read(
         "{lab: true, overlay: vxlan, oversubscribe: true, nodes: [{name: a, cores: 9, memory: 1GiB, gpus: [1]}]}"
@@ -123,7 +138,7 @@ def test_the_schema_has_every_key_of_a_node() -> None:
     schema = clusterfile.schema()
     assert schema["title"] == "Headgate cluster file"
     assert set(schema["$defs"]["NodeEntry"]["properties"]) == {
-        *("name", "kind", "count", "address", "cores", "memory", "nic", "disk", "gpus")
+        *("name", "kind", "count", "address", "cores", "memory", "nic", "disk", "gpus", "gpu_link")
     }
 
 
@@ -134,7 +149,8 @@ def test_the_schema_has_every_key_of_a_node() -> None:
     ("line", "problem"),
     [
         ("nic: 200", "nodes[0].nic: found 200; expected a rate such as 200Mbit, 1Gbit/s or 100MB/s"),
-        ("nic: 1kbit", "nodes[0].nic: found '1kbit'; expected a value greater than or equal to 12500"),
+        ("nic: 1kbit", "nodes[0].nic: found '1kbit'; expected at least 100 kbit/s, which is 12.5 kB/s"),
+        ("disk: 0MB/s", "nodes[0].disk: found '0MB/s'; expected at least 100 kbit/s, which is 12.5 kB/s"),
         ("disk: fast", "nodes[0].disk: found 'fast'; expected a rate such as 200Mbit, 1Gbit/s or 100MB/s"),
         ("address: 10.77", "nodes[0].address: found '10.77'; expected an IPv4 address such as 10.77.0.1"),
         ("address: 224.0.0.1", "found '224.0.0.1'; expected an address that a machine can have, such as 10.77.0.1"),
@@ -145,6 +161,11 @@ def test_the_schema_has_every_key_of_a_node() -> None:
         ("count: true", "nodes[0].count: found True; expected a number"),
         ("kind: Big One", "nodes[0].kind: found 'Big One'; expected lower-case letters, digits and '-', at most 32"),
         ("gpus: [{name: H200}]", "nodes[0].gpus[0]: a lab's node has GPUs of this machine; give its number"),
+        ("gpus: [0], gpu_link: nvlink", "nodes[0].gpu_link: found 1 GPUs, and a link is between two or more; add the"),
+        ("gpus: [0, 1], gpu_link: 2", "nodes[0].gpu_link: found 2; expected keys with values"),
+        ("gpus: [0, 1], gpu_link: infiniband", "nodes[0].gpu_link.how: found 'infiniband'; expected 'nvlink', 'pcie'"),
+        ("gpus: [0, 1], gpu_link: measured", "nodes[0].gpu_link: it says no rate; write {rate: 300GB/s, how: nvlink}"),
+        ("gpus: [0, 1], gpu_link: {rate: 0GB/s}", "nodes[0].gpu_link.rate: found '0GB/s'; expected at least"),
         ("cpus: 3", "nodes[0]: unknown key 'cpus'; did you mean 'gpus'?"),
     ],
 )
@@ -164,7 +185,10 @@ def test_a_wrong_value_is_said_with_its_line_and_the_cure(line: str, problem: st
         (node("gpus: [0]", "lab: false"), "it has no name or no memory; write {name: H200, memory: 141GB}"),
         (node("count: 1", "overlay: vxlan"), "overlay: found 'vxlan' in a file that is no lab; add `lab: true`"),
         (node("count: 1", "lab: true\noverlay: gre"), "overlay: found 'gre'; expected 'vxlan'"),
-        (node("count: 255"), "nodes[0].count: found 255; expected a value less than or equal to 254"),
+        (node("count: 255"), "nodes[0].count: found 255 nodes up to here; expected at most 254 in a lab"),
+        (node("count: 100001", "lab: false"), "found 100001; expected a value less than or equal to 100000"),
+        (node("count: 9, address: 223.255.255.250", "lab: false"), "9 nodes from 223.255.255.250 on do not all get"),
+        (node("count: 9, address: 255.255.255.250", "lab: false"), "expected an address that a machine can have"),
     ],
 )
 def test_what_is_missing_or_does_not_fit_is_said(text: str, problem: str, problems: Problems) -> None:
@@ -187,6 +211,35 @@ def test_all_problems_come_at_once(problems: Problems) -> None:
         "line 4: nodes[1].memory: found 'much'",
         "line 5: nodes[2].name: found 'a', as on line 3",
         "line 6: nodes[3].address: 10.77.0.9 is that of 'a' already",
+    ]
+
+
+def test_thousands_of_nodes_may_exist_on_paper_and_entries_of_a_kind_go_on_counting(read: Reader) -> None:
+    entries = "\n".join(f"  - {{kind: a, count: 500, cores: {cores}, memory: 1GiB}}" for cores in (1, 2, 4, 8))
+    nodes = read(f"nodes:\n{entries}").cluster.nodes
+    assert len({node.name for node in nodes}) == len(nodes) == 2000
+    assert (nodes[500].name, nodes[500].cores, nodes[-1].name) == ("a-501", 2.0, "a-2000")
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ("{kind: a, count: 0, cores: 1, memory: 1GiB}", "nodes[0].count: found 0"),
+        ("{kind: B, count: 3, cores: 1, memory: 1GiB}", "nodes[0].kind: found 'B'"),
+        ("{kind: a, count: many, cores: 1, memory: 1GiB}", "nodes[0].count: found 'many'"),
+        ("{kind: a, count: 200000, cores: 1, memory: 1GiB}", "nodes[0].count: found 200000"),
+    ],
+)
+def test_one_mistake_is_one_problem(entry: str, problem: str, problems: Problems) -> None:
+    [found] = problems(f"nodes:\n  - {entry}\n")
+    assert problem in found
+
+
+def test_an_entry_of_many_nodes_that_others_are_called_like_is_one_problem(problems: Problems) -> None:
+    entry = "  - {name: a, count: 250, address: 10.77.0.1, cores: 1, memory: 1GiB}\n"
+    assert [line.split("; ")[0] for line in problems(f"nodes:\n{entry}{entry}{entry}")] == [
+        "line 3: nodes[1].name: found 'a-1', as on line 2",
+        "line 4: nodes[2].name: found 'a-1', as on line 2",
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 PARTS = 100
 """More GPUs than a machine has, and more parts than a GPU."""
@@ -36,6 +37,21 @@ class Gpu:
     def number(self) -> int:
         """Of the GPU that it is or is a part of."""
         return self.index // PARTS - 1 if self.is_part else self.index
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLink:
+    """How the GPUs of a node reach each other.
+
+    Args:
+        bytes_per_second: That a GPU sends to the others, each direction; of a `measured` link what it sends in an
+            all-reduce (the bus bandwidth of nccl-tests). None where only `how` is known.
+        how: `nvlink`; `pcie` where the way is known to be that, `host` where it leads through the CPU (PHB, NODE or SYS
+            in `nvidia-smi topo -m`); `measured`; None where only the rate is known.
+    """
+
+    bytes_per_second: float | None = None
+    how: Literal["nvlink", "pcie", "host", "measured"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +107,7 @@ class Node:
         core_convolution_gflops: Measured speed of one core: float32 convolution, GFLOP/s.
         core_copy_bytes_per_second: Bytes that one core copies from memory to memory, measured.
         round_trip_seconds: A message to another node of its cluster and back, measured.
+        gpu_link: How its GPUs reach each other; None where it is not known, or there are fewer than two.
     """
 
     name: str
@@ -111,6 +128,7 @@ class Node:
     core_convolution_gflops: float | None = None
     core_copy_bytes_per_second: float | None = None
     round_trip_seconds: float | None = None
+    gpu_link: GpuLink | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from headgate import units
-from headgate.cluster import Cluster, Gpu, Node
+from headgate.cluster import Cluster, Gpu, GpuLink, Node
 from headgate.userfile import Entry, Number, Place, UserFile, Whole
 
 NAME_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
@@ -26,6 +27,8 @@ LEAST_CORES = 0.01
 LEAST_RATE = 12_500.0
 """Bytes a second: 100 kbit/s. With less a packet of full size takes longer than a connection waits."""
 MOST_NODES = 254
+"""Of a lab."""
+MOST_ON_PAPER = 100_000
 
 Overlay = Literal["vxlan"]
 
@@ -69,6 +72,19 @@ def _gpu(value: object) -> object:
     return {"index": value} if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+def _rate(value: float) -> float:
+    if value < LEAST_RATE:
+        raise ValueError(f"expected at least {units.say_bits(LEAST_RATE)}, which is {LEAST_RATE / 1e3:g} kB/s")
+    return value
+
+
+def _gpu_link(value: object) -> object:
+    """`nvlink` or `25GB/s` stand for a link of which only that is known."""
+    if not isinstance(value, str):
+        return value
+    return {"rate": value} if value[:1].isdigit() else {"how": value}
+
+
 def _example(kind: str | list[str], example: str) -> WithJsonSchema:
     return WithJsonSchema({"type": kind, "examples": [example]})
 
@@ -77,9 +93,9 @@ Text = Annotated[str, WithJsonSchema({"type": ["string", "number"]})]
 Name = Annotated[Text, AfterValidator(_name)]
 Address = Annotated[str, AfterValidator(_address), _example("string", "10.77.0.1")]
 Cores = Annotated[Number, Field(ge=LEAST_CORES)]
-Count = Annotated[Whole, Field(ge=1, le=MOST_NODES)]
+Count = Annotated[Whole, Field(ge=1, le=MOST_ON_PAPER)]
 Bytes = Annotated[int, BeforeValidator(units.size), Field(gt=0), _example(["integer", "string"], "2GiB")]
-Rate = Annotated[float, BeforeValidator(units.rate), Field(ge=LEAST_RATE), _example("string", "200Mbit")]
+Rate = Annotated[float, BeforeValidator(units.rate), AfterValidator(_rate), _example("string", "200Mbit")]
 
 
 class GpuEntry(Entry):
@@ -88,6 +104,13 @@ class GpuEntry(Entry):
     index: Annotated[Whole, Field(ge=0)] | None = None
     name: Text = ""
     memory: Bytes | None = None
+
+
+class GpuLinkEntry(Entry):
+    """How GPUs of a node reach each other."""
+
+    rate: Rate | None = None
+    how: Literal["nvlink", "pcie", "host", "measured"] | None = None
 
 
 class NodeEntry(Entry):
@@ -102,6 +125,7 @@ class NodeEntry(Entry):
     nic: Rate | None = None
     disk: Rate | None = None
     gpus: list[Annotated[GpuEntry, BeforeValidator(_gpu)]] = []
+    gpu_link: Annotated[GpuLinkEntry, BeforeValidator(_gpu_link)] | None = None
 
 
 class ClusterEntry(Entry):
@@ -114,8 +138,8 @@ class ClusterEntry(Entry):
     nodes: Annotated[list[NodeEntry], Field(min_length=1)]
 
 
-_MODELS: Mapping[str, type[Entry]] = {"": ClusterEntry, "nodes": NodeEntry, "gpus": GpuEntry}
-_TEXTS = {"name", "kind", "address"}
+_MODELS: Mapping[str, type[Entry]] = {"": ClusterEntry, "nodes": NodeEntry, "gpus": GpuEntry, "gpu_link": GpuLinkEntry}
+_TEXTS = {"name", "kind", "address", "how"}
 
 
 def _is_text(place: Place) -> bool:
@@ -186,24 +210,31 @@ class _Nodes:
         self._lab = lab
         self._lines: dict[str, int | None] = {}
         self._holders: dict[str, str] = {}
+        self._numbered = Counter[str]()  # nodes of each kind that have a number for a name
+        self._asked = 0
         self._found: list[tuple[str, NodeEntry, str | None]] = []
 
     def add(self, index: int, entry: NodeEntry, wrong: set[str | int]) -> None:
         """Take an entry of the file, and note what is wrong with it among the others."""
         place = ("nodes", index)
         base = entry.name or (entry.kind if entry.count is not None else None)
-        if base is None and "name" not in wrong:
+        named = not wrong & {"name", "kind", "count"}
+        if base is None and named:
             self._file.problem((*place, "name"), "it is missing", "add it, or `kind` and `count`")
+        if not self._room(entry, place, wrong):
+            return
+        alone = True
+        first = self._numbered[base] + 1 if base is not None and entry.name is None else 1
         for i in range(entry.count or 1):
-            name = f"{base}-{i + 1}" if entry.count is not None else base
-            if name is not None and "name" not in wrong and "kind" not in wrong:
-                self._claim_name(name, place)
+            name = f"{base}-{first + i}" if entry.count is not None else base
+            if name is not None and named and not self._claim_name(name, place):
+                named = False  # one problem of an entry says it
             address = str(ipaddress.IPv4Address(entry.address) + i) if entry.address is not None else None
-            if address is not None:
-                if self._lab and ipaddress.IPv4Address(address).is_loopback:
-                    self._file.problem((*place, "address"), f"found {address}", "expected one such as 10.77.0.1")
-                self._claim_address(address, name or "", place)
+            if address is not None and alone:
+                alone = self._claim_address(address, name or "", place)
             self._found.append((name or "", entry, address))
+        if base is not None and entry.name is None:
+            self._numbered[base] += entry.count or 0
         for i, gpu in enumerate(entry.gpus):
             if self._lab and (gpu.index is None or gpu.name or gpu.memory is not None):
                 self._file.problem((*place, "gpus", i), "a lab's node has GPUs of this machine", "give its number")
@@ -212,12 +243,16 @@ class _Nodes:
                     (*place, "gpus", i), "it has no name or no memory", "write {name: H200, memory: 141GB}"
                 )
 
+        link = entry.gpu_link
+        if link is not None and len(entry.gpus) < 2 and "gpus" not in wrong:
+            found = f"found {len(entry.gpus)} GPUs, and a link is between two or more"
+            self._file.problem((*place, "gpu_link"), found, "add the others below `gpus`, or remove it")
+        elif link is not None and link.rate is None and link.how in (None, "measured") and "gpu_link" not in wrong:
+            self._file.problem((*place, "gpu_link"), "it says no rate", "write {rate: 300GB/s, how: nvlink}")
+
     def check(self) -> None:
         """Note what is wrong with the nodes as a whole."""
-        if not self._lab:
-            return
-        if len(self._found) > MOST_NODES:
-            self._file.problem(("nodes",), f"found {len(self._found)} nodes", f"expected at most {MOST_NODES}")
+        if not self._lab or self._asked > MOST_NODES:
             return
         addresses = [node.address for node in self.nodes()]
         network = network_of(addresses) if addresses else NETWORK
@@ -246,22 +281,51 @@ class _Nodes:
                     for i, gpu in enumerate(entry.gpus)
                 ),
                 kind=entry.kind or "",
+                gpu_link=GpuLink(link.rate, link.how) if (link := entry.gpu_link) is not None else None,
             )
             if address is None and self._lab:
                 address = next(free, NETWORK[-1].exploded)
             nodes.append(replace(node, address=address) if address is not None else node)
         return tuple(nodes)
 
-    def _claim_name(self, name: str, place: Place) -> None:
+    def _room(self, entry: NodeEntry, place: Place, wrong: Collection[str | int]) -> bool:
+        """Whether there may be so many nodes, at such addresses."""
+        count, most = entry.count or 1, MOST_NODES if self._lab else MOST_ON_PAPER
+        before, self._asked = self._asked, self._asked + count
+        if self._asked > most:
+            if before <= most:
+                kind = "a lab" if self._lab else "a file"
+                found, cure = f"found {self._asked} nodes up to here", f"expected at most {most:,} in {kind}"
+                self._file.problem((*place, *(("count",) if entry.count is not None else ())), found, cure)
+            return False
+        if entry.address is None or "address" in wrong:
+            return True
+        first = ipaddress.IPv4Address(entry.address)
+        try:
+            last = _address(str(first + (count - 1)))
+        except ValueError:
+            found, cure = f"{count} nodes from {first} on do not all get addresses that machines can have", "lower it"
+            self._file.problem((*place, "address"), found, cure)
+            return False
+        if self._lab and (first.is_loopback or ipaddress.IPv4Address(last).is_loopback):
+            self._file.problem((*place, "address"), f"found {first}", "expected one such as 10.77.0.1")
+        return True
+
+    def _claim_name(self, name: str, place: Place) -> bool:
+        """Take a name; False: it is noted that it cannot be had."""
         if name in self._lines:
             found = f"found {name!r}, as on line {self._lines[name]}"
             self._file.problem((*place, "name"), found, "give each node its own")
-        elif not NAME_PATTERN.fullmatch(name):
+            return False
+        self._lines[name] = self._file.line((*place, "name"))
+        if not NAME_PATTERN.fullmatch(name):
             self._file.problem((*place, "name"), f"{name!r} is too long for a host name", "choose a shorter one")
-        self._lines.setdefault(name, self._file.line((*place, "name")))
+            return False
+        return True
 
-    def _claim_address(self, address: str, name: str, place: Place) -> None:
+    def _claim_address(self, address: str, name: str, place: Place) -> bool:
         holder = self._holders.setdefault(address, name)
         if holder != name:
             found = f"{address} is that of {holder!r} already"
             self._file.problem((*place, "address"), found, "give each node its own")
+        return holder == name

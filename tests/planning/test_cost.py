@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from tests.planning.jobs import GIB, GIGABIT, cluster, gpus, job, nodes, profile
 
-from headgate.cluster import Cluster, Node
+from headgate.cluster import Cluster, GpuLink, Node
 from headgate.errors import UsageError
 from headgate.planning.cost import Costs
 from headgate.planning.devices import core_ratio
+from headgate.planning.search import search
 from headgate.plans import Plan
 from headgate.profiles import Dataset, Profile, StepTime, TimeFit
+from headgate.task.fit import fit_line
 
 FOUR = cluster(nodes("a", 4), nodes("slow", 2, nic=GIGABIT / 5))
 ALL = ("a0", "a1", "a2", "a3")
@@ -74,9 +76,29 @@ def test_a_core_that_was_measured_twice_as_fast_takes_half_as_long() -> None:
     assert twice.throughput == pytest.approx(2 * once.throughput)
 
 
-def test_reading_samples_is_part_of_a_step() -> None:
+@pytest.mark.parametrize("cores", [1.0, 8.0])
+def test_reading_samples_is_part_of_a_step_and_one_thread_however_many_cores_there_are(cores: float) -> None:
     reads = profile(dataset=Dataset(samples=1000, bytes_per_sample=8.0, read_seconds_per_sample=0.001))
-    assert parts(single("a0"), of=reads)["beta"] == pytest.approx(0.003 * 256)
+    found = parts(single("large0"), cluster(nodes("large", 1, cores=cores)), reads)
+    assert found["beta"] == pytest.approx(0.002 * 256 / cores**0.8)
+    assert found["reading"] == pytest.approx(0.001 * 256)
+
+
+def test_a_slow_core_reads_slowly() -> None:
+    reads = profile(dataset=Dataset(samples=1000, bytes_per_sample=8.0, read_seconds_per_sample=0.001))
+    slow, fast = Node("slow", 1, GIB, core_gflops=40.0), Node("fast", 1, GIB, core_gflops=80.0)
+    costs = Costs(job(), Cluster((fast, slow)), reads, measured_on=fast)
+    assert {term.name: term.seconds for term in costs.explain(single("slow"))}["reading"] == pytest.approx(0.512)
+
+
+@pytest.mark.parametrize("threads", [(1,), (1, 2)])
+def test_steps_that_take_the_same_whatever_their_batch_do_so_when_it_is_divided(threads: tuple[int, ...]) -> None:
+    times = tuple(StepTime("cpu", t, b, 0.05, 20) for t in threads for b in (32, 64, 128, 256))
+    flat = profile(fits=tuple(TimeFit("cpu", t, 0.05, 0.0, 0.0) for t in threads), step_times=times)
+    found = Costs(job(), cluster(nodes("large", 2, cores=8)), flat)
+    assert found.predict(single("large0")).throughput == pytest.approx(256 / 0.05)
+    assert found.predict(single("large0", 32)).throughput == pytest.approx(32 / 0.05)
+    assert search(found).best.plan.strategy == "single"
 
 
 def test_a_gpu_takes_what_was_timed_on_it_and_one_that_was_not_what_its_peak_says() -> None:
@@ -97,6 +119,80 @@ def test_one_batch_size_that_was_timed_says_what_it_can() -> None:
 
 def test_unlike_batches_wait_for_the_slowest() -> None:
     assert parts(ring("a0", "a1", batch=(56, 200)))["beta"] == pytest.approx(0.4)
+
+
+# --- several GPUs in a node
+
+VGG = {64: 0.1979, 128: 0.3810, 256: 0.7613}
+"""Seconds of a step on one A100, as ElasticFlow (ASPLOS 2023) published them."""
+
+
+def vgg(batch: int, **where: Any) -> Costs:
+    """VGG-16 on eight A100s in a node, of which one was timed."""
+    line = fit_line(list(VGG), list(VGG.values()))
+    of = profile(
+        fits=(TimeFit("A100", 1, line.alpha, line.beta, line.relative_error),),
+        step_times=tuple(StepTime("A100", 1, size, seconds, 20) for size, seconds in VGG.items()),
+        dense_bytes=553_000_000,
+        batch=batch,
+    )
+    return Costs(job(), cluster(nodes("dgx", 1, cores=64, gpus=gpus("A100", 8), **where)), of)
+
+
+@pytest.mark.parametrize(
+    ("workers", "batch", "measured"),
+    [(2, 128, 0.2052), (4, 128, 0.1147), (8, 64, 0.0517), (8, 128, 0.0737), (8, 256, 0.1251)],
+)
+def test_gpus_of_a_node_are_as_fast_as_others_measured(workers: int, batch: int, measured: float) -> None:
+    plan = ring(*["dgx0"] * workers, batch=batch // workers)
+    found, rate = vgg(batch).predict(plan), batch / measured
+    assert found.throughput == pytest.approx(rate, rel=0.25)
+    assert found.low < rate < found.high
+    assert (
+        vgg(batch).predict(ring(*["dgx0"] * 8, batch=batch // 8)).throughput
+        > 2 * vgg(batch).predict(single("dgx0", batch)).throughput
+    )
+    assert search(vgg(batch)).best.plan.workers == 8
+
+
+def test_how_gpus_are_joined_is_assumed_aloud_and_widens_the_band() -> None:
+    def band(link: GpuLink | None, name: str = "A100") -> tuple[float, float, str]:
+        where = cluster(nodes("x", 1, gpus=gpus(name, 8), gpu_link=link))
+        costs = Costs(job(), where, profile(dense_bytes=2_000_000_000, fits=(TimeFit(name, 1, 0.01, 0.0001, 0.02),)))
+        found = costs.predict(ring(*["x0"] * 8, batch=32))
+        return found.throughput, found.high / found.low, " ".join(costs.notes)
+
+    unsaid, said = band(None), band(GpuLink(300e9, "nvlink"))
+    assert "how GPUs of x are joined is not known: NVLink, 300 GB/s each direction is assumed" in unsaid[2]
+    assert "gpu_link" not in said[2]
+    assert unsaid[0] == pytest.approx(said[0])
+    assert unsaid[1] > said[1]
+    assert band(GpuLink(25e9, "pcie"))[0] < said[0] / 2
+    assert band(GpuLink(225e9, "measured"))[0] == pytest.approx(said[0])
+    assert "PCIe, 32 GB/s each direction is assumed" in band(GpuLink(how="pcie"))[2]
+    assert "PCIe through the host, 32 GB/s" in band(None, "NVIDIA A100-PCIE-40GB")[2]
+    assert band(None, "Tesla V100-SXM2-16GB")[1] < band(None, "Tesla V100")[1]
+
+
+def test_of_nodes_that_are_alike_but_for_their_links_those_with_the_fast_one_are_taken() -> None:
+    fast = nodes("fast", 1, gpus=gpus("A100", 4), gpu_link=GpuLink(300e9, "nvlink"))
+    slow = nodes("slow", 1, gpus=gpus("A100", 4), gpu_link=GpuLink(8e9, "host"))
+    costs = Costs(
+        job(), cluster(slow, fast), profile(dense_bytes=2 * GIB, fits=(TimeFit("A100", 1, 0.01, 0.001, 0.02),))
+    )
+    assert set(search(costs).best.plan.worker_nodes) == {"fast0"}
+    inside = [costs.explain(ring(*[name] * 4, batch=64)) for name in ("fast0", "slow0")]
+    seconds = [next(term.seconds for term in terms if term.name == "inside") for terms in inside]
+    assert seconds == [pytest.approx(1.5 * 2 * GIB / 225e9), pytest.approx(1.5 * 2 * GIB / 3.2e9)]
+
+
+def test_workers_on_a_node_hold_each_other_up_and_those_on_nodes_of_their_own_do_not() -> None:
+    where = cluster(nodes("v", 8, gpus=gpus("V100", 8)))
+    of = profile(fits=(TimeFit("V100", 1, 0.01, 0.001, 0.02),))
+    together = parts(ring(*["v0"] * 8, batch=32), where, of)["contention"]
+    assert together == pytest.approx(3 * parts(ring(*["v0"] * 2, batch=32), where, of)["contention"])
+    assert "contention" not in parts(ring(*(f"v{i}" for i in range(8)), batch=32), where, of)
+    assert "contention" not in parts(ring("a0", "a0"))  # cores are divided already
 
 
 # --- network

@@ -223,3 +223,25 @@ def test_machines_that_report_a_little_more_memory_are_of_one_kind() -> None:
     [found] = kinds([*nodes("a", 2, memory_bytes=16 * GIB + GIB // 10), *nodes("a", 1, memory_bytes=16 * GIB)])
     assert (len(found.names), found.node.memory_bytes) == (3, 16 * GIB)
     assert len(kinds([*nodes("a", 1), *nodes("a", 1, memory_bytes=8 * GIB)])) == 2
+
+
+def test_the_list_of_plans_has_the_best_of_each_strategy_and_of_several_sizes() -> None:
+    where = cluster(nodes("a", 6, 4.0), nodes("b", 6, 2.0, 25e6))
+    shown = search(Costs(job(allow=("async",)), where, profile()), runners_up=9)
+    plans = [shown.best.plan, *(each.plan for each in shown.runners_up)]
+    assert len(plans) == 10
+    assert {(plan.strategy, plan.synchronous) for plan in plans} >= {
+        *(("single", True), ("allreduce", True), ("ps", True), ("ps", False))
+    }
+    assert len({plan.workers for plan in plans}) >= 3
+    rates = [each.throughput for each in shown.runners_up]
+    assert rates == sorted(rates, reverse=True)
+    singles = [each.throughput for each in shown.runners_up if each.plan.strategy == "single"]
+    alone = best(where, workers=(1, 1))
+    assert singles[0] == pytest.approx(alone.throughput)
+
+
+def test_the_next_best_alone_is_the_next_best() -> None:
+    costs = Costs(job(), cluster(nodes("a", 6, 4.0)), profile())
+    [second] = search(costs, runners_up=1).runners_up
+    assert second.throughput >= max(each.throughput for each in search(costs, runners_up=9).runners_up)

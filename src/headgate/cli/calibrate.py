@@ -27,7 +27,8 @@ from headgate.units import say_bits, say_bytes, say_seconds
 @click.option("--again", is_flag=True, help="Measure, though it is known.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(cluster: str | None, engine: str | None, address: str | None, again: bool, as_json: bool) -> None:
-    """Measure how fast this machine is, in seconds: a core and each kind of GPU on small standard kernels, the disk;
+    """Measure how fast this machine is, in seconds: a core and each kind of GPU on small standard kernels, an
+    all-reduce between several GPUs, the disk;
     with --cluster the rates and round trips between the nodes of a lab that is up; with --engine the same of a
     cluster, and its nodes, one of those that are alike.
 
@@ -83,6 +84,8 @@ def _machine(here: Machine) -> list[str]:
             f"GPU       {name}: {each['gflops']:,.0f} GFLOP/s in matrix products, {each['convolution_gflops']:,.0f} in "
             f"convolutions; copies {say_bytes(each['copy_bytes_per_second'])}/s"
         )
+    if (all_reduce := rates.get(machine.ALL_REDUCE)) is not None:
+        lines.append(f"GPU link  {say_bytes(all_reduce)}/s sent by each in an all-reduce")
     return [*lines, *(f"note      {note}" for note in here.notes)]
 
 

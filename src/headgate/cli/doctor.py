@@ -100,6 +100,8 @@ def _machine(survey: Survey) -> Iterator[tuple[str, str]]:
     if (stated := os.environ.get(VARIABLE)) is not None and survey.machine_gpus:
         which = ", ".join(str(gpu.index) for gpu in node.gpus) or "none"
         yield "", f"{which} of {survey.machine_gpus} on this machine may be used ({VARIABLE}={stated})"
+    if (link := node.gpu_link) is not None and link.bytes_per_second is not None:
+        yield "", f"joined by {link.how}, {link.bytes_per_second / 1e9:,.3g} GB/s each direction"
     rates = [(nic.name, nic.bytes_per_second) for nic in node.nics]
     yield "NICs", _listed([f"{name} {_rate(rate)}" for name, rate in rates])
     yield "disks", _listed([f"{disk.name} {say_bytes(disk.bytes)}" for disk in node.disks])

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from headgate import runs
-from headgate.cluster import Gpu, Node, Place
+from headgate.cluster import Gpu, GpuLink, Node, Place
 from headgate.errors import NotFoundError, StorageError, UsageError
 from headgate.isolation.processes import boot_id
 from headgate.lab.names import Names, path
@@ -230,4 +230,5 @@ def _labs() -> Path:
 def _made(data: dict[str, object]) -> Made:
     node = dict(data["node"])  # type: ignore[call-overload]
     node |= {"gpus": tuple(Gpu(**gpu) for gpu in node["gpus"]), "nics": (), "disks": (), "place": None}
+    node["gpu_link"] = GpuLink(**link) if (link := node.get("gpu_link")) else None
     return Made(Node(**node), data["stage"], data["plugged"])  # type: ignore[arg-type]

@@ -49,7 +49,8 @@ class _Bound:
         workers = np.arange(self._fewest, min(most, self._most) + 1).astype(np.float64)
         if not workers.size:
             return 0.0
-        inside = np.asarray(self._p["inside"] * self._dense * 2 * (workers - 1) / workers)
+        slowness = float(self._space.inside_slowness[among].min())
+        inside = np.asarray(self._p["inside"] * slowness * self._dense * 2 * (workers - 1) / workers)
         return self._samples(workers, fixed, rates, inside, np.zeros_like(workers))
 
     def _apart(self, among: Flags, level: float) -> float:
@@ -100,7 +101,8 @@ class _Bound:
             cores = space.cores_alone[at]
             least = space.least_bent[at]
             overhead, work = space.overhead[at] * least, space.work[at] * least
-            alpha, sample = physics.compute(self._p, overhead, work, cores, space.speeds[at])
+            alpha, sample, read = physics.compute(self._p, overhead, work, space.reads[at], cores, space.speeds[at])
+            sample = sample + read
             count = int(space.free[kind]) if nodes is None else nodes
             most = int(space.workers[at].max())
             fast.append(np.full(count * most, 1 / sample.min()))

@@ -10,6 +10,7 @@ from headgate.jobs import Job
 from headgate.planning.candidates import candidates
 from headgate.planning.kinds import kinds
 from headgate.planning.planner import Planner
+from headgate.planning.search import varied
 from headgate.plans import Plan, Prediction
 from headgate.profiles import Profile
 
@@ -93,8 +94,9 @@ class Corrected:
             for plan in self._known.values()
             if plan != best.plan and plan not in self.planner.failed
         ]
-        others.sort(key=lambda each: -each.throughput)
-        return [best, *others[: most - 1]]
+        shown = [best, *sorted(others, key=lambda each: -each.throughput)]
+        of_each = [(mode_of(each.plan), each.plan.workers) for each in shown]
+        return [shown[i] for i in varied(of_each, most)]
 
     def _likeness(self, plan: Plan) -> Hashable:
         workers, servers = Counter(plan.worker_nodes), Counter(plan.server_nodes)
@@ -102,8 +104,20 @@ class Corrected:
         size = plan.batch_per_worker
         usual = self._batch * (1 if plan.synchronous else plan.workers)
         samples = usual if size is None else sum(size) if isinstance(size, tuple) else size * plan.workers
-        mode = (plan.strategy, plan.workers, plan.servers, plan.synchronous, plan.staleness, plan.backup_workers)
-        return (*mode, plan.cores_per_worker, plan.cores_per_server, samples, frozenset(on.items()))
+        return (
+            mode_of(plan),
+            plan.workers,
+            plan.servers,
+            plan.cores_per_worker,
+            plan.cores_per_server,
+            samples,
+            frozenset(on.items()),
+        )
+
+
+def mode_of(plan: Plan) -> Hashable:
+    """How the tasks of a plan go together, however many there are."""
+    return plan.strategy, plan.synchronous, plan.staleness, plan.backup_workers
 
 
 def _may_have(job: Job, plan: Plan, free: Collection[str]) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from headgate.cluster import Cluster, Node
 from headgate.errors import UsageError
 from headgate.jobs import Job
-from headgate.planning import devices, physics
+from headgate.planning import devices, gpu_links, physics
 from headgate.planning.kinds import Kind, kinds
 from headgate.planning.memory import memory
 from headgate.planning.traits import Device, Floats, Known, Traits, traits
@@ -27,6 +27,7 @@ USUAL_RATE = 125e6
 """Bytes a second of a NIC whose rate nobody said: 1 Gbit/s."""
 _WIRE = 1.08  # bytes on the wire and gaps between chunks, over the bytes of the model
 _INSIDE = 1.5e9  # bytes a second between processes of a node
+_CONTENTION = (2.2e-3, 0.13)  # seconds, and parts of α, for each factor e of GPUs in use on a node; see docs/plans.md
 _COPY = 15e9  # bytes a second that a core copies which does that
 _ROUND = 2e-4  # seconds that a message to another node and back takes
 _BUCKET = 25e6  # bytes of gradients that an all-reduce takes at a time
@@ -49,7 +50,9 @@ _LEFT_OVER = 0.12  # of the logarithm: what the formula leaves out
 
 _MEANING = {
     "alpha": "compute that does not depend on the batch, of the slowest worker",
-    "beta": "compute of its samples, and reading them",
+    "beta": "compute of its samples",
+    "reading": "reading them, in one thread",
+    "contention": "workers on a node share its host, memory and I/O",
     "straggling": "waiting for the slowest of several like it",
     "ring": "gradients once around a ring, through the slowest NIC of it",
     "ring_worker": "rounds of the ring, for each worker past the second",
@@ -117,6 +120,7 @@ class Costs:
         self._bytes = max(self._dense + self._sparse, 1.0)
         first = self.compute[0]
         self._alpha, self._beta = max(first.alpha, 1e-9), max(first.beta, 1e-12)
+        self._inside = [self._inside_of(kind) for kind in self.kinds]
         self.known = self._known()
         self._how: dict[str, str] = {}
         self.prior = self._prior()
@@ -127,15 +131,21 @@ class Costs:
     def _known(self) -> Known:
         by_name: dict[str, Device] = {}
         for kind, each in zip(self.kinds, self.compute):
-            device = Device(each.alpha / self._alpha, each.beta / self._beta, each.gpu, each.core, each.bends)
+            work, reads = max(each.beta, 1e-12) / self._beta, 1 / each.core if each.read > 0 else 0.0
+            device = Device(each.alpha / self._alpha, work, each.gpu, each.core, reads, each.bends)
             by_name |= dict.fromkeys(kind.names, device)
         data = self.profile.dataset
+        fastest = max(rate.bytes_per_second for rate in self._inside)
+        inside = {
+            name: fastest / rate.bytes_per_second for kind, rate in zip(self.kinds, self._inside) for name in kind.names
+        }
         row = (data.bytes_per_sample or 0.0) / _INDEX * _ROW if data is not None else 0.0
         if self.profile.sparse_bytes_per_sample is not None:
             row = self.profile.sparse_bytes_per_sample + _INDEX * (self.profile.sparse_rows_per_sample or 0.0)
         return Known(
             devices=by_name,
             usual_rate=USUAL_RATE,
+            inside=inside,
             dense=self._dense / self._bytes,
             sparse_sample=(row or self._sparse) / self._bytes,
             sparse_most=self._sparse / self._bytes,
@@ -144,6 +154,18 @@ class Costs:
             plain=_AROUND / self._of_byte()[0],
             late=(min(_BUCKET / max(self._dense, 1.0), 1.0), min(_PIECE / max(self._dense, 1.0), 1.0)),
         )
+
+    def _has_links(self, kind: Kind) -> bool:
+        """Whether several GPUs of a node may work together."""
+        return len(kind.node.gpus) > 1 and self.job.limits.gpus != 0
+
+    def _inside_of(self, kind: Kind) -> gpu_links.Rate:
+        """Bytes a second from worker to worker inside a node."""
+        if self._has_links(kind):
+            return gpu_links.all_reduce(kind.node)
+        copies = kind.node.core_copy_bytes_per_second
+        how = "from the rate of copies in memory" if copies else "usual, not measured"
+        return gpu_links.Rate(_INSIDE * (copies / _COPY if copies else 1.0), 0.7, how)
 
     def _of_byte(self) -> tuple[float, float]:
         """Seconds of a core of a worker and of a server for a byte of gradients, which comes back as parameters."""
@@ -174,8 +196,10 @@ class Costs:
         trips = [trip for kind in self.kinds if (trip := kind.node.round_trip_seconds)]
         trip, unsure_turn = (max(trips), 0.7) if trips else (_ROUND, 1.0)
         turn = _ROUND / 2 + trip  # on a core as well as on the wire
-        copies = [rate for kind in self.kinds if (rate := kind.node.core_copy_bytes_per_second)]
-        memory_pace = min(copies) / _COPY if copies else 1.0
+        fast = max(self._inside)
+        on_gpus = [i for i, kind in enumerate(self.kinds) if self._has_links(kind)] or range(len(self.kinds))
+        unsure_inside = max(self._inside[i].deviation for i in on_gpus)
+        read = self.profile.dataset.read_seconds_per_sample if self.profile.dataset is not None else None
         grown, forward = devices.power(self.profile), self.profile.flops_per_sample_forward
         part = forward / whole if forward and (whole := self.profile.flops_per_sample) else 1 / 3
         usual = "usual, not measured"
@@ -183,15 +207,17 @@ class Costs:
         values: dict[str, tuple[float, float, str]] = {
             "alpha": (self._alpha, measured, self.compute[0].how),
             "beta": (self._beta, measured, self.compute[0].how),
+            "reading": (max(read or 0.0, 1e-12), 0.3, "measured in the training process"),
+            "contention": (
+                _CONTENTION[0] + _CONTENTION[1] * self.compute[on_gpus[0]].alpha,
+                0.7,
+                "usual of GPUs in one node, not measured",
+            ),
             "ring": (wire, unsure, f"2(w-1)/w times {through}"),
             "ring_worker": (turn * buckets, unsure_turn, rounds),
             "ring_node": (turn / 4 * buckets, unsure_turn, rounds),
-            "inside": (
-                size / (_INSIDE * memory_pace),
-                0.7,
-                usual if not copies else "from the rate of copies in memory",
-            ),
-            "inside_worker": (0.05 * size / (_INSIDE * memory_pace), 1.0, usual),
+            "inside": (size / fast.bytes_per_second, unsure_inside, fast.how),
+            "inside_worker": (0.05 * size / fast.bytes_per_second, 1.0, usual),
             "to_servers": (wire, unsure, f"copies that cross the NIC, times {through}"),
             "to_workers": (wire, unsure, f"copies that cross the NIC, times {through}"),
             "handling": (handling * size, 0.5, f"timed of data {secret}, over the worker's cores"),
@@ -223,6 +249,10 @@ class Costs:
         for kind, each in zip(self.kinds, self.compute):
             if each.deviation > 0.25:
                 notes.append(f"compute on {kind.in_words}: {each.how}")
+        for kind, rate in zip(self.kinds, self._inside):
+            if rate.assumed:
+                found = f"how GPUs of {kind.in_words} are joined is not known: {rate.assumed} is assumed"
+                notes.append(f"{found}; add `gpu_link:` to say it, or measure it there with: headgate calibrate")
         if self._sparse > 0 and self.profile.sparse_bytes_per_sample is None:
             notes.append("rows of sparse layers that a sample touches are estimated from the bytes of a sample")
         if self.profile.dense_bytes is None:
@@ -248,7 +278,11 @@ class Costs:
 
     def many(self, plans: Sequence[Plan]) -> tuple[Floats, Floats]:
         """Samples a second of plans, and the standard deviations of their logarithms."""
-        logs, slopes = physics.slopes(self.prior.mean, self.traits(plans))
+        return self._spread(self.traits(plans))
+
+    def _spread(self, of: Traits) -> tuple[Floats, Floats]:
+        # A whole deviation at once: what hides behind compute now may not at a third of the rate.
+        logs, slopes = physics.slopes(self.prior.mean, of, self.prior.deviation)
         return np.exp(logs), np.sqrt(((slopes * self.prior.deviation) ** 2).sum(1) + _LEFT_OVER**2)
 
     def predictions(self, plans: Sequence[Plan]) -> list[Prediction]:
@@ -257,8 +291,7 @@ class Costs:
             return []
         of = self.traits(plans)
         step = physics.seconds(self.prior.mean, of)
-        slopes = physics.slopes(self.prior.mean, of)[1]
-        deviation = np.sqrt(((slopes * self.prior.deviation) ** 2).sum(1) + _LEFT_OVER**2)
+        _, deviation = self._spread(of)
         found = []
         for i, plan in enumerate(plans):
             middle, off = float(step.throughput[i]), math.exp(_BAND * float(deviation[i]))

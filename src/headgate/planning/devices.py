@@ -39,6 +39,7 @@ class Compute:
     Args:
         alpha: Seconds that do not depend on the batch.
         beta: Seconds that a sample adds, on one core or on the GPU.
+        read: Seconds in which the training process reads a sample, in one thread; 0 where it does not.
         gpu: Whether a GPU computes.
         core: Speed of a core, relative to that of the node that was measured.
         deviation: Of the logarithm, beside that of what was measured.
@@ -48,6 +49,7 @@ class Compute:
 
     alpha: float
     beta: float
+    read: float
     gpu: bool
     core: float
     deviation: float
@@ -59,16 +61,18 @@ def power(profile: Profile) -> tuple[float, float] | None:
     """The power of its cores that the speed of a worker grows with, and its deviation; None where it was not measured
     with more threads than one."""
     fits = sorted((fit for fit in timed(profile) if fit.device == "cpu"), key=lambda fit: fit.threads)
-    if not fits or fits[-1].threads == fits[0].threads:
+    few, many = (fits[0], fits[-1]) if fits else (None, None)
+    if few is None or many is None or few.threads == many.threads:
         return None
-    few, many = fits[0], fits[-1]
+    if not few.beta_seconds_per_sample or not many.beta_seconds_per_sample:
+        return None
     found = math.log(few.beta_seconds_per_sample / many.beta_seconds_per_sample) / math.log(many.threads / few.threads)
     return min(max(found, 0.05), 1.0), 0.1
 
 
 def timed(profile: Profile) -> Sequence[TimeFit]:
     """The lines that were fitted, and where none could be what a single batch size says."""
-    fits = [fit for fit in profile.fits if fit.beta_seconds_per_sample > 0 and math.isfinite(fit.alpha_seconds)]
+    fits = [fit for fit in profile.fits if _says(fit)]
     known = {(fit.device, fit.threads) for fit in fits}
     for step in profile.step_times:
         if (step.device, step.threads) not in known and step.seconds > 0 and step.batch > 0:
@@ -76,6 +80,12 @@ def timed(profile: Profile) -> Sequence[TimeFit]:
             each = step.seconds * (1 - _SINGLE) / step.batch
             fits.append(TimeFit(step.device, step.threads, step.seconds * _SINGLE, each, None))
     return fits
+
+
+def _says(fit: TimeFit) -> bool:
+    """Whether a line is one that steps can have; a flat one is."""
+    alpha, beta = fit.alpha_seconds, fit.beta_seconds_per_sample
+    return math.isfinite(alpha) and math.isfinite(beta) and beta >= 0 and alpha + beta > 0
 
 
 def compute(profile: Profile, node: Node, measured_on: Node | None, gpus: bool = True) -> Compute:
@@ -101,7 +111,7 @@ def compute(profile: Profile, node: Node, measured_on: Node | None, gpus: bool =
     if node.gpus and gpus:
         alpha, beta, deviation, how = _on_gpu(profile, node.gpus[0], measured_on, on_gpu, on_cpu)
         bends = _bends(profile, on_gpu[0]) if on_gpu else ()
-        return Compute(alpha, beta + read / core, True, core, deviation, how, bends)
+        return Compute(alpha, beta, read / core, True, core, deviation, how, bends)
     if on_cpu:
         fit = min(on_cpu, key=lambda fit: fit.threads)
         grown = power(profile) or (0.7, 0.0)
@@ -110,13 +120,13 @@ def compute(profile: Profile, node: Node, measured_on: Node | None, gpus: bool =
         how = f"fitted to steps timed on {fit.threads} thread{'s' * (fit.threads > 1)}, {_times(core, compared)}"
         unsure = 0.05 if compared else 0.2
         alpha = max(alpha, 0.0)
-        return Compute(alpha / core, (beta + read) / core, False, core, unsure, how, _bends(profile, fit))
+        return Compute(alpha / core, beta / core, read / core, False, core, unsure, how, _bends(profile, fit))
     speed = (node.core_gflops or 0.0) * 1e9 or _CORE_FLOPS
     beta = on_gpu[0].beta_seconds_per_sample * peak(on_gpu[0].device)[0] / speed if on_gpu else 0.0
     if profile.flops_per_sample is not None:
         beta = profile.flops_per_sample / (speed * _CPU_EFFICIENCY)
     how = "no step was timed on a CPU: from the speed of a core"
-    return Compute(beta, beta + read / core, False, core, 0.7, how)
+    return Compute(beta, beta, read / core, False, core, 0.7, how)
 
 
 def _bends(profile: Profile, fit: TimeFit) -> tuple[tuple[float, float], ...]:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import least_squares, minimize
 
 from headgate.planning import physics
-from headgate.planning.traits import Floats, Indices, Traits
+from headgate.planning.traits import Floats, Indices, Traits, part
 
 _SCALE = 0.05  # of the logarithm: past it, a measurement far from the formula counts for less
 _SMOOTH, _OWN, _LENGTH = (0.10, 0.7), (0.06, 0.5), (1.5, 0.7)  # usual value, deviation of its logarithm
@@ -96,20 +96,23 @@ def _most_probable(of: Traits, prior: physics.Prior, at: Indices, y: Floats) -> 
     """Parameters by least squares with priors, in which a single measurement that is far off counts for little."""
     if at.size == 0:
         return prior.mean
-    measured = _part(of, at)
+    measured = part(of, at)
 
     def off(parameters: Floats) -> Floats:
         rest = (np.log(physics.seconds(parameters, measured).throughput) - y) / _SCALE
         soft = np.sign(rest) * np.sqrt(2 * (np.sqrt(1 + rest**2) - 1))
         return np.concatenate([soft, (parameters - prior.mean) / prior.deviation])
 
-    return np.asarray(least_squares(off, prior.mean, max_nfev=200).x)
+    def slopes(parameters: Floats) -> Floats:
+        here, of_logs = physics.slopes(parameters, measured)
+        rest = (here - y) / _SCALE
+        root = np.sqrt(1 + rest**2)
+        # The derivative of the square root of 2 (root - 1), which is 1 where nothing is off.
+        soft = np.abs(rest) / (root * np.sqrt(np.maximum(2 * (root - 1), _TINY**2)))
+        soft = np.where(np.abs(rest) < 1e-4, 1.0, soft)
+        return np.concatenate([soft[:, None] * of_logs / _SCALE, np.diag(1 / prior.deviation)])
 
-
-def _part(of: Traits, at: Indices) -> Traits:
-    """The traits of some plans."""
-    arrays = {f.name: getattr(of, f.name)[at] for f in fields(of) if f.name != "kind_names"}
-    return replace(of, **arrays)
+    return np.asarray(least_squares(off, prior.mean, slopes, max_nfev=200).x)
 
 
 def _covariance(known: Floats, shape: Floats, rest: Floats, sigma: Floats) -> tuple[float, float, Floats]:

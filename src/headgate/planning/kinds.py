@@ -45,7 +45,7 @@ def kinds(nodes: Sequence[Node], used: Collection[str] = ()) -> tuple[Kind, ...]
     for node in nodes:
         gpus = tuple((gpu.name, gpu.memory_bytes) for gpu in node.gpus)
         memory = f"{node.memory_bytes:.1e}"  # machines that are alike report a little less or more of it
-        key = (node.kind, node.cores, memory, node.core_gflops, node.nic_bytes_per_second, gpus)
+        key = (node.kind, node.cores, memory, node.core_gflops, node.nic_bytes_per_second, gpus, node.gpu_link)
         core = (node.cpu_model, node.core_convolution_gflops, node.core_copy_bytes_per_second)
         if node.name not in used:
             found.setdefault((*key, *core), []).append(node)

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headgate.planning.traits import Floats, Traits
+from headgate.planning.traits import Floats, Traits, repeated
 
 TERMS: Mapping[str, tuple[float, float]] = {
     "alpha": (0.3, 1.2),  # compute that does not depend on the batch
     "beta": (0.5, 1.2),  # compute of a typical batch
+    "reading": (0.02, 1.5),  # reading a typical batch, where the training process does that itself
+    "contention": (0.01, 1.2),  # each factor e of workers on a node, which share its host, memory and I/O
     "ring": (0.3, 1.5),  # the model once through a NIC, all-reduce
     "ring_worker": (0.01, 1.5),  # each worker of an all-reduce past the second, across nodes
     "ring_node": (0.02, 1.5),  # each node past the second
@@ -50,6 +52,8 @@ RESOURCES = ("compute", "network", "server", "tasks")
 OF: Mapping[str, str] = {
     "alpha": "compute",
     "beta": "compute",
+    "reading": "compute",
+    "contention": "compute",
     "straggling": "compute",
     **dict.fromkeys(("ring", "ring_worker", "ring_node", "inside", "inside_worker"), "network"),
     **dict.fromkeys(("to_servers", "to_workers", "handling", "collective"), "network"),
@@ -58,6 +62,7 @@ OF: Mapping[str, str] = {
 }
 """The resource that each part of a step takes."""
 _KIND_DEVIATION = 0.6
+_AT_ONCE = 20_000  # workers' classes, times parameters, that are computed together: as much as caches hold
 _TINY = 1e-12
 
 
@@ -93,7 +98,8 @@ def prior(step_seconds: float, batch: float, kinds: int) -> Prior:
         kinds: Kinds of nodes, each with a speed of its own.
     """
     means = [math.log(part * step_seconds) for part, _ in TERMS.values()]
-    means[NAMES.index("beta")] -= math.log(batch)
+    for name in ("beta", "reading"):
+        means[NAMES.index(name)] -= math.log(batch)
     means += [math.log(factor) for factor, _ in FACTORS.values()]
     deviations = [deviation for _, deviation in (*TERMS.values(), *FACTORS.values())]
     more = kinds - 1  # the first is what the others are compared with
@@ -104,13 +110,15 @@ def seconds(parameters: Floats, of: Traits) -> Step:
     """What a step of each plan takes.
 
     Args:
-        parameters: Logarithms, in the order of `NAMES`, and the speed of each kind of node past the first.
+        parameters: Logarithms, in the order of `NAMES`, and the speed of each kind of node past the first: the same
+            for all plans, or a row for each.
     """
     p = by_name(parameters)
-    speeds = np.exp(np.concatenate([[0.0], np.clip(parameters[len(NAMES) :], -10.0, 10.0)]))
-    fixed, sample = compute(p, of.overhead, of.work, of.cores, speeds[of.kinds])
-    grown = sample * of.batches
-    each = fixed + grown
+    more = np.exp(np.clip(parameters[..., len(NAMES) :], -10.0, 10.0))
+    speeds = np.concatenate([np.ones_like(parameters[..., :1]), more], -1)
+    speed = speeds[of.kinds] if parameters.ndim == 1 else np.take_along_axis(speeds, of.kinds, 1)
+    fixed, sample, read = compute(p, of.overhead, of.work, of.reads, of.cores, speed)
+    each = fixed + (sample + read) * of.batches
     there = of.counts > 0
     at = np.where(there, each, -1.0).argmax(1)
     rows = np.arange(at.size)
@@ -122,13 +130,15 @@ def seconds(parameters: Floats, of: Traits) -> Step:
     on_cores = (of.hosts * there).max(1)
     terms = {
         "alpha": fixed[rows, at],
-        "beta": grown[rows, at],
+        "beta": (sample * of.batches)[rows, at],
+        "reading": (read * of.batches)[rows, at],
+        "contention": p["contention"] * of.crowded,
         "straggling": slowest * p["straggling"] * np.maximum(left_out, 0.0),
         "ring": p["ring"] * of.ring,
         "ring_worker": (of.ring > 0) * p["ring_worker"] * past_two,
         "ring_node": (of.ring > 0) * p["ring_node"] * np.maximum(of.nodes - 2, 0),
         "inside": p["inside"] * of.inside,
-        "inside_worker": (of.inside > 0) * p["inside_worker"] * past_two,
+        "inside_worker": of.inside_slowness * p["inside_worker"] * past_two,
         "to_servers": p["to_servers"] * of.to_servers,
         "to_workers": p["to_workers"] * of.to_workers,
         "handling": p["handling"] * of.handled / pace,
@@ -147,21 +157,23 @@ def seconds(parameters: Floats, of: Traits) -> Step:
     return Step(np.asarray(throughput), terms, resources)
 
 
-def by_name(parameters: Floats) -> dict[str, float]:
-    """The parameters, no longer logarithms."""
-    return dict(zip(NAMES, np.exp(np.clip(parameters, -40.0, 40.0)).tolist()))
+def by_name(parameters: Floats) -> dict[str, Floats]:
+    """The parameters, no longer logarithms: numbers, or a column for the rows of `parameters`."""
+    return dict(zip(NAMES, np.exp(np.clip(parameters.T, -40.0, 40.0))))
 
 
 def compute(
-    p: Mapping[str, float], overhead: Floats, work: Floats, cores: Floats, speed: Floats | float
-) -> tuple[Floats, Floats]:
-    """Seconds of workers' compute that do not depend on the batch, and those of each sample."""
-    # Less than a core slows all of a step down; more than one speeds up what grows with the batch.
+    p: Mapping[str, Floats], overhead: Floats, work: Floats, reads: Floats, cores: Floats, speed: Floats | float
+) -> tuple[Floats, Floats, Floats]:
+    """Seconds of workers' compute that do not depend on the batch, those of each sample, and those to read one."""
+    # Less than a core slows all of a step down; more than one speeds up what grows with the batch, but for reading,
+    # which is one thread.
     pace = np.minimum(cores, 1.0) * speed
-    return p["alpha"] * overhead / pace, p["beta"] * work / np.maximum(cores, 1.0) ** p["cores"] / pace
+    alpha, beta, reading, power = (p[name][..., None] for name in ("alpha", "beta", "reading", "cores"))
+    return alpha * overhead / pace, beta * work / np.maximum(cores, 1.0) ** power / pace, reading * reads / pace
 
 
-def _busy(p: Mapping[str, float], each: Floats, of: Traits) -> Floats:
+def _busy(p: Mapping[str, Floats], each: Floats, of: Traits) -> Floats:
     """Seconds that the cores of the busiest node with workers need for all that its tasks do in a step: they compute,
     send and serve one after the other, however well that hides behind the network."""
     exchanges = (of.servers > 0) * p["exchange"]
@@ -171,14 +183,14 @@ def _busy(p: Mapping[str, float], each: Floats, of: Traits) -> Floats:
 
 
 def _synchronous(
-    p: Mapping[str, float], slowest: Floats, busy: Floats, terms: Mapping[str, Floats], of: Traits
+    p: Mapping[str, Floats], slowest: Floats, busy: Floats, terms: Mapping[str, Floats], of: Traits
 ) -> tuple[Floats, dict[str, Floats]]:
     """Seconds of a step that waits for its workers, and by resource.
 
     Communication hides behind compute, but for gradients that are there only when compute is done; and not on a part of
     a core, whose tasks all pause together: what its cores do and what goes through NICs then adds up.
     """
-    waiting = slowest + terms["straggling"]
+    waiting = slowest + terms["straggling"] + terms["contention"]
     around = ("ring", "ring_worker", "ring_node", "inside", "inside_worker", "collective")
     ring = sum((terms[name] for name in around), 0.0 * slowest)
     at_once = 1 + p["streaming"]
@@ -197,7 +209,7 @@ def _synchronous(
 
 
 def _asynchronous(
-    p: Mapping[str, float], each: Floats, terms: Mapping[str, Floats], of: Traits
+    p: Mapping[str, Floats], each: Floats, terms: Mapping[str, Floats], of: Traits
 ) -> tuple[Floats, dict[str, Floats]]:
     """Samples a second where no worker waits for another, and seconds of one worker's step by resource.
 
@@ -208,7 +220,7 @@ def _asynchronous(
     # A lone transfer streams through both NICs at once: beyond the server's part it waits for the worker's own.
     beyond = np.maximum(terms["to_workers"] + terms["handling"] - demand, 0.0)
     own = terms["exchange"] + terms["server"]
-    alone = beyond + own
+    alone = beyond + own + terms["contention"]
     by_itself = np.maximum(each + alone[:, None], _TINY)
     usual = of.workers / np.maximum((of.counts / by_itself).sum(1), _TINY)
     short = of.workers * demand - usual
@@ -221,25 +233,32 @@ def _asynchronous(
     whole = np.maximum(at_server + terms["worker"], _TINY)
     moved = np.minimum(terms["to_servers"] / whole, 1.0)
     applied = np.minimum(terms["update"] / whole, 1.0 - moved)
-    computing = (of.counts * each).sum(1) / of.workers
+    computing = (of.counts * each).sum(1) / of.workers + terms["contention"]
     rest = response * np.maximum(1 - moved - applied, 0.0) + own
     network = beyond + response * moved
     return throughput, dict(zip(RESOURCES, (computing, network, response * applied, rest)))
 
 
-def _norm(power: float, *parts: Floats) -> Floats:
+def _norm(power: Floats, *parts: Floats) -> Floats:
     """(Σ partᵖ)^(1/p): their sum at 1, the longest at infinity."""
     longest = np.maximum(np.maximum.reduce(parts), _TINY)
     return np.asarray(longest * sum((part / longest) ** power for part in parts) ** (1 / power))
 
 
-def slopes(parameters: Floats, of: Traits) -> tuple[Floats, Floats]:
-    """Logarithm of the throughput, (plans,), and how it changes with each parameter, (plans, parameters)."""
-    step = 1e-4
-    here = np.log(seconds(parameters, of).throughput)
-    columns = []
-    for i in range(len(parameters)):
-        moved = parameters.copy()
-        moved[i] += step
-        columns.append((np.log(seconds(moved, of).throughput) - here) / step)
-    return here, np.stack(columns, 1)
+def slopes(parameters: Floats, of: Traits, steps: Floats | float = 1e-4) -> tuple[Floats, Floats]:
+    """Logarithm of the throughput, (plans,), and how it changes with each parameter, (plans, parameters).
+
+    Args:
+        parameters: As of `seconds`.
+        of: Traits of plans.
+        steps: By how much each parameter is moved to see that.
+    """
+    moved = np.concatenate([parameters[None, :], parameters + np.diag(np.broadcast_to(steps, parameters.shape))])
+    plans, at_once = len(of.workers), max(_AT_ONCE // of.counts.size, 1)
+    logs = []
+    for first in range(0, len(moved), at_once):
+        some = moved[first : first + at_once]
+        found = seconds(np.repeat(some, plans, 0), repeated(of, len(some))).throughput
+        logs.append(np.log(found).reshape(len(some), plans))
+    here, *there = np.concatenate(logs)
+    return here, ((np.stack(there) - here).T) / steps

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ from headgate.errors import UsageError
 from headgate.planning import seeds
 from headgate.planning.bounds import bound
 from headgate.planning.cost import Costs
+from headgate.planning.patterns import Mode
 from headgate.planning.spaces import Space
 from headgate.planning.traits import Floats, Indices
 from headgate.plans import Plan, Prediction
@@ -21,7 +23,7 @@ _BEAM = 3  # that are bettered at a time
 _ROUNDS = 30
 _EQUAL = 5e-3  # parts of the throughput that are not worth another node or task
 _SAME = 1e-9
-_KEPT = 400  # of the best layouts that are remembered
+_KEPT = 400  # of the best layouts of a strategy that are remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Found:
 
     Args:
         best: The plan to run, and what it is expected to bring.
-        runners_up: The next best that differ in tasks, nodes or strategy, the best first.
+        runners_up: The next best that differ in tasks, nodes or strategy, as `varied` chooses them, the best first.
         bound: Samples a second that no plan can exceed by the model.
         exact: Whether the best is the best there is by the model: the bound says so, or all were costed.
         costed: Layouts that were costed.
@@ -61,8 +63,31 @@ def search(costs: Costs, *, used: Collection[str] = (), runners_up: int = 9) -> 
     """
     looked = Looked(Space(costs, used))
     top = looked.bounded()
-    best, *others = costs.predictions(looked.ranked(1 + runners_up))
+    best, *others = costs.predictions(looked.ranked(1 + runners_up, variety=True))
     return Found(best, tuple(others), max(top, best.throughput), looked.exact, looked.costed)
+
+
+def varied(plans: Sequence[tuple[Hashable, int]], most: int) -> list[int]:
+    """Which of many plans say most to whoever chooses among them: the first, the best of each strategy, then those with
+    more or fewer workers, by a factor of about 1.4, than all before; what is left over goes to the others. Of two or
+    fewer just the first ones.
+
+    Args:
+        plans: Strategy and workers of each, the best first.
+        most: How many.
+
+    Returns:
+        Their indices, ascending.
+    """
+    if most <= 2:
+        return list(range(min(most, len(plans))))
+    strategies: dict[Hashable, int] = {}
+    sizes: dict[Hashable, int] = {}
+    for i, (strategy, workers) in enumerate(plans):
+        strategies.setdefault(strategy, i)
+        sizes.setdefault((strategy, round(2 * math.log2(workers))), i)
+    first = dict.fromkeys([0, *strategies.values(), *sizes.values(), *range(len(plans))])
+    return sorted(list(first)[:most]) if plans else []
 
 
 class Looked:
@@ -106,25 +131,24 @@ class Looked:
         for mode in range(len(self.space.modes)):
             self._look(rows, mode)
 
-    def ranked(self, most: int) -> list[Plan]:
-        """The best plans that differ in strategy, tasks or nodes, the best first."""
+    def ranked(self, most: int, *, variety: bool = False) -> list[Plan]:
+        """The best plans that differ in strategy, tasks or nodes, the best first; with variety as `varied` says."""
         rows, facts = np.concatenate(self._rows), np.concatenate(self._facts)
         order = np.lexsort((facts[:, 2], facts[:, 1], -facts[:, 0]))
         rows, facts = rows[order], facts[order]
         equal = np.flatnonzero(facts[:, 0] >= facts[0, 0] * (1 - _EQUAL))
         chosen = min(equal, key=lambda i: (facts[i, 1], facts[i, 2], i))
-        seen: set[tuple[object, ...]] = set()
-        plans: list[Plan] = []
+        seen: dict[tuple[int, int, tuple[np.intp, ...], Mode], int] = {}
         for i in (chosen, *range(len(rows))):
-            row, mode = rows[i], self.space.modes[int(facts[i, 3])]
-            on = tuple(np.add.reduceat(row, self._starts())) if row.size else ()
-            key = (int((row * self.space.workers).sum()), int((row * self.space.servers).sum()), on, mode)
-            if key not in seen:
-                seen.add(key)
-                plans.append(self.space.plan(row, mode))
-            if len(plans) == most:
+            workers, servers = int((rows[i] * self.space.workers).sum()), int((rows[i] * self.space.servers).sum())
+            on = tuple(np.add.reduceat(rows[i], self._starts())) if rows[i].size else ()
+            seen.setdefault((workers, servers, on, self.space.modes[int(facts[i, 3])]), i)
+            if len(seen) == most and not variety:
                 break
-        return plans
+        kinds = [((mode, servers > 0, workers == 1), workers) for workers, servers, _, mode in seen]
+        found = list(seen.values())
+        which = [found[i] for i in varied(kinds, most)] if variety else found
+        return [self.space.plan(rows[i], self.space.modes[int(facts[i, 3])]) for i in which]
 
     def _starts(self) -> Indices:
         """Where the patterns of each kind begin."""
@@ -136,7 +160,13 @@ class Looked:
         self.costed += len(rows)
         runs = np.flatnonzero(costed.throughput > 0)
         order = np.lexsort((costed.tasks[runs], costed.nodes[runs], -costed.throughput[runs]))
-        runs = runs[order][:_KEPT]
+        runs = runs[order]
+        counts, served = rows[runs] @ self.space.workers, rows[runs] @ self.space.servers
+        strategy = np.where(served > 0, 2, np.where(counts > 1, 1, 0))
+        rank = np.zeros(runs.size, np.intp)
+        for which in range(3):
+            rank[strategy == which] = np.arange((strategy == which).sum())
+        runs = runs[rank < _KEPT]
         if runs.size:
             facts = np.stack([costed.throughput, costed.nodes, costed.tasks, np.full(len(rows), mode)], 1)
             self._rows.append(rows[runs])

@@ -75,8 +75,8 @@ def _workers(space: Space, kind: int, most: bool) -> int:
 def _order(space: Space, key: Callable[[float, float], tuple[float, float]]) -> list[int]:
     """Kinds with patterns, by the most samples a second of a node and the slowness of its NIC."""
     p = physics.by_name(space.costs.prior.mean)
-    _, sample = physics.compute(p, space.overhead, space.work, space.cores_alone, space.speeds)
-    rate = space.workers / sample
+    _, sample, read = physics.compute(p, space.overhead, space.work, space.reads, space.cores_alone, space.speeds)
+    rate = space.workers / (sample + read)
     there = sorted(set(space.kind.tolist()))
     facts = {
         kind: (float(rate[space.kind == kind].max()), float(space.slowness[space.kind == kind][0])) for kind in there

@@ -71,11 +71,13 @@ class Space:
         self.cores_alone = np.where(self._gpu, 1.0, np.array(own))
         self.overhead = np.array([device.overhead for device in found])
         self.work = np.array([device.work for device in found])
+        self.reads = np.array([device.reads for device in found])
         self._core = np.array([device.core for device in found])
         self._devices = found
         self.least_bent = np.array([min((bend for _, bend in device.bends), default=1.0) for device in found])
         rates = np.array([kind.node.nic_bytes_per_second or costs.known.usual_rate for kind in costs.kinds])
         self.slowness = (rates.max() / rates)[self.kind]
+        self.inside_slowness = np.array([costs.known.inside[kind.node.name] for kind in kinds])
         self._memory = np.array([float(kind.node.memory_bytes) for kind in kinds])
         self._gpu_memory = np.array([most_gpu_bytes(kind.node) for kind in kinds])
         names = list(dict.fromkeys(name_of(node) for node in costs.cluster.nodes))
@@ -135,9 +137,14 @@ class Space:
             fine &= workers >= mode.scale  # no worker takes more than the script's own batch
         return np.asarray(fine)
 
+    def _compute(self, cores: Floats) -> tuple[Floats, Floats]:
+        """Seconds of workers' steps that do not depend on the batch, and those of each sample."""
+        fixed, sample, read = physics.compute(self._p, self.overhead, self.work, self.reads, cores, self.speeds)
+        return fixed, sample + read
+
     def _batches(self, counts: Indices, cores: Floats, batch: int) -> Floats:
         """Most samples of each worker, such that the slowest is done as soon as can be: whole numbers, at least 1."""
-        fixed, sample = physics.compute(self._p, self.overhead, self.work, cores, self.speeds)
+        fixed, sample = self._compute(cores)
         there = np.where(counts > 0, counts, 0)
         pace = (there / sample).sum(1)
         usual = (batch + (there * fixed / sample).sum(1)) / np.where(pace > 0, pace, np.inf)
@@ -173,6 +180,9 @@ class Space:
         nodes = (rows * works).sum(1).astype(np.float64)
         ring = 2 * (workers - 1) / workers * (servers == 0)
         slowest = np.where(there & works, self.slowness, 0.0).max(1)
+        # Where all workers are on one node, only its pattern is there.
+        inside = np.where(there & works, self.inside_slowness, 0.0).max(1) * ((nodes == 1) & (ring > 0))
+        sharing = np.where(there & works & self._gpu, self.workers, 1).max(1)
         sparse = (counts * self.costs.known.sparse(batches)).sum(1) / workers
         known = self.costs.known
         pushed = known.dense + sparse
@@ -187,6 +197,7 @@ class Space:
             cores=cores,
             overhead=self.overhead * bent,
             work=self.work * bent,
+            reads=np.broadcast_to(self.reads, rows.shape),
             kinds=np.broadcast_to(self._speed_of, rows.shape),
             hosts=np.broadcast_to(np.where(self._gpu, 0.0, 1.0), rows.shape),
             beside=np.where(self._gpu | (stated is not None), 0.0, self._served) / divided,
@@ -195,7 +206,9 @@ class Space:
             waited_for=waited_for,
             servers=servers,
             ring=np.where(nodes > 1, ring * slowest, 0.0) * gathered,
-            inside=np.where(nodes > 1, 0.0, ring) * gathered,
+            inside=ring * inside * gathered,
+            inside_slowness=inside,
+            crowded=np.log(sharing),
             nodes=nodes,
             to_servers=np.where(serves, load, 0.0).max(1) * pushed,
             to_workers=np.where(serves, 0.0, load).max(1) * pushed,
@@ -266,7 +279,7 @@ class Space:
         rows = row[None, :]
         tasks = (rows * (self.workers + self.servers)).sum(1)
         cores = self._cores(tasks)
-        fixed, sample = physics.compute(self._p, self.overhead, self.work, cores, self.speeds)
+        fixed, sample = self._compute(cores)
         most = self._batches(rows * self.workers, cores, batch)[0]
         sizes = [int(most[i]) for i in of_worker]
         # What is too much comes off those that are done last.

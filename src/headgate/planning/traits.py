@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,7 @@ class Device:
         work: Compute of a sample, relative.
         gpu: Whether it is a GPU, which cores do not speed up.
         core: Speed of a core of the node, relative: what its servers go by.
+        reads: Seconds that reading a sample takes, relative; 0 where the training process does not read.
         bends: Batches in ascending order, and by how much longer their compute took than the line through all of them.
     """
 
@@ -37,6 +39,7 @@ class Device:
     work: float = 1.0
     gpu: bool = False
     core: float = 1.0
+    reads: float = 0.0
     bends: tuple[tuple[float, float], ...] = ()
 
     def bent(self, batch: Floats) -> Floats:
@@ -54,6 +57,7 @@ class Known:
     Args:
         devices: What workers run on, by the name of the node.
         usual_rate: Bytes a second of a NIC of which nobody said it.
+        inside: How much longer than inside the fastest node bytes take inside a node, by its name.
         dense: Part of the model, counted in bytes, whose gradient is dense.
         sparse_sample: Part of the model whose gradient is sparse that a sample touches.
         sparse_most: The same of the largest batch: all of it.
@@ -65,6 +69,7 @@ class Known:
 
     devices: Mapping[str, Device] = field(default_factory=dict)
     usual_rate: float | None = None
+    inside: Mapping[str, float] = field(default_factory=dict)
     dense: float = 1.0
     sparse_sample: float = 0.0
     sparse_most: float = 0.0
@@ -105,6 +110,7 @@ class Traits:
         cores: Cores of each worker of the class; 1 where nobody said, and on a GPU.
         overhead: Relative compute of the class's device that does not depend on the batch.
         work: Relative compute of a sample.
+        reads: Relative seconds of reading a sample.
         kinds: Index of the kind of node that the class is on.
         hosts: 1 where the cores that compute also send and serve, 0 on a GPU and where nothing is known of the node.
         beside: Part of all updates that servers on its node do, over the node's cores; 0 where the cores of each task
@@ -114,7 +120,9 @@ class Traits:
         waited_for: Workers that a synchronous step waits for: all but the backups.
         servers: Parameter servers.
         ring: Copies of the model through each NIC in a ring over several nodes, for all-reduce.
-        inside: The same where all workers are on one node.
+        inside: The same where all workers are on one node, in units of the fastest node.
+        inside_slowness: How much longer than inside the fastest node bytes take there; 0 where they are on several.
+        crowded: Logarithm of the most workers on a node of which cores do not compute; those share the cores.
         nodes: Nodes with workers.
         to_servers: Copies of the model each way through the busiest NIC of a node with servers, in units of the
             fastest NIC.
@@ -136,6 +144,7 @@ class Traits:
     cores: Floats
     overhead: Floats
     work: Floats
+    reads: Floats
     kinds: Indices
     hosts: Floats
     beside: Floats
@@ -145,6 +154,8 @@ class Traits:
     servers: Floats
     ring: Floats
     inside: Floats
+    inside_slowness: Floats
+    crowded: Floats
     nodes: Floats
     to_servers: Floats
     to_workers: Floats
@@ -173,15 +184,15 @@ def traits(space: Sequence[Plan], cluster: Cluster | None, batch: float, known: 
     kind_names = tuple({name_of(node): None for node in nodes.values()} or {"": None})
     rows = [_classes(plan, nodes, batch, known) for plan in space]
     width = max(len(row) for row in rows)
-    counts, batches, cores, overhead, work, hosts, beside = (np.zeros((len(space), width)) for _ in range(7))
+    counts, batches, cores, overhead, work, reads, hosts, beside = (np.zeros((len(space), width)) for _ in range(8))
     kind = np.zeros((len(space), width), np.intp)
     for i, row in enumerate(rows):
         for j, (each, count) in enumerate(sorted(row.items())):
-            size, of_cores, name, extra, more, computes, serving = each
+            size, of_cores, name, extra, more, read, computes, serving = each
             counts[i, j], batches[i, j], cores[i, j], kind[i, j] = count, size, of_cores, kind_names.index(name)
-            overhead[i, j], work[i, j], hosts[i, j], beside[i, j] = extra, more, computes, serving
+            overhead[i, j], work[i, j], reads[i, j], hosts[i, j], beside[i, j] = extra, more, read, computes, serving
     cores[counts == 0] = 1.0
-    loads = [_loads(plan, rate) for plan in space]
+    loads = [_loads(plan, rate, known) for plan in space]
     array = np.array(
         [
             (
@@ -198,7 +209,7 @@ def traits(space: Sequence[Plan], cluster: Cluster | None, batch: float, known: 
         dtype=np.float64,
     ).T
     workers, waited_for, servers, *through, server_cores, synchronous, bounded = array
-    ring, inside, on_nodes, to_servers, to_workers = through
+    ring, inside, inside_slowness, crowded, on_nodes, to_servers, to_workers = through
     sparse = (counts * known.sparse(batches)).sum(1) / workers
     pushed = known.dense + sparse
     gathered = known.dense + sparse * workers / 2  # everybody gets the rows of all others
@@ -208,6 +219,7 @@ def traits(space: Sequence[Plan], cluster: Cluster | None, batch: float, known: 
         cores=cores,
         overhead=overhead,
         work=work,
+        reads=reads,
         kinds=kind,
         hosts=hosts,
         beside=beside,
@@ -217,6 +229,8 @@ def traits(space: Sequence[Plan], cluster: Cluster | None, batch: float, known: 
         servers=servers,
         ring=ring * gathered,
         inside=inside * gathered,
+        inside_slowness=inside_slowness,
+        crowded=crowded,
         nodes=on_nodes,
         to_servers=to_servers * pushed,
         to_workers=to_workers * pushed,
@@ -232,15 +246,30 @@ def traits(space: Sequence[Plan], cluster: Cluster | None, batch: float, known: 
     )
 
 
-_Place = tuple[float, str, float, float, float, float]
+_Place = tuple[float, str, float, float, float, float, float]
 """Cores, name of the kind of node, what its device needs relative to others, `hosts` and `beside`."""
-_Class = tuple[float, float, str, float, float, float, float]
+_Class = tuple[float, float, str, float, float, float, float, float]
 """Samples of a step, and the `_Place`."""
 
 
 def ring_copies(workers: Floats, nodes: Floats) -> Floats:
     """Copies of the model that a worker sends, and takes, around a ring over several nodes."""
     return np.asarray(np.where(nodes > 1, 2 * (workers - 1) / workers, 0.0))
+
+
+def repeated(of: Traits, times: int) -> Traits:
+    """The same traits so many times, one after the other."""
+    return _each(of, lambda array: np.tile(array, (times, *(1,) * (array.ndim - 1))))
+
+
+def part(of: Traits, at: Indices) -> Traits:
+    """The traits of some plans."""
+    return _each(of, lambda array: array[at])
+
+
+def _each(of: Traits, change: Callable[[Any], Any]) -> Traits:
+    arrays = {f.name: change(getattr(of, f.name)) for f in fields(of) if f.name != "kind_names"}
+    return replace(of, **arrays)
 
 
 def _rates(nodes: Mapping[str, Node], known: Known) -> Callable[[str], float]:
@@ -265,10 +294,10 @@ def _classes(plan: Plan, nodes: Mapping[str, Node], batch: float, known: Known) 
             on_node[name] = _on_node(plan, nodes.get(name or ""), there[name or ""], part, first, known)
         size = plan.batch_per_worker
         samples = float(batch if size is None else size[i] if isinstance(size, tuple) else size)
-        cores, kind, overhead, work, hosts, beside = on_node[name]
+        cores, kind, overhead, work, reads, hosts, beside = on_node[name]
         device = known.devices.get(name or "")
         bent = float(device.bent(np.array(samples))) if device is not None and device.bends else 1.0
-        found[samples, cores, kind, overhead * bent, work * bent, hosts, beside] += 1
+        found[samples, cores, kind, overhead * bent, work * bent, reads, hosts, beside] += 1
     return found
 
 
@@ -276,13 +305,14 @@ def _on_node(plan: Plan, node: Node | None, workers: int, served: float, first: 
     """The place of each worker on a node, on which that part of the updates is done."""
     cores = plan.cores_per_worker
     if node is None:
-        return 1.0 if cores is None else cores, first, 1.0, 1.0, 0.0, 0.0
+        return 1.0 if cores is None else cores, first, 1.0, 1.0, 0.0, 0.0, 0.0
     device = known.devices.get(node.name, Device(gpu=bool(node.gpus) and cores is None))
     if device.gpu:
-        return 1.0, name_of(node), device.overhead, device.work, 0.0, 0.0
+        return 1.0, name_of(node), device.overhead, device.work, device.reads, 0.0, 0.0
     own = node.cores / workers
     beside = served / (node.cores * device.core) if cores is None else 0.0
-    return own if cores is None else min(cores, own), name_of(node), device.overhead, device.work, 1.0, beside
+    granted = own if cores is None else min(cores, own)
+    return granted, name_of(node), device.overhead, device.work, device.reads, 1.0, beside
 
 
 def _server_cores(plan: Plan, nodes: Mapping[str, Node], known: Known) -> float:
@@ -302,15 +332,18 @@ def server_cores(node: Node, tasks: int, stated: float | None) -> float:
     return min(node.cores / tasks, _SERVER_CORES if stated is None else stated)
 
 
-def _loads(plan: Plan, slowness: Callable[[str], float]) -> tuple[float, ...]:
-    """Ring over nodes, ring inside one, nodes with workers, and what goes through the busiest NICs of nodes with
-    servers and of those without. A plan that is not placed has each task on a node of its own."""
+def _loads(plan: Plan, slowness: Callable[[str], float], known: Known) -> tuple[float, ...]:
+    """Ring over nodes, ring inside one, its slowness, `crowded`, nodes with workers, and what goes through the busiest
+    NICs of nodes with servers and of those without. A plan that is not placed has each task on a node of its own."""
     on = Counter(plan.worker_nodes or (f"worker {i}" for i in range(plan.workers)))
+    sharing = [count for name, count in on.items() if (device := known.devices.get(name)) is None or device.gpu]
+    crowded = math.log(max(sharing, default=1))
     if plan.strategy != "ps":
         ring = 2 * (plan.workers - 1) / plan.workers
         if len(on) == 1:
-            return 0.0, ring, 1.0, 0.0, 0.0
-        return ring * max(map(slowness, on)), 0.0, float(len(on)), 0.0, 0.0
+            slow = known.inside.get(next(iter(on)), 1.0)
+            return 0.0, ring * slow, slow * (ring > 0), crowded, 1.0, 0.0, 0.0
+        return ring * max(map(slowness, on)), 0.0, 0.0, crowded, float(len(on)), 0.0, 0.0
     serving = Counter(plan.server_nodes or (f"server {j}" for j in range(plan.servers)))
     with_servers = without = 0.0
     for name in {*on, *serving}:
@@ -320,7 +353,7 @@ def _loads(plan: Plan, slowness: Callable[[str], float]) -> tuple[float, ...]:
             with_servers = max(with_servers, load)
         else:
             without = max(without, load)
-    return 0.0, 0.0, float(len(on)), with_servers, without
+    return 0.0, 0.0, 0.0, crowded, float(len(on)), with_servers, without
 
 
 def _shape(space: Sequence[Plan], rows: Sequence[Counter[_Class]], nodes: Floats, kinds: Sequence[str]) -> Floats:

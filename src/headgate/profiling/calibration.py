@@ -11,12 +11,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from headgate.cluster import Cluster, Node
+from headgate.cluster import Cluster, GpuLink, Node
 from headgate.engines.base import Engine
 from headgate.errors import HeadgateError
 from headgate.profiling import kernels, links
 from headgate.profiling.links import Between, Link
 from headgate.telemetry import speed
+from headgate.telemetry.machine import ALL_REDUCE
 
 _AS_STATED = 0.1  # of a NIC's rate: one that was measured so near is the stated one
 _FOLDER = "calibrations"
@@ -28,7 +29,7 @@ class Machine:
     """A machine, measured.
 
     Args:
-        rates: By the names of a `Node`'s fields.
+        rates: By the names of a `Node`'s fields; and what its GPUs send in an all-reduce, where it has several.
         gpus: GFLOP/s and bytes a second of each kind of GPU, by name.
         notes: What could not be measured, and why.
     """
@@ -78,7 +79,20 @@ def measure(with_gpus: bool, folder: str | None = None) -> Machine:
             of_gpus = kernels.gpus()
         except HeadgateError as error:
             notes.append(f"GPUs were not measured, their makers' peaks count: {error}")
+        else:
+            notes += _all_reduce(rates)
     return Machine(rates, of_gpus, tuple(notes))
+
+
+def _all_reduce(rates: dict[str, float]) -> list[str]:
+    """Add how fast GPUs add up gradients among themselves; why that could not be measured."""
+    try:
+        rate = kernels.all_reduce()
+    except HeadgateError as error:
+        return [f"the link between GPUs was not measured, its stated rate counts: {error}"]
+    if rate is not None:
+        rates[ALL_REDUCE] = rate
+    return []
 
 
 def _machine(known: Mapping[str, Any], node: Node) -> Machine | None:
@@ -204,8 +218,10 @@ def _with_machine(node: Node, found: Machine | None) -> Node:
     if found is None:
         return node
     rates: dict[str, Any] = {name: rate for name, rate in found.rates.items() if name in _RATES}
+    all_reduce = found.rates.get(ALL_REDUCE)
+    link = GpuLink(all_reduce, "measured") if all_reduce and len(node.gpus) > 1 else node.gpu_link
     gpus = (replace(gpu, gflops=found.gpus.get(gpu.name, {}).get("gflops", gpu.gflops)) for gpu in node.gpus)
-    return replace(node, gpus=tuple(gpus), **rates)
+    return replace(node, gpus=tuple(gpus), gpu_link=link, **rates)
 
 
 def _nic(node: Node, between: Sequence[Link]) -> float | None:

@@ -69,6 +69,32 @@ for index in range(torch.cuda.device_count()):
     }
 """
 
+_ALL_REDUCE = """
+import json, time
+import torch
+from torch.cuda import nccl
+
+found, count = {}, torch.cuda.device_count()
+if count > 1:
+    gradients = [torch.ones(1 << 25, device=f"cuda:{index}") for index in range(count)]
+
+    def reduced(times):
+        for index in range(count):
+            torch.cuda.synchronize(index)
+        begun = time.perf_counter()
+        for _ in range(times):
+            nccl.all_reduce(gradients)
+        for index in range(count):
+            torch.cuda.synchronize(index)
+        return time.perf_counter() - begun
+
+    reduced(3)
+    size = gradients[0].numel() * gradients[0].element_size()
+    seconds = sorted(reduced(10) / 10 for _ in range(3))[1]
+    found["bytes_per_second"] = 2 * (count - 1) / count * size / seconds
+"""
+"""What each GPU sends in an all-reduce of 128 MiB among all."""
+
 
 def core() -> dict[str, float]:
     """Speed of one core, in about 2 s: `core_gflops` (float32 product of 512 x 512 matrices), `core_convolution_gflops`
@@ -91,6 +117,17 @@ def gpus() -> dict[str, dict[str, float]]:
     if not found:
         raise HeadgateError("torch sees no GPU; install a build of it for CUDA")
     return found
+
+
+def all_reduce() -> float | None:
+    """Bytes a second that each GPU sends to the others in an all-reduce among all of this machine; None where there are
+    fewer than two.
+
+    Raises:
+        HeadgateError: It cannot be measured.
+    """
+    rate = _measured(_ALL_REDUCE, {}).get("bytes_per_second")
+    return float(rate) if rate is not None else None
 
 
 def _measured(program: str, variables: Mapping[str, str]) -> dict[str, Any]:

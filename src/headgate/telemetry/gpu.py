@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from headgate.cluster import PARTS, Gpu
+from headgate.cluster import PARTS, Gpu, GpuLink
 from headgate.telemetry.base import Sampler, Target
 from headgate.telemetry.columns import Column
 from headgate.telemetry.sources import PlacedNode
+
+_NVLINK = 25e9  # bytes a second each direction of one NVLink from its second generation on
 
 
 def open_nvml() -> Any | None:
@@ -77,6 +79,69 @@ def device_numbers(nvml: Any | None) -> Mapping[int, int]:
         with contextlib.suppress(nvml.NVMLError):
             found[index] = int(nvml.nvmlDeviceGetMinorNumber(nvml.nvmlDeviceGetHandleByIndex(index)))
     return found
+
+
+def gpu_link(nvml: Any | None) -> GpuLink | None:
+    """How the GPUs of this machine reach each other: over NVLink where a ring of it joins them all, else by the slowest
+    of their PCIe links, and through the CPU where a pair of them has no switch in common. None where there are fewer
+    than two, or NVML does not say."""
+    count = nvml.nvmlDeviceGetCount() if nvml is not None else 0
+    if nvml is None or count < 2:
+        return None
+    try:
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+        nvlink = min(_nvlinks(nvml, handle) for handle in handles)
+        if nvlink > 0 and _in_a_ring(nvml, handles):
+            return GpuLink(nvlink, "nvlink")
+        rate = min(_pcie(nvml, handle) for handle in handles)
+        # What `nvidia-smi topo -m` calls PIX and PXB is up to MULTIPLE; PHB, NODE and SYS are beyond.
+        behind = all(
+            nvml.nvmlDeviceGetTopologyCommonAncestor(one, other) <= nvml.NVML_TOPOLOGY_MULTIPLE
+            for i, one in enumerate(handles)
+            for other in handles[:i]
+        )
+    except (AttributeError, nvml.NVMLError):  # an older one has no such function
+        return None
+    return GpuLink(rate, "pcie" if behind else "host")
+
+
+def _nvlinks(nvml: Any, handle: Any) -> float:
+    """Bytes a second each direction of all NVLinks of a GPU that are up."""
+    up = 0
+    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+        with contextlib.suppress(nvml.NVMLError):  # it has fewer, or none
+            up += int(nvml.nvmlDeviceGetNvLinkState(handle, link) == nvml.NVML_FEATURE_ENABLED)
+    if not up:
+        return 0.0
+    field = nvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON
+    with contextlib.suppress(nvml.NVMLError, AttributeError, IndexError):  # an old driver
+        [told] = nvml.nvmlDeviceGetFieldValues(handle, [field])
+        if told.nvmlReturn == nvml.NVML_SUCCESS and told.value.uiVal > 0:
+            return up * float(told.value.uiVal) * 1e6
+    return up * _NVLINK
+
+
+def _in_a_ring(nvml: Any, handles: Sequence[Any]) -> bool:
+    """Whether NVLinks, or switches of them, lead from each GPU to the next and back to the first in some order."""
+    count, index = len(handles), nvml.NVML_P2P_CAPS_INDEX_NVLINK
+    joined = [
+        [i != j and nvml.nvmlDeviceGetP2PStatus(one, other, index) == 0 for j, other in enumerate(handles)]
+        for i, one in enumerate(handles)
+    ]
+
+    def goes_on(way: list[int]) -> bool:
+        if len(way) == count:
+            return joined[way[-1]][0]
+        return any(goes_on([*way, n]) for n in range(count) if n not in way and joined[way[-1]][n])
+
+    return goes_on([0])
+
+
+def _pcie(nvml: Any, handle: Any) -> float:
+    """Bytes a second each direction of a GPU's PCIe link, in its fastest state: an idle one is slowed down."""
+    generation, lanes = nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle), nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)
+    of_lane = 0.25e9 * generation if generation < 3 else 0.985e9 * 2.0 ** (generation - 3)
+    return float(lanes * of_lane)
 
 
 @dataclass(slots=True)

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from headgate.cluster import Disk, Nic, Node
+from headgate.cluster import Disk, GpuLink, Nic, Node
 from headgate.telemetry import limits
 from headgate.telemetry.base import Target
 from headgate.telemetry.blocks import whole_disks
 from headgate.telemetry.columns import Column
 from headgate.telemetry.cpu import CpuSampler
 from headgate.telemetry.files import content
-from headgate.telemetry.gpu import GpuSampler, gpus, open_nvml
+from headgate.telemetry.gpu import GpuSampler, gpu_link, gpus, open_nvml
 from headgate.telemetry.memory import MemorySampler
 from headgate.telemetry.nics import counted, default_routes, interfaces, outward
 from headgate.telemetry.round import Round
@@ -27,6 +27,8 @@ from headgate.telemetry.visible import within
 
 CALIBRATED = ("core_convolution_gflops", "core_copy_bytes_per_second", "disk_bytes_per_second")
 """Fields of a `Node` that are known only where it was calibrated."""
+ALL_REDUCE = "all_reduce_bytes_per_second"
+"""What was measured of the link between GPUs."""
 _LOOK_SECONDS = 0.25
 
 
@@ -109,8 +111,14 @@ def detect(cache: Path | None = None, environment: Mapping[str, str] = os.enviro
     }
     of_gpus = measured.get("gpus")
     by_name = of_gpus if isinstance(of_gpus, dict) else {}
-    found = tuple(replace(gpu, gflops=by_name.get(gpu.name)) for gpu in gpus(open_nvml()))
-    return within(replace(node, core_gflops=speed, address=_address(), gpus=found, **rates), environment)
+    nvml = open_nvml()
+    found = tuple(replace(gpu, gflops=by_name.get(gpu.name)) for gpu in gpus(nvml))
+    node = within(replace(node, core_gflops=speed, address=_address(), gpus=found, **rates), environment)
+    all_reduce = measured.get(ALL_REDUCE)
+    if len(node.gpus) < 2:
+        return node
+    link = GpuLink(all_reduce, "measured") if isinstance(all_reduce, float) and all_reduce > 0 else gpu_link(nvml)
+    return replace(node, gpu_link=link)
 
 
 def survey(cache: Path | None = None) -> Survey:
