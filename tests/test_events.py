@@ -13,6 +13,10 @@ def test_two_reports_make_one_with_the_mean_loss_and_the_later_of_all_else() -> 
     assert first.merged(Progress("t", step=12)).loss == 1.0
     assert first.merged(Progress("t", step=12)).count == 3
     assert Progress("t", step=1).merged(first).loss == 1.0
+    epoch = Progress("t", step=12, loss=3.0, covers="epoch")
+    assert (first.merged(epoch).loss, first.merged(epoch).covers) == (3.0, "epoch")
+    assert (epoch.merged(first).loss, epoch.merged(first).covers) == (first.loss, None)
+    assert (epoch.merged(Progress("t", step=13)).loss, epoch.merged(Progress("t", step=13)).covers) == (3.0, "epoch")
     assert math.isnan(first.merged(Progress("t", step=12, loss=math.nan)).loss or 0.0)
 
 

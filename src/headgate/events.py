@@ -180,7 +180,9 @@ class TaskLeaves:
 @dataclass(frozen=True, slots=True)
 class Progress:
     """What a task reported since its last progress: `loss` is the mean of `count` reported losses (NaN where they
-    were), `epoch` the one that is going on, counted from 1, `within` the part of it that is done, 0 to 1."""
+    were), `epoch` the one that is going on, counted from 1, `within` the part of it that is done, 0 to 1. Where
+    `covers` is set, loss and metrics are means over this `epoch`, or over the `part` of it that is done: the latest
+    counts."""
 
     task: TaskId
     step: int | None
@@ -191,19 +193,20 @@ class Progress:
     metrics: Mapping[str, float] = field(default_factory=dict)
     epochs: int | None = None
     within: float | None = None
+    covers: str | None = None
 
     def merged(self, later: Progress) -> Progress:
-        """This progress and a later one of the same task as one: the mean loss of both, the later of all else. Where
-        one of the losses is no number, the later one counts: what does not last says little."""
+        """This progress and a later one of the same task as one: the mean loss of both, the later of all else. The
+        later loss counts alone where one is no number, since what does not last says little, or that of an epoch."""
         given = {f.name: v for f in fields(later) if (v := getattr(later, f.name)) is not None}
         if self.loss is not None:
             given |= {"loss": self.loss, "count": self.count}
         if self.loss is not None and later.loss is not None:
-            if math.isfinite(self.loss) and math.isfinite(later.loss):
+            if math.isfinite(self.loss) and math.isfinite(later.loss) and not (self.covers or later.covers):
                 count = self.count + later.count
                 given |= {"loss": (self.loss * self.count + later.loss * later.count) / count, "count": count}
             else:
-                given |= {"loss": later.loss, "count": later.count}
+                given |= {"loss": later.loss, "count": later.count, "covers": later.covers}
         return replace(self, **{**given, "metrics": {**self.metrics, **later.metrics}})
 
 

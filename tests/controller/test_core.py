@@ -239,6 +239,7 @@ def test_a_job_that_reaches_its_goal_is_done() -> None:
     driver = Driver()
     running(driver, 0.0, job(progress=ProgressRule("accuracy", None, 0.97)))
     assert driver.step(1.0, Progress("r/a/worker-0", step=1, metrics={"accuracy": 0.96})) == []
+    assert driver.step(1.5, Progress("r/a/worker-0", step=2, metrics={"accuracy": 1.0}, covers="part")) == []
     reason = "reached its goal: accuracy 0.98, asked for 0.97"
     assert driver.step(2.0, Progress("r/a/worker-0", step=2, metrics={"accuracy": 0.98})) == [
         MarkJob("r/a", "stopping", reason),

@@ -181,8 +181,34 @@ def test_a_loss_that_is_not_a_number_is_told_as_such(attempt: Attempting) -> Non
         hg.init()
         hg.report(loss=jnp.float32(math.nan), step=7, top="x")
 
-    told = attempt(training).of("progress")[-1]
-    assert (told["loss"], told["step"], told["metrics"]) == ("nan", 7, {"top": "nan"})
+    ran = attempt(training)
+    told = ran.of("progress")[-1]
+    assert (told["loss"], told["step"], "metrics" in told) == ("nan", 7, False)
+    assert [note for note in ran.notes if note.startswith("report(top=...): found a str")]
+
+
+def test_what_is_reported_while_jax_compiles_is_said_and_is_no_step(attempt: Attempting) -> None:
+    def training(at_step: trainings.AtStep) -> None:
+        hg.init()
+
+        @jax.jit
+        def step(value: Any) -> Any:
+            hg.report(loss=value)
+            return value * 2
+
+        for _ in range(3):
+            value = step(jnp.ones(()))
+        hg.report(loss=value)
+        gone = jnp.ones(())
+        hg.report(loss=1.0, seen=gone)
+        gone.delete()  # as a donation does
+        hg.report(loss=2.0)
+
+    ran = attempt(training)
+    assert ran.of("progress")[-1]["step"] == 3
+    assert [note for note in ran.notes if "inside of a function that is compiled" in note]
+    assert [note for note in ran.notes if note.startswith("report(seen=...): found an ArrayImpl (Array has been delet")]
+    assert all(span["name"] == "step" for message in ran.of("spans") for span in message["spans"])
 
 
 def test_a_job_s_costs_are_measured_in_its_own_first_steps(attempt: Attempting) -> None:

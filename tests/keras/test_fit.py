@@ -26,7 +26,11 @@ def test_what_plain_python_comes_to_is_trained_told_and_measured(backend: str, s
     assert told.of("hello")[0]["framework"] == "keras" and told.of("hello")[0]["seed"] == 3
     last = told.of("progress")[-1]
     assert (last["step"], last["epoch"], last["epochs"], last["samples"]) == (20, 3, 4, 4 * 70)
-    assert any("accuracy" in message.get("metrics", {}) for message in told.of("progress"))
+    losses, accuracies = ([float(value) for value in line.split()[1:]] for line in results(plain(backend))[:2])
+    epochs = [message for message in told.of("progress") if message.get("covers") == "epoch"]
+    assert [message["loss"] for message in epochs] == pytest.approx(losses, rel=1e-6)  # Keras' own, not means of them
+    assert [message["metrics"]["accuracy"] for message in epochs] == pytest.approx(accuracies, rel=1e-6)
+    assert all("loss" not in message or "covers" in message for message in told.of("progress"))
     (stopping,) = told.of("stopping")
     assert (stopping["patience"], stopping["min_delta"], stopping["monitor"]) == (9, 0.001, "loss")
     spans = told.of("spans")
@@ -106,6 +110,52 @@ def test_what_was_saved_over_one_back_end_resumes_over_another(start: Start) -> 
     stopped.finish()
     resumed = start("torch", "4", resume=stopped.checkpoint()["path"])
     assert len(next(line for line in results(resumed.finish()) if line.startswith("losses")).split()) == 5
+
+
+ODD = """
+import concurrent.futures
+import tensorflow as tf
+import headgate.keras as hg
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+model = tf.Module()
+model.weight = tf.Variable(1.0)
+model = hg.prepare(model)
+
+@tf.function
+def inside(value):
+    hg.report(loss=value)
+    return value
+
+for epoch in hg.epochs(5):
+    inside(tf.constant(1.0))
+    shares = strategy.run(lambda: tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, "float32"))
+    hg.report(loss=shares, later=concurrent.futures.Future(), both=tf.constant([1.0, 3.0]))
+hg.report(loss=strategy.reduce("MEAN", shares, axis=None))
+"""
+
+
+def test_what_is_no_number_is_said_and_of_a_loop_no_more_is_told_than_was_measured(
+    start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "odd.py").write_text(ODD)
+    script = start("tensorflow", script=tmp_path / "odd.py")
+    script.finish()
+    notes = sorted(message["text"] for message in script.listener.of("note") if message.get("warns"))
+    told = script.listener.of("progress")
+    assert [note.partition(",")[0] for note in notes[:2]] == [
+        "report(both=...): found 2 elements",
+        "report(later=...): found a Future",
+    ]
+    assert "found a PerReplica: it has a value for each replica; report strategy.reduce(" in notes[2]
+    assert "found a SymbolicTensor inside of a function that is compiled" in notes[3]
+    assert told[-1]["step"] == 6  # those inside of the function are none
+    assert {message["loss"] for message in told if "loss" in message} == {0.5}
+    assert all(message["metrics"] == {"both": 2.0} for message in told if "metrics" in message)
+    spans = [span["name"] for message in script.listener.of("spans") for span in message["spans"]]
+    assert spans and set(spans) == {"step"}
 
 
 def test_patience_is_told_where_it_changes_and_taken_back_where_there_is_none(start: Start, tmp_path: Path) -> None:

@@ -133,6 +133,8 @@ def test_a_job_of_tensorflow_s_parameter_servers_learns_and_its_servers_end(tmp_
         assert tasks.left("worker-0") == 0, tasks.output("worker-0")
         tasks.finish()
         assert tasks.of("worker-0", "progress")[-1]["step"] == 6
+        (note,) = [note["text"] for note in tasks.of("worker-0", "note") if note.get("warns")]
+    assert note.startswith("report(scheduled=...): found a RemoteValue") and "report value.fetch()" in note
     losses = json.loads((tmp_path / "result.json").read_text())["losses"]
     assert losses[-1] < 0.8 * losses[0]
 

@@ -132,7 +132,7 @@ def by_servers(path: str) -> None:
         results = [coordinator.schedule(step, args=(each,)) for _ in range(8)]
         coordinator.join()
         losses.append(float(np.mean([result.fetch() for result in results])))
-        hg.report(loss=losses[-1])
+        hg.report(loss=losses[-1], scheduled=results[-1])
     write(path, losses, [weights.numpy()])
 
 

@@ -205,8 +205,8 @@ def distributed(tmp_path: Path) -> Path:
                     name=name,
                     seconds=seconds * long,
                     begin=begin * long,
-                    bytes_in=bytes_in,
-                    bytes_out=bytes_out,
+                    bytes_in=bytes_in or None,
+                    bytes_out=bytes_out or None,
                 )
             recorder.add(
                 "transfers",
@@ -235,8 +235,8 @@ def distributed(tmp_path: Path) -> Path:
                 name=name,
                 seconds=seconds * slow,
                 begin=begin * slow,
-                bytes_in=bytes_in,
-                bytes_out=bytes_out,
+                bytes_in=bytes_in or None,
+                bytes_out=bytes_out or None,
             )
     recorder.add("checkpoints", t=15.0, task="cnn/worker-0", path="x", step=150, epoch=0, why="epoch")
     events = [

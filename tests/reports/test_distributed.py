@@ -180,7 +180,7 @@ def test_metrics_tell_every_task_apart(distributed: Path) -> None:
     assert divisions[2].seconds["idle"] == pytest.approx(0.48)
     out = io.StringIO()
     terminal.metrics(found, Console(file=out, width=120), spans=True)
-    assert "waits for input 0 %, 20 % for communication of a step of 1.2 s (5 sampled)" in out.getvalue()
+    assert "20 % for communication of a step of 1.2 s (5 sampled)" in out.getvalue()
     assert "idle 40 % of a round of 1.2 s (5 sampled)" in out.getvalue()
 
 

@@ -42,7 +42,7 @@ class Clock:
 def folding() -> tuple[Progress, list[Mapping[str, object]], Clock]:
     sent: list[Mapping[str, object]] = []
     clock = Clock()
-    return Progress(sent.append, lambda values: [float(v) for v in values], clock), sent, clock
+    return Progress(lambda message, _: sent.append(message), clock=clock), sent, clock
 
 
 def test_reports_are_folded_into_their_mean() -> None:
@@ -82,6 +82,40 @@ def test_a_nan_is_kept_that_lasts_and_metrics_alone_are_sent_without_a_loss() ->
         progress.report(loss, {})
     progress.flush()
     assert (sent[2]["loss"], sent[2]["count"]) == (2.0, 4)
+
+
+def test_an_epoch_is_told_by_what_it_came_to_and_as_it_is_so_far_only_where_nothing_else_is_for_long() -> None:
+    progress, sent, clock = folding()
+    for step in range(1, 61):  # an epoch of six seconds
+        clock.now = step / 10
+        progress.step = step
+        progress.epoch_so_far(1.0 / step, {"accuracy": step / 100})
+    progress.epoch_over(0.5, {"accuracy": 0.9, "val_loss": 0.7})
+    told = [(message["step"], message["loss"], message["covers"]) for message in sent if "loss" in message]
+    assert told == [(21, 1 / 21, "part"), (42, 1 / 42, "part"), (60, 0.5, "epoch")]
+    assert sent[-1]["metrics"] == {"accuracy": 0.9, "val_loss": 0.7}
+    assert len(sent) > 30  # steps are told all the while
+    progress.epoch_so_far(3.0, {})
+    progress.report(None, {"own": 1.0})
+    progress.flush()  # as a task does that ends
+    assert [(m.get("loss"), m.get("metrics"), m.get("covers")) for m in sent[-2:]] == [
+        (None, {"own": 1.0}, None),
+        (3.0, None, "part"),
+    ]
+
+
+def test_what_is_no_number_is_left_out_and_said_once() -> None:
+    progress, sent, _ = folding()
+    for _ in range(3):
+        progress.report({"total": 1.0}, {"accuracy": "n/a", "best": None, "f1": 0.5})
+        progress.flush()
+    notes = [str(message["text"]) for message in sent if message["type"] == "note"]
+    assert len(notes) == 2 and all(message["warns"] for message in sent if message["type"] == "note")
+    assert notes[0].startswith("report(loss=...): found a dict") and notes[0].endswith("it is left out")
+    assert notes[1].startswith("report(accuracy=...): found a str")
+    told = [message for message in sent if message["type"] == "progress"]
+    assert all(message.keys() == {"type", "step", "count", "metrics"} for message in told)
+    assert [message["metrics"] for message in told] == [{"f1": 0.5}] * len(told)
 
 
 def test_a_line_is_found_with_its_error() -> None:

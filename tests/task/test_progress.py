@@ -28,7 +28,7 @@ def test_a_step_that_is_still_to_be_computed_is_read_when_a_message_is_due() -> 
             return 10 * self.reads
 
     now, sent = [0.0], list[Mapping[str, object]]()
-    progress, step = Progress(sent.append, list, lambda: now[0]), Slow()
+    progress, step = Progress(lambda message, _: sent.append(message), clock=lambda: now[0]), Slow()
     for _ in range(5):
         progress.said = step
         progress.report(1.0, {})

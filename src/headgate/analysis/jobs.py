@@ -164,8 +164,10 @@ class JobFigures:
         memory_peak_bytes: Most resident memory, as the kernel has it or as it was sampled, whichever is more.
         granted_cores: Mean cores that it was entitled to while it ran.
         used_of_granted: Mean cores in use over `granted_cores`; above 1 where others left some.
-        input_fraction: Fraction of a step that waits for input, 0 to 1, over `sampled_steps` steps.
-        exposed_fraction: Fraction of a step that only waits for communication, 0 to 1; None for a job of one task.
+        input_fraction: Fraction of a step that waits for input, 0 to 1, over `sampled_steps` steps; None where it was
+            not measured.
+        exposed_fraction: Fraction of a step that only waits for communication, 0 to 1; None for a job of one task, and
+            where it was not measured.
         bytes_per_step: Bytes that its workers send and receive in a step, all together; None where nothing tells.
         tasks: Number of tasks.
         faults: Faults that it survived.
@@ -314,4 +316,5 @@ def figures(job: JobRecord) -> JobFigures:
 
 def _exchanged(job: JobRecord) -> float | None:
     divisions = [task.division for task in job.tasks if task.is_worker and task.division is not None]
-    return sum(each.sent + each.received for each in divisions) if divisions and job.distributed else None
+    counted = [way for each in divisions for way in (each.sent, each.received) if way is not None]
+    return sum(counted) if counted and job.distributed else None

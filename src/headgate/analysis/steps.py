@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -20,19 +19,22 @@ EXPOSED = ("push", "wait", "pull")
 """Spans of a worker that only wait for communication: what of it backward did not hide."""
 
 
+Sums = tuple[float, float | None, float | None]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StepSums:
     """The sampled steps of a task, summed up.
 
     Args:
         whole: Seconds of each step.
-        waited: Those of each that waited for input.
-        spans: By span, over all steps: seconds, bytes in and bytes out.
+        waited: Those of each that waited for input; NaN where that was not measured.
+        spans: By span, over all steps: seconds, bytes in and bytes out; None where these were not counted.
     """
 
     whole: Array
     waited: Array
-    spans: Mapping[str, tuple[float, float, float]]
+    spans: Mapping[str, Sums]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +45,22 @@ class Division:
         steps: Number of sampled steps.
         step_seconds: Mean seconds of a step.
         seconds: Mean seconds of a step by span, in the order of a step.
-        input_fraction: Fraction of the sampled time that waited for input, 0 to 1.
+        input_fraction: Fraction of the sampled time that waited for input, 0 to 1; None where it was not measured.
         input_low: Tenth percentile over the steps of that fraction.
         input_high: Ninetieth percentile.
-        exposed_fraction: Fraction of the sampled time that only waited for communication, 0 to 1.
-        bytes_in: Mean bytes that came in in a step, by span; of those with any.
-        bytes_out: Mean bytes that went out in a step, by span; of those with any.
+        exposed_fraction: Fraction of the sampled time that only waited for communication, 0 to 1; None where it was not
+            measured.
+        bytes_in: Mean bytes that came in in a step, by span; of those of which they were counted.
+        bytes_out: Mean bytes that went out in a step, by span; of those of which they were counted.
     """
 
     steps: int
     step_seconds: float
     seconds: Mapping[str, float]
-    input_fraction: float
-    input_low: float
-    input_high: float
-    exposed_fraction: float = 0.0
+    input_fraction: float | None
+    input_low: float | None
+    input_high: float | None
+    exposed_fraction: float | None = None
     bytes_in: Mapping[str, float] = field(default_factory=dict)
     bytes_out: Mapping[str, float] = field(default_factory=dict)
 
@@ -66,14 +69,14 @@ class Division:
         return self.seconds.get(span, 0.0) / self.step_seconds if self.step_seconds > 0 else 0.0
 
     @property
-    def received(self) -> float:
-        """Mean bytes that came in in a step."""
-        return sum(self.bytes_in.values())
+    def received(self) -> float | None:
+        """Mean bytes that came in in a step; None where none were counted."""
+        return sum(self.bytes_in.values()) if self.bytes_in else None
 
     @property
-    def sent(self) -> float:
-        """Mean bytes that went out in a step."""
-        return sum(self.bytes_out.values())
+    def sent(self) -> float | None:
+        """Mean bytes that went out in a step; None where none were counted."""
+        return sum(self.bytes_out.values()) if self.bytes_out else None
 
 
 def divide(tasks: Iterable[StepSums]) -> Division | None:
@@ -83,24 +86,38 @@ def divide(tasks: Iterable[StepSums]) -> Division | None:
         return None
     whole = np.concatenate([task.whole for task in given])
     waited = np.concatenate([task.waited for task in given])
-    sums: dict[str, Array] = defaultdict(lambda: np.zeros(3))
-    for task in given:
-        for name, values in task.spans.items():
-            sums[name] += values
-    fractions = waited / np.where(whole > 0, whole, 1.0)
-    low, high = np.percentile(fractions, [10, 90])
     spent, steps = float(whole.sum()), len(whole)
-    known = [name for name in ORDER if name in sums]
-    means = {name: sums[name] / steps for name in [*known, *sorted(set(sums) - set(ORDER))]}
-    exposed = float(sum(sums[name][0] for name in EXPOSED if name in sums))
+    names = {name for task in given for name in task.spans}
+    order = [name for name in ORDER if name in names] + sorted(names - set(ORDER))
+    seconds, received, sent = (_means(given, order, index, steps) for index in range(3))
+    measured = np.isfinite(waited)
+    fractions = waited[measured] / np.where(whole > 0, whole, 1.0)[measured]
+    low, high = np.percentile(fractions, [10, 90]) if len(fractions) else (None, None)
+    exposed = [seconds[name] * steps for name in EXPOSED if name in seconds]
     return Division(
         steps=steps,
         step_seconds=spent / steps,
-        seconds={name: float(mean[0]) for name, mean in means.items()},
-        input_fraction=float(waited.sum()) / spent if spent > 0 else 0.0,
-        input_low=float(low),
-        input_high=float(high),
-        exposed_fraction=exposed / spent if spent > 0 else 0.0,
-        bytes_in={name: float(mean[1]) for name, mean in means.items() if mean[1]},
-        bytes_out={name: float(mean[2]) for name, mean in means.items() if mean[2]},
+        seconds=seconds,
+        input_fraction=_fraction(waited[measured], whole[measured]) if len(fractions) else None,
+        input_low=None if low is None else float(low),
+        input_high=None if high is None else float(high),
+        exposed_fraction=_fraction(np.array(exposed), whole) if exposed else None,
+        bytes_in=received,
+        bytes_out=sent,
     )
+
+
+def _means(tasks: Iterable[StepSums], names: Iterable[str], index: int, steps: int) -> dict[str, float]:
+    """Means over all steps of one of the sums of each span of which some task knows it."""
+    found = {}
+    for name in names:
+        known = [sums[index] for task in tasks if (sums := task.spans.get(name)) is not None]
+        values = [value for value in known if value is not None]
+        if values:
+            found[name] = sum(values) / steps
+    return found
+
+
+def _fraction(part: Array, whole: Array) -> float:
+    spent = float(whole.sum())
+    return float(part.sum()) / spent if spent > 0 else 0.0

@@ -14,6 +14,7 @@ from headgate.cli.running import read
 from headgate.errors import UsageError
 from headgate.hub import api
 from headgate.profiles import Profile
+from headgate.reports.words import MISSING
 from headgate.units import say_bytes, say_seconds
 
 
@@ -69,19 +70,20 @@ def describe(profile: Profile) -> str:
     count = profile.parameters_dense
     if count is not None:
         sparse = profile.parameters_sparse or 0
-        size = say_bytes((profile.dense_bytes or 0) + (profile.sparse_bytes or 0))
-        lines.append(f"parameters    {count:,} dense, {sparse:,} sparse, {size}")
+        sizes = [size for size in (profile.dense_bytes, profile.sparse_bytes) if size is not None]
+        lines.append(f"parameters    {count:,} dense, {sparse:,} sparse, {_size(sum(sizes) if sizes else None)}")
     if profile.sparse_rows_per_sample is not None:
-        each = say_bytes(profile.sparse_bytes_per_sample or 0.0)
+        each = _size(profile.sparse_bytes_per_sample)
         lines.append(f"sparse rows   {profile.sparse_rows_per_sample:,.1f} a sample, {each} of them")
     lines.append(f"layers        {', '.join(f'{n} {kind}' for kind, n in profile.layers.items())}")
-    if profile.flops_per_sample is not None and profile.flops_per_sample_forward is not None:
-        each = f"{profile.flops_per_sample:,.0f} a sample, {profile.flops_per_sample_forward:,.0f} of them forward"
-        lines.append(f"FLOPs         {each}")
+    if profile.flops_per_sample is not None:
+        forward = profile.flops_per_sample_forward
+        part = "" if forward is None else f", {forward:,.0f} of them forward"
+        lines.append(f"FLOPs         {profile.flops_per_sample:,.0f} a sample{part}")
     if (data := profile.dataset) is not None:
         lines.append("data set      " + ", ".join(_dataset(asdict(data))))
     if profile.optimizer is not None:
-        lines.append(f"optimizer     {profile.optimizer}, {say_bytes(profile.optimizer_state_bytes or 0)} of state")
+        lines.append(f"optimizer     {profile.optimizer}, {_size(profile.optimizer_state_bytes)} of state")
     if profile.memory_peak_bytes is not None:
         lines.append(f"memory        {say_bytes(profile.memory_peak_bytes)} at most")
     for time in profile.step_times:
@@ -98,6 +100,10 @@ def describe(profile: Profile) -> str:
         lines.append(f"tasks         one, for {profile.alone}")
     lines += [f"note          {note}" for note in profile.notes]
     return "\n".join(lines)
+
+
+def _size(count: float | None) -> str:
+    return MISSING if count is None else say_bytes(count)
 
 
 def _dataset(data: dict[str, Any]) -> list[str]:

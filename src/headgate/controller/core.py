@@ -203,8 +203,8 @@ class Controller:
         turn.changes.append(
             Reported(job.id, less_is_better, progress.step, progress.epoch, progress.epochs, progress.count)
         )
-        if job.watch is None or job.state != "running":
-            return []
+        if job.watch is None or job.state != "running" or progress.covers == "part":
+            return []  # what an epoch comes to is not known from its first batches
         told = rule.told_of(progress.loss, progress.metrics)
         if told is not None and job.watch.reached(told):
             return self._end(job, "done", f"reached its goal: {rule.metric} {told:.6g}, asked for {rule.goal:g}")

@@ -153,7 +153,8 @@ class Hearing(Listener):
                 case "fault":
                     self._recovered(task, message)
                 case "note":
-                    self._ledger.event(run, "note", str(message["text"]), job, task)
+                    kind = "warning" if message.get("warns") else "note"
+                    self._ledger.event(run, kind, str(message["text"]), job, task)
         except (KeyError, TypeError, ValueError) as error:
             self._ledger.event(run, "warning", f"a message that makes no sense was left out: {error!r}", job, task)
 

@@ -24,6 +24,7 @@ def progress(task: TaskId, message: Mapping[str, Any]) -> Progress:
         within=_number(message.get("within")),
         samples=_whole(message.get("samples")),
         loss=float(loss) if loss is not None else None,
+        covers={"part": "part", "epoch": "epoch"}.get(message.get("covers") or ""),
         count=max(int(message.get("count", 1)), 1),
         metrics={str(name): float(value) for name, value in dict(message.get("metrics") or {}).items()},
     )
@@ -54,13 +55,11 @@ def span(message: Mapping[str, Any]) -> dict[str, object]:
     Raises:
         KeyError, ValueError, TypeError: It makes no sense.
     """
-    begin = message.get("begin")
+    known = {name: message.get(name) for name in ("bytes_in", "bytes_out", "begin")}
     return {
         "name": str(message["name"]),
         "seconds": float(message["seconds"]),
-        "bytes_in": float(message.get("bytes_in") or 0),
-        "bytes_out": float(message.get("bytes_out") or 0),
-        "begin": float(begin) if begin is not None else None,
+        **{name: float(value) if value is not None else None for name, value in known.items()},
     }
 
 

@@ -60,8 +60,10 @@ class Meter:
         self.steps += 1
         if self._sampled:
             _wait(done)
-            spans = self._spans.end()
-            self._deliver(Step(self.steps, self.samples, spans, self._spans.begins))
+            spans, begins = self._spans.end(), self._spans.begins
+            if list(spans) == ["other"]:  # nothing tells its parts
+                spans, begins = {"step": spans["other"]}, {"step": begins["other"]}
+            self._deliver(Step(self.steps, self.samples, spans, begins))
 
     def drop(self) -> None:
         """What runs is no step: an epoch ends in it."""

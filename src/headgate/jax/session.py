@@ -27,6 +27,7 @@ from headgate.task import Channel, Gate, Progress, Saver, Stop, TaskEnvironment,
 from headgate.task.measured import FIRST_STEPS
 from headgate.task.progress import whole
 from headgate.task.saving import restored
+from headgate.task.values import traced
 
 _FLUSH_SECONDS = 2.0
 _wait: Any = jax.block_until_ready
@@ -45,7 +46,7 @@ class _Report:
 
     def is_ready(self) -> bool:
         values: tuple[Any, ...] = (self.said, self.loss, *self.metrics.values())
-        return all(value.is_ready() for value in values if hasattr(value, "is_ready"))
+        return all(map(_is_there, values))
 
 
 class Session:
@@ -72,7 +73,7 @@ class Session:
         self._resume: dict[str, Any] | None = None
         if environment.resume is not None and not self._profiling:
             self._saved, self._resume = restored(environment.resume, checkpoints.read, channel.send)
-        self._progress = Progress(lambda message: channel.send(message, can_be_missed=True), _numbers)
+        self._progress = Progress(channel.send)
         self._saver = Saver(environment.checkpoints, channel.send)
         self._steps: int = self._resume["step"] if self._resume else 0
         self._samples: int | None = self._resume["samples"] if self._resume else None
@@ -163,6 +164,9 @@ class Session:
             self._epoch = None
 
     def report(self, loss: Any, step: int | None, metrics: Mapping[str, Any], state: Any) -> None:
+        if any(map(traced, (loss, *metrics.values()))):
+            self._progress.report(loss, metrics)  # which says so
+            return
         done = (loss, metrics, state)
         if loss is not None or state is not None:
             self._steps += 1
@@ -307,15 +311,12 @@ class Session:
             self._channel.send({"type": "note", "text": text})
 
 
-def _numbers(values: Sequence[Any]) -> list[float]:
-    """Values as floats, means of arrays; NaN for what is no number."""
-    found = []
-    for value in values:
-        try:
-            found.append(float(np.mean(np.asarray(value, dtype=np.float64))))
-        except (TypeError, ValueError):
-            found.append(float("nan"))
-    return found
+def _is_there(value: Any) -> bool:
+    """Whether a value needs no wait."""
+    try:
+        return bool(value.is_ready())
+    except (AttributeError, RuntimeError):  # no array, or one whose memory was given away
+        return True
 
 
 def _captured_rng() -> dict[str, Any]:

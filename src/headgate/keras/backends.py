@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -72,21 +72,6 @@ def part(data: Any, samples: int) -> Any:
         items = [part(item, samples) for item in data]
         return type(data)(*items) if hasattr(data, "_fields") else type(data)(items)
     return data[:samples] if hasattr(data, "shape") and len(data.shape) else data
-
-
-def numbers(values: Sequence[Any]) -> list[float]:
-    """Values as floats; NaN for what is no number. Waits for what computes them."""
-    found = []
-    for value in values:
-        try:
-            if hasattr(value, "detach"):
-                value = value.detach().float().mean().item()
-            elif hasattr(value, "shape") and len(value.shape):
-                value = np.mean(np.asarray(value, np.float64))
-            found.append(float(value))
-        except (TypeError, ValueError):
-            found.append(float("nan"))
-    return found
 
 
 def wait(outputs: Any) -> None:

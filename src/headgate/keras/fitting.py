@@ -136,10 +136,8 @@ class Fitting:
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         self._session.batches = self._reading.batches if self._reading is not None else None
         for name, value in (logs or {}).items():
-            self._session.history.setdefault(name, []).append(float(value))
-        # Where steps tell nothing, their epoch does.
-        seen = {name: v for name, v in (logs or {}).items() if name.startswith("val_") or not self._session.logs}
-        self._session.end_epoch(epoch, seen)
+            self._session.history.setdefault(name, []).append(np.asarray(value).tolist())
+        self._session.end_epoch(epoch, logs or {})
 
     # --- the compiled step -------------------------------------------------------------------------------------------
 
@@ -202,10 +200,9 @@ class Fitting:
             session.meter.mark("other")
         logs = outputs[0] if self._backend == "jax" else outputs
         session.logs = logs = dict(logs) if isinstance(logs, Mapping) else {}
-        metrics = {name: value for name, value in logs.items() if name != "loss"}
         if samples and self._samples_left is not None:
             self._samples_left -= samples
-        session.stepped(samples, logs.get("loss"), metrics, self._at_once())
+        session.stepped(samples, logs, self._at_once())
         return outputs
 
     def _skipping(self, state: tuple[Any, ...]) -> Any:

@@ -28,12 +28,12 @@ class Meter:
         self.steps = 0
         self.sampled = False
 
-    def begin(self) -> None:
-        """A step begins, with the wait for its batch."""
+    def begin(self, span: str) -> None:
+        """A step begins, in this span."""
         number = self.steps + 1
         self.sampled = self._every_step or is_sampled(number)
         if self.sampled:
-            self._spans.begin("input")
+            self._spans.begin(span)
 
     def mark(self, name: str) -> None:
         """The span `name` of the running step begins."""

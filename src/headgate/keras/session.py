@@ -22,6 +22,7 @@ from headgate.task import Channel, Gate, Progress, Stop, TaskEnvironment
 from headgate.task.measured import FIRST_STEPS, Step, is_told
 from headgate.task.progress import whole
 from headgate.task.saving import Saver, restored
+from headgate.task.values import read, traced
 
 _FLUSH_SECONDS = 2.0
 
@@ -86,16 +87,17 @@ class Session:
         self._resume = resume
         self.trained = Trained(resume)
         self._saver = Saver(environment.checkpoints, channel.send)
-        self._progress = Progress(lambda message: channel.send(message, can_be_missed=True), backends.numbers)
+        self._progress = Progress(channel.send)
         self.steps: int = resume.place["step"] if resume else 0
         self._progress.step = self.steps
         self._progress.samples = resume.place["samples"] if resume else None
         self.costs = Costs(self.trained, environment.mode)
         self.meter = Meter(self._measured, every_step=self.profiling)
         self._latest: Any = None
-        self._gate = Gate(channel, lambda: backends.numbers([self._latest]), lambda: self.trained.gpus(self._latest))
+        self._gate = Gate(channel, lambda: read(self._latest), lambda: self.trained.gpus(self._latest))
         self._profiled = False
         self._phase = -1
+        self._whole = "other"  # the span of a step, or what of it is none of its parts
         self._epoch: int | None = None
         self._epoch_random = random_states()
         self.logs: Mapping[str, Any] = {}
@@ -137,26 +139,22 @@ class Session:
         if start.resumes and self._resume is not None:
             restore_random(_section(self._resume, "epoch_random" if start.done else "random"))
         self._epoch_random = random_states()
-        self.meter.begin()
+        self.meter.begin(self._whole)
 
     def rejoin(self) -> None:
         """The position of the checkpoint is reached, in the middle of an epoch."""
         if self._resume is not None:
             restore_random(_section(self._resume, "random"))
 
-    def stepped(
-        self, samples: int | None, loss: Any, metrics: Mapping[str, Any], count: int = 1, step: Any = None
-    ) -> None:
-        """`count` steps were done; `step`: how many the script says there were so far."""
-        self.meter.end(samples)
-        self.steps += count
-        self._progress.step, self._progress.said = self.steps, step
+    def stepped(self, samples: int | None, logs: Mapping[str, Any], count: int) -> None:
+        """`count` steps of a `fit` were done, after which Keras' logs, means of the epoch so far, are these."""
         if samples:
             self._progress.samples = (self._progress.samples or 0) + samples
-        self._progress.report(loss, metrics)
-        self._latest = next(iter(metrics.values()), None) if loss is None else loss
-        self._gate.boundary()
-        self.meter.begin()
+        self.meter.end(samples)
+        self.steps += count
+        self._progress.step, self._progress.said = self.steps, None
+        self._progress.epoch_so_far(*_parted(logs))
+        self._turn(next(iter(logs.values()), None))
 
     def due(self) -> bool:
         """A step boundary: whether there is something to obey."""
@@ -174,13 +172,12 @@ class Session:
         if self._orders.take_checkpoint():
             self._save("request", self._epoch, done, inside=True)
 
-    def end_epoch(self, epoch: int, metrics: Mapping[str, Any]) -> None:
-        """An epoch is over: save and obey."""
+    def end_epoch(self, epoch: int, logs: Mapping[str, Any]) -> None:
+        """An epoch is over: tell what Keras' logs are after it, if there are any, save and obey."""
         self.meter.drop()
         self._gate.pause()
-        if metrics:
-            others = {name: value for name, value in metrics.items() if name != "loss"}
-            self._progress.report(metrics.get("loss"), others)
+        if logs:
+            self._progress.epoch_over(*_parted(logs))
         self._progress.flush()
         self._follow_threads()
         if self._agreement is not None:
@@ -195,6 +192,7 @@ class Session:
     def epochs(self, count: int) -> Iterator[int]:
         """The epochs of a loop that the script writes itself, whatever a `fit` before it would have ended by."""
         self.stops_after(None)
+        self._whole = "step"
         start = self.begin()
         if start is None:
             return
@@ -207,11 +205,17 @@ class Session:
 
     def report(self, loss: Any, step: int | None, metrics: Mapping[str, Any]) -> None:
         """The script reports a step of its own loop, or more of one that `fit` did."""
-        if loss is None:
-            self._progress.report(None, metrics)
+        if loss is None or any(map(traced, (loss, *metrics.values()))):
+            self._progress.report(loss, metrics)  # which says what is wrong with one that is traced
             return
-        self.meter.mark("compute")
-        self.stepped(None, loss, metrics, step=step)
+        if self.meter.sampled:
+            read(loss)  # waits for what the step computes
+        self.meter.end(None)
+        self.steps += 1
+        self._progress.step, self._progress.said = self.steps, step
+        self._progress.report(loss, metrics)
+        self._whole = "step"
+        self._turn(loss)
         if self.profiling and self.meter.steps == FIRST_STEPS:
             self.costs.notes.append("no `fit` of a prepared model: the time of a step was not measured by batch size")
             self.end()
@@ -284,6 +288,12 @@ class Session:
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
+    def _turn(self, latest: Any) -> None:
+        """One step is done, which computed `latest`, and the next one begins."""
+        self._latest = latest
+        self._gate.boundary()
+        self.meter.begin(self._whole)
+
     def _follow_threads(self) -> None:
         threads = self._channel.take_threads()
         if threads is None or self.profiling or not self.trained.models:
@@ -305,7 +315,7 @@ class Session:
             self.note("the script neither uses headgate.keras.epochs nor fit: a resume starts its epochs again")
         elif done is None:
             self.note("a loop of the script's own has no position in its epoch: a resume starts the epoch again")
-        logs = dict(zip(self.logs, backends.numbers(list(self.logs.values()))))
+        logs = {name: number for name, value in self.logs.items() if (number := read(value)[0]) is not None}
         place = {
             "step": self.steps,
             "samples": self._progress.samples,
@@ -337,6 +347,11 @@ def framework_version(keras: Any, backend: str) -> str:
 
         below = f"{backend} {tf.__version__}"
     return below if keras is None else f"{keras.__version__} on {below}"
+
+
+def _parted(logs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The loss of Keras' logs, None where they have none, and the others."""
+    return logs.get("loss"), {name: value for name, value in logs.items() if name != "loss"}
 
 
 def _section(saved: checkpoints.Saved, section: str) -> dict[str, Any]:

@@ -44,9 +44,11 @@ def steps(jobs: Sequence[JobRecord]) -> Markup | None:
                 )
             )
         waits = (
+            " · ",
             figure_of(division.input_fraction, "%", name="b", key="input_fraction"),
             f" waits for input (from {say(division.input_low, '%')} to {say(division.input_high, '%')} in 8 of 10)",
         )
+        measured = waits if division.input_fraction is not None else ()
         rows.append(
             element(
                 "div",
@@ -55,7 +57,7 @@ def steps(jobs: Sequence[JobRecord]) -> Markup | None:
                 ),
                 element("span", parts, class_="spans"),
                 element(
-                    "small", f"{say_step_time(division.step_seconds)} a step, {division.steps:,} sampled · ", waits
+                    "small", f"{say_step_time(division.step_seconds)} a step, {division.steps:,} sampled", measured
                 ),
                 class_="step",
                 data_job=job.name,

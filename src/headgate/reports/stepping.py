@@ -19,7 +19,7 @@ from headgate.analysis.sampled import (
     choose,
     lay_out,
 )
-from headgate.analysis.steps import ORDER, StepSums
+from headgate.analysis.steps import ORDER, StepSums, Sums
 from headgate.telemetry.store import RunReader
 
 _PLACE = {name: index for index, name in enumerate(ORDER)}
@@ -40,18 +40,18 @@ def read(reader: RunReader, after: float) -> Stepping:
     """
     known = "FROM spans WHERE seconds IS NOT NULL AND t >= ? AND task IS NOT NULL"
     told: dict[str, list[Told]] = defaultdict(list)
-    waited: dict[str, list[float]] = defaultdict(list)
-    sql = f"SELECT t, task, step, total(seconds), total(CASE name WHEN 'input' THEN seconds END) {known}"
+    waited: dict[str, list[float | None]] = defaultdict(list)
+    sql = f"SELECT t, task, step, total(seconds), sum(CASE name WHEN 'input' THEN seconds END) {known}"
     for t, task, step, seconds, input_seconds in reader.tuples(f"{sql} GROUP BY task, t, step", [after]):
         told[task].append(Told(t, task, step or 0, seconds))
         waited[task].append(input_seconds)
-    spans: dict[str, dict[str, tuple[float, float, float]]] = defaultdict(dict)
-    sql = f"SELECT task, name, total(seconds), total(bytes_in), total(bytes_out) {known} GROUP BY task, name"
+    spans: dict[str, dict[str, Sums]] = defaultdict(dict)
+    sql = f"SELECT task, name, total(seconds), sum(bytes_in), sum(bytes_out) {known} GROUP BY task, name"
     for task, name, *sums in reader.tuples(sql, [after]):
         spans[task][name] = (sums[0], sums[1], sums[2])
     return Stepping(
         sums={
-            task: StepSums(np.array([each.seconds for each in told[task]]), np.array(waited[task]), spans[task])
+            task: StepSums(np.array([each.seconds for each in told[task]]), np.array(waited[task], float), spans[task])
             for task in told
         },
         told=dict(told),

@@ -167,8 +167,9 @@ def _divided(division: Division) -> str:
     whole = f"a step of {say_step_time(division.step_seconds)} ({division.steps:,} sampled)"
     if "receive" in division.seconds:  # a server's
         return f"idle {say(division.fraction('idle'), '%')} of {whole.replace('a step', 'a round')}"
-    waits = [f"waits for input {say(division.input_fraction, '%')}", *([apart] if apart else [])]
-    return f"{', '.join(waits)} of {whole}"
+    waits = "" if division.input_fraction is None else f"waits for input {say(division.input_fraction, '%')}"
+    parts = [part for part in (waits, apart) if part]
+    return f"{', '.join(parts)} of {whole}" if parts else whole
 
 
 def _levels(one: Measured) -> Table:

@@ -28,7 +28,8 @@ class Step:
         number: Counts the steps of this process, from 1.
         samples: Samples that this worker computed; None where that is not known.
         spans: Seconds by span: `input` (reading and placing a batch), `compute` (from there until the step's results
-            are there: forward, backward, exchange and optimizer are one program), `other`.
+            are there: forward, backward, exchange and optimizer are one program), `other`; or all of it as `step`,
+            where its parts are not known.
         begins: Seconds from the step's start to the first of each span.
     """
 
@@ -49,8 +50,8 @@ class Step:
     def told(self) -> list[dict[str, Any]]:
         """Spans as the channel tells them."""
         return [
-            {"name": name, "seconds": self.spans[name], "begin": self.begins[name], "bytes_in": 0, "bytes_out": 0}
-            for name in ("input", "compute", "other")
+            {"name": name, "seconds": self.spans[name], "begin": self.begins[name]}
+            for name in ("input", "compute", "other", "step")
             if name in self.spans
         ]
 

@@ -7,16 +7,23 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from headgate.task.values import read
+
 EVERY_SECONDS = 0.1
 """Time between two progress messages of a script that reports faster."""
 
+SO_FAR_SECONDS = 2.0
+"""Time without a loss after which that of the running epoch is sent as it is so far."""
+
 
 class Progress:
-    """Collects reports and sends the mean of their losses: of those that are numbers, unless the last is none.
+    """Collects reports and sends the mean of their losses: of those that are finite, unless the last is not.
+
+    What is no number is left out, and said so.
 
     Args:
-        send: Takes the message.
-        numbers: Turns what was reported into floats, all of a message at once: on a GPU each conversion waits for it.
+        send: Takes a message and whether it can be missed: progress, and a note of what is no number.
+        fetch: Brings what was reported to this process, all of a message at once: on a GPU each waits for it.
         clock: Seconds, never going back.
 
     Attributes:
@@ -27,15 +34,19 @@ class Progress:
 
     def __init__(
         self,
-        send: Callable[[Mapping[str, object]], None],
-        numbers: Callable[[Sequence[Any]], list[float]],
+        send: Callable[[Mapping[str, object], bool], None],
+        fetch: Callable[[Sequence[Any]], Sequence[Any]] = list,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._send = send
-        self._numbers = numbers
+        self._fetch = fetch
         self._clock = clock
         self._losses: list[Any] = []
         self._metrics: dict[str, Any] = {}
+        self._covers = ""
+        self._running: tuple[Any, Mapping[str, Any]] | None = None
+        self._running_since = float("inf")
+        self._remarked: set[tuple[str, str]] = set()
         self._unsent = False
         self._sent_at = float("-inf")
         self.step = 0
@@ -52,34 +63,74 @@ class Progress:
             self._losses.append(loss)
         if metrics:
             self._metrics.update(metrics)
-        if self._clock() - self._sent_at >= EVERY_SECONDS:
-            self.flush()
+        self._deliver_if_due()
+
+    def epoch_so_far(self, loss: Any, metrics: Mapping[str, Any]) -> None:
+        """A step was done after which the means of its epoch so far are these; sent where no loss was for a while."""
+        now = self._clock()
+        self._running_since = min(self._running_since, now)
+        self._running = loss, metrics
+        self._unsent = True
+        if now - self._running_since >= SO_FAR_SECONDS:
+            self._cover("part", loss, metrics)
+        self._deliver_if_due()
+
+    def epoch_over(self, loss: Any, metrics: Mapping[str, Any]) -> None:
+        """The means of the epoch that is over are these."""
+        self._cover("epoch", loss, metrics)
+        self.flush()
 
     def flush(self) -> None:
         """Send what has not been sent."""
+        if self._running is not None:
+            self._cover("part", *self._running)
+        self._deliver()
+
+    def _cover(self, what: str, loss: Any, metrics: Mapping[str, Any]) -> None:
+        if self._losses or self._metrics:
+            self._deliver()  # of reports, which do not cover the same
+        self._losses = [] if loss is None else [loss]
+        self._metrics = dict(metrics)
+        self._covers, self._unsent = what, True
+        self._running, self._running_since = None, float("inf")
+
+    def _deliver_if_due(self) -> None:
+        if self._clock() - self._sent_at >= EVERY_SECONDS:
+            self._deliver()
+
+    def _deliver(self) -> None:
         if not self._unsent:
             return
         step = whole(self.said, self.step)
         message: dict[str, object] = {"type": "progress", "step": step, "count": len(self._losses)}
-        if self.epoch is not None:
-            message["epoch"] = self.epoch
-        if self.epochs is not None:
-            message["epochs"] = self.epochs
-        if self.within is not None:
-            message["within"] = self.within
-        if self.samples is not None:
-            message["samples"] = self.samples
-        if self._losses:
-            losses = self._numbers(self._losses)
-            numbers = [loss for loss in losses if math.isfinite(loss)]
-            message["loss"] = sum(numbers) / len(numbers) if math.isfinite(losses[-1]) else losses[-1]
-        if self._metrics:
-            message["metrics"] = dict(zip(self._metrics, self._numbers(list(self._metrics.values()))))
-        self._losses = []
-        self._metrics = {}
+        about = {"epoch": self.epoch, "epochs": self.epochs, "within": self.within, "samples": self.samples}
+        message.update((name, value) for name, value in about.items() if value is not None)
+        if self._covers:
+            message["covers"] = self._covers
+        found = self._read([("loss", loss) for loss in self._losses] + list(self._metrics.items()))
+        losses = [number for name, number in found[: len(self._losses)] if number is not None]
+        if losses:
+            finite = [loss for loss in losses if math.isfinite(loss)]
+            message["loss"] = sum(finite) / len(finite) if math.isfinite(losses[-1]) else losses[-1]
+            message["count"] = len(losses)
+        if metrics := {name: number for name, number in found[len(self._losses) :] if number is not None}:
+            message["metrics"] = metrics
+        self._losses, self._metrics, self._covers = [], {}, ""
         self._unsent = False
-        self._send(message)
+        self._send(message, True)
         self._sent_at = self._clock()
+
+    def _read(self, values: Sequence[tuple[str, Any]]) -> list[tuple[str, float | None]]:
+        """Values as floats, None for what is none; of each name and type that is not one number the first is told."""
+        found: list[tuple[str, float | None]] = []
+        for (name, _), value in zip(values, self._fetch([value for _, value in values])):
+            number, remark = read(value)
+            found.append((name, number))
+            if remark and (about := (name, type(value).__name__)) not in self._remarked:
+                self._remarked.add(about)
+                left_out = "" if number is not None else "; it is left out"
+                self._send({"type": "note", "warns": True, "text": f"report({name}=...): {remark}{left_out}"}, False)
+        return found
 
 
 def whole(number: Any, otherwise: int) -> int:

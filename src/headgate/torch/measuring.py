@@ -90,17 +90,12 @@ class Measuring:
             self._send(message, True)
 
 
-def numbers(values: Sequence[Any]) -> list[float]:
-    """Values as floats; NaN for what is no number. Tensors on a GPU are fetched together."""
-    on_device = [v.detach().float().mean() for v in values if isinstance(v, torch.Tensor) and v.is_cuda]
-    fetched = iter(torch.stack(on_device).tolist() if on_device else [])
-    found = []
-    for value in values:
-        if isinstance(value, torch.Tensor) and value.is_cuda:
-            found.append(next(fetched))
-            continue
-        try:
-            found.append(float(value.detach().float().mean() if isinstance(value, torch.Tensor) else value))
-        except (TypeError, ValueError):
-            found.append(float("nan"))
-    return found
+def fetched(values: Sequence[Any]) -> Sequence[Any]:
+    """The values, numbers in place of those on a GPU, which come together."""
+    on_device = [v.detach().double().reshape(()) for v in values if _single_on_gpu(v)]
+    numbers = iter(torch.stack(on_device).tolist() if on_device else [])
+    return [next(numbers) if _single_on_gpu(value) else value for value in values]
+
+
+def _single_on_gpu(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_cuda and value.numel() == 1 and not value.is_complex()

@@ -65,8 +65,8 @@ class Step:
                 "name": name,
                 "seconds": self.spans[name],
                 "begin": self.begins.get(name, 0.0),
-                "bytes_in": received if name == inwards else 0,
-                "bytes_out": sent if name == "push" else 0,
+                "bytes_in": received if name == inwards and self.transfers else None,
+                "bytes_out": sent if name == "push" and self.transfers else None,
             }
             for name in _SPANS
             if name in self.spans

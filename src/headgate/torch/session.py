@@ -24,7 +24,7 @@ from headgate.torch.backend import Movement
 from headgate.torch.distributed import JOIN_SECONDS, Worker, state_to_join
 from headgate.torch.iteration import Iteration
 from headgate.torch.loaders import Loaders, Position
-from headgate.torch.measuring import Measuring, numbers
+from headgate.torch.measuring import Measuring, fetched
 from headgate.torch.orders import AgreedOrders
 from headgate.torch.reduce import Exchange
 from headgate.torch.spinning import Spinning
@@ -41,7 +41,7 @@ class Session:
     def __init__(self, environment: TaskEnvironment, channel: Channel) -> None:
         self._channel = channel
         self._profiling = environment.mode == "profile"
-        self._progress = Progress(lambda message: channel.send(message, can_be_missed=True), numbers)
+        self._progress = Progress(channel.send, fetched)
         self._resume: dict[str, Any] | None = None
         plan = {} if self._profiling else plan_of(channel)
         resume = (state_to_join(channel) if plan else "") or environment.resume
@@ -149,7 +149,7 @@ class Session:
             self._step()
         self._progress.step, self._progress.said = self._steps, step
         if isinstance(loss, torch.Tensor):
-            loss = loss.detach() if loss.is_cuda else loss.item() if loss.numel() == 1 else loss.detach().mean()
+            loss = loss.detach() if loss.is_cuda else loss.detach().clone()  # the script may change it in place
         if self._worker is not None:
             metrics = {**self._worker.metrics, **metrics}
         self._progress.report(loss, metrics)

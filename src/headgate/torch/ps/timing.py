@@ -40,10 +40,10 @@ class RoundSpans:
             waited = idle - self._idle
             rest = max(0.0, seconds - waited - self.update - self.send)
             spans = (
-                ("receive", rest, self.bytes_in, 0),
-                ("update", self.update, 0, 0),
-                ("send", self.send, 0, self.bytes_out),
-                ("idle", waited, 0, 0),
+                ("receive", rest, self.bytes_in, None),
+                ("update", self.update, None, None),
+                ("send", self.send, None, self.bytes_out),
+                ("idle", waited, None, None),
             )
             names = ("name", "seconds", "bytes_in", "bytes_out")
             listed = [dict(zip(names, span)) for span in spans]
