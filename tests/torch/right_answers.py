@@ -468,6 +468,9 @@ def _new_session() -> None:
         link = before._worker._link
         _link.append(link)
         distributed.Worker._connected = lambda self, device: link  # type: ignore[method-assign, assignment, return-value]
+    if before._worker is not None:
+        before._worker.meetings.close()
+    before._channel.elsewhere.clear()
     atexit.unregister(before.close)
     environment = TaskEnvironment(channel="", task="", checkpoints=os.environ.get("HEADGATE_CHECKPOINTS"))
     hg._session = Session(environment, before._channel)

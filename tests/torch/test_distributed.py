@@ -147,7 +147,7 @@ def test_what_a_step_sent_is_told_with_its_spans(tmp_path: Path) -> None:
     by_name = {span["name"]: span for span in spans["spans"]}
     assert {"input", "forward", "backward", "push", "optimizer"} <= by_name.keys()
     assert sum(span["seconds"] for span in spans["spans"]) == pytest.approx(spans["seconds"])
-    size = 8 * (8 * 16 + 16 + 16 * 3 + 3 + 1 + 2 + 3 + 4)  # gradients, and the control vector
+    size = 8 * (8 * 16 + 16 + 16 * 3 + 3 + 4 + 12 + 4)  # gradients, and the control vector
     assert (by_name["push"]["bytes_out"], by_name["push"]["bytes_in"]) == (size, size)
     (transfer,) = spans["transfers"]
     assert transfer["peer"] == "worker-1"

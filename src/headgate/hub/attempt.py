@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headgate.events import Progress, TaskId
+from headgate.events import Exit, Progress, TaskId
 from headgate.hub.gating import OPEN, strictest
+from headgate.hub.meetings import Meetings
 from headgate.hub.merging import Course
 from headgate.hub.pace import Pace
 from headgate.hub.peers import Peers
@@ -83,6 +84,7 @@ class Attempt:
         self._keyless = plan.strategy == "allreduce" or not encrypt
         self._connected: set[str] = set()
         self._course = Course()
+        self.meetings = Meetings(self._peers.workers, lambda name, message: send(f"{job}/{name}", message))
         self._waiting: list[str] = []
         self._donor: str | None = None  # while it was told to save and has not
         self._met = False  # whether a worker has connected
@@ -141,6 +143,7 @@ class Attempt:
         self.tasks[name].state = "leaving"
         self._peers.part(name)
         self._tell()
+        self.meetings.settle()
 
     def leave(self, name: str, well: bool) -> None:
         """A task has ended, well or not."""
@@ -149,6 +152,7 @@ class Attempt:
         if not well:
             self._course.drop(f"{self._job}/{name}")
         self._peers.leave(name)
+        self.meetings.leave(name)
         self.pace.drop(name)
         self._waiting = [each for each in self._waiting if each != name]
         self._tell()
@@ -156,6 +160,12 @@ class Attempt:
         if name == self._donor:
             self._donor = None
             self._order()
+
+    def end(self, name: str, exit: Exit) -> Exit:
+        """How a task has ended, as far as that is told by how other tasks did: where workers step together, one that
+        takes steps of its own has failed."""
+        text = self.meetings.fault(name, exit.code) if self.plan.in_step else ""
+        return replace(exit, code=1, reason=text) if text else exit
 
     def thread(self, name: str) -> None:
         """Tell a task how to use its threads."""

@@ -126,6 +126,10 @@ class Hearing(Listener):
                     self._step(events.GpusUsed(task, attempt.tasks[name].gpus))
                 case "joining":
                     attempt.join(name)
+                case "meet":
+                    attempt.meetings.meet(name, message)
+                case "elsewhere":
+                    attempt.meetings.elsewhere(name, message["standing"])
                 case "progress":
                     attempt.tasks[name].reports_itself = True
                     self._tell_rest(task)
@@ -164,6 +168,7 @@ class Hearing(Listener):
         self._tell_rest(task)
         if not exit.ok and exit.reason is None:
             exit = replace(exit, reason=_reason(exit, attempt.tasks[name].failure))
+        exit = attempt.end(name, exit)
         run.flush_progress(task)
         run.record_task(task, ended=run.clock(), exit=asdict(exit))
         attempt.leave(name, exit.ok)

@@ -94,6 +94,10 @@ class Peers:
         workers = [name for name, m in self._members.items() if m.here and m.active and name.startswith("worker-")]
         return min(workers, key=lambda name: (self._members[name].leaving, _index(name)), default=None)
 
+    def workers(self) -> set[str]:
+        """The workers that count, and stay."""
+        return {n for n, m in self._members.items() if m.here and m.active and not m.leaving and n.startswith("worker")}
+
     def view(self) -> dict[str, Any]:
         """The `peers` message: servers first, then workers, by index."""
         here = sorted(

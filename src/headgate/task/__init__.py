@@ -14,6 +14,7 @@ from headgate.task.part import ClusterError, cluster_variables, end_failed, name
 from headgate.task.progress import Progress
 from headgate.task.saving import Saver
 from headgate.task.spans import StepSpans
+from headgate.task.standing import WorkersDiffer
 from headgate.task.stop import PeerLost, Stop
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Stop",
     "StepSpans",
     "TaskEnvironment",
+    "WorkersDiffer",
     "cluster_variables",
     "end_failed",
     "fit_line",

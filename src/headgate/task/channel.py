@@ -42,6 +42,8 @@ class Channel:
         spin: Whether compute threads that wait may spin; no, where others want the cores.
         gate: What steps are held to; None: to nothing.
         state: The checkpoint that a task which joins others starts from; empty until it was told.
+        met: What the workers gave at the latest meeting; None until they have all come.
+        elsewhere: Where other workers told that they are, by index, which is not where this one can meet them.
         watcher: Where set, called from the reading thread with each view and each `state`; must not block.
     """
 
@@ -55,6 +57,8 @@ class Channel:
         self.spin = True
         self.gate: Grant | None = None
         self.state = ""
+        self.met: list[Mapping[str, Any]] | None = None
+        self.elsewhere: dict[int, Mapping[str, Any]] = {}
         self.watcher: Callable[[Mapping[str, Any]], None] | None = None
         self._threads: int | None = None
         self._checkpoint = False
@@ -132,6 +136,11 @@ class Channel:
         if left:
             self._wake()
 
+    def meet(self, message: Mapping[str, object]) -> None:
+        """Send what this task gives at a meeting; `met` is None until all have."""
+        self.met = None
+        self.send(message)
+
     def flush(self, seconds: float) -> bool:
         """Wait up to `seconds` until everything sent is with the kernel; whether it is."""
         deadline = time.monotonic() + seconds
@@ -174,11 +183,21 @@ class Channel:
         """Wait until those for which a checkpoint was saved count, or nobody is to be waited for after all."""
         self.wait_for(lambda: self._hold or not self._holding, seconds)
 
-    def wait_for(self, condition: Callable[[], bool], seconds: float) -> bool:
+    def wait_for(self, condition: Callable[[], bool], seconds: float, through_stop: bool = False) -> bool:
         """Wait until `condition` holds, which is asked again after each message, or nobody is there; whether it
-        holds."""
+        holds.
+
+        Args:
+            condition: What is waited for.
+            seconds: How long at most.
+            through_stop: Wait on where this task is asked to stop.
+        """
+
+        def over() -> bool:
+            return condition() or self._closed or (bool(self.stopping) and not through_stop)
+
         with self._changed:
-            self._changed.wait_for(lambda: condition() or self._closed or bool(self.stopping), seconds)
+            self._changed.wait_for(over, seconds)
             return condition()
 
     def close(self) -> None:
@@ -266,6 +285,11 @@ class Channel:
                 self.peers = message
             elif kind == "state":
                 self.state = str(message.get("path", ""))
+            elif kind == "met":
+                self.met = message["given"]
+                self.elsewhere = {i: told for i, told in self.elsewhere.items() if not told.get("waits")}
+            elif kind == "elsewhere":
+                self.elsewhere[message["index"]] = message["standing"]
             if not self.pending:
                 self.pending_since = time.monotonic()
             self._settle()

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 from headgate.engines.channel import Connection, listen
 from headgate.engines.launch import inject, server_command
+from headgate.hub.meetings import Meetings
 from headgate.hub.peers import Peers
 from headgate.plans import Plan
 from headgate.testing import wait
@@ -67,6 +68,7 @@ class Gang:
         self.folder = folder
         self.checkpoints = folder / "checkpoints"
         self.peers = Peers(plan, encrypt)
+        self.meetings = Meetings(self.peers.workers, self._pass_on)
         self._plan = plan
         self._command = command
         self._warm = warm
@@ -122,6 +124,7 @@ class Gang:
         code = self._processes[name].popen.wait(_SECONDS)
         with self._lock:
             self.peers.leave(name)
+            self.meetings.leave(name)
         self._tell()
         return code
 
@@ -219,6 +222,11 @@ class Gang:
                 if process.connection is not None:
                     process.connection.send(view)
 
+    def _pass_on(self, name: str, message: Mapping[str, object]) -> None:
+        connection = self._processes[name].connection
+        if connection is not None:
+            connection.send(message)
+
     def _watch(self) -> None:
         while not self._closed:
             for key, _ in self._selector.select(0.05):
@@ -259,6 +267,12 @@ class Gang:
                 with self._lock:
                     self.peers.listen(name, message["endpoints"])
                 self._tell()
+            case "meet":
+                with self._lock:
+                    self.meetings.meet(name, message)
+            case "elsewhere":
+                with self._lock:
+                    self.meetings.elsewhere(name, message["standing"])
             case "joining" if donor is not None:
                 self._waiting.append(name)
                 if not self._asked:

@@ -25,7 +25,7 @@ from headgate.torch import sparse_layers
 if TYPE_CHECKING:
     from headgate.torch.session import Session
 
-__all__ = ["Stop", "epochs", "keep", "prepare", "report"]
+__all__ = ["Stop", "agree", "epochs", "is_main", "keep", "mean", "prepare", "rank", "report"]
 
 _session: Session | None = None
 _joined = False
@@ -44,7 +44,8 @@ def prepare(
         model: The model, on its device and, if it is, compiled.
         optimizer: Its optimizer; None where the script has none that `torch.optim` would know.
         *loaders: Loaders of batches, that of the training data first.
-        scheduler: A learning-rate scheduler; it is registered, not returned.
+        scheduler: A learning-rate scheduler; it is registered, not returned. Where `step` takes a metric, as of
+            `ReduceLROnPlateau`, it takes the mean over the workers.
         loss_reduction: `mean` or `sum`: how the loss of a batch is made from those of its samples. A plan with several
             workers needs it to keep the mathematics.
 
@@ -109,6 +110,54 @@ def report(loss: Any = None, step: int | None = None, **metrics: Any) -> None:
     session = _session if _joined else _join()
     if session is not None:
         session.report(loss, step, metrics)
+
+
+def mean(value: Any) -> Any:
+    """The mean of a number over the workers of the job, which all have to call this: what each decides by it, all do.
+
+    Args:
+        value: A number, or a tensor of one element.
+
+    Returns:
+        The mean, of the same type (of a whole number, a float). Alone, and under plain `python`: the value.
+
+    Raises:
+        headgate.task.WorkersDiffer: Other workers are elsewhere in the script.
+        RuntimeError: It is called in a pass over training data of a plan whose workers do not wait for each other.
+    """
+    session = _join()
+    return value if session is None else session.mean(value)
+
+
+def agree(flag: Any) -> Any:
+    """One decision for all workers of the job, which all have to call this: true where it is true in any of them.
+
+    `not agree(not flag)` is true where it is true in all of them.
+
+    Args:
+        flag: What this worker would decide.
+
+    Returns:
+        The decision. Alone, and under plain `python`: the flag.
+
+    Raises:
+        headgate.task.WorkersDiffer: Other workers are elsewhere in the script.
+        RuntimeError: It is called in a pass over training data of a plan whose workers do not wait for each other.
+    """
+    session = _join()
+    return flag if session is None else session.agree(flag)
+
+
+def rank() -> int:
+    """This worker's number in its job, from 0; 0 alone, and under plain `python`."""
+    session = _join()
+    return 0 if session is None else session.rank
+
+
+def is_main() -> bool:
+    """Whether this worker writes files for all: true in one worker of a job; alone, and under plain `python`."""
+    session = _join()
+    return session is None or session.is_main
 
 
 def _on_servers() -> bool:

@@ -167,6 +167,7 @@ class AllReduce(Backend):
                     return
                 except RuntimeError as error:
                     self._lost(error)
+            self.look()
             if self._gone():
                 self._lost(None)
             if self._channel.stopping and time.monotonic() - self._channel.pending_since > _PATIENCE_SECONDS:
@@ -185,6 +186,7 @@ class AllReduce(Backend):
         self._channel.wait_for(lambda: bool(self._gone()), GOODBYE_SECONDS)
         if self._channel.stopping:
             raise Stop
+        self.look()
         gone = self._gone()
         who = ", ".join(f"worker-{index}" for index in gone) or "a worker"
         cause = f" ({str(error).splitlines()[0].split('] ', 1)[-1]})" if error is not None and not gone else ""

@@ -110,10 +110,12 @@ class Link(ABC):
     Attributes:
         index: This worker's index in the plan.
         observer: Is told what steps spend outside of rounds; None: nobody is.
+        look: Called now and then while the others are waited for; raises where they will not come.
     """
 
     index: int
     observer: Observer | None = None
+    look: Callable[[], None] = staticmethod(lambda: None)
 
     @property
     @abstractmethod

@@ -9,12 +9,15 @@ import torch
 from torch import nn
 
 from headgate.task import Channel, Stop
+from headgate.task.meetings import Meetings
+from headgate.task.standing import CURE, difference, place
 from headgate.torch import rng
 from headgate.torch.backend import REMOTE, Asynchronous, Backend, Link, Observer
 from headgate.torch.dealing import Dealer, Dealt, Slices
 from headgate.torch.orders import AgreedOrders
 from headgate.torch.reduce import Exchange, Reducer, Weight
 from headgate.torch.shards import Sharing
+from headgate.torch.standing import Stands
 from headgate.torch.waiting import Waits
 
 JOIN_SECONDS = 600.0
@@ -63,6 +66,9 @@ class Worker:
     Attributes:
         orders: What the engine asks for, to be looked at in place of the channel.
         sharing: How loaders share their data; in force once a model was prepared.
+        index: This worker's index in the plan.
+        in_step: Whether the workers step together.
+        meetings: With the other workers.
     """
 
     def __init__(
@@ -80,21 +86,30 @@ class Worker:
         self._iterated = False
         self._rounds: dict[int, int] = {}
         self._fed: dict[int, Dealt | None] = {}
+        self._batch: tuple[int, Dealt] | None = None
         self._weight: Weight | None = None
         self._part: float | None = None
         self._agreed = AgreedOrders(channel)
         self._waits = Waits(channel.send)
-        self._synchronous = bool(plan["synchronous"])
+        self.index = int(channel.welcome["index"])
+        self.in_step = bool(plan["synchronous"])
+        self._stands = Stands(owner.place, lambda: owner.step)
+        self.meetings = Meetings(channel, self._standing)
         self.sharing: Sharing | None = None
 
     @property
     def orders(self) -> AgreedOrders | Channel:
-        return self._agreed if self._synchronous else self._channel
+        return self._agreed if self.in_step else self._channel
 
     @property
     def saves(self) -> bool:
         """Whether this is the worker that saves checkpoints."""
         return self._link is None or self._link.lowest
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the worker that writes files."""
+        return self.index == 0 if self._link is None else self._link.lowest
 
     @property
     def on_servers(self) -> bool:
@@ -172,10 +187,11 @@ class Worker:
         if dealt is not None and self.sharing is not None:
             self.sharing.dealer.given(loader, dealt.number)
 
-    def optimizer_begins(self) -> None:
+    def optimizer_begins(self, optimizer: Any) -> None:
         """A step of the optimizer begins: gradients have to be there."""
         if self._reducer is not None:
             self._reducer.settle()
+            self._stands.steps(optimizer)
 
     def optimizer_ended(self, optimizer: Any) -> None:
         """It has taken its step."""
@@ -195,9 +211,16 @@ class Worker:
                     "a resume from it trains on them again"
                 )
             return {"ahead": ahead}
-        return self._link.before_save() if isinstance(self._link, Backend) else {}
+        if isinstance(self._link, Backend) and self._reducer is not None:
+            return {**self._link.before_save(), "rounds": self._reducer.rounds, "used": self._stands.used}
+        return {}
+
+    def ended(self) -> None:
+        """The script has come to its end, by itself."""
+        self.meetings.ended(self._stands.end(self._passed))
 
     def close(self) -> None:
+        self.meetings.close()
         self._waits.close()
         if self._link is not None:
             self._link.close()
@@ -211,17 +234,22 @@ class Worker:
             return AllReduce(self._channel, device)
         from headgate.torch import ps
 
-        if not self._synchronous:
+        if not self.in_step:
             return ps.asynchronous_backend(self._channel)
         return ps.backend(self._channel, self._joined)
 
     def _tie(self, device: torch.device) -> Link:
         link = self._link = self._connected(device)
         link.observer = self._owner
+        link.look = self._look
         dealer: Dealer
         if isinstance(link, Backend):
             dealer = self._slices = self._slices_of(link)
-            self._reducer = Reducer(link, self._weigh, self._agreed.flags, self._agreed.agree, self._exchanged)
+            flags, agree = self._agreed.flags, self._agreed.agree
+            self._reducer = Reducer(link, self._weigh, self._mark, flags, agree, self._differs, self._exchanged)
+            if self._joined is not None:
+                self._reducer.rounds = self._joined["rounds"]
+                self._stands.used = self._joined["used"]
         elif isinstance(link, Asynchronous):
             dealer = link.dealer
         stream = rng.Stream(rng.capture((), devices=False))
@@ -248,11 +276,11 @@ class Worker:
         assert isinstance(self._link, Backend) and self._slices is not None
         self._link.traced = self._owner.sampling()
         if self._fed:
-            dealt = self._fed[min(self._fed)]
+            loader = min(self._fed)
+            dealt = self._fed[loader]
             self._fed = {}
-            self._weight = (
-                None if dealt is None else Weight(float(dealt.taken), 1.0 if dealt.taken else 0.0, dealt.mark)
-            )
+            self._batch = None if dealt is None else (loader, dealt)
+            self._weight = None if dealt is None else Weight(float(dealt.taken), 1.0 if dealt.taken else 0.0)
             self._part = None if dealt is None or not dealt.whole else dealt.taken / dealt.whole
         if self._weight is not None:
             return self._weight
@@ -270,7 +298,46 @@ class Worker:
             return weight.factor, True
         return (weight.factor if self._part is None else self._part), False
 
+    # --- where the others are ----------------------------------------------------------------------------------------
+
+    @property
+    def _passed(self) -> int:
+        """Rounds that are over."""
+        return 0 if self._reducer is None else self._reducer.rounds
+
+    def _standing(self) -> Mapping[str, Any]:
+        """Where this worker is between two rounds; without what differs where workers do not step together."""
+        standing = self._stands.now(self._passed)
+        return standing if self.in_step else {name: standing[name] for name in ("rounds", "phase", "epoch")}
+
+    def _mark(self) -> int:
+        return self._stands.exchanges(self._batch, self._passed)
+
+    def _look(self) -> None:
+        self.meetings.look(self._standing())
+
+    def _differs(self, before: int, alone: bool) -> None:
+        """The marks of a round differ: find out what does.
+
+        Raises:
+            WorkersDiffer: Something that matters.
+            Stop: The job ends meanwhile.
+        """
+        standing = self._stands.told(before)
+        if alone:
+            self.meetings.fail(
+                f"worker-{self.index} does not do what the other workers do: it is {place(standing)}; {CURE}"
+            )
+        given = self.meetings.meet(standing)
+        if given is None:
+            raise Stop
+        text = difference({index: each for index, (each, _) in given.items()})
+        if text:
+            self.meetings.fail(text)
+
     def _exchanged(self, exchange: Exchange) -> None:
+        if self._channel.elsewhere:  # the round may have been ended without one that has left
+            self.meetings.look({**self._standing(), "rounds": self._passed - 1})
         if self._slices is not None:
             self._slices.members = exchange.result.members
             if self._agreed.leaving and self._link is not None and self._link.index not in self._slices.members:

@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import time
+from typing import Callable
+
 import torch
+
+_LOOK_SECONDS = 0.5
+_NAP_SECONDS = 0.0002
 
 
 class Late:
-    """Whether two numbers on a GPU are above 0, one call later than they were there."""
+    """Numbers on a GPU, one call later than they were there.
 
-    def __init__(self) -> None:
+    Args:
+        look: Called now and then while they are waited for.
+    """
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        self._look = look
         self._numbers: torch.Tensor | None = None
         self._there: torch.cuda.Event | None = None
 
-    def swap(self, numbers: torch.Tensor) -> tuple[bool, bool]:
-        """What the numbers of the last call were; begins to fetch these."""
-        before = (False, False)
+    def swap(self, numbers: torch.Tensor) -> list[float] | None:
+        """What the numbers of the last call were, None at the first; begins to fetch these."""
+        before = None
         if self._numbers is not None and self._there is not None:
-            self._there.synchronize()
-            before = (bool(self._numbers[0] > 0), bool(self._numbers[1] > 0))
+            looks_at = time.monotonic() + _LOOK_SECONDS
+            while not self._there.query():  # type: ignore[no-untyped-call]
+                time.sleep(_NAP_SECONDS)
+                if time.monotonic() > looks_at:
+                    self._look()
+                    looks_at = time.monotonic() + _LOOK_SECONDS
+            before = self._numbers.tolist()
         self._numbers = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
         self._numbers.copy_(numbers, non_blocking=True)
         self._there = torch.cuda.Event()  # type: ignore[no-untyped-call]

@@ -84,6 +84,12 @@ class Loaders:
         """How often each loader was gone through in this epoch."""
         return tuple(state.ended for state in self.states)
 
+    @property
+    def dealing(self) -> bool:
+        """Whether a pass is running whose batches are dealt among workers."""
+        running = [state.current() for state in self.states]
+        return any(iteration is not None and iteration.dealt is not None for iteration in running)
+
     def number_iteration(self) -> int:
         self._iterations += 1
         return self._iterations

@@ -19,7 +19,7 @@ from torch import nn
 
 from headgate.torch.backend import REMOTE, Backend, RoundResult
 from headgate.torch.buckets import Buckets
-from headgate.torch.control import FLAGS, Agreed, ReduceError, Said, Shape
+from headgate.torch.control import HEAD, Agreed, ReduceError, Said, Shape
 from headgate.torch.late import Late
 from headgate.torch.sparse_gradients import rows, sparse_parameters
 
@@ -31,12 +31,10 @@ class Weight:
     Args:
         samples: Samples that they are of, where the loss is a mean over them; 0: none that count.
         factor: What they are multiplied with where the loss is a sum.
-        mark: A number that tells the global batch from others, the same for all workers; None: unknown.
     """
 
     samples: float
     factor: float
-    mark: int | None = None
 
 
 @dataclass(frozen=True)
@@ -60,8 +58,12 @@ class Reducer:
     Args:
         backend: Adds them up.
         weigh: What this worker's gradients count; asked once in each round.
+        mark: Tells where this worker stands from all other places, below `control.MARKS`; asked at the end of each
+            round.
         flags: Whether this worker was asked to stop, and to save a checkpoint; asked at the end of each round.
         agreed: Takes for each round whether any worker was asked to stop, and to save.
+        differs: Called where the workers' marks differ, with how many rounds ago that was, and whether it is this
+            worker's that differs from those of all that count; raises what is to be raised.
         exchanged: Takes each round.
 
     Attributes:
@@ -73,14 +75,18 @@ class Reducer:
         self,
         backend: Backend,
         weigh: Callable[[], Weight],
+        mark: Callable[[], int],
         flags: Callable[[], tuple[bool, bool]],
         agreed: Callable[[bool, bool], None],
+        differs: Callable[[int, bool], None],
         exchanged: Callable[[Exchange], None],
     ) -> None:
         self._backend = backend
         self._weigh = weigh
+        self._mark = mark
         self._flags = flags
         self._agreed = agreed
+        self._differs = differs
         self._exchanged = exchanged
         self.summed = False
         self.rounds = 0
@@ -97,7 +103,8 @@ class Reducer:
         self._arrived: dict[int, int] = {}
         self._earlier: dict[int, torch.Tensor] = {}
         self._launched = 0
-        self._late = Late()
+        self._late = Late(backend.look)
+        self._marks = (0, 0)
 
     def add(self, model: nn.Module) -> None:
         """Average the gradients of this model too."""
@@ -251,11 +258,12 @@ class Reducer:
 
     def _write_control(self, buckets: Buckets) -> None:
         stop, checkpoint = self._flags()
+        self._marks = self._marks[1], self._mark()
         said = Said(
             float(self._weight.samples),
             stop,
             checkpoint,
-            self._weight.mark,
+            self._marks[1],
             used=[key in self._arrived for key in buckets.slots],
             sparse=[id(parameter) in self._arrived for parameter in buckets.sparse],
             densified=[p.grad is not None and not p.grad.is_sparse for p in buckets.sparse],
@@ -267,17 +275,21 @@ class Reducer:
         control = buckets.control_of(result.sums)
         slots = list(buckets.slots.values())
         agreed: Agreed | None = None
+        head: Agreed | None
         if control.is_cuda:
             # Not to wait for the GPU in every step, what was agreed is looked at one round later; by all alike.
-            stop, checkpoint = self._late.swap(control[FLAGS])
+            before = self._late.swap(control[HEAD])
+            head = None if before is None else Agreed.read(before, Shape(0, 0, 0))
             total: torch.Tensor | float = control[0].clamp_min(torch.finfo(control.dtype).tiny)
             if buckets.sparse or any(id(slot.parameter) not in self._arrived for slot in slots):
                 agreed = Agreed.read(control.tolist(), self._shape)
         else:
-            agreed = Agreed.read(control.tolist(), self._shape)
-            stop, checkpoint = agreed.stop, agreed.checkpoint
+            head = agreed = Agreed.read(control.tolist(), self._shape)
             total = agreed.weight or 1.0
-        self._agreed(stop, checkpoint)
+        if head is not None:
+            if head.mark != self._marks[not control.is_cuda]:
+                self._differs(int(control.is_cuda), head.mark is not None)
+            self._agreed(head.stop, head.checkpoint)
         if not self.summed:
             for sums in result.sums:
                 sums.div_(total)

@@ -8,6 +8,8 @@ too.
 from __future__ import annotations
 
 import atexit
+import os
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +29,7 @@ from headgate.torch.loaders import Loaders, Position
 from headgate.torch.measuring import Measuring, fetched
 from headgate.torch.orders import AgreedOrders
 from headgate.torch.reduce import Exchange
+from headgate.torch.schedulers import steps_on_mean
 from headgate.torch.spinning import Spinning
 from headgate.torch.trained import Trained
 
@@ -92,6 +95,8 @@ class Session:
         self._trained.add(model, optimizer, scheduler)
         if self._worker is not None:
             self._worker.prepare(model, optimizer, scheduler, loss_reduction)
+            if scheduler is not None:
+                steps_on_mean(scheduler, self.mean)
             self._loaders.sharing = self._worker.sharing
         if hasattr(optimizer, "register_step_post_hook"):
             self._hooked = True
@@ -142,6 +147,8 @@ class Session:
                 self._end_epoch(epoch)
         finally:
             self._epoch = None
+            if self._worker is not None and self._worker.in_step:
+                self._worker.meetings.left()
             self._loaders.disarm()
 
     def report(self, loss: Any, step: int | None, metrics: Mapping[str, Any]) -> None:
@@ -158,19 +165,66 @@ class Session:
         if self._orders.pending and self._stepped and (not self._loaders.states or self._patience_ends()):
             self._obey(None)
 
+    def mean(self, value: Any) -> Any:
+        """The mean of a number over the workers, of the same type; a whole number's as a float."""
+        if self._worker is None:
+            return value
+        mean = self._together("hg.mean()", self._worker.meetings.mean, float(value))
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            return torch.full_like(value.detach(), mean)
+        return mean
+
+    def agree(self, flag: Any) -> Any:
+        """Whether the flag holds in any worker."""
+        return flag if self._worker is None else self._together("hg.agree()", self._worker.meetings.agree, bool(flag))
+
+    @property
+    def rank(self) -> int:
+        """This worker's index."""
+        return 0 if self._worker is None else self._worker.index
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this worker is the one that writes files."""
+        return self._worker is None or self._worker.is_main
+
+    def _together(self, what: str, meet: Callable[[Any], Any], value: Any) -> Any:
+        assert self._worker is not None
+        if not self._worker.in_step and self._loaders.dealing:
+            raise RuntimeError(
+                f"{what} in a pass over training data, under a plan whose workers do not wait for each other: each "
+                "takes other batches, and as many as it gets to; call it between passes, or use a synchronous plan"
+            )
+        met = meet(value)
+        if met is None:
+            self._worker.insist()
+            self._obey(None)
+            raise Stop
+        return met
+
     def close(self) -> None:
         """Send what is left; called when the interpreter ends."""
         self._progress.flush()
         self._measuring.end()
-        if self._worker is not None:
-            self._worker.close()
+        worker = self._worker
+        failure = ""
+        if worker is not None:
+            failed = getattr(sys, "last_value", None) is not None
+            failure = "" if failed else worker.meetings.failure
+            if worker.in_step and not (failed or failure or self._ended or self._channel.stopping):
+                worker.ended()
+            worker.close()
         self._channel.flush(_FLUSH_SECONDS)
+        if failure:  # the script has caught what was raised
+            print(f"headgate: {failure}", file=sys.stderr, flush=True)
+            sys.stdout.flush()
+            os._exit(1)
 
     # --- what the optimizer and the loaders tell ---------------------------------------------------------------------
 
     def _optimizer_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._worker is not None:
-            self._worker.optimizer_begins()
+            self._worker.optimizer_begins(optimizer)
         if optimizer is self._trained.optimizers[-1]:
             self._meter.unhook()
         self._meter.mark("optimizer")

@@ -93,8 +93,12 @@ class Client:
         self._loop.call(self._pause)
         return self._next
 
-    def wait(self, running: Round) -> None:
+    def wait(self, running: Round, look: Callable[[], None]) -> None:
         """Wait until all sums are there.
+
+        Args:
+            running: The round.
+            look: Called now and then meanwhile; what it raises ends the wait.
 
         Raises:
             Behind: They are not to be had any more.
@@ -103,6 +107,7 @@ class Client:
         while not running.done.wait(_LOOK_SECONDS):
             if self.error is not None:
                 break
+            look()
         if self.error is not None:
             raise self.error
 

@@ -158,7 +158,7 @@ class Dense(Backend):
 
     def _wait(self, running: Round) -> None:
         try:
-            self._client.wait(running)
+            self._client.wait(running, self.look)
         except Behind as error:
             text = f"too far behind the others to catch up, and ends: {error}"
             self._channel.send({"type": "fault", "text": text, "seconds": 0.0, "steps": 0, "leaves": True})

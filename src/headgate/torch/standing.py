@@ -1,0 +1,106 @@
+"""Where a worker stands in the script, and what its optimizers' parameter groups held when they stepped."""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from headgate.torch.control import MARKS
+from headgate.torch.dealing import Dealt
+
+_OURS = {"params", "param_names"}
+_PLAIN = {int, float, bool, str, type(None)}
+_LOOK_AT_GPU = 50
+"""Steps from one look at settings that are on a GPU to the next: each waits for it."""
+
+_Groups = list[list[tuple[str, Any]]]
+
+
+class Stands:
+    """What a worker's next exchange of gradients is of.
+
+    Args:
+        place: Present phase and epoch; -1 where there is none.
+        step: Number of the running step.
+
+    Attributes:
+        used: What the groups of each optimizer that took a step since the latest exchange held.
+    """
+
+    def __init__(self, place: Callable[[], tuple[int, int]], step: Callable[[], int]) -> None:
+        self._place = place
+        self._step = step
+        self.used: list[_Groups] = []
+        self._latest: dict[int, _Groups] = {}
+        self._marks: dict[int, int] = {}
+        self._told: deque[dict[str, Any]] = deque(maxlen=2)
+
+    def steps(self, optimizer: Any) -> None:
+        """An optimizer takes a step, with what its groups hold now."""
+        groups = getattr(optimizer, "param_groups", None)
+        if groups is None:
+            return
+        looks = self._step() % _LOOK_AT_GPU == 1
+        held = [[(n, _value(v, looks)) for n, v in group.items() if n not in _OURS] for group in groups]
+        known = self._latest.get(id(optimizer))
+        if known is None or known != held:
+            known = self._latest[id(optimizer)] = held
+        self.used.append(known)
+
+    def exchanges(self, batch: tuple[int, Dealt] | None, rounds: int) -> int:
+        """An exchange is due: a mark of it, the same in all workers that stand at the same place with the same
+        settings, and nearly never in others.
+
+        Args:
+            batch: Number of the loader that fed it, and this worker's part of its batch; None: all have the same.
+            rounds: Exchanges before it.
+        """
+        standing = self.now(rounds)
+        if batch is not None:
+            loader, dealt = batch
+            standing |= {"batch": dealt.number, "loader": loader, "data": dealt.mark}
+        self._marks = {id(used): self._marks.get(id(used)) or zlib.crc32(repr(used).encode()) for used in self.used}
+        marks = [self._marks[id(used)] for used in self.used]
+        self._told.append({**standing, "used": self.used})
+        self.used = []
+        return zlib.crc32(repr([*standing.values(), *marks]).encode()) % MARKS
+
+    def now(self, rounds: int) -> dict[str, Any]:
+        """Where the worker is between exchanges."""
+        phase, epoch = self._place()
+        return {"rounds": rounds, "phase": phase, "epoch": None if epoch < 0 else epoch, "step": self._step() - 1}
+
+    def end(self, rounds: int) -> dict[str, Any]:
+        """Where the worker is at its end, with what was used after the last exchange."""
+        return {**self.now(rounds), "settings": [_columns(groups) for groups in self.used]}
+
+    def told(self, before: int = 0) -> dict[str, Any]:
+        """The standing that belongs to the mark of the latest exchange, or of the one before it."""
+        standing = dict(self._told[-1 - before])
+        standing["settings"] = [_columns(groups) for groups in standing.pop("used")]
+        return standing
+
+
+def _value(value: Any, looks: bool) -> Any:
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, torch.Tensor):
+        if value.is_cuda and not looks:
+            return None
+        return value.item() if value.numel() == 1 else value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [_value(each, looks) for each in value]
+    return float(value) if hasattr(value, "__float__") else type(value).__name__
+
+
+def _columns(groups: _Groups) -> dict[str, Any]:
+    """What groups hold by name; one value where all hold the same."""
+    columns: dict[str, list[Any]] = {}
+    for group in groups:
+        for name, value in group:
+            columns.setdefault(name, []).append(value)
+    return {name: each[0] if each.count(each[0]) == len(each) else each for name, each in columns.items()}
