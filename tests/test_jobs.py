@@ -42,6 +42,20 @@ def test_a_time_or_count_that_makes_no_sense_is_refused(fields: dict[str, Any]) 
 
 
 @pytest.mark.parametrize(
+    ("given", "name"),
+    [("SIGINT", "SIGINT"), ("int", "SIGINT"), (" usr1 ", "SIGUSR1"), (2, "SIGINT"), ("15", "SIGTERM")],
+)
+def test_the_signal_that_stops_it_has_a_name_or_a_number(given: str | int, name: str) -> None:
+    assert Job(name="a", run="true", stop_signal=given).stop_signal == name
+
+
+@pytest.mark.parametrize("given", ["KILL", 9, "STOP", "TSTP", "CHLD", "SIGFOO", "", 0, -2, 99, True])
+def test_a_signal_that_asks_no_script_to_end_is_refused(given: str | int) -> None:
+    with pytest.raises(ValueError, match=r"job 'a': `stop_signal`: found .*; expected a signal that a script can"):
+        Job(name="a", run="true", stop_signal=given)
+
+
+@pytest.mark.parametrize(
     ("fields", "found"),
     [
         ({"env": {"A=B": "1"}}, "'A=B'; the name of a variable is not empty and holds no '='"),

@@ -22,6 +22,7 @@ from headgate.jobs import (
     NAME_PATTERN,
     NO_NUL,
     SHARES,
+    SIGNALS,
     VARIABLES,
     Allowed,
     Job,
@@ -31,6 +32,7 @@ from headgate.jobs import (
     against_plan,
     is_share,
     is_variable,
+    signal_name,
 )
 from headgate.planfile import PlanEntry
 from headgate.telemetry.patterns import check_pattern
@@ -61,6 +63,15 @@ def _share(value: object) -> str:
     if not is_share(text):
         raise ValueError(f"expected {SHARES}")
     return text
+
+
+def _stop_signal(value: object) -> str:
+    if not isinstance(value, str | int):
+        raise ValueError(f"expected {SIGNALS}")
+    try:
+        return signal_name(value)
+    except ValueError as error:
+        raise ValueError(str(error).partition("; ")[2]) from None
 
 
 def _pattern(value: str | None, info: ValidationInfo) -> str | None:
@@ -117,6 +128,7 @@ Command = Annotated[
 Seconds = Annotated[float, BeforeValidator(units.seconds), Field(ge=0), _schema(["number", "string"], "5s")]
 Bytes = Annotated[int, BeforeValidator(units.size), Field(gt=0), _schema(["integer", "string"], "2GiB")]
 Share = Annotated[str, BeforeValidator(_share), _schema("string", "1/3")]
+StopSignal = Annotated[str, BeforeValidator(_stop_signal), _schema(["string", "integer"], "SIGINT")]
 Workers = Annotated[tuple[int, int | None], BeforeValidator(_workers), _schema(["integer", "string"], "1..8")]
 
 
@@ -159,6 +171,7 @@ class JobEntry(Entry):
     progress: ProgressEntry = ProgressEntry()
     retries: Annotated[Whole, Field(ge=0, le=1000)] = 0
     timeout: Annotated[Seconds, Field(gt=0)] | None = None
+    stop_signal: StopSignal = "SIGTERM"
     moves: Annotated[Whole, Field(ge=0, le=1000)] = 2
     plan: PlanEntry | None = None
     encrypt: bool = True
@@ -321,6 +334,7 @@ class _Draft:
             progress=ProgressRule(**entry.progress.model_dump()),
             retries=entry.retries,
             timeout=entry.timeout,
+            stop_signal=entry.stop_signal,
             moves=entry.moves,
             plan=entry.plan.plan() if entry.plan is not None else None,
             encrypt=entry.encrypt,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import signal
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -120,6 +121,7 @@ class Job:
         progress: How progress is read.
         retries: How often a failed attempt is started again, from its last checkpoint.
         timeout: Most seconds that an attempt may run.
+        stop_signal: What asks it to end where it uses no library of Headgate's: name or number of a signal.
         moves: How often it may be moved to a better plan while it runs, where Headgate chose the one it has.
         plan: How it is laid out, where its user says so; None: Headgate decides.
         encrypt: Whether what its tasks send each other is encrypted, which costs about 2 CPU seconds a GB.
@@ -150,6 +152,7 @@ class Job:
     progress: ProgressRule = ProgressRule()
     retries: int = 0
     timeout: float | None = None
+    stop_signal: str | int = "SIGTERM"
     moves: int = 2
     plan: Plan | None = None
     encrypt: bool = True
@@ -184,6 +187,10 @@ class Job:
         ):
             if not fits:
                 raise ValueError(f"job {self.name!r}: `{what}` is {value!r}; expected {expected}")
+        try:
+            object.__setattr__(self, "stop_signal", signal_name(self.stop_signal))
+        except ValueError as error:
+            raise ValueError(f"job {self.name!r}: `stop_signal`: {error}") from None
         for what, found, cure in _against_launch(self):
             raise ValueError(f"job {self.name!r}: `{what}`: {found}; {cure}")
         if (wrong := goals.against(self.progress.metric, self.progress.goal, self.progress.better)) is not None:
@@ -200,6 +207,37 @@ class Job:
             return None
         part, _, whole = self.share.partition("/")
         return int(part) / int(whole)
+
+
+SIGNALS = "a signal that a script can catch, such as SIGINT, SIGUSR1 or 15"
+"""What a job's `stop_signal` may be."""
+_NO_STOP = frozenset({"SIGKILL", "SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGCONT", "SIGCHLD"})
+
+
+def signal_name(given: str | int) -> str:
+    """The name of a signal that is given as one, with or without SIG, or by its number; of a real-time one the number.
+
+    Raises:
+        ValueError: A script cannot be asked to end by it, or there is none.
+    """
+    text = str(given).strip().upper()
+    if text.isdecimal():
+        number = int(text)
+    else:
+        known = signal.Signals.__members__
+        number = int(known.get(text, known.get(f"SIG{text}", 0)))
+    if isinstance(given, bool) or number not in {int(each) for each in signal.valid_signals()}:
+        raise ValueError(f"found {given!r}; expected {SIGNALS}")
+    name = signal.Signals(number).name if number in set(signal.Signals) else str(number)
+    if name in _NO_STOP:
+        raise ValueError(f"found {given!r}, which asks no script to end; expected {SIGNALS}")
+    return name
+
+
+def signal_number(name: str | int) -> int:
+    """The number of a signal that `signal_name` names."""
+    text = str(name)
+    return int(text) if text.isdecimal() else signal.Signals[text].value
 
 
 SHARES = "a fraction of the machine, above 0 and at most 1, such as 1/3"
@@ -300,6 +338,7 @@ def _check_types(job: Any) -> None:
             (name, isinstance(getattr(job, name), int) and _is_number(getattr(job, name)), "a whole number")
             for name in ("retries", "moves")
         ),
+        ("stop_signal", isinstance(job.stop_signal, str | int), "a signal, such as 'SIGINT'"),
         ("timeout", job.timeout is None or _is_number(job.timeout), "a number of seconds, or None"),
         ("limits", isinstance(job.limits, Limits), "limits, such as headgate.Limits(cores=1)"),
         (

@@ -7,6 +7,7 @@ import resource
 import selectors
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -150,6 +151,17 @@ def test_a_limit_that_cannot_be_held_is_told_once_and_not_with_other_figures(tmp
         assert kinds == ["CPU weight 90", "disk rate 976.56 KiB/s", "GPU fraction 0.5"]
     finally:
         local.engine.close()
+
+
+def test_the_rest_of_a_task_is_asked_to_end_when_its_grace_nears_its_end(local: Local) -> None:
+    notes = "signal.signal(signal.SIGTERM, lambda *_: print('asked', name, flush=True))"
+    code = f"import os, signal\nname = 'main' if os.fork() else 'helper'\n{notes}\nprint('ready', name, flush=True)\n"
+    task = local.start((sys.executable, "-c", f"{code}while True: signal.pause()"))
+    for name in ("main", "helper"):
+        local.said(task, f"ready {name}")
+    local.engine.stop(task, 2.0)
+    assert local.ended(task).signal == signal.SIGKILL
+    assert [line for line in local.told.lines(task) if "asked" in line] == ["asked main", "asked helper"]
 
 
 def test_the_socket_goes_with_the_engine(local: Local) -> None:

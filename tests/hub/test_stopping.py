@@ -33,6 +33,24 @@ PRINTS = """
 """
 
 
+SAVES = """
+    import os, time, signal, sys
+    helper = os.fork()
+    if helper == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # it would die of it
+        time.sleep(1000)
+    print("ready", flush=True)
+    try:
+        time.sleep(1000)
+    except KeyboardInterrupt:
+        time.sleep(0.2)
+        os.kill(helper, 0)
+        assert open(f"/proc/{helper}/stat").read().split()[2] != "Z", "the helper has ended"
+        print("saved", flush=True)
+        os._exit(0)
+"""
+
+
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory: pytest.TempPathFactory, speed: Path) -> str:
     """What the script learns under plain python."""
@@ -177,3 +195,13 @@ def taken(pid: int) -> bool:
     """Whether no signal waits to be delivered to a process."""
     pending = re.findall(r"^S[ih][gd]Pnd:\t(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     return not any(int(mask, 16) for mask in pending)
+
+
+def test_a_script_that_saves_on_its_own_signal_is_asked_by_that_and_its_helpers_live_meanwhile(user: User) -> None:
+    user.write("saves.py", SAVES)
+    user.write("jobs.yaml", "jobs: [{name: a, run: 'python saves.py; echo after', stop_signal: int}]")
+    user.detaches("jobs.yaml")
+    wait.until(lambda: "ready" in user.log("a"), SECONDS, "it is ready")
+    user.types("stop", "a")
+    assert user.sees_state("a", "stopped")["reason"] == "stopped by its user"
+    assert user.log("a").split() == ["ready", "saved", "after"]

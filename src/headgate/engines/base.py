@@ -112,8 +112,9 @@ class Engine(ABC):
     start failed.
     3. The task's output is appended to its log file.
     4. `stop` asks once: down the channel if the task is connected (it saves a checkpoint at a step boundary and
-    ends), by SIGTERM
-       otherwise; `grace` seconds later everything that is left is killed. A second `stop` can only shorten the grace.
+    ends), otherwise
+       by the launch's signal to the process whose task it is, and by SIGTERM to the rest when the grace nears its end;
+       `grace` seconds later everything that is left is killed. A second `stop` can only shorten the grace.
     5. `reserve` comes before the first `start` of an attempt with what all its tasks take, and again before each one
        that is added to it. A task for which that cannot be had now waits, and `waits` says for what, once.
        `release` gives back what tasks had, and nothing of what others of their attempt have.

@@ -16,7 +16,7 @@ from headgate.engines.scripts import libraries
 from headgate.errors import StorageError, UsageError
 from headgate.events import Checkpoint, TaskId
 from headgate.isolation.base import HOST_IMAGE, Launch
-from headgate.jobs import WRITABLE, Job
+from headgate.jobs import WRITABLE, Job, signal_number
 
 Role = Literal["worker", "server"]
 
@@ -179,6 +179,7 @@ def launch(
         writes=writes,
         mounts=tuple(mount.removesuffix(WRITABLE) for mount in job.mounts),
         gpus=gpus,
+        stop_signal=signal_number(job.stop_signal),
     )
 
 

@@ -33,6 +33,8 @@ from headgate.shares import Share
 _READ_BYTES = 1 << 16
 _DRAIN_READS = 64
 
+REST_SECONDS = 2.0
+"""How long before the end of its grace what is left of a task is asked to end; its first process was asked first."""
 CLOSE_SECONDS = 15.0
 """How long `close` waits for tasks that it killed."""
 
@@ -187,6 +189,9 @@ class LocalEngine(Engine):
             if self._closing_at is not None and now >= self._closing_at + CLOSE_SECONDS:
                 break
             for task in list(self._tasks.values()):
+                if task.rest_at is not None and now >= task.rest_at:
+                    task.rest_at = None
+                    self._try(task.box.terminate)
                 if task.kill_at is not None and now >= task.kill_at:
                     task.kill_at = None
                     self._kill(task)
@@ -202,6 +207,7 @@ class LocalEngine(Engine):
 
     def _next_time(self) -> float | None:
         times = [t.kill_at for t in self._tasks.values() if t.kill_at is not None]
+        times += [t.rest_at for t in self._tasks.values() if t.rest_at is not None]
         times += [t.reads_again for t in self._tasks.values() if t.reads_again is not None]
         times += self._connections.reads_again()
         times += [self._looks_at] if self._tasks else []
@@ -238,10 +244,11 @@ class LocalEngine(Engine):
             launch.task,
             isolation,
             lambda: self._box(isolation, start.stopped, whole, share),
-            lambda done: self._begun(launch.task, isolation, log, done),
+            lambda done: self._begun(launch, isolation, log, done),
         )
 
-    def _begun(self, id: TaskId, isolation: Isolation, log: str, done: Future[tuple[Box, int]]) -> None:
+    def _begun(self, launch: Launch, isolation: Isolation, log: str, done: Future[tuple[Box, int]]) -> None:
+        id = launch.task
         start = self._starts.pop(id)
         try:
             box, read_end = done.result()
@@ -257,9 +264,11 @@ class LocalEngine(Engine):
             refusal = HeadgateError("this engine is closing")
             self._in_turn(id, isolation, box.close, lambda _: self._not_started(id, refusal))
             return
-        task = self._tasks[id] = Task(id, isolation, box, start.key, read_end, self._logs(log), Kills(box))
+        asks = launch.stop_signal
+        task = self._tasks[id] = Task(id, isolation, box, start.key, read_end, self._logs(log), Kills(box), asks)
         if self._keeper is not None:
-            self._keeper.add(task.id, {"isolation": isolation.name, **box.record()}, read_end, log)
+            record = {"isolation": isolation.name, "stop_signal": asks, **box.record()}
+            self._keeper.add(task.id, record, read_end, log)
         self._selector.register(read_end, selectors.EVENT_READ, lambda: self._readable(task))
         self._selector.register(box.exit_fd, selectors.EVENT_READ, lambda: self._ended(task))
         self._listener.started(task.id, box.pid)
@@ -329,9 +338,12 @@ class LocalEngine(Engine):
         kill_at = time.monotonic() + grace
         if task.kill_at is None:
             connection = self._connections.of(id)
-            if connection is None or not connection.send({"type": "stop"}):
-                task.box.terminate()
             task.kill_at = kill_at
+            if connection is None or not connection.send({"type": "stop"}):
+                task.box.ask(task.stop_signal)
+                task.rest_at = kill_at - min(REST_SECONDS, grace / 2)
+        elif task.rest_at is not None and kill_at < task.kill_at:
+            task.rest_at = min(task.rest_at, kill_at - min(REST_SECONDS, grace / 2))
         task.kill_at = min(task.kill_at, kill_at)
 
     def _key_of(self, id: TaskId) -> str | None:
@@ -405,7 +417,7 @@ class LocalEngine(Engine):
             self._listener.output(task.id, lines)
         task.log.close()
         os.close(task.output)
-        task.kill_at = task.reads_again = None
+        task.kill_at = task.rest_at = task.reads_again = None
         self._in_turn(task.id, task.isolation, task.box.close, lambda done: self._gone(task, exit, done))
 
     def _gone(self, task: Task, exit: Exit, done: Future[None]) -> None:

@@ -51,8 +51,10 @@ class Task:
     output: int
     log: TaskLog
     kills: Kills
+    stop_signal: int
     wanted: deque[Share] = field(default_factory=deque)  # shares that are not in force yet
     kill_at: float | None = None
+    rest_at: float | None = None  # when what was not asked to end is, before that
     killed: bool = False  # by its engine
     reads_again: float | None = None
     complained: str | None = None

@@ -1,7 +1,7 @@
 """The guard: a small process that outlives the hub just long enough to clean up after it.
 
 The hub tells it of each box over a socket pair. When the hub's end closes without a goodbye, the guard asks the
-tasks to end (those on the channel saw it close and are saving a checkpoint; the others get SIGTERM), keeps writing
+tasks to end (those on the channel saw it close and are saving a checkpoint; the others get a signal), keeps writing
 their output to their logs meanwhile, kills what is left after 10 seconds, and removes the boxes. If the guard dies
 too, the next headgate command does that (`leftovers`).
 """
@@ -26,6 +26,7 @@ from headgate import isolation, runs
 from headgate.errors import HeadgateError
 from headgate.events import GRACE_SECONDS, TaskId
 from headgate.isolation import processes
+from headgate.isolation.asking import receivers
 from headgate.isolation.process import remove_empty_groups
 
 _TAKE_SECONDS = 5.0
@@ -178,8 +179,10 @@ class _Guard:
     def _orphaned(self) -> None:
         for task in self._tasks.values():
             if not task.connected and task.pidfd is not None:
-                with contextlib.suppress(OSError):  # it has ended, or is not this user's (set-user-id)
-                    signal.pidfd_send_signal(task.pidfd, signal.SIGTERM)
+                first = processes.look(int(str(task.record["pid"])))
+                number = int(str(task.record.get("stop_signal", int(signal.SIGTERM))))
+                if first is not None:
+                    processes.send(receivers(first, number), number)
         deadline = time.monotonic() + GRACE_SECONDS
         poller = select.poll()
         for task in self._tasks.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,7 @@ class Launch:
         writes: Those that it has to write as well; so is its folder.
         mounts: Of all these, what its user named: it is not started where one is not there.
         gpus: Numbers of the GPUs that it may see; None: all.
+        stop_signal: What asks it to end, where its library does not.
     """
 
     task: TaskId
@@ -47,6 +49,7 @@ class Launch:
     writes: tuple[str, ...] = ()
     mounts: tuple[str, ...] = ()
     gpus: tuple[int, ...] | None = None
+    stop_signal: int = signal.SIGTERM
 
 
 class Box(ABC):
@@ -106,9 +109,15 @@ class Box(ABC):
         """For want of which memory that was: `over its memory limit of 64 MiB`, say, or that this machine ran out."""
         return ""
 
+    def ask(self, number: int) -> None:
+        """Ask the process whose task it is to end, by a signal, and none of those that work for it; returns at once;
+        does nothing when it has ended. A box that cannot tell them apart asks all."""
+        self.terminate()
+
     @abstractmethod
     def terminate(self) -> None:
-        """Ask every process to end (SIGTERM); returns at once; does nothing when all have ended."""
+        """Ask every process to end (SIGTERM) that was not asked before; returns at once; does nothing when all have
+        ended."""
 
     @abstractmethod
     def kill(self) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from headgate.errors import IsolationError
 from headgate.events import Exit, TaskId
 from headgate.isolation import processes
+from headgate.isolation.asking import receivers
 from headgate.isolation.base import Box
 from headgate.isolation.enclosure import Enclosure, MemoryRecord
 from headgate.isolation.layout import Mode
@@ -53,6 +54,7 @@ class ProcessBox(Box):
         self._where = where
         self._exit_fd = child.exit_fd
         self._lock = threading.Lock()
+        self._asked: list[int] = []
         self._reaped = False
         self._closed = False
 
@@ -85,9 +87,15 @@ class ProcessBox(Box):
     def shortage(self) -> str:
         return said_shortage(self._enclosure.memory(), self._where)
 
+    def ask(self, number: int) -> None:
+        if not self._closed and self._leader is not None:
+            asked = receivers(self._leader, number, self._enclosure.pids())
+            self._asked += [process.pid for process in asked]
+            processes.send(asked, number)
+
     def terminate(self) -> None:
         if not self._closed:
-            self._enclosure.terminate()
+            self._enclosure.terminate(but=self._asked)
 
     def kill(self) -> None:
         if not self._closed:

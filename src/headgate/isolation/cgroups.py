@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -214,13 +214,13 @@ class Cgroups(Enclosure):
     def pids(self) -> list[int]:
         return _processes(self.unique_folders[0])
 
-    def terminate(self) -> None:
-        self.send(signal.SIGTERM)
+    def terminate(self, but: Collection[int] = ()) -> None:
+        self.send(signal.SIGTERM, but)
 
-    def send(self, number: signal.Signals) -> None:
+    def send(self, number: signal.Signals, but: Collection[int] = ()) -> None:
         """Signal the processes that are in it now, and none that was given the number of one that has ended."""
         seen = [process for pid in self.pids() if (process := processes.look(pid)) is not None]
-        there = set(self.pids())
+        there = set(self.pids()).difference(but)
         processes.send([process for process in seen if process.pid in there], number)
 
     def kill(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -71,8 +71,8 @@ class Enclosure(ABC):
         """Every living process in it."""
 
     @abstractmethod
-    def terminate(self) -> None:
-        """Ask every process to end."""
+    def terminate(self, but: Collection[int] = ()) -> None:
+        """Ask every process to end, but those of these numbers."""
 
     @abstractmethod
     def kill(self) -> None:

@@ -48,7 +48,7 @@ def boot_id() -> str:
     return (PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
-def send(processes: Iterable[Process], number: signal.Signals) -> None:
+def send(processes: Iterable[Process], number: int) -> None:
     """Signal processes that are still the ones that were looked at; those that are not are left alone."""
     for process in processes:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from headgate.errors import IsolationError
@@ -59,8 +59,8 @@ class Unboxed(Enclosure):
     def pids(self) -> list[int]:
         return [process.pid for process in self._census.members(self._task, self._leader, recent=True)]
 
-    def terminate(self) -> None:
-        processes.send(self._members(), signal.SIGTERM)
+    def terminate(self, but: Collection[int] = ()) -> None:
+        processes.send([each for each in self._members() if each.pid not in but], signal.SIGTERM)
 
     def kill(self) -> None:
         # Stop before killing: a process that is stopped cannot fork, so a round that finds no new one has found all.

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from tests.dockerd import own_dockerd
 from tests.hub.user import SECONDS, User
+from tests.isolation.test_asking import SAVES
 from tests.places import ADDRESS, placed, set_memory
 
 from headgate.cluster import Place
@@ -216,6 +217,17 @@ def test_a_container_starts_while_the_last_boxes_of_its_group_go(
     finally:
         over.set()
         going.join()
+
+
+def test_a_script_in_one_saves_while_its_workers_live(isolation: ContainerIsolation, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "saves.py").write_text(SAVES)
+    for i, number in enumerate((signal.SIGTERM, signal.SIGINT)):
+        command = f"python saves.py fork {number.name.removeprefix('SIG')}; echo after"
+        task = run(isolation, launch(command, tmp_path, task=f"{RUN}/job/worker-{i}"))
+        task.said("ready")
+        task.box.ask(number)
+        assert task.ended().ok
+        (tmp_path / "saved").unlink()
 
 
 @pytest.mark.hardware

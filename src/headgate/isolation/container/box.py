@@ -15,6 +15,7 @@ from pathlib import Path
 from headgate.errors import IsolationError
 from headgate.events import Exit, TaskId
 from headgate.isolation import processes
+from headgate.isolation.asking import receivers
 from headgate.isolation.base import Box
 from headgate.isolation.box import said_shortage, told_exit
 from headgate.isolation.cgroup_v1 import LIMIT_SLACK_BYTES
@@ -80,6 +81,7 @@ class ContainerBox(Box):
         self._leader = processes.look(container.pid) if container.pid else None
         self._share = share
         self._lock = threading.Lock()
+        self._asked: list[int] = []
         self._closed = False
         self._killed = threading.Event()
         self._used = MemoryRecord()
@@ -198,9 +200,15 @@ class ContainerBox(Box):
         self._look()  # what was read last stays where there is nothing left to read
         return said_shortage(self._used, self._container.where)
 
+    def ask(self, number: int) -> None:
+        if not self._over and self._leader is not None:
+            asked = receivers(self._leader, number, self._enclosure.pids())
+            self._asked += [process.pid for process in asked]
+            processes.send(asked, number)
+
     def terminate(self) -> None:
         if not self._over and self.cgroups:
-            self._enclosure.terminate()
+            self._enclosure.terminate(but=self._asked)
 
     def kill(self) -> None:
         if self._closed:

@@ -1,0 +1,107 @@
+"""Which of a task's processes a signal is for that asks it to end.
+
+A script that saves on a signal needs its helpers while it does so, such as the workers of its data loader: it alone is
+asked. What merely waits for a script (`sh -c`, `conda run`, a launcher of one's own) is not asked, for its end would be
+that of the task, but the script is.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable
+
+from headgate.isolation.processes import PROC, Process, look
+
+_SHELLS = frozenset({"ash", "bash", "busybox", "dash", "fish", "ksh", "mksh", "sh", "zsh"})
+_LAUNCHERS = frozenset({"accelerate", "conda", "hatch", "mamba", "micromamba", "pdm", "pipenv", "pixi", "uv"})
+"""Programs that wait for another, and not in a way that the kernel shows."""
+_HELPERS = (b"multiprocessing.", b"loky.", b"torch.utils.data")
+"""In the command line of processes that a script starts to work for it, and that are no program of their own."""
+_WAITS = "do_wait"
+
+
+def receivers(first: Process, number: int, pids: Iterable[int] | None = None) -> list[Process]:
+    """The processes to signal: the first, or those that it waits for and that have a handler for the signal.
+
+    A process that has set up a handler gets the signal, whatever it has started: it saves, or passes the signal on. Of
+    SIGINT that says nothing of shells and launchers, for shells and Python always have one.
+
+    Args:
+        first: The task's first process.
+        number: The signal.
+        pids: All of its processes; None: all of the machine are looked through.
+    """
+    children: dict[int, list[Process]] = {}
+    for pid in (int(name) for name in os.listdir(PROC) if name.isdecimal()) if pids is None else pids:
+        if (process := look(pid)) is not None:
+            children.setdefault(process.parent, []).append(process)
+    return _receivers(first, children, number)
+
+
+def _receivers(process: Process, children: dict[int, list[Process]], number: int) -> list[Process]:
+    command = _command(process)
+    name = _name(command)
+    known = name in _SHELLS | _LAUNCHERS
+    if not known and not _is_waiting(process):
+        return [process]
+    if number != signal.SIGINT and _catches(process, number):
+        return [process]
+    programs = [child for child in children.get(process.pid, []) if _is_program(child, command)]
+    below = [each for child in programs for each in _receivers(child, children, number)]
+    # What a script waits for is a helper, unless it is a script too.
+    found = [each for each in below if _catches(each, number) and (known or _is_python(each))]
+    return found or [process]
+
+
+def _command(process: Process) -> list[bytes]:
+    try:
+        return (PROC / str(process.pid) / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+    except OSError:
+        return []
+
+
+def _name(command: list[bytes]) -> str:
+    """The program that a process runs: of an interpreter the script or the package."""
+    words = [os.fsdecode(word) for word in command]
+    if not words or not _base(words[0]).startswith("python"):
+        return _base(words[0]) if words else ""
+    for i, word in enumerate(words[1:], start=1):
+        if word == "-m":
+            return words[i + 1].partition(".")[0] if i + 1 < len(words) else ""
+        if not word.startswith("-"):
+            return _base(word)
+    return ""
+
+
+def _base(word: str) -> str:
+    return os.path.basename(word).lstrip("-")  # a login shell
+
+
+def _is_python(process: Process) -> bool:
+    command = _command(process)
+    return bool(command) and os.path.basename(command[0]).startswith(b"python")
+
+
+def _is_program(child: Process, command: list[bytes]) -> bool:
+    """Whether a child runs a program of its own, and is no worker that its parent, of that command, forked."""
+    own = _command(child)
+    return bool(own) and own != command and not any(helper in word for word in own for helper in _HELPERS)
+
+
+def _is_waiting(process: Process) -> bool:
+    """Whether its first thread waits for a child."""
+    try:
+        return (PROC / str(process.pid) / "wchan").read_text() == _WAITS
+    except OSError:
+        return False
+
+
+def _catches(process: Process, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    try:
+        status = (PROC / str(process.pid) / "status").read_text(errors="replace")
+    except OSError:
+        return False
+    masks = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    return bool(int(masks.get("SigCgt", "0"), 16) >> (number - 1) & 1)
