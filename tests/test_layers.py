@@ -22,6 +22,7 @@ LAYERS = (
     ("hub",),
     ("simulation",),
     ("lab",),
+    ("resuming",),
     ("runs", "jobfile", "planfile", "clusterfile", "userfile"),
     ("controller",),
     ("policies",),

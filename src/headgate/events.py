@@ -40,6 +40,11 @@ class Checkpoint:
     epoch: int
     position: int | None
 
+    @property
+    def where(self) -> str:
+        """The step; of one whose user named a file from which that cannot be told, the file."""
+        return f"step {self.step}" if self.step else self.path.rpartition("/")[2]
+
 
 @dataclass(frozen=True, slots=True)
 class Exit:

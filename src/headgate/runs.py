@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import secrets
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -242,7 +244,7 @@ def summary(run: Path) -> RunSummary:
         for row in reader.rows("jobs", order="position"):
             job_state, reason = row["state"], row["reason"] or ""
             if state == "interrupted" and job_state in ("waiting", "running", "stopping"):
-                job_state, reason = "interrupted", "the hub died; go on with: headgate resume " + run.name
+                job_state, reason = "interrupted", f"the hub died; {way_on(run, {row['name']: row['spec']})}"
             jobs.append(
                 JobSummary(
                     run=run.name,
@@ -301,6 +303,30 @@ def chain(run: Path) -> list[Path]:
 def stood_on() -> dict[Path, Path]:
     """The runs whose checkpoints those that are alive stand on, with the latter; a run that is alive is among them."""
     return {former: run for run in listing() if alive(run) for former in chain(run)}
+
+
+def way_on(run: Path, specs: Mapping[str, str | None]) -> str:
+    """What to type to go on with jobs of a run, given the JSON of each: which of them can is told by what is plain to
+    see, without reading their checkpoints."""
+    anew = [name for name, spec in specs.items() if not _can_go_on(run, name, spec)]
+    if not anew:
+        return f"go on with: headgate resume {run.name}"
+    if len(anew) == len(specs):
+        return f"run it again from its beginning with: headgate resume {run.name} --from-scratch"
+    return f"go on with: headgate resume {run.name} --from-scratch, which runs {', '.join(anew)} from the beginning"
+
+
+def _can_go_on(run: Path, job: str, spec: str | None) -> bool:
+    if spec is None or saves(json.loads(spec).get("script")):
+        return True
+    return any(next(each.glob(f"jobs/{job}/checkpoints/step-*"), None) is not None for each in chain(run))
+
+
+def saves(script: str | None) -> bool:
+    """Whether a script saves checkpoints through one of Headgate's libraries, as far as its imports tell."""
+    from headgate.engines.scripts import libraries  # which few commands need
+
+    return script is not None and bool(libraries(Path(script)))
 
 
 def check_removable(run: Path) -> None:

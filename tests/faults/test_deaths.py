@@ -119,16 +119,18 @@ def test_of_the_hub_lets_tasks_save_and_leaves_nothing(user: User) -> None:
     user.kills(user.traces.hub())
     _, said = watching.communicate(timeout=SECONDS)
     assert watching.returncode == 6
-    assert said == "headgate: the hub died; its jobs are being stopped. Go on with: headgate resume\n"
+    assert said == "headgate: the hub died; its jobs are being stopped. `headgate status` says how to go on\n"
     user.touch("go")
     user.write("forks.py", "print('alone')")
-    done = user.types("resume")  # at once: it waits for what is being saved
+    done = user.types("resume", "--from-scratch")  # at once: it waits for what is being saved
 
     interrupted, resumed = user.json("ps")
     assert (interrupted["id"], interrupted["state"], resumed["state"]) == (run, "interrupted", "done")
     jobs = user.jobs(run)
     assert {job["state"] for job in jobs.values()} == {"interrupted"}
     assert jobs["learns"]["reason"] == f"the hub died; go on with: headgate resume {run}"
+    again = f"the hub died; run it again from its beginning with: headgate resume {run} --from-scratch"
+    assert jobs["asked"]["reason"] == jobs["forks"]["reason"] == again
     assert user.types("logs", "asked", "--run", run).stdout.endswith("asked to end\n")
     assert re.search(r"learns +interrupted", user.types("attach", run, code=1).stdout)
     [saved] = (user.home / "runs" / run / "jobs" / "learns" / "checkpoints").glob("step-*.pt")
@@ -176,7 +178,7 @@ def test_of_everything_at_once_leaves_a_run_that_can_be_read_and_resumed(user: U
     assert user.jobs()["waits"]["loss"] == 0.5
     assert Path(user.json("report")["report"]).exists()
     user.touch("go")
-    resumed = user.json("resume", run)
+    resumed = user.json("resume", run, "--from-scratch")
     assert [job["state"] for job in resumed["jobs"]] == ["done"]
     assert [told["state"] for told in user.json("ps")] == ["interrupted", "done"]
 

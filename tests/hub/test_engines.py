@@ -276,7 +276,7 @@ def test_a_resume_goes_where_the_run_was(user: User, elsewhere: Elsewhere) -> No
     run = user.types("run", "--detach", "--json", *words, "waits.py", "--", "go").json["run"]
     user.sees_state("waits", "running", run=run)
     user.types("stop", "--kill", "waits")
-    again = user.json("resume", run, "--detach")["run"]
+    again = user.json("resume", run, "--from-scratch", "--detach")["run"]
     user.sees_state("waits", "running", run=again)
     assert [told["slots"]["worker-0"][0] for told in elsewhere.told("reserve")] == ["far", "far"]
     user.touch("go")

@@ -87,8 +87,10 @@ def test_ctrl_c_saves_a_checkpoint_and_resume_goes_on_to_the_same_result(user: U
     assert requested["step"] < stopped["step"] < STEPS
     assert stopped["position"] is not None
 
+    assert terminal.shows(f"go on with: headgate resume {first} --from-scratch, which runs prints from the beginning")
     user.touch("go")
-    done = user.types("resume")
+    assert user.types("resume", code=2).message.startswith("job prints can only be run again from its beginning")
+    done = user.types("resume", "--from-scratch")  # of what has none; what has a checkpoint goes on from that
     assert f"learns: running, going on from step {stopped['step']}" in done.stdout
     assert user.log("learns") == learned
     assert user.jobs()["learns"]["step"] == STEPS

@@ -138,6 +138,8 @@ def test_a_hub_that_is_killed_leaves_nothing_on_any_node_and_its_job_can_be_resu
     plan = ("--strategy", "ps", "--workers", "2", "--servers", "1", "--nodes", "b,c")
     run = user.begins("learns.py", *plan)
     assert len(user.traces.tasks()) >= 3
+    user.types("checkpoint", "learns")
+    wait.until(lambda: user.rows(run, "checkpoints"), 60, "a checkpoint")
     user.kills(user.traces.hub())
     wait.until(lambda: not user.traces.tasks(), 60, "the tasks have ended")
     hill.finds_nothing_left()

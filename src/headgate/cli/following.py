@@ -21,6 +21,7 @@ from headgate import runs
 from headgate.events import ENDED, GRACE_SECONDS
 from headgate.hub.client import Hub
 from headgate.reports.sparkline import sparkline
+from headgate.telemetry.store import RunReader
 from headgate.units import say_bytes
 
 PROGRESS_SECONDS = 5.0
@@ -68,9 +69,15 @@ def follow(hub: Hub, run: str, as_json: bool, interrupts: Interrupts) -> int:
     conclude(runs.home() / "runs" / run, report, as_json)
     if interrupts.count:
         if any(job["state"] in ("stopped", "killed") for job in end["jobs"]):
-            click.echo(f"go on with: headgate resume {run}", err=True)
+            click.echo(way_on(runs.home() / "runs" / run), err=True)
         return 130
     return 0 if all(job["state"] == "done" for job in end["jobs"]) else 1
+
+
+def way_on(folder: Path) -> str:
+    """What to type to go on with the jobs of a run that has ended."""
+    with RunReader(folder / runs.STORE) as reader:
+        return runs.way_on(folder, {row["name"]: row["spec"] for row in reader.rows("jobs") if row["state"] != "done"})
 
 
 def conclude(folder: Path, report: str | None, as_json: bool) -> None:

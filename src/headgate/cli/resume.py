@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from headgate import runs
+from headgate import resuming, runs
 from headgate.cli import options
 from headgate.cli.layout import Layout, Where
 from headgate.cli.running import submit
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.errors import UsageError
-from headgate.events import Checkpoint
 from headgate.hub import api
 from headgate.hub.client import connect_or_start
 from headgate.hub.run import JOB
@@ -24,26 +24,47 @@ from headgate.telemetry.store import RunReader
 
 @click.command()
 @click.argument("run", required=False)
+@click.option("--checkpoint", "named", multiple=True, metavar="[JOB=]FILE", help="Go on from this one.")
+@click.option(
+    "--from-scratch",
+    is_flag=True,
+    help="Start from the beginning what has no whole checkpoint; where all jobs have one, all of them.",
+)
 @click.option("--policy", metavar="NAME", help="What moves shares between the jobs.")
 @options.layout
 @click.option("-d", "--detach", is_flag=True, help="Return at once; watch with `headgate attach`.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def command(run: str | None, policy: str | None, detach: bool, as_json: bool, **where: Any) -> int:
-    """Go on with the jobs of a run (the latest, when none is named) that are not done, each from its last checkpoint.
+def command(
+    run: str | None,
+    named: tuple[str, ...],
+    from_scratch: bool,
+    policy: str | None,
+    detach: bool,
+    as_json: bool,
+    **where: Any,
+) -> int:
+    """Go on with the jobs of a run (the latest, when none is named) that are not done, each from its newest checkpoint
+    that is whole: of that run, or of those that it went on from.
 
-    A job without a checkpoint starts again. It is a new run, whose report names the former. Where and how the jobs ran
+    A job that has done something and has no such checkpoint, as any script without headgate.torch, .keras or .jax,
+    starts over only with --from-scratch. It is a new run, whose report names the former. Where and how the jobs ran
     they run again; a checkpoint of any strategy and any number of workers goes on under any other.
 
     \b
     Example: headgate resume
-             headgate resume 20261121-0930
+             headgate resume 20261121-0930 --from-scratch
+             headgate resume --checkpoint best/step-1200.pt
              headgate resume --strategy allreduce --workers 2
     """
     folder = runs.find(run)
     if runs.summary(folder).state == "interrupted":
         # What tasks of a hub that died just now still save is saved once another hub can start.
         connect_or_start().close()
-    return submit(_laid_out(unfinished(folder), Layout(**where), folder), policy, detach, as_json)
+    submission = _laid_out(unfinished(folder, named, from_scratch), Layout(**where), folder)
+    if detach or as_json:  # who watches the run is told by it
+        for name, text in submission.warnings.items():
+            click.echo(f"{name}: {text}", err=True)
+    return submit(submission, policy, detach, as_json)
 
 
 def _laid_out(submission: Submission, said: Layout, folder: Path) -> Submission:
@@ -57,50 +78,71 @@ def _laid_out(submission: Submission, said: Layout, folder: Path) -> Submission:
 
 def _where(folder: Path) -> Where:
     """Where the jobs of a run ran."""
-    meta = _meta(folder)
+    meta = runs.meta(folder)
     only = tuple(filter(None, meta.get("only", "").split(",")))
     engine = EngineSpec(meta.get("engine", LOCAL.name), meta.get("address", ""), meta.get("shared_files") == "1")
     return Where(cluster=meta.get("cluster", ""), engine=engine, only=only)
 
 
-def _meta(folder: Path) -> dict[str, str]:
-    with RunReader(folder / runs.STORE) as reader:
-        return reader.meta()
-
-
-def unfinished(folder: Path) -> Submission:
+def unfinished(folder: Path, named: Sequence[str] = (), from_scratch: bool = False) -> Submission:
     """The jobs of a run that are not done, and where to go on from.
 
+    Args:
+        folder: The run.
+        named: Checkpoints to go on from, `FILE` or `JOB=FILE`.
+        from_scratch: Jobs without a whole checkpoint start from the beginning; where all have one, all do.
+
     Raises:
-        UsageError: It is running, or there is nothing left to do.
+        UsageError: It is running, there is nothing left to do, or what a job has done would be lost unasked.
     """
     if runs.alive(folder):
         raise UsageError(f"run {folder.name} is running; watch it with: headgate attach {folder.name}")
     for other in runs.listing():
-        if other.name > folder.name and runs.alive(other) and _meta(other).get("resumed_from") == folder.name:
+        if other.name > folder.name and runs.alive(other) and runs.meta(other).get("resumed_from") == folder.name:
             raise UsageError(f"run {folder.name} goes on already, as run {other.name}")
     left = [job.name for job in runs.summary(folder).jobs if job.state != "done"]
     if not left:
         raise UsageError(f"every job of run {folder.name} is done; there is nothing to go on with")
     with RunReader(folder / runs.STORE) as reader:
         specs = [JOB.validate_json(row["spec"]) for row in reader.rows("jobs", order="position") if row["name"] in left]
-        resume = {name: found for name in left if (found := last_checkpoint(folder, reader, name)) is not None}
-    return api.submission(specs, resume=resume, resumed_from=folder.name)
+    files = _files(named, left)
+    origins = [resuming.origin(folder, job) for job in specs if job.name not in files]
+    resume = {name: resuming.named(folder, name, file) for name, file in files.items()}
+    lacking = [each for each in origins if each.lacks]
+    anew = (lacking or origins) if from_scratch else []
+    if lacking and not anew:
+        what = "them" if lacking[1:] else "it"
+        others = " and go on with the others" if len(lacking) < len(specs) else ""
+        raise UsageError(
+            f"{'; '.join(each.lacks for each in lacking)}; to start {what} from the beginning{others}: "
+            f"headgate resume {folder.name} --from-scratch"
+        )
+    warnings = {each.job: each.warning for each in origins if each.warning}
+    warnings |= {each.job: f"starts from the beginning, as was asked for; it {each.came}" for each in anew}
+    resume |= {each.job: each.checkpoint for each in origins if each.checkpoint is not None and each not in anew}
+    return api.submission(
+        specs,
+        resume=resume,
+        resumed_from=folder.name,
+        from_scratch=tuple(each.job for each in anew),
+        warnings=warnings,
+    )
 
 
-def last_checkpoint(folder: Path, reader: RunReader, job: str) -> Checkpoint | None:
-    """A job's newest checkpoint that is still there: what a task saved when its hub had died is in the job's folder,
-    and nobody was left to record it."""
-    recorded = {
-        row["path"]: Checkpoint(row["path"], row["step"], row["epoch"], row["position"])
-        for row in reader.rows("checkpoints", "task GLOB ?", [f"{job}/*"])
-        if Path(row["path"]).exists()
-    }
-    saved = (folder / "jobs" / job / "checkpoints").glob("step-*")
-    newest = max(saved, key=lambda path: path.stat().st_mtime_ns, default=None)
-    if newest is None:
-        return next(reversed(recorded.values()), None)
-    if (known := recorded.get(str(newest))) is not None:
-        return known
-    epochs = [row["epoch"] for row in reader.rows("progress", "task GLOB ? AND epoch IS NOT NULL", [f"{job}/*"])]
-    return Checkpoint(str(newest), int(newest.stem.removeprefix("step-")), max(epochs, default=0), None)
+def _files(named: Sequence[str], jobs: Sequence[str]) -> dict[str, str]:
+    """The files of `--checkpoint`, by job.
+
+    Raises:
+        UsageError: It cannot be told of which job one is, or a job has two.
+    """
+    files: dict[str, str] = {}
+    for each in named:
+        job, equals, file = each.partition("=")
+        if not equals or job not in jobs:
+            job, file = jobs[0], each
+            if len(jobs) > 1:
+                raise UsageError(f"found --checkpoint {each}; expected JOB=FILE with one of {', '.join(jobs)}")
+        if job in files:
+            raise UsageError(f"found two checkpoints for job {job}, {files[job]} and {file}; give one")
+        files[job] = file
+    return files

@@ -350,7 +350,7 @@ class Controller:
                 turn.changes.append(Predicted(job.id, *job.work))
         actions += self._sharing.share(turn)
         for job in jobs:
-            text = f"going on from step {job.resume.step}" if job.resume is not None else "started"
+            text = f"going on from {job.resume.where}" if job.resume is not None else "started"
             again = f" (attempt {job.attempt})" if job.attempt > 1 else ""
             actions.append(job.mark("running", text + again))
         return actions

@@ -113,7 +113,7 @@ def server(job: JobRecord, task: TaskRecord, what: str, node: str, turn: Turn) -
 
 def restart(job: JobRecord, task: TaskRecord, what: str) -> list[Action]:
     """A task was lost without which the job cannot go on: all are started again once they have ended."""
-    where = f"from step {job.resume.step}" if job.resume is not None else "from the beginning, for want of a checkpoint"
+    where = f"from {job.resume.where}" if job.resume is not None else "from the beginning, for want of a checkpoint"
     which = "all tasks are" if job.planned().tasks > 1 else "it is"
     text = f"{what}; {which} started again {where}"
     job.restart = what

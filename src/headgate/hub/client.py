@@ -113,7 +113,7 @@ class Hub:
             except OSError:
                 data = b""
             if not data:
-                raise HubGoneError("the hub died; its jobs are being stopped. Go on with: headgate resume")
+                raise HubGoneError("the hub died; its jobs are being stopped. `headgate status` says how to go on")
             self._buffer += data
         line, self._buffer = self._buffer.split(b"\n", 1)
         message = json.loads(line)

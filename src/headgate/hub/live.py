@@ -196,6 +196,8 @@ class LiveHub:
         if kept:
             text = f"these variables of your environment are not sent to nodes: {', '.join(kept)}"
             self._loop.call_soon(self._ledger.event, run, "note", f"{text}; name those that jobs need in {MORE}")
+        for name, text in submission.warnings.items():
+            self._loop.call_soon(self._ledger.event, run, "warning", text, name)
         self._origins[run.id] = self._in_background(self._look_around(run))
         self._sampling.start()
         self._lookout.start()

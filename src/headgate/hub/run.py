@@ -106,6 +106,8 @@ class LiveRun:
             meta["cluster"] = submission.cluster
         if submission.resumed_from is not None:
             meta["resumed_from"] = submission.resumed_from
+        if submission.from_scratch:
+            meta["from_scratch"] = ",".join(submission.from_scratch)
         for key, value in meta.items():
             self.recorder.add("meta", key=key, value=value)
         for i, job in enumerate(submission.jobs):

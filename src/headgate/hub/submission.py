@@ -25,6 +25,8 @@ class Submission:
         mode: `run` or `profile`.
         resume: Where to go on from, by job.
         resumed_from: Id of the run that is gone on with.
+        from_scratch: Names of those of its jobs that start from the beginning all the same.
+        warnings: What the run is to tell of a job, by job.
         cluster: Name of the cluster that its jobs run on; empty: on this machine.
         nodes: The nodes of that cluster.
         engine: What starts its tasks.
@@ -38,6 +40,8 @@ class Submission:
     mode: str = "run"
     resume: Mapping[str, Checkpoint] = field(default_factory=dict)
     resumed_from: str | None = None
+    from_scratch: tuple[str, ...] = ()
+    warnings: Mapping[str, str] = field(default_factory=dict)
     cluster: str = ""
     nodes: tuple[Node, ...] = ()
     engine: EngineSpec = LOCAL

@@ -1,0 +1,160 @@
+"""What the jobs of a run can go on from: the newest whole checkpoint of it, or of those it comes from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headgate import runs
+from headgate.errors import UsageError
+from headgate.events import Checkpoint
+from headgate.jobs import Job
+from headgate.task import saving
+from headgate.telemetry.store import RunReader
+
+_STEP = re.compile(r"step-(\d+)")
+
+
+@dataclass(slots=True)
+class Origin:
+    """Where a job stands, and what it can go on from.
+
+    Args:
+        job: The job.
+        checkpoint: The newest whole one; None: there is none.
+        run: Id of the run that saved it.
+        passed_over: Newer ones, and why none of them is it.
+        began: Whether it ever started.
+        reached: How far it came, in words; empty: nothing tells.
+        uses_headgate: Whether its script saves checkpoints through one of Headgate's libraries.
+    """
+
+    job: str
+    checkpoint: Checkpoint | None = None
+    run: str = ""
+    passed_over: list[str] = field(default_factory=list)
+    began: bool = False
+    reached: str = ""
+    uses_headgate: bool = False
+
+    @property
+    def lacks(self) -> str:
+        """Why it would lose what it has done, as a sentence; empty where it can go on, or has done nothing."""
+        if self.checkpoint is not None or not self.began:
+            return ""
+        if self.passed_over:
+            left = "; ".join(self.passed_over)
+            return f"job {self.job} {self.came}, and of its checkpoints none is whole ({left}; --checkpoint names one)"
+        if not self.uses_headgate:
+            return (
+                f"job {self.job} can only be run again from its beginning, for it has saved nothing through "
+                "headgate.torch, headgate.keras or headgate.jax"
+            )
+        return f"job {self.job} {self.came}, and had saved no checkpoint yet" if self.reached else ""
+
+    @property
+    def warning(self) -> str:
+        """What whoever goes on with it should know; empty: nothing."""
+        if self.checkpoint is None or not self.passed_over:
+            return ""
+        where = f"{Path(self.checkpoint.path).name} of run {self.run}"
+        return f"goes on from {where}, an earlier checkpoint than its last, for {'; '.join(self.passed_over)}"
+
+    @property
+    def came(self) -> str:
+        """How far, as the rest of a sentence."""
+        return f"had come to {self.reached}" if self.reached else "had begun"
+
+
+def origin(run: Path, job: Job) -> Origin:
+    """What a job of a run can go on from; its checkpoints are read, the newest first, until one is whole."""
+    found = Origin(job.name)
+    found.uses_headgate = runs.saves(job.script)
+    seen: set[str] = set()
+    for folder in runs.chain(run):
+        with RunReader(folder / runs.STORE) as reader:
+            rows = list(reader.rows("jobs", "name = ?", [job.name]))
+            found.began = found.began or any(row["started"] is not None for row in rows)
+            found.reached = found.reached or _reached(reader, job.name)
+            for checkpoint in _candidates(folder, reader, job.name):
+                if checkpoint.path in seen:
+                    continue
+                seen.add(checkpoint.path)
+                found.uses_headgate = True
+                saved_by, damage = _saved_by(folder, checkpoint), saving.damage(Path(checkpoint.path))
+                if damage is None:
+                    found.checkpoint, found.run = checkpoint, saved_by
+                    return found
+                found.passed_over.append(f"{Path(checkpoint.path).name} of run {saved_by} {damage}")
+            if job.name in reader.meta().get("from_scratch", "").split(","):
+                break  # what was before it was given up
+    return found
+
+
+def named(run: Path, job: str, file: str) -> Checkpoint:
+    """A checkpoint that a person names.
+
+    Raises:
+        UsageError: It is not whole, or is none.
+    """
+    path = Path(file).absolute()
+    if (damage := saving.damage(path)) is not None:
+        raise UsageError(f"checkpoint {file} {damage}; name another one")
+    for folder in runs.chain(run):
+        with RunReader(folder / runs.STORE) as reader:
+            for checkpoint in _candidates(folder, reader, job):
+                if Path(checkpoint.path) == path:
+                    return checkpoint
+    return _unrecorded(path, 0)
+
+
+def _reached(reader: RunReader, job: str) -> str:
+    """How far a job came in one run."""
+    sql = "SELECT max(step) AS step, max(epoch) AS epoch FROM progress WHERE task GLOB ?"
+    [last] = reader.query(sql, [f"{job}/*"])
+    if last["step"]:
+        return f"step {last['step']}"
+    return f"epoch {last['epoch'] + 1}" if last["epoch"] is not None else ""
+
+
+def _candidates(folder: Path, reader: RunReader, job: str) -> list[Checkpoint]:
+    """The checkpoints of a job that a run has, or should have, the newest first. What a task saved when its hub had
+    died is in the job's folder, and nobody was left to record it."""
+    began = float(reader.meta().get("began", 0.0))
+    recorded: dict[str, tuple[float, Checkpoint]] = {}
+    for row in reader.rows("checkpoints", "task GLOB ?", [f"{job}/*"]):
+        path = _where(folder, job, row["path"])
+        recorded[path] = began + row["t"], Checkpoint(path, row["step"], row["epoch"], row["position"])
+    newest = sorted(recorded.values(), key=lambda each: each[0])
+    kept = {each.path for _, each in newest[-saving.KEPT :]}  # those before were removed when these were saved
+    found = [(t, each) for t, each in newest if each.path in kept or Path(each.path).exists()]
+    if left := [path for path in _saved(folder, job) if str(path) not in recorded]:
+        epochs: list[dict[str, Any]] = reader.query(
+            "SELECT max(epoch) AS epoch FROM progress WHERE task GLOB ?", [f"{job}/*"]
+        )
+        found += [(path.stat().st_mtime, _unrecorded(path, epochs[0]["epoch"] or 0)) for path in left]
+    return [each for _, each in sorted(found, key=lambda each: each[0], reverse=True)]
+
+
+def _where(folder: Path, job: str, recorded: str) -> str:
+    """Where a checkpoint is, though all of Headgate's folder was moved since it was recorded."""
+    here = folder / "jobs" / job / "checkpoints" / Path(recorded).name
+    return str(here) if here.exists() and not Path(recorded).exists() else recorded
+
+
+def _saved(folder: Path, job: str) -> Iterator[Path]:
+    return (folder / "jobs" / job / "checkpoints").glob("step-*")
+
+
+def _unrecorded(path: Path, epoch: int) -> Checkpoint:
+    step = _STEP.search(path.name)
+    return Checkpoint(str(path), int(step[1]) if step is not None else 0, epoch, None)
+
+
+def _saved_by(folder: Path, checkpoint: Checkpoint) -> str:
+    """Id of the run that saved a checkpoint which is recorded in a run: one that goes on from it records it too."""
+    owner = Path(checkpoint.path).parents[3:4]
+    return owner[0].name if owner and owner[0].parent == folder.parent else folder.name
