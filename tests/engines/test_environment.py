@@ -31,6 +31,7 @@ def test_what_jobs_need_goes_and_what_is_the_user_s_own_stays() -> None:
         "JAX_ACCESS_KEY": "x",
         "WANDB_API_KEY": "x",
         "EDITOR": "vi",
+        "CUDA_VISIBLE_DEVICES": "2,3",
         "PATHS": "",
     }
     assert sent(goes | stays) == goes

@@ -21,6 +21,10 @@ from headgate.jobs import Job
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_MAX_THREADS")
 
 
+OTHERS = ("NUMBA_NUM_THREADS", "RAYON_NUM_THREADS", "POLARS_MAX_THREADS")
+NO_OPENMP = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "PJRT_NPROC")
+
+
 def launched(
     job: Job,
     environment: dict[str, str] | None = None,
@@ -55,6 +59,7 @@ def program(folder: Path, name: str) -> Path:
 def test_threads_follow_the_grant_and_do_not_spin() -> None:
     env = launched(Job(name="job", run="true")).env
     assert {env[variable] for variable in THREADS} == {"2"}
+    assert {env[variable] for variable in (*OTHERS, *NO_OPENMP)} == {"2"}
     assert (env["OMP_WAIT_POLICY"], env["GOMP_SPINCOUNT"]) == ("PASSIVE", "2000")
 
 
@@ -73,6 +78,41 @@ def test_what_the_user_set_stays_and_what_the_job_sets_wins() -> None:
     env = launched(job, {"OMP_NUM_THREADS": "3", "OMP_WAIT_POLICY": "ACTIVE", "SEED": "0", "HOME": "/here"}).env
     assert (env["OMP_NUM_THREADS"], env["MKL_NUM_THREADS"], env["OPENBLAS_NUM_THREADS"]) == ("3", "5", "2")
     assert (env["OMP_WAIT_POLICY"], env["SEED"], env["HOME"]) == ("ACTIVE", "1", "/here")
+
+
+def test_libraries_that_know_no_openmp_have_as_many_threads_as_that_unless_the_user_says(tmp_path: Path) -> None:
+    stated = launched(Job(name="job", run="true", env={"OMP_NUM_THREADS": "5"})).env
+    assert [stated[name] for name in NO_OPENMP] == ["5", "5", "5"]
+    one = launched(Job(name="job", run="true"), {"OMP_NUM_THREADS": "1"}).env
+    assert [one[name] for name in NO_OPENMP] == ["1", "2", "1"]  # one more for operations that wait
+    own = {"TF_NUM_INTRAOP_THREADS": "7", "TF_NUM_INTEROP_THREADS": "8", "PJRT_NPROC": "9", "OMP_NUM_THREADS": "x"}
+    assert {name: launched(Job(name="job", run="true", env=own)).env[name] for name in own} == own
+    assert "PJRT_NPROC" not in launched(Job(name="job", run="true"), {"NPROC": "4"}).env
+    (tmp_path / "train.py").write_text("import jax\nimport headgate.jax as hg\n")
+    job = Job(name="job", script="train.py", workdir=str(tmp_path), python=sys.executable)
+    assert "PJRT_NPROC" not in launched(job).env  # it sets it itself, by what its task has then
+
+
+@pytest.mark.parametrize(
+    ("module", "code"),
+    [
+        ("tensorflow", "m.ones(3) + 1"),
+        ("jax", "m.numpy.ones(3).block_until_ready()"),
+    ],
+)
+def test_plain_scripts_have_the_threads_of_their_grant(module: str, code: str) -> None:
+    """The kernel counts them: each of the two starts some more, whatever it is given."""
+    pytest.importorskip(module)
+    count = "import os\nprint(len(os.listdir('/proc/self/task')))"
+    found = []
+    for threads in (1, 12):
+        argv = [sys.executable, "-c", f"import {module} as m\n{code}\n{count}"]
+        job = Job(name="job", run=tuple(argv))
+        env = launched(job, {"TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": str(threads)}).env
+        kept = {**env, "PYTHONPATH": "", "PATH": os.environ["PATH"]}
+        done = subprocess.run(argv, env=kept, capture_output=True, text=True, check=True)
+        found.append(int(done.stdout.split()[-1]))
+    assert found[1] - found[0] >= 11
 
 
 def test_output_is_not_held_back() -> None:

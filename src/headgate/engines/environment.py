@@ -13,6 +13,7 @@ SENT = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "LD_LIBRARY_PATH"),
     *("PYTHON*", "VIRTUAL_ENV", "CONDA_*"),
     *("OMP_*", "GOMP_*", "KMP_*", "MKL_*", "OPENBLAS_*", "BLIS_*", "NUMEXPR_*", "TBB_*", "NPROC", "PJRT_*"),
+    *("NUMBA_*", "RAYON_*", "POLARS_*"),
     *("CUDA_*", "CUDNN_*", "CUBLAS_*", "NVIDIA_*", "NCCL_*", "GLOO_*", "UCX_*", "HIP_*", "ROCR_*", "HSA_*"),
     *("TORCH*", "PYTORCH_*", "TRITON_*", "TF_*", "XLA_*", "JAX_*", "KERAS_*"),
     *("HF_HOME", "HF_HUB_CACHE", "TOKENIZERS_PARALLELISM"),
@@ -20,17 +21,20 @@ SENT = (
 )
 """Names, and beginnings of names: what finds programs and libraries, and what frameworks and their threads go by."""
 
+_HERE = frozenset({"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"})
+"""They name devices of this machine; on a node its engine says which there are."""
+
 _SECRET = re.compile(r"TOKEN(?!IZERS)|SECRET|PASS(WORD|WD|PHRASE)|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY|AUTH")
 
 
 def sent(environment: Mapping[str, str]) -> dict[str, str]:
-    """What of the user's environment goes to nodes: what `SENT` and `MORE` name. A secret, by its name, goes only where
-    `MORE` names it. A job's own `env:` is added to it as ever."""
+    """What of the user's environment goes to nodes: what `SENT` and `MORE` name. A secret, by its name, and what names
+    devices of this machine go only where `MORE` names them. A job's own `env:` is added to it as ever."""
     wanted = [name.strip() for name in environment.get(MORE, "").split(",")]
     return {
         name: value
         for name, value in environment.items()
-        if _is_one(name, wanted) or (_is_one(name, SENT) and not _SECRET.search(name.upper()))
+        if _is_one(name, wanted) or (_is_one(name, SENT) and name not in _HERE and not _SECRET.search(name.upper()))
     }
 
 

@@ -20,7 +20,10 @@ from headgate.jobs import WRITABLE, Job, signal_number
 
 Role = Literal["worker", "server"]
 
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_MAX_THREADS")
+_THREAD_VARIABLES = (
+    *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_MAX_THREADS"),
+    *("NUMBA_NUM_THREADS", "RAYON_NUM_THREADS", "POLARS_MAX_THREADS"),
+)
 
 
 def is_foreign(job: Job) -> bool:
@@ -105,9 +108,9 @@ def files_of(injected: Path) -> list[str]:
     return [*map(str, folders), *(str(link.resolve()) for folder in folders for link in folder.iterdir())]
 
 
-def _sees_to_spinning(job: Job) -> bool:
-    """Whether the job's script tells its threads how to wait, as `headgate.torch` does."""
-    return (file := source(job)) is not None and "torch" in libraries(file)
+def _uses(job: Job, library: str) -> bool:
+    """Whether the job's script imports a library of Headgate's: `headgate.torch` tells threads how to wait."""
+    return (file := source(job)) is not None and library in libraries(file)
 
 
 def _link(link: Path, target: Path) -> None:
@@ -186,9 +189,9 @@ def launch(
 def _with_defaults(job: Job, environment: Mapping[str, str], threads: int, role: Role) -> dict[str, str]:
     """A job's environment, with what says how many threads compute and how they wait where the user does not."""
     env = {} if is_foreign(job) else dict(environment)
-    for variable in _THREAD_VARIABLES:
-        env.setdefault(variable, str(threads))
-    if "OMP_WAIT_POLICY" not in env and (role == "server" or not _sees_to_spinning(job)):
+    for variable, count in _thread_counts(job, {**env, **job.env}, threads).items():
+        env.setdefault(variable, count)
+    if "OMP_WAIT_POLICY" not in env and (role == "server" or not _uses(job, "torch")):
         # Threads that spin for long while they wait steal the cores of the other jobs; ones that never do cost a job
         # that is alone 40 % where its operations are small. GCC's OpenMP, which PyTorch brings, spins so often
         # before it sleeps.
@@ -196,6 +199,19 @@ def _with_defaults(job: Job, environment: Mapping[str, str], threads: int, role:
         env.setdefault("GOMP_SPINCOUNT", "2000")
     env.setdefault("PYTHONUNBUFFERED", "1")
     return {**env, **job.env}
+
+
+def _thread_counts(job: Job, env: Mapping[str, str], threads: int) -> dict[str, str]:
+    """How many threads each library starts with. TensorFlow and XLA, which know no OpenMP, have as many as that has,
+    and TensorFlow two at least for operations that wait."""
+    stated = env.get("OMP_NUM_THREADS", "")
+    count = int(stated) if stated.isdecimal() and int(stated) else threads
+    found = dict.fromkeys(_THREAD_VARIABLES, str(threads))
+    found |= {"TF_NUM_INTRAOP_THREADS": str(count), "TF_NUM_INTEROP_THREADS": str(max(2, count))}
+    # `headgate.jax` sets it as its task begins, by what that has then.
+    if "NPROC" not in env and not _uses(job, "jax"):
+        found["PJRT_NPROC"] = str(count)
+    return found
 
 
 def _with_gpus(gpus: tuple[int, ...], called: Mapping[int, str], env: Mapping[str, str]) -> dict[str, str]:

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Stop", "callback", "epochs", "prepare", "report", "strategy"]
 
-environment.follow_threads()  # TensorFlow and JAX look when they compute for the first time
-
 _session: Session | None = None
 _strategy: Any = None
 _joined = False

@@ -7,22 +7,6 @@ import os
 import sys
 from importlib import metadata
 
-from headgate.task import TaskEnvironment
-
-
-def follow_threads() -> None:
-    """Let TensorFlow and JAX start with as many compute threads as the task was given; they cannot change later.
-
-    What the user's environment says stays.
-    """
-    threads = os.environ.get("OMP_NUM_THREADS", "")
-    if TaskEnvironment.read().channel is None or not threads.isdigit():
-        return
-    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", threads)
-    os.environ.setdefault("TF_NUM_INTEROP_THREADS", str(max(2, int(threads))))
-    if "NPROC" not in os.environ:
-        os.environ.setdefault("PJRT_NPROC", threads)
-
 
 def legacy() -> bool:
     """Whether `tf.keras` is Keras as it was before version 3."""
