@@ -412,3 +412,8 @@ class Warn:
 
 
 Action = PlanJob | StartTask | SetShare | StopTask | Resize | Fault | MarkJob | MarkIdle | Warn
+
+
+def subject(what: Event | Action) -> str:
+    """Id of the task or job that an event or action is about; empty where it is about none."""
+    return str(getattr(what, "task", None) or getattr(what, "job", None) or "")

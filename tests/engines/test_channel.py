@@ -71,11 +71,25 @@ def test_nothing_is_not_the_end(pair: Pair) -> None:
     assert connection.receive() is None
 
 
-def test_a_line_that_never_ends_is_the_end(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "_LINE_BYTES", 1000)
+@pytest.mark.parametrize(("begins", "limit"), [(b"", "_HELLO_BYTES"), (HELLO, "LINE_BYTES")])
+def test_a_line_that_never_ends_is_the_end(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, begins: bytes, limit: str
+) -> None:
+    monkeypatch.setattr(channel, limit, 1000)
     connection, task = pair
-    task.sendall(b"x" * 1001)
+    task.sendall(begins + b"x" * 1001)
     assert connection.receive() is None
+    assert connection.is_endless
+
+
+@pytest.mark.parametrize("line", [b"{", b"[1]", b"\xff", b'{"step": ' + b"9" * 5000 + b"}", b"[" * 3000])
+def test_a_line_that_is_no_message_is_told_as_such_and_the_next_one_is_heard(pair: Pair, line: bytes) -> None:
+    connection, task = pair
+    task.sendall(HELLO + line + b'\n{"type": "a"}\n')
+    messages = connection.receive()
+    assert messages is not None
+    assert [message["type"] for message in messages] == ["hello", "unreadable", "a"]
+    assert len(messages[1]["line"]) < 400
 
 
 def test_a_task_that_does_not_read_never_sees_a_torn_line(pair: Pair) -> None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from headgate import runs
 from headgate.cluster import Node
 from headgate.events import CheckpointDone, Event, Exit, Progress, TaskExited, TaskJoined
+from headgate.hub import hearing as hearing_module
 from headgate.hub.attempt import Attempt
-from headgate.hub.hearing import Hearing
+from headgate.hub.hearing import MOST_COMPLAINTS, Hearing
+from headgate.hub.job import MOST_METRICS
 from headgate.hub.ledger import Ledger
 from headgate.hub.run import LiveRun
 from headgate.hub.submission import Submission
@@ -29,12 +32,19 @@ from headgate.telemetry.store import RunReader
 LINES = 1000
 
 
-def heard(say: Callable[[Hearing, str], None], joins: bool = False) -> tuple[list[Event], list[int]]:
+def heard(
+    say: Callable[[Hearing, str], None],
+    joins: bool = False,
+    warnings: list[str] | None = None,
+    pattern: str | None = None,
+) -> tuple[list[Event], list[int]]:
     """What the controller is told of a task of which this is said, and the steps that are in the store.
 
     Args:
         say: Says it.
         joins: Another worker waits for the state of this one.
+        warnings: Gets what the run is warned of.
+        pattern: The job's own, for its progress.
     """
     events: list[Event] = []
 
@@ -46,10 +56,18 @@ def heard(say: Callable[[Hearing, str], None], joins: bool = False) -> tuple[lis
         attempt = Attempt(f"{run.id}/a", 1, plan, True, lambda *_: None)
         live.begin(attempt, 0)
         for name in ["worker-0", "worker-1"][: 1 + joins]:
-            attempt.start(name, "here", "", ProgressReader(ProgressRule()), joins=name != "worker-0")
+            attempt.start(name, "here", "", ProgressReader(ProgressRule(pattern=pattern)), joins=name != "worker-0")
             if joins:
                 attempt.connect(name)
-        ledger = cast(Ledger, SimpleNamespace(find=lambda _: (run, live), event=lambda *_, **__: None))
+
+        def event(_: object, kind: str, text: str, *__: object, **___: object) -> None:
+            if kind == "warning" and warnings is not None:
+                warnings.append(text)
+
+        def failed(what: str, error: BaseException, id: str = "") -> None:
+            raise AssertionError(f"{what}: {error!r}")
+
+        ledger = cast(Ledger, SimpleNamespace(find=lambda _: (run, live), event=event, failed=failed))
         hearing = Hearing(ledger, run.folder, events.append, lambda _: None, lambda *_: None)
         say(hearing, task)
         hearing.exited(task, Exit(code=0))
@@ -122,3 +140,116 @@ def test_a_checkpoint_that_was_asked_for_and_failed_is_not_the_state_that_anothe
 
     events, _ = heard(say, joins=True)
     assert [event.task.rsplit("/")[-1] for event in events if isinstance(event, TaskJoined)] == ["worker-1"]
+
+
+def each(message: dict[str, Any], key: str, *values: Any) -> list[dict[str, Any]]:
+    """A message with each of these values."""
+    return [{**message, key: value} for value in values]
+
+
+def of(kind: str, **content: Any) -> dict[str, Any]:
+    return {"type": kind, **content}
+
+
+ODD: list[dict[str, Any]] = [
+    {},
+    *each(of("spans", step=1), "spans", ["x"], [1], [None], "abc", 5, {"a": 1}, [{"name": "x"}]),
+    *each(of("spans", step=1), "spans", [{"name": "x", "seconds": math.inf}], [{"name": "x", "seconds": 1}] * 5000),
+    of("spans", step=1e400, spans=[]),
+    of("spans", step=1, spans=[], transfers=[{"peer": "a", "push": [1, 2]}]),
+    *each(of("progress", loss=1.0), "count", math.inf, -math.inf, math.nan, 10**400, "x", []),
+    *each(of("progress"), "step", math.inf, 2**54, -(10**30), 1e16, 1.5, "many", {}, True),
+    *each(of("progress", epoch=1), "epochs", math.inf, 10**19, []),
+    *each(of("progress"), "loss", 10**400, "low", [1]),
+    of("progress", step=1, within=math.inf),
+    *each(of("progress", step=1), "metrics", [1], "ab", {"a": "x"}, {"a": 10**400}, {"a": []}),
+    *each(of("checkpoint", step=1, epoch=0), "path", [], None, 5, "\ud800", "a" * 10_000),
+    of("checkpoint", path="x", step=None, epoch=0),
+    *each(of("gpus"), "gpus", "x", 5, [math.inf], [[1]], None),
+    *each(of("stopping", monitor="x"), "patience", math.inf, [], "x"),
+    of("stopping", patience=1, min_delta=math.nan),
+    *each(of("listening"), "endpoints", 3, None),
+    *each(of("profile"), "profile", 3, [], {"framework": []}, None),
+    *each(of("fault", text="x"), "steps", math.inf, "x", []),
+    *map(of, ("fault", "note", "checkpoint_failed")),
+    of("unreadable", line="b'{'"),
+]
+
+
+def test_a_message_that_makes_no_sense_costs_nothing_but_itself_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hearing_module, "MOST_COMPLAINTS", len(ODD) + 1)
+    told: list[str] = []
+
+    def say(hearing: Hearing, task: str) -> None:
+        for number, message in enumerate(ODD):
+            hearing.message(task, message)
+            hearing.message(task, {"type": "progress", "step": number, "loss": 1.0})
+
+    events, steps = heard(say, warnings=told)
+    assert steps == list(range(len(ODD)))
+    assert len(told) == len(ODD), "\n".join(told)
+    assert all("left out" in text and len(text) < 500 for text in told)
+    assert isinstance(events[-1], TaskExited)
+
+
+def test_of_a_task_that_says_nothing_but_nonsense_people_are_warned_twenty_times() -> None:
+    warnings: list[str] = []
+
+    def say(hearing: Hearing, task: str) -> None:
+        for _ in range(300):
+            hearing.message(task, {"type": "note"})
+
+    heard(say, warnings=warnings)
+    assert len(warnings) == MOST_COMPLAINTS
+    assert warnings[-1].endswith("further such warnings are left out")
+
+
+@pytest.mark.parametrize(
+    "line", ["epoch 1e400 loss 2.0", "epoch 999e300 loss 2.0", "epoch 12345678901234567890 loss 1"]
+)
+def test_a_line_with_an_odd_number_costs_nothing_but_itself(line: str) -> None:
+    _, steps = heard(lambda hearing, task: hearing.output(task, ["step 1 loss 3.0", line, "step 2 loss 1.0"]))
+    assert steps[-1] == 2
+
+
+def test_numbers_at_the_edge_of_what_there_is_are_merged_and_told() -> None:
+    def say(hearing: Hearing, task: str) -> None:
+        for loss in (1e308, 1.7e308, -1.7e308, math.inf, math.nan, 5e-324, "nan", "-inf"):
+            hearing.message(
+                task, {"type": "progress", "step": 2**53, "loss": loss, "count": 2**53, "metrics": {"a": loss}}
+            )
+
+    events, steps = heard(say)
+    assert steps == [2**53] * 8
+    assert len([event for event in events if isinstance(event, Progress)]) == 8
+
+
+def test_metrics_beyond_so_many_names_are_left_out_with_one_warning() -> None:
+    warnings: list[str] = []
+
+    def say(hearing: Hearing, task: str) -> None:
+        for part in range(20):
+            names = {f"metric-{part}-{i}": 1.0 for i in range(1000)}
+            hearing.message(task, {"type": "progress", "step": part, "metrics": {"loss2": 1.0, **names}})
+
+    events, steps = heard(say, warnings=warnings)
+    names = {name for event in events if isinstance(event, Progress) for name in event.metrics}
+    assert len(names) == MOST_METRICS
+    assert "loss2" in names
+    assert steps == list(range(20))
+    assert [("500 metrics" in warning) for warning in warnings] == [True]
+
+
+def test_a_slow_pattern_of_the_job_s_own_is_given_up_and_told_and_the_job_goes_on() -> None:
+    warnings: list[str] = []
+    begun = time.thread_time()
+
+    def say(hearing: Hearing, task: str) -> None:
+        hearing.output(task, ["a" * 4000, *["a" * 4000] * 20])
+        hearing.message(task, {"type": "progress", "step": 7, "loss": 1.0})
+
+    _, steps = heard(say, warnings=warnings, pattern=r".*a.*a.*a.*a.*a(?P<loss>\d)")
+    assert time.thread_time() - begun < 5
+    assert steps == [7]
+    [told] = warnings
+    assert "took more than 0.1 s for one line of output; it is no longer searched for" in told

@@ -141,3 +141,46 @@ def test_a_report_that_cannot_be_written_says_so_and_leaves_nothing(store: Path,
     with pytest.raises(StorageError, match="--output"):
         html.write(store, tmp_path / "missing" / "report.html")
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+EXTREME = (1e308, -1e308, 1.7e308, 5e-324, 0.0, 2.0**53)
+
+
+def test_numbers_at_the_edge_of_what_there_is_leave_no_run_without_its_report(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    recorder = Recorder(path)
+    for job in ("a", "b"):
+        recorder.add("jobs", name=job, position=0, state="done", submitted=0, started=0, ended=9, attempt=1)
+        recorder.add("tasks", id=f"{job}/worker-0", job=job, started=0, ended=9)
+        for t, number in enumerate(EXTREME):
+            task = f"{job}/worker-0"
+            metrics = {"odd": number, "inf": float("inf"), "nan": float("nan"), "large": 10**400}
+            recorder.add("progress", t=t, task=task, step=int(number), loss=number, count=2**53, metrics=metrics)
+            recorder.add("usage", t=t, target=task, cpu_cores=number, memory_bytes=number)
+            recorder.add("usage", t=t, target="node:n", cpu_cores=number, memory_bytes=number, net_in=number)
+            recorder.add("spans", t=t, task=task, step=t, name="input", seconds=number, bytes_in=number, begin=number)
+            recorder.add("shares", t=t, task=task, entitled_cores=number, threads=1)
+            recorder.add("checkpoints", t=t, task=task, step=int(number), epoch=1, bytes=int(number), seconds=number)
+    recorder.close()
+    page = html.write(path, tmp_path / "report.html")
+    assert data_of(page)["plots"]
+    assert "Infinity" not in page.read_text()
+
+
+def test_a_part_of_a_report_that_cannot_be_made_costs_nothing_but_itself_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise OverflowError("cannot convert float infinity to integer")
+
+    monkeypatch.setattr(html, "timeline", fails)
+    monkeypatch.setattr(html, "loss_plots", fails)
+    path = tmp_path / "run.sqlite"
+    recorder = Recorder(path)
+    recorder.add("jobs", name="a", position=0, state="done", submitted=0, started=0, ended=9, attempt=1)
+    recorder.add("events", t=1.0, kind="note", text="of the job")
+    recorder.close()
+    page = html.write(path, tmp_path / "report.html").read_text()
+    assert "What could not be drawn" in page
+    assert page.count("cannot convert float infinity to integer") == 2
+    assert "of the job" in page

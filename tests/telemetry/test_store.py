@@ -144,3 +144,16 @@ def test_what_is_not_a_store_is_refused(tmp_path: Path) -> None:
         RunReader(tmp_path / "text.sqlite")
     with pytest.raises(StorageError, match="cannot write"):
         Recorder(tmp_path / "missing" / "run.sqlite")
+
+
+def test_a_row_that_cannot_be_written_costs_nothing_but_itself_and_is_told(tmp_path: Path) -> None:
+    told: list[str | None] = []
+    recorder = Recorder(tmp_path / "run.sqlite", told.append)
+    recorder.add("events", t=1.0, text="before")
+    recorder.add("events", t=2.0, text={"a", "set"})
+    recorder.add("events", t=3.0, text="after")
+    assert recorder.flush()
+    with RunReader(tmp_path / "run.sqlite") as reader:
+        assert [row["text"] for row in reader.rows("events")] == ["before", "after"]
+    assert [str(text).startswith("a row of events could not be written and is left out") for text in told] == [True]
+    recorder.close()

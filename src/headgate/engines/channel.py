@@ -14,7 +14,13 @@ from typing import Any
 
 from headgate.events import TaskId
 
-_LINE_BYTES = 4 * 2**20
+LINE_BYTES = 4 * 2**20
+"""Longest message that is taken in of a task."""
+_HELLO_BYTES = 2**16
+_LINE_SHOWN = 80
+
+HELLO_SECONDS = 30.0
+"""How long a connection may take to say hello."""
 
 MESSAGES_A_SECOND = 500
 """Most that is taken in of one connection, over time; the library sends some ten a second."""
@@ -51,19 +57,21 @@ class Connection:
         self._buffer = b""
         self._unsent = b""
         self._credit = float(BURST_MESSAGES)
-        self._credited = time.monotonic()
+        self._credited = self.since = time.monotonic()
         self.task: TaskId | None = None
         self.pid = 0
         """Of the process that said hello; 0 where it did not tell."""
         self.over = False
         """Whether the task has closed its end, as far as sending has shown."""
+        self.is_endless = False
+        """Whether it was refused for a line that is too long."""
 
     def fileno(self) -> int:
         return self._peer.fileno()
 
     def receive(self) -> list[dict[str, Any]] | None:
         """Messages that have become whole with what is read now, hello first; None once the connection is over or was
-        refused.
+        refused. A line that is no message comes as one of type `unreadable`.
 
         Raises:
             BlockingIOError: Nothing has arrived.
@@ -78,16 +86,12 @@ class Connection:
             return None
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         self._credit -= len(lines) + len(data) / MESSAGE_BYTES
-        if len(self._buffer) > _LINE_BYTES:
+        if len(self._buffer) > (LINE_BYTES if self.task is not None or lines else _HELLO_BYTES):
+            self.is_endless = True
             return None
         messages = []
         for line in lines:
-            try:
-                message = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if not isinstance(message, dict):
-                continue
+            message = _read(line)
             if self.task is None and not self._admit(message):
                 return None
             messages.append(message)
@@ -133,6 +137,14 @@ class Connection:
 
     def close(self) -> None:
         self._peer.close()
+
+
+def _read(line: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        message = None
+    return message if isinstance(message, dict) else {"type": "unreadable", "line": repr(line[:_LINE_SHOWN])}
 
 
 def _bytes(key: object) -> bytes:

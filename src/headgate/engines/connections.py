@@ -8,13 +8,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from headgate.engines.base import Listener
-from headgate.engines.channel import MESSAGES_A_SECOND, Connection, listen
+from headgate.engines.channel import HELLO_SECONDS, LINE_BYTES, MESSAGES_A_SECOND, Connection, listen
 from headgate.events import TaskId
 
 ACCEPT_PAUSE_SECONDS = 1.0
 """How long tasks that want to connect wait where this process can take in no more of them."""
 
 _DRAIN_ACCEPTS = 64
+MOST_STRANGERS = 64
+"""Connections that have not said hello yet; the one that has waited longest goes where there are more."""
 
 
 class Connections:
@@ -52,6 +54,8 @@ class Connections:
         self._flooding: set[TaskId] = set()
         self._accepts_again: float | None = None
         self._crowded = False
+        self._strangers: dict[Connection, None] = {}  # that have not said hello, the oldest first
+        self._swarmed = False
         selector.register(self._server, selectors.EVENT_READ, self._accept)
 
     def of(self, task: TaskId) -> Connection | None:
@@ -60,10 +64,15 @@ class Connections:
 
     def reads_again(self) -> list[float]:
         """When `read_on` is to be called, for whatever waits for it."""
-        return [*self._paused.values(), *([self._accepts_again] if self._accepts_again is not None else [])]
+        oldest = next(iter(self._strangers), None)
+        hello = [oldest.since + HELLO_SECONDS] if oldest is not None else []
+        again = [self._accepts_again] if self._accepts_again is not None else []
+        return [*self._paused.values(), *again, *hello]
 
     def read_on(self, now: float) -> None:
-        """Go on with what has waited long enough."""
+        """Go on with what has waited long enough, and close what has not said hello for too long."""
+        for stranger in [each for each in self._strangers if now >= each.since + HELLO_SECONDS]:
+            self._disconnect(stranger)
         if self._accepts_again is not None and now >= self._accepts_again:
             self._accepts_again = None
             self._selector.register(self._server, selectors.EVENT_READ, self._accept)
@@ -110,6 +119,15 @@ class Connections:
 
     def _accept_one(self) -> None:
         connection = Connection(self._server.accept()[0], self._key_of)
+        self._strangers[connection] = None
+        if len(self._strangers) > MOST_STRANGERS:
+            self._disconnect(next(iter(self._strangers)))
+            if not self._swarmed:
+                self._swarmed = True
+                self._listener.warned(
+                    None,
+                    f"more than {MOST_STRANGERS} connections to the task channel said no hello; the oldest are closed",
+                )
         self._open.add(connection)
         self._watch(connection)
 
@@ -141,11 +159,17 @@ class Connections:
         except BlockingIOError:
             return False
         task = connection.task
+        if connection.is_endless and task is not None:
+            text = (
+                f"it sent a message of more than {LINE_BYTES // 2**20} MiB; its channel is closed, and it runs on alone"
+            )
+            self._listener.warned(task, text)
         if messages is None or (task is not None and self._key_of(task) is None):
             self._disconnect(connection)
             return False
         if task is None:
             return True  # it has not said hello yet
+        self._strangers.pop(connection, None)
         if known is None:
             first = self._of.get(task)
             if first is None or first.hung_up():
@@ -163,6 +187,7 @@ class Connections:
         if self._paused.pop(connection, None) is None:
             self._selector.unregister(connection)
         self._open.discard(connection)
+        self._strangers.pop(connection, None)
         connection.close()
         if connection.task is not None and self._of.get(connection.task) is connection:
             del self._of[connection.task]

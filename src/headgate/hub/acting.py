@@ -28,6 +28,8 @@ from headgate.task.part import LOOPBACK
 from headgate.telemetry import visible
 from headgate.telemetry.patterns import ProgressReader
 
+_AGAIN_SECONDS = 1.0
+
 
 class Acting:
     """Takes the controller's actions.
@@ -66,8 +68,27 @@ class Acting:
         """A run has ended."""
         self._shares = {task: share for task, share in self._shares.items() if task.split("/")[0] != run}
 
-    def act(self, action: Action) -> None:
-        """Take an action."""
+    def take(self, action: Action, again: bool = False) -> None:
+        """Take an action, for the first time or `again`. What goes wrong with it is told in its run, and costs no other
+        one."""
+        try:
+            self._act(action)
+        except Exception as error:  # noqa: BLE001
+            about = events.subject(action)
+            if about.split("/")[0] not in self._ledger.runs:
+                return
+            if not again:
+                self._ledger.failed(f"{type(action).__name__} could not be done", error, about)
+            match action:
+                case events.StartTask(task=task):
+                    failure = Exit(code=None, reason=f"could not be started: {error}")
+                    self._loop.call_soon(self._hearing.ended, task, failure)
+                case events.StopTask():  # its job waits for that
+                    self._loop.call_later(_AGAIN_SECONDS, self.take, action, True)
+                case events.MarkJob(job=job) if (run := self._ledger.find(job)[0]).ended:
+                    self._loop.call_soon(self._finish, run)
+
+    def _act(self, action: Action) -> None:
         match action:
             case events.PlanJob():
                 self._choosing.plan(action)

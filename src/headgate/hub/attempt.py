@@ -35,6 +35,7 @@ class LiveTask:
     reader: ProgressReader
     reader_failed: bool = False
     reports_itself: bool = False
+    complaints: int = 0  # warnings of what it said
     failure: FailureReader = field(default_factory=FailureReader)
     state: str = "running"
     threads: int = 0

@@ -88,17 +88,21 @@ class Choosing:
             if run not in self._ledger.runs:
                 continue
             try:
-                cluster = self._nodes.cluster(self._ledger.runs[run].submission)
+                self._plan(actions, self._nodes.cluster(self._ledger.runs[run].submission))
             except UsageError as error:  # a node has gone since it was handed in
                 self._refuse(actions, error)
-                continue
-            if any(self._profiled(action, cluster) for action in actions):
-                task = self._loop.create_task(self._answer(actions, cluster))
-                self._work.add(task)
-                task.add_done_callback(self._work.discard)
-            else:  # at once, for there is nothing to search
-                asked = [self._ask(action, None) for action in actions]
-                self._told(actions, choose(asked, cluster, used=self.used(cluster)))
+            except Exception as error:  # noqa: BLE001  # these jobs cannot be planned, and others can
+                self._ledger.failed("no plan could be made", error, run)
+                self._refuse(actions, UsageError("no plan could be made"))
+
+    def _plan(self, actions: Sequence[PlanJob], cluster: Cluster) -> None:
+        if any(self._profiled(action, cluster) for action in actions):
+            task = self._loop.create_task(self._answer(actions, cluster))
+            self._work.add(task)
+            task.add_done_callback(self._work.discard)
+        else:  # at once, for there is nothing to search
+            asked = [self._ask(action, None) for action in actions]
+            self._told(actions, choose(asked, cluster, used=self.used(cluster)))
 
     def _profiled(self, action: PlanJob, cluster: Cluster) -> bool:
         run, live = self._ledger.find(action.job)
@@ -113,6 +117,8 @@ class Choosing:
         async with self._turn:
             asked = []
             for action in actions:
+                if action.job.split("/")[0] not in self._ledger.runs:
+                    return  # it has ended while others were planned
                 _, live = self._ledger.find(action.job)
                 profile = store.parse(json.loads(live.profile)) if live.profile is not None else None
                 asked.append(self._ask(action, profile))
@@ -123,8 +129,8 @@ class Choosing:
             search = partial(choose, used=used, measured_on=self._machine)
             try:
                 found = await asyncio.to_thread(search, asked, cluster)
-            except (ArithmeticError, LookupError, ValueError) as error:  # a profile is odd: its job runs all the same
-                self._ledger.event(run, "warning", f"no plan was searched for: {error!r:.300}")
+            except Exception as error:  # noqa: BLE001  # a profile is odd: its job runs all the same
+                self._ledger.failed("no plan was searched for", error, run.id)
                 found = choose([replace(each, profile=None) for each in asked], cluster, used=used)
             self._told(actions, found)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,10 @@ from headgate.telemetry.failures import FailureReader
 from headgate.units import say_seconds
 
 _OPEN = "listen without a key ({}): whoever reaches these addresses can read and change the training"
+MOST_COMPLAINTS = 20
+"""Warnings of what one task says that makes no sense."""
+_MOST_ENDPOINTS = 16
+_TEXT_SHOWN = 80
 _LINE_SHOWN = 400  # characters: an error of ours says what to do at its end
 
 
@@ -57,24 +62,43 @@ class Hearing(Listener):
     # --- from the engine's threads ----------------------------------------------------------------------------------
 
     def started(self, task: TaskId, pid: int) -> None:
-        self._loop.call_soon_threadsafe(self._started, task, pid)
+        self._soon(self._started, task, pid)
 
     def output(self, task: TaskId, lines: Sequence[str]) -> None:
-        self._loop.call_soon_threadsafe(self._output, task, lines)
+        self._soon(self._output, task, lines)
 
     def message(self, task: TaskId, message: Mapping[str, object]) -> None:
-        self._loop.call_soon_threadsafe(self._message, task, message)
+        self._soon(self._message, task, message)
 
     def exited(self, task: TaskId, exit: Exit) -> None:
-        self._loop.call_soon_threadsafe(self.ended, task, exit)
+        self._soon(self.ended, task, exit)
 
     def warned(self, task: TaskId | None, text: str) -> None:
-        self._loop.call_soon_threadsafe(self._warned, task, text)
+        self._soon(self._warned, task, text)
 
     def waits(self, task: TaskId, what: str) -> None:
-        self._loop.call_soon_threadsafe(self._waits, task, what)
+        self._soon(self._waits, task, what)
+
+    def _soon(self, hear: Callable[..., None], task: TaskId | None, *told: object) -> None:
+        self._loop.call_soon_threadsafe(self._try, hear, task, *told)
 
     # --- on the loop ------------------------------------------------------------------------------------------------
+
+    def _try(self, hear: Callable[..., None], task: TaskId | None, *told: object) -> None:
+        """Hear something; what cannot be heard costs nothing but itself."""
+        try:
+            hear(task, *told)
+        except Exception as error:  # noqa: BLE001
+            self._ledger.failed("what its engine told could not be taken in", error, task or "")
+
+    def _complain(self, task: TaskId, text: str) -> None:
+        """Warn of what a task said, `MOST_COMPLAINTS` times at the most."""
+        run, live, attempt, name = self._find(task)
+        told = attempt.tasks[name]
+        told.complaints += 1
+        if told.complaints <= MOST_COMPLAINTS:
+            more = "; further such warnings are left out" if told.complaints == MOST_COMPLAINTS else ""
+            self._ledger.event(run, "warning", f"{text}{more}", live.spec.name, task)
 
     def _find(self, task: TaskId) -> tuple[LiveRun, LiveJob, Attempt, str]:
         """Run, job and attempt of a task, and its name."""
@@ -94,18 +118,24 @@ class Hearing(Listener):
     def _output(self, task: TaskId, lines: Sequence[str]) -> None:
         run, live, attempt, name = self._find(task)
         told = attempt.tasks[name]
-        told.failure.feed(lines)
-        readings = told.reader.feed(lines)
+        readings = []
+        for line in lines:
+            try:
+                found = told.reader.feed([line])
+                readings += [messages.read(task, each, live.spec.progress.metric) for each in found]
+            except Exception as error:  # noqa: BLE001  # whatever one line may do, the next ones are read
+                self._complain(task, f"a line of its output could not be read: {line[:_TEXT_SHOWN]!r} ({error})")
         if told.reader.problem is not None and not told.reader_failed:
             told.reader_failed = True
             self._ledger.event(run, "warning", told.reader.problem, live.spec.name, task)
         if readings and not told.reports_itself:
             if task not in self._thinnings:
-                self._thinnings[task] = Thinning(lambda progress: self._progress(task, progress), self._loop)
+                self._thinnings[task] = Thinning(lambda progress: self._try(self._progress, task, progress), self._loop)
             for reading in readings:
-                self._thinnings[task].add(messages.read(task, reading, live.spec.progress.metric))
+                self._thinnings[task].add(reading)
         if readings and attempt.are_apart(run.clock()):
             self._apart(run, live)
+        told.failure.feed(lines)
 
     def _message(self, task: TaskId, message: Mapping[str, Any]) -> None:
         run, live, attempt, name = self._find(task)
@@ -114,15 +144,15 @@ class Hearing(Listener):
             match message["type"]:
                 case "hello":
                     run.note_seed(job, message.get("seed"))
-                    framework = str(message.get("framework") or "")
+                    framework = messages.text(message.get("framework") or "")
                     attempt.connect(name, framework)
                     self._step(events.TaskConnected(task, framework))
                 case "listening":
-                    endpoints = [str(each) for each in message["endpoints"]]
+                    endpoints = [messages.text(each) for each in islice(message["endpoints"], _MOST_ENDPOINTS)]
                     if attempt.listen(name, endpoints):
                         self._ledger.event(run, "note", f"its tasks {_OPEN.format(', '.join(endpoints))}", job, task)
                 case "gpus":
-                    attempt.tasks[name].gpus = tuple(int(each) for each in message["gpus"])
+                    attempt.tasks[name].gpus = messages.gpus(message)
                     self._step(events.GpusUsed(task, attempt.tasks[name].gpus))
                 case "joining":
                     attempt.join(name)
@@ -135,8 +165,7 @@ class Hearing(Listener):
                     self._tell_rest(task)
                     self._progress(task, messages.progress(task, message))
                 case "stopping":
-                    patience, least = message["patience"], float(message.get("min_delta", 0.0))
-                    live.stops_after(None if patience is None else int(patience), least, str(message.get("monitor")))
+                    live.stops_after(*messages.stopping(message))
                     run.record_job(job)
                 case "spans":
                     run.record_spans(task, message)
@@ -149,7 +178,8 @@ class Hearing(Listener):
                 case "checkpoint_failed":
                     if message.get("why") == "join":
                         attempt.failed(name)
-                    self._ledger.event(run, "warning", f"no checkpoint was saved: {message['error']}", job, task)
+                    why = messages.text(message["error"])
+                    self._ledger.event(run, "warning", f"no checkpoint was saved: {why}", job, task)
                 case "checkpoint_damaged" if attempt.tasks[name].state != "joining":  # else it alone ends
                     file = Path(str(message["path"])).name
                     text = f"checkpoint {file} {message['error']}"
@@ -158,12 +188,22 @@ class Hearing(Listener):
                     self._recovered(task, message)
                 case "note":
                     kind = "warning" if message.get("warns") else "note"
-                    self._ledger.event(run, kind, str(message["text"]), job, task)
-        except (KeyError, TypeError, ValueError) as error:
-            self._ledger.event(run, "warning", f"a message that makes no sense was left out: {error!r}", job, task)
+                    self._ledger.event(run, kind, messages.text(message["text"]), job, task)
+                case "unreadable":
+                    self._complain(task, f"a message that is no JSON object was left out: {message['line']!r}")
+        except Exception as error:  # noqa: BLE001  # whatever one message may do, the next ones are heard
+            self._complain(task, f"a message that makes no sense was left out: {error!r:.300}")
 
     def ended(self, task: TaskId, exit: Exit) -> None:
         """A task has ended, or could not be started; on the loop."""
+        try:
+            exit = self._left(task, exit)
+        except Exception as error:  # noqa: BLE001  # its end has to reach the controller
+            self._ledger.failed("its end could not be written down", error, task)
+        self._step(events.TaskExited(task, exit))
+
+    def _left(self, task: TaskId, exit: Exit) -> Exit:
+        """Take note of a task's end; as it is told."""
         run, live, attempt, name = self._find(task)
         self._tell_rest(task)
         if not exit.ok and exit.reason is None:
@@ -176,7 +216,7 @@ class Hearing(Listener):
             self._lost(task)
         elif name.startswith("worker-") and attempt.are_apart(run.clock(), ended=True):
             self._apart(run, live)
-        self._step(events.TaskExited(task, exit))
+        return exit
 
     def _warned(self, task: TaskId | None, text: str) -> None:
         if task is None:
@@ -198,6 +238,9 @@ class Hearing(Listener):
 
     def _progress(self, task: TaskId, progress: events.Progress) -> None:
         run, live, attempt, _ = self._find(task)
+        progress, excess = live.within_limits(progress)
+        if excess is not None:
+            self._ledger.event(run, "warning", excess, live.spec.name, task)
         run.record_progress(progress)
         whole = attempt.progressed(progress)
         if whole is None:
@@ -217,7 +260,7 @@ class Hearing(Listener):
 
     def _paced(self, run: LiveRun, live: LiveJob, attempt: Attempt, name: str, message: Mapping[str, Any]) -> None:
         """A worker told how a step of its divides: it may be much slower than the others, or no longer."""
-        change = attempt.pace.add(name, {span["name"]: float(span["seconds"]) for span in message["spans"]})
+        change = attempt.pace.add(name, {str(span["name"]): float(span["seconds"]) for span in message["spans"]})
         if change is None:
             return
         node, job, task = attempt.tasks[name].node, live.spec.name, f"{run.id}/{live.spec.name}/{name}"
@@ -251,8 +294,8 @@ class Hearing(Listener):
     def _recovered(self, task: TaskId, message: Mapping[str, Any]) -> None:
         """A task survived a fault of another one, of its node or of the network, or it leaves for being left behind."""
         run, live, _, name = self._find(task)
-        seconds, steps = float(message.get("seconds") or 0.0), int(message.get("steps") or 0)
-        text = f"{name}: {message['text']}"
+        seconds, steps = messages.cost(message)
+        text = f"{name}: {messages.text(message['text'])}"
         self._ledger.event(run, "fault", text, live.spec.name, task, seconds=seconds, steps=steps)
         if message.get("leaves"):
             self._step(events.TaskLeaves(task))

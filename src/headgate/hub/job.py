@@ -13,6 +13,8 @@ from headgate.jobs import Job
 from headgate.task import saving
 
 _LOSSES = 128
+MOST_METRICS = 500
+"""Distinct names of metrics that are taken in of a job: every look at it has them all."""
 
 
 @dataclass(slots=True)
@@ -52,6 +54,8 @@ class LiveJob:
     losses_each: int = 1  # losses that one entry of `losses` is the mean of
     losses_open: list[float] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)  # of its metrics
+    names_left_out: bool = False
     not_a_number: bool = False
     broke: Broken | None = None  # as long as it is not where it was again
     saved: list[Checkpoint] = field(default_factory=list)  # the latest, and what it went on from
@@ -120,6 +124,19 @@ class LiveJob:
             return None
         self.broke = None
         return now - broke.at, max(broke.step - broke.again_from, 0)
+
+    def within_limits(self, progress: Progress) -> tuple[Progress, str | None]:
+        """What a task reported, without metrics beyond the first `MOST_METRICS` names; what people should be warned of,
+        once."""
+        fresh = [name for name in progress.metrics if name not in self.names]
+        left_out = set(fresh[max(MOST_METRICS - len(self.names), 0) :])
+        self.names.update(name for name in fresh if name not in left_out)
+        if not left_out:
+            return progress, None
+        warning = None if self.names_left_out else f"it tells of more than {MOST_METRICS} metrics; the rest is left out"
+        self.names_left_out = True
+        kept = {name: value for name, value in progress.metrics.items() if name not in left_out}
+        return replace(progress, metrics=kept), warning
 
     def progressed(self, progress: Progress) -> str | None:
         """Take note of what the job reported; what people should be warned of, once."""

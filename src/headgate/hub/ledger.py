@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +39,17 @@ class Ledger:
         run.event(at, kind, text, job=job, task=name, **more)
         message = {"type": "event", "t": at, "kind": kind, "text": text, "job": job, "task": name}
         self.watchers.tell(run.id, message)
+
+    def failed(self, what: str, error: BaseException, id: str = "") -> None:
+        """Something could not be done for an error that nobody foresaw: tell the run of a job's or task's id, or
+        all."""
+        traceback.print_exception(error)
+        run, job, *_ = [*id.split("/"), "", ""]
+        text = f"{what}: {error!r:.300}"
+        if run in self.runs:
+            self.event(self.runs[run], "warning", text, job or None, id if id.count("/") > 1 else None)
+        elif not run:
+            self.tell_all(text)
 
     def trouble(self, text: str | None) -> None:
         """Something concerns every run, None: no longer; may be called from any thread."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import sqlite3
 import sys
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from headgate import events, isolation, runs
-from headgate.cluster import Node
+from headgate.cluster import Cluster, Node
 from headgate.controller import Controller, Queue
 from headgate.controller.orders import FifoOrder
 from headgate.engines import scripts
@@ -21,7 +22,7 @@ from headgate.engines.base import LOCAL, Engine
 from headgate.engines.environment import MORE, sent
 from headgate.engines.launch import command, inject
 from headgate.errors import HeadgateError, UsageError
-from headgate.events import ENDED, Event
+from headgate.events import ENDED, Action, Event
 from headgate.hub import admission, company
 from headgate.hub.acting import Acting
 from headgate.hub.choosing import Choosing
@@ -38,6 +39,7 @@ from headgate.hub.run import LiveRun
 from headgate.hub.sampling import Sampling
 from headgate.hub.submission import Submission
 from headgate.planning import candidates
+from headgate.planning.candidates import tasks_on
 from headgate.policies import Policy
 from headgate.profiling import lengths
 from headgate.profiling import store as profiles
@@ -50,6 +52,7 @@ REPORT_SECONDS = 600.0
 """Longest that a report may take; a run of a month takes minutes."""
 _WRITTEN_SECONDS = 10.0
 """Longest that whoever watches a run waits for its last rows to be written."""
+_AGAIN_SECONDS = 1.0  # after an event that the controller could not take in
 _TELL_WAITING_SECONDS = 5.0
 """After so long, jobs that wait are told anew until when, though nothing was done: what they wait for may be late."""
 
@@ -161,14 +164,7 @@ class LiveHub:
         cluster = self._nodes.cluster(submission)
         here = visible.within(self._node, submission.environment)
         recorded = (here, *submission.nodes) if submission.engine == LOCAL else cluster.nodes
-        keys = {}
-        await asyncio.to_thread(_check_isolations, submission)
-        for job in submission.jobs:  # so that what can be known now is one message now, and not a failed job later
-            candidates(cluster, job)
-            keys[job.name] = profiles.key(job, here)
-            environment = {**submission.environment, **job.env}
-            command(job, environment.get("PATH"))
-            scripts.check(job, environment)
+        keys = await asyncio.to_thread(_checked, submission, cluster, here)
         inject(self._home / "inject")
         run = LiveRun(submission, recorded, self.policy, time.monotonic(), self._ledger.trouble)
         await asyncio.to_thread(run.confirm)
@@ -266,6 +262,10 @@ class LiveHub:
         if workers < fewest or (most is not None and workers > most):
             limits = f"{fewest}..{'' if most is None else most}"
             raise UsageError(f"found {workers} workers; the limits of job {job!r} say {limits}")
+        if workers > (at_most := tasks_on(self._nodes.cluster(self.runs[run].submission))):
+            raise UsageError(
+                f"found {workers} workers; the nodes of job {job!r} take at most {at_most:,} tasks of one job"
+            )
         self._step(events.ResizeRequested(f"{run}/{job}", workers))
 
     async def close(self) -> None:
@@ -295,22 +295,16 @@ class LiveHub:
 
     def _step(self, event: Event) -> None:
         now = time.monotonic()
-        actions, wake_at = self._controller.step(now, event)
-        self._reserving.reserve(actions)
+        actions: Sequence[Action] = ()
+        wake_at: float | None = now + _AGAIN_SECONDS
+        try:
+            actions, wake_at = self._controller.step(now, event)
+        except Exception as error:  # noqa: BLE001  # one event costs nothing but itself
+            self._ledger.failed(f"{type(event).__name__} could not be taken in", error, events.subject(event))
+        self._try(self._reserving.reserve, actions)
         for action in actions:
-            self._acting.act(action)
-        if isinstance(event, events.TaskExited):
-            self._reserving.give_back(event.task.rsplit("/", 1)[0])
-        self._replanning.hear(event)
-        self._forecasting.hear(event)
-        news = bool(actions) or isinstance(event, events.Fitted | events.TaskStarted)
-        if self._controller.waits and (news or now >= self._tell_waiting_at):
-            admission.tell(self._ledger, self._controller.ahead(now, self._forecasting.ends))
-            self._tell_waiting_at = now + _TELL_WAITING_SECONDS
-        if isinstance(event, events.TaskExited) or any(
-            isinstance(action, events.StartTask | events.SetShare | events.MarkIdle) for action in actions
-        ):
-            company.look(self._ledger, self._node)
+            self._acting.take(action)
+        self._try(self._follow, event, actions, now)
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None
@@ -320,16 +314,37 @@ class LiveHub:
             for move in self._reserving.offer(event.node):
                 self._step(move)
 
+    def _try(self, act: Callable[..., object], *facts: object) -> None:
+        """Do one of several things that have to be done; what goes wrong with it is told, and the others are done."""
+        try:
+            act(*facts)
+        except Exception as error:  # noqa: BLE001
+            self._ledger.failed("Headgate met an error and goes on", error)
+
+    def _follow(self, event: Event, actions: Sequence[Action], now: float) -> None:
+        """See to what else hangs on an event and what was done of it."""
+        if isinstance(event, events.TaskExited):
+            self._try(self._reserving.give_back, event.task.rsplit("/", 1)[0])
+        self._try(self._replanning.hear, event)
+        self._try(self._forecasting.hear, event)
+        news = bool(actions) or isinstance(event, events.Fitted | events.TaskStarted)
+        if self._controller.waits and (news or now >= self._tell_waiting_at):
+            admission.tell(self._ledger, self._controller.ahead(now, self._forecasting.ends))
+            self._tell_waiting_at = now + _TELL_WAITING_SECONDS
+        if isinstance(event, events.TaskExited) or any(
+            isinstance(action, events.StartTask | events.SetShare | events.MarkIdle) for action in actions
+        ):
+            company.look(self._ledger, self._node)
+
     def _finish(self, run: LiveRun) -> None:
         if self._ledger.runs.pop(run.id, None) is None:
             return
-        self._controller.forget(run.id)
-        self._nodes.release()
-        self._acting.forget(run.id)
-        self._choosing.forget(run.id)
-        self._replanning.forget(run.id)
-        self._forecasting.forget(run.id)
-        self._reserving.forget(run.id)
+        self._try(self._nodes.release)
+        for part in (
+            *(self._controller, self._acting, self._choosing),
+            *(self._replanning, self._forecasting, self._reserving),
+        ):
+            self._try(part.forget, run.id)
         self._in_background(self._engines.release())
         last = {**run.snapshot(self.policy), "type": "end"}
         self._ending.add(run)
@@ -345,13 +360,17 @@ class LiveHub:
         if not closed.done():  # the disk is full, and whoever watches need not wait for room
             self.watchers.tell(run.id, {"type": "reported", "run": run.id, "report": None})
             self.watchers.drop(run.id)
-        await closed
-        self._ending.discard(run)
         page = run.folder / "report.html"
-        with contextlib.suppress(OSError, TimeoutError):  # whoever watches goes on without a report
+        try:
+            await closed
             await asyncio.wait_for(_write_report(run.folder / runs.STORE, page), REPORT_SECONDS)
-        self.watchers.tell(run.id, {"type": "reported", "run": run.id, "report": str(page) if page.exists() else None})
-        self.watchers.drop(run.id)
+        except (OSError, sqlite3.Error, TimeoutError) as error:  # whoever watches goes on without a report
+            traceback.print_exception(error)
+        finally:
+            self._ending.discard(run)
+            report = str(page) if page.exists() else None
+            self.watchers.tell(run.id, {"type": "reported", "run": run.id, "report": report})
+            self.watchers.drop(run.id)
 
     # --- small things -----------------------------------------------------------------------------------------------
 
@@ -385,6 +404,26 @@ async def _write_report(store: Path, page: Path) -> None:
     finally:
         if writer.returncode is None:
             writer.kill()
+
+
+def _checked(submission: Submission, cluster: Cluster, machine: Node) -> dict[str, str]:
+    """What can be known of jobs before they start: one message now, and not a failed job later. Takes its time.
+
+    Returns:
+        For each job the key of its profile.
+
+    Raises:
+        HeadgateError: One of them cannot be run there.
+    """
+    _check_isolations(submission)
+    keys = {}
+    for job in submission.jobs:
+        candidates(cluster, job)
+        keys[job.name] = profiles.key(job, machine)
+        environment = {**submission.environment, **job.env}
+        command(job, environment.get("PATH"))
+        scripts.check(job, environment)
+    return keys
 
 
 def _check_isolations(submission: Submission) -> None:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from headgate.events import Checkpoint, Progress, TaskId
 from headgate.telemetry.patterns import Reading
 
+MOST_COUNT = 2**53
+"""Largest count that is taken in: of steps, samples, bytes; beyond it floating point does not tell two apart."""
+MOST_PARTS = 4096
+"""Parts of a step that are taken in of one message, and transfers."""
+_TEXT_LETTERS = 2000
+_NAME_LETTERS = 128
+
 
 def progress(task: TaskId, message: Mapping[str, Any]) -> Progress:
     """A `progress` message.
 
     Raises:
-        ValueError, TypeError: It makes no sense.
+        ValueError, TypeError, OverflowError: It makes no sense.
     """
     loss, epoch = message.get("loss"), _whole(message.get("epoch"))
     return Progress(
@@ -25,14 +33,18 @@ def progress(task: TaskId, message: Mapping[str, Any]) -> Progress:
         samples=_whole(message.get("samples")),
         loss=float(loss) if loss is not None else None,
         covers={"part": "part", "epoch": "epoch"}.get(message.get("covers") or ""),
-        count=max(int(message.get("count", 1)), 1),
-        metrics={str(name): float(value) for name, value in dict(message.get("metrics") or {}).items()},
+        count=max(_whole(message.get("count")) or 1, 1),
+        metrics={str(name)[:_NAME_LETTERS]: float(value) for name, value in dict(message.get("metrics") or {}).items()},
     )
 
 
 def read(task: TaskId, reading: Reading, metric: str) -> Progress:
     """What was read from a task's output, as if the task had reported it: `metric`, which the job names and the reading
-    has in the place of the loss, becomes one of the metrics unless it is the loss."""
+    has in the place of the loss, becomes one of the metrics unless it is the loss.
+
+    Raises:
+        ValueError: A count in it is beyond `MOST_COUNT`.
+    """
     loss, metrics = reading.loss, dict(reading.metrics)
     if metric != "loss":
         if loss is not None:
@@ -40,10 +52,10 @@ def read(task: TaskId, reading: Reading, metric: str) -> Progress:
         loss = metrics.pop("loss", None)
     return Progress(
         task,
-        step=reading.step,
-        epoch=reading.epoch,
-        epochs=reading.epochs,
-        samples=reading.samples,
+        step=_whole(reading.step),
+        epoch=_whole(reading.epoch),
+        epochs=_whole(reading.epochs),
+        samples=_whole(reading.samples),
         loss=loss,
         metrics=metrics,
     )
@@ -55,11 +67,11 @@ def span(message: Mapping[str, Any]) -> dict[str, object]:
     Raises:
         KeyError, ValueError, TypeError: It makes no sense.
     """
-    known = {name: message.get(name) for name in ("bytes_in", "bytes_out", "begin")}
+    known = {name: _number(message.get(name)) for name in ("bytes_in", "bytes_out", "begin")}
     return {
-        "name": str(message["name"]),
-        "seconds": float(message["seconds"]),
-        **{name: float(value) if value is not None else None for name, value in known.items()},
+        "name": str(message["name"])[:_NAME_LETTERS],
+        "seconds": _finite(message["seconds"]),
+        **known,
     }
 
 
@@ -69,10 +81,10 @@ def transfer(message: Mapping[str, Any]) -> dict[str, object]:
     Raises:
         KeyError, ValueError, TypeError: It makes no sense.
     """
-    row: dict[str, object] = {"peer": str(message["peer"])}
+    row: dict[str, object] = {"peer": str(message["peer"])[:_NAME_LETTERS]}
     for way in ("push", "pull"):
         begin, end, count = message.get(way) or (None, None, 0)
-        row |= {f"{way}_begin": _number(begin), f"{way}_end": _number(end), f"{way}_bytes": float(count)}
+        row |= {f"{way}_begin": _number(begin), f"{way}_end": _number(end), f"{way}_bytes": _finite(count)}
     return row
 
 
@@ -82,14 +94,74 @@ def checkpoint(message: Mapping[str, Any]) -> Checkpoint:
     Raises:
         KeyError, ValueError, TypeError: It makes no sense.
     """
-    return Checkpoint(
-        str(message["path"]), int(message["step"]), int(message["epoch"]), _whole(message.get("position"))
-    )
+    step, epoch = _whole(message["step"]), _whole(message["epoch"])
+    if step is None or epoch is None:
+        raise ValueError("found a checkpoint of no step or no epoch")
+    return Checkpoint(str(message["path"]), step, epoch, _whole(message.get("position")))
+
+
+def saving(message: Mapping[str, Any]) -> dict[str, object]:
+    """What a `checkpoint` message says of how it was saved, as columns of the store.
+
+    Raises:
+        ValueError, TypeError: It makes no sense.
+    """
+    why = message.get("why")
+    return {
+        "bytes": _whole(message.get("bytes")),
+        "seconds": _number(message.get("seconds")),
+        "why": text(why) if why is not None else None,
+    }
+
+
+def stopping(message: Mapping[str, Any]) -> tuple[int | None, float, str]:
+    """A `stopping` message: patience, the least gain that counts, and of which metric.
+
+    Raises:
+        KeyError, ValueError, TypeError: It makes no sense.
+    """
+    return _whole(message["patience"]), _finite(message.get("min_delta", 0.0)), text(message.get("monitor"))
+
+
+def cost(message: Mapping[str, Any]) -> tuple[float, int]:
+    """What a `fault` message says that it cost: seconds and steps.
+
+    Raises:
+        ValueError, TypeError: It makes no sense.
+    """
+    return _finite(message.get("seconds") or 0.0), _whole(message.get("steps")) or 0
+
+
+def gpus(message: Mapping[str, Any]) -> tuple[int, ...]:
+    """Numbers of a `gpus` message.
+
+    Raises:
+        KeyError, ValueError, TypeError: It makes no sense.
+    """
+    return tuple(number for each in message["gpus"] if (number := _whole(each)) is not None)
+
+
+def text(value: object) -> str:
+    """What is shown to people, of a length that they may read."""
+    said = str(value)
+    return said if len(said) <= _TEXT_LETTERS else f"{said[:_TEXT_LETTERS]} …"
 
 
 def _number(value: object) -> float | None:
-    return float(str(value)) if value is not None else None
+    return _finite(value) if value is not None else None
+
+
+def _finite(value: object) -> float:
+    number = float(str(value))
+    if not math.isfinite(number):
+        raise ValueError(f"found {value!r:.40}; expected a finite number")
+    return number
 
 
 def _whole(value: object) -> int | None:
-    return int(str(value)) if value is not None else None
+    if value is None:
+        return None
+    number = int(str(value))
+    if abs(number) > MOST_COUNT:
+        raise ValueError(f"found {value!r:.40}; expected a whole number of at most {MOST_COUNT}")
+    return number

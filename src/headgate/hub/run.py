@@ -227,6 +227,8 @@ class LiveRun:
             KeyError, TypeError, ValueError: The message makes no sense.
         """
         at, id, step = self.clock(), task.split("/", 1)[1], int(message["step"])
+        if (parts := len(message["spans"]) + len(message.get("transfers") or ())) > messages.MOST_PARTS:
+            raise ValueError(f"found {parts} spans and transfers; expected at most {messages.MOST_PARTS}")
         rows = [("spans", messages.span(span)) for span in message["spans"]]
         rows += [("transfers", messages.transfer(each)) for each in message.get("transfers") or ()]
         for table, row in rows:  # all of them, or none of a message that makes no sense
@@ -239,7 +241,7 @@ class LiveRun:
             KeyError, TypeError, ValueError: The message makes no sense, or names a file elsewhere: what a task names is
                 handed to others, and sent to other nodes.
         """
-        checkpoint = messages.checkpoint(message)
+        checkpoint, saved = messages.checkpoint(message), messages.saving(message)
         folder = self.checkpoints(task.split("/")[1])
         if below(folder, checkpoint.path) is None:
             raise ValueError(f"checkpoint {checkpoint.path!r} is not in {folder}")
@@ -247,9 +249,7 @@ class LiveRun:
             "checkpoints",
             t=self.clock(),
             task=task.split("/", 1)[1],
-            bytes=message.get("bytes"),
-            seconds=message.get("seconds"),
-            why=message.get("why"),
+            **saved,
             **asdict(checkpoint),
         )
         return checkpoint

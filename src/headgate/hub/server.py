@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,11 @@ from headgate.hub.submission import SUBMISSION
 from headgate.telemetry import machine
 
 PROTOCOL = 1
-_LINE_BYTES = 64 * 2**20
+HELLO_SECONDS = 30.0
+"""How long a client may take to say hello."""
+HELLO_BYTES = 2**16
+REQUEST_BYTES = 16 * 2**20
+_READ_BYTES = 2**16
 _UNREAD_BYTES = 2**20
 
 
@@ -48,7 +52,7 @@ class Server:
     async def serve(self, path: Path) -> None:
         """Answer until there has been nothing to do for a while, or `stopping` is set; set again, it kills."""
         path.unlink(missing_ok=True)
-        server = await asyncio.start_unix_server(self._client, path, limit=_LINE_BYTES)
+        server = await asyncio.start_unix_server(self._client, path)
         os.chmod(path, 0o600)
         try:
             while not self.stopping.is_set():
@@ -82,8 +86,10 @@ class Server:
         self._clients += 1
         closers: list[Callable[[], None]] = []
         try:
-            while line := await reader.readline():
+            async for line in _requests(reader):
                 try:
+                    if line is None:
+                        raise HubError(f"a request is longer than {REQUEST_BYTES // 2**20} MiB, or a hello than 64 KiB")
                     answer = await self._answer(json.loads(line), writer, closers)
                 except HeadgateError as error:
                     answer = {"error": str(error), "exit_code": error.exit_code}
@@ -94,7 +100,7 @@ class Server:
                     answer = {"error": f"the hub failed at it: {error!r}", "exit_code": HubError.exit_code}
                 _write(writer, answer)
                 await writer.drain()
-        except (ConnectionError, ValueError):
+        except (ConnectionError, TimeoutError):
             pass
         finally:
             for close in closers:
@@ -140,6 +146,28 @@ class Server:
                 return {"type": "runs", "policy": self._hub.policy, "runs": list(self._hub.runs)}
             case op:
                 raise HubError(f"this hub does not know {op!r}; it is version {headgate.__version__}")
+
+
+async def _requests(reader: asyncio.StreamReader) -> AsyncIterator[bytes | None]:
+    """The lines of a client; None, and no more, for one that is too long.
+
+    Raises:
+        TimeoutError: The first, its hello, did not come in time.
+    """
+    buffer, most = bytearray(), HELLO_BYTES
+    deadline: float | None = asyncio.get_running_loop().time() + HELLO_SECONDS
+    while len(buffer) <= most:
+        async with asyncio.timeout_at(deadline):
+            data = await reader.read(_READ_BYTES)
+        if not data:
+            return
+        *lines, rest = data.split(b"\n")
+        for line in lines:
+            yield bytes(buffer + line)
+            buffer.clear()
+            most, deadline = REQUEST_BYTES, None
+        buffer += rest
+    yield None
 
 
 def _write(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:

@@ -47,10 +47,10 @@ class Watchers:
             self._timer.cancel()
 
     def _show(self) -> None:
-        shown = False
-        for run in [run for run, watchers in self._watchers.items() if watchers]:
-            if (snapshot := self._snapshot(run)) is not None:
+        self._timer = None
+        snapshots = {run: self._snapshot(run) for run, watchers in self._watchers.items() if watchers}
+        if any(snapshot is not None for snapshot in snapshots.values()):
+            self._timer = asyncio.get_running_loop().call_later(SHOW_SECONDS, self._show)
+        for run, snapshot in snapshots.items():
+            if snapshot is not None:
                 self.tell(run, snapshot)
-                shown = True
-        later = asyncio.get_running_loop().call_later
-        self._timer = later(SHOW_SECONDS, self._show) if shown else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 
@@ -13,6 +14,8 @@ from headgate.planning.placement import place
 from headgate.plans import Plan
 from headgate.profiles import Profile
 from headgate.units import say_bytes
+
+_TASKS_A_CORE, _TASKS_ANYWHERE, _MOST_TASKS = 16, 64, 10_000
 
 
 def candidates(
@@ -45,6 +48,12 @@ def candidates(
         UsageError: No plan can run, and the message says why for each node or kind of node; or the stated plan names a
             node that is not there or that the limits do not fit on.
     """
+    least, most_tasks = job.plan.tasks if job.plan is not None else job.limits.workers[0], tasks_on(cluster)
+    if least > most_tasks:
+        raise UsageError(
+            f"job {job.name!r} asks for {least:,} tasks; at most {most_tasks:,} of a job run on {_size(cluster)}; "
+            "ask for fewer workers"
+        )
     if job.plan is None and profile is not None and tells(profile):
         from headgate.planning.cost import Costs  # their numerics take time to import
         from headgate.planning.search import Looked
@@ -56,6 +65,16 @@ def candidates(
     if left := [node for node in cluster.nodes if node.name not in used]:
         return _without_profile(Cluster(tuple(left)), job, Counter(beside))
     raise UsageError(f"job {job.name!r}: other jobs use all {len(cluster.nodes)} nodes; wait, or add nodes")
+
+
+def tasks_on(cluster: Cluster) -> int:
+    """Most tasks of one job that are planned for a cluster: more of them on its cores only wait for each other."""
+    return min(max(_TASKS_A_CORE * math.ceil(sum(node.cores for node in cluster.nodes)), _TASKS_ANYWHERE), _MOST_TASKS)
+
+
+def _size(cluster: Cluster) -> str:
+    cores = f"{sum(node.cores for node in cluster.nodes):g} cores"
+    return cores if len(cluster.nodes) == 1 else f"{len(cluster.nodes)} nodes with {cores}"
 
 
 def tells(profile: Profile) -> bool:

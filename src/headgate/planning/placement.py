@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from heapq import heapify, heapreplace
 
 from headgate.cluster import Node
 from headgate.plans import Plan
@@ -20,11 +21,12 @@ def place(plan: Plan, nodes: Sequence[Node], beside: Mapping[str, int] | None = 
         nodes: At least one.
         beside: How many tasks of other jobs each node has, which count as if they were workers of this one.
     """
-    others = Counter(beside)
-    workers = plan.worker_nodes or with_more((), plan.workers, nodes, plan.cores_per_worker, others)
-    servers = list(plan.server_nodes)
+    workers = plan.worker_nodes or with_more((), plan.workers, nodes, plan.cores_per_worker, beside)
+    taken, servers = Counter(beside) + Counter(workers), list(plan.server_nodes)
+    served = Counter(servers)
     while len(servers) < plan.servers:
-        servers.append(for_server(nodes, others + Counter(workers), Counter(servers)))
+        servers.append(for_server(nodes, taken, served))
+        served[servers[-1]] += 1
     return replace(plan, worker_nodes=workers, server_nodes=tuple(servers))
 
 
@@ -65,21 +67,29 @@ def with_more(
     beside: Mapping[str, int] | None = None,
 ) -> tuple[str, ...]:
     """Nodes of `count` workers, of which the first are placed already; `beside` as of `place`."""
-    workers, others = list(taken[:count]), Counter(beside)
+    workers = list(taken[:count])
+    there = Counter(beside) + Counter(workers)
+    ranked = [(_rank(node, there[node.name], cores), place) for place, node in enumerate(nodes)]
+    heapify(ranked)
     while len(workers) < count:
-        workers.append(for_worker(nodes, others + Counter(workers), cores))
+        place = ranked[0][1]
+        node = nodes[place]
+        workers.append(node.name)
+        there[node.name] += 1
+        heapreplace(ranked, (_rank(node, there[node.name], cores), place))
     return tuple(workers)
 
 
 def for_worker(nodes: Sequence[Node], workers: Mapping[str, int], cores: float | None = None) -> str:
     """The node on which one more worker has the most cores: an equal part of them, or with `cores` for each what is
     left; of equal ones that with the fewest workers, then the first."""
+    return min(nodes, key=lambda node: _rank(node, workers.get(node.name, 0), cores)).name
 
-    def room(node: Node) -> float:
-        there = workers.get(node.name, 0)
-        return node.cores / (there + 1) if cores is None else node.cores - cores * there
 
-    return max(nodes, key=lambda node: (round(room(node), 6), -workers.get(node.name, 0))).name
+def _rank(node: Node, there: int, cores: float | None) -> tuple[float, int]:
+    """How soon a node with so many workers gets one more: the lowest first."""
+    room = node.cores / (there + 1) if cores is None else node.cores - cores * there
+    return -round(room, 6), there
 
 
 def for_server(nodes: Sequence[Node], workers: Mapping[str, int], servers: Mapping[str, int]) -> str:

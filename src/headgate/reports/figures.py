@@ -218,7 +218,7 @@ def nic_plots(run: Recording, uses: Sequence[NicUse]) -> list[Plot]:
     return plots
 
 
-def node_plots(run: Recording, node: NodeRecord, index: int, *, network: bool = True) -> list[Plot]:
+def node_plots(run: Recording, node: NodeRecord, index: int, network: bool = True) -> list[Plot]:
     """What all that ran on a node used of it, one plot a resource; that of its network only where `network`."""
     edges = _usage_grid(run)
     cpu = node.signal("cpu_cores")

@@ -16,7 +16,7 @@ from headgate.reports.words import say, say_loss
 
 def _rounded(values: Array) -> list[float | None]:
     """Six digits that count: no plot shows more, and a day of samples stays small."""
-    return [None if math.isnan(value) else _shortest(value) for value in values.tolist()]
+    return [None if not math.isfinite(value) else _shortest(value) for value in values.tolist()]
 
 
 def _shortest(value: float) -> float | int:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from headgate.analysis.jobs import figures
 from headgate.errors import StorageError
@@ -26,6 +28,9 @@ from headgate.reports.frames import frame, payload
 from headgate.reports.markup import Markup, element, joined, script_json
 from headgate.reports.recording import Recording, read
 from headgate.reports.timeline import timeline
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 
 def write(store: Path, to: Path) -> Path:
@@ -56,15 +61,23 @@ def write(store: Path, to: Path) -> Path:
 
 def page(run: Recording) -> str:
     """The whole page."""
-    jobs = [figures(job) for job in run.jobs]
-    losses, shares, by_job = loss_plots(run), share_plots(run), job_plots(run)
-    entitled = entitled_plot(run)
-    several = [(index, job, pace_plot(run, index)) for index, job in enumerate(run.jobs) if job.distributed]
-    nics = network.nic_uses(run)
-    network_plots = nic_plots(run, nics)
+    parts = _Parts()
+    jobs = [found for job in run.jobs if (found := parts.of(f"figures of {job.name}", figures, job)) is not None]
+    losses = parts.of("losses", loss_plots, run) or []
+    shares = parts.of("shares", share_plots, run) or []
+    by_job = parts.of("use by job", job_plots, run) or []
+    entitled = parts.of("shares", entitled_plot, run)
+    several = [
+        (index, job, parts.of(f"pace of {job.name}", pace_plot, run, index))
+        for index, job in enumerate(run.jobs)
+        if job.distributed
+    ]
+    nics = parts.of("network", network.nic_uses, run) or []
+    network_plots = parts.of("network", nic_plots, run, nics) or []
     told = {use.node for use in nics}
     by_node = [
-        (node, node_plots(run, node, index, network=node.name not in told)) for index, node in enumerate(run.nodes)
+        (node, parts.of(f"use of {node.name}", node_plots, run, node, index, node.name not in told) or [])
+        for index, node in enumerate(run.nodes)
     ]
     every = [
         *([entitled] if entitled is not None else ()),
@@ -77,24 +90,49 @@ def page(run: Recording) -> str:
     ]
     nothing = "Nothing was recorded."
     body = [
-        overview.head(run, jobs),
-        _section("Summary", overview.summary(jobs)) if jobs else None,
-        _section("Timeline", timeline(run)) if jobs else None,
-        _section("Faults", found) if (found := sections.faults(run)) else None,
-        *(_section(f"Tasks of {job.name}", tasks.section(job, pace)) for _, job, pace in several),
+        parts.of("heading", overview.head, run, jobs),
+        parts.section("Summary", overview.summary, jobs) if jobs else None,
+        parts.section("Timeline", timeline, run) if jobs else None,
+        parts.section("Faults", sections.faults, run),
+        *(parts.section(f"Tasks of {job.name}", tasks.section, job, pace) for _, job, pace in several),
         _section("Network", network.table(nics), _frames(network_plots, "plots small")) if nics else None,
         _course(entitled, losses),
-        _section("Decisions", decisions) if (decisions := sections.decisions(run)) else None,
+        parts.section("Decisions", sections.decisions, run),
         _section("Share: granted against used", _frames(shares, "plots small")) if shares else None,
         _section("Use by job", _frames(by_job) or _none(nothing)),
         *(_section(f"Use of {node.name}", _frames(plots)) for node, plots in by_node if plots),
-        _section("How a step divides", found) if (found := sections.steps(run.jobs)) else None,
-        _section("Profile", found) if (found := sections.profiles(run.jobs)) else None,
-        _section("Events", sections.events(run)),
-        _section("Environment", sections.environment(run)),
+        parts.section("How a step divides", sections.steps, run.jobs),
+        parts.section("Profile", sections.profiles, run.jobs),
+        parts.section("Events", sections.events, run),
+        parts.section("Environment", sections.environment, run),
     ]
-    data = {"id": run.id, "seconds": run.seconds, "plots": payload(every)}
+    plots = parts.of("plots", payload, every) or []
+    if parts.broken:
+        body.insert(1, _section("What could not be drawn", [_none(text) for text in parts.broken]))
+    data = {"id": run.id, "seconds": run.seconds, "plots": plots}
     return document(f"{', '.join(job.name for job in jobs) or run.id} – Headgate", joined(body), data)
+
+
+class _Parts:
+    """Makes the parts of a page. One that cannot be made, for odd numbers that were recorded, costs only itself."""
+
+    def __init__(self) -> None:
+        self.broken: list[str] = []
+        """What could not be made, and why."""
+
+    def of(self, what: str, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """What `make` returns; None where it raises."""
+        try:
+            return make(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001
+            traceback.print_exc()
+            self.broken.append(f"{what}: {error!r:.300}")
+            return None
+
+    def section(self, title: str, make: Callable[P, Markup | None], *args: P.args, **kwargs: P.kwargs) -> Markup | None:
+        """A section of what `make` returns; None where that is nothing."""
+        found = self.of(title, make, *args, **kwargs)
+        return _section(title, found) if found else None
 
 
 def _section(title: str, *children: object) -> Markup:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -153,7 +154,7 @@ def _progress(reader: RunReader, tasks: Sequence[str]) -> Progress:
     for row in found:
         if row[9]:
             for name, value in as_object(row[9]).items():
-                if isinstance(value, int | float) and np.isfinite(value):
+                if isinstance(value, int | float) and abs(value) <= sys.float_info.max:
                     metrics[name].append((row[0], float(value)))
     epochs = table[np.isfinite(table[:, 7]), 7]
     return Progress(

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 from headgate.telemetry import vocabulary
 
 _MOST_PAIRS = 24
+_MOST_EPOCHS, _MOST_DIGITS = 1e9, 15  # what is more counts nothing
 
 _NAME = r"(?<![\w./@-])([a-z_][\w./@-]{0,63}+)['\"]?+(?:\s?\([^()]{1,24}\))?+"
 _WHEN = r"(?:\s(?:at|after|for|in)\s([a-z]{1,12}+)\s#?(\d{1,9}+))?+"
@@ -206,10 +207,11 @@ def _count(reader: _Reader, described: _Name, pair: re.Match[str]) -> None:
         return
     if described.counts == "epoch":
         if reader.epoch is None and not _is_aside(line, start):
-            reader.epoch = int(float(number))
+            value = float(number)
+            reader.epoch = int(value) if value < _MOST_EPOCHS else None
             reader.epochs = int(of) if of else None
             reader.epoch_end = pair.end()
-    elif number.isdigit():
+    elif number.isdigit() and len(number) <= _MOST_DIGITS:
         count = int(number), int(of) if of else None
         if described.counts == "batch":
             reader.batch = reader.batch or count

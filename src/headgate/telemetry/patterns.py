@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -11,14 +10,13 @@ from typing import Any
 
 from headgate.errors import UsageError
 from headgate.jobs import ProgressRule
+from headgate.telemetry.expressions import Expression, TooSlowError
 from headgate.telemetry.lines import Found, Scanner
 
 LONGEST_LINE = 4096
 """Characters of a line that are looked at."""
 
 _LONGEST_PATTERN = 1000
-_LONGEST_LINE_FOR_PATTERN = 1024  # a user's expression may cost the cube of it
-_SLOWEST_SEARCH_SECONDS = 0.1
 _MANY = 16  # a repeat of at most so many turns cannot blow up a search
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]{0,24}[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78DEHM])")
@@ -84,13 +82,13 @@ class ProgressReader:
     def __init__(self, rule: ProgressRule) -> None:
         self.problem: str | None = None
         """Why the job's own expression is no longer searched for; None as long as it is."""
-        self._pattern: re.Pattern[str] | None = None
+        self._expression: Expression | None = None
         if rule.pattern is not None:
             reason = check_pattern(rule.pattern, rule.metric)
             if reason is not None:
                 raise UsageError(f"progress.pattern {rule.pattern!r}: {reason}")
-            self._pattern = re.compile(rule.pattern)
-            self._group = _group_of(self._pattern, rule.metric) or rule.metric
+            self._expression = Expression(rule.pattern)
+            self._group = _group_of(self._expression.pattern, rule.metric) or rule.metric
         self._as_fraction = rule.goal is not None and rule.goal <= 1.0
         self._scanner = Scanner(rule.metric, as_fraction=self._as_fraction)
         self._epoch: int | None = None
@@ -105,7 +103,7 @@ class ProgressReader:
         readings = []
         for line in lines:
             for text in shown(line):
-                found = self._scanner.scan(text) if self._pattern is None else self._search(self._pattern, text)
+                found = self._search(self._expression, text) if self._expression else self._scanner.scan(text)
                 reading = self._reading(found) if found is not None else None
                 if reading is not None:
                     self._last = reading
@@ -148,14 +146,14 @@ class ProgressReader:
         self._bar = (step, total)
         return False
 
-    def _search(self, pattern: re.Pattern[str], text: str) -> Found | None:
+    def _search(self, expression: Expression, text: str) -> Found | None:
         if self.problem is not None:
             return None
-        started = time.perf_counter()
-        match = pattern.search(text[:_LONGEST_LINE_FOR_PATTERN])
-        seconds = time.perf_counter() - started
-        if seconds > _SLOWEST_SEARCH_SECONDS:
-            self.problem = f"progress.pattern took {seconds:.1f} s for one line of output; it is no longer searched for"
+        try:
+            match = expression.search(text)
+        except TooSlowError as error:
+            self.problem = f"progress.pattern {error}; it is no longer searched for, and the job goes on"
+            return None
         if match is None:
             return None
         values = {name: _number(text) for name, text in match.groupdict().items() if text is not None}

@@ -245,7 +245,7 @@ class Recorder:
         try:
             with db:
                 for table, values in rows:
-                    db.execute(_INSERTS[table], values)
+                    self._insert(db, table, values)
         except sqlite3.Error as error:
             self._is_full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
             if not self._failing:
@@ -256,6 +256,12 @@ class Recorder:
             self._failing = False
             self._trouble(None)
         return True
+
+    def _insert(self, db: sqlite3.Connection, table: str, values: tuple[object, ...]) -> None:
+        try:
+            db.execute(_INSERTS[table], values)
+        except (sqlite3.InterfaceError, sqlite3.ProgrammingError, OverflowError) as error:  # this row, and no other
+            self._trouble(f"a row of {table} could not be written and is left out: {error}")
 
 
 def _plain(value: object) -> object:

@@ -1,0 +1,89 @@
+"""The controller's actions, where one of them cannot be done."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from headgate import runs
+from headgate.cluster import Node
+from headgate.engines.base import LOCAL
+from headgate.events import Action, Exit, MarkIdle, MarkJob, SetShare, StartTask, StopTask
+from headgate.hub.acting import Acting
+from headgate.hub.ledger import Ledger
+from headgate.hub.run import LiveRun
+from headgate.hub.submission import Submission
+from headgate.jobs import Job
+from headgate.plans import Plan
+from headgate.shares import Share
+from headgate.telemetry.store import RunReader
+
+PLAN = Plan(strategy="single", workers=1, batch_per_worker=None, worker_nodes=("here",))
+
+
+def test_an_action_that_fails_costs_no_other_one_and_is_told_in_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headgate.hub.acting._AGAIN_SECONDS", 0.01)
+    done: list[tuple[str, Any]] = []
+    finished = asyncio.Event()
+
+    class Failing:
+        """An engine whose every call fails, but for every second stop."""
+
+        def set_share(self, task: str, share: Share) -> None:
+            raise OSError(28, "No space left on device")
+
+        def stop(self, task: str, grace: float) -> None:
+            done.append(("stop", task))
+            if len([each for each in done if each[0] == "stop"]) % 2:
+                raise OSError(5, "Input/output error")
+            finished.set()
+
+        def start(self, *_: object) -> None:
+            raise OSError(23, "Too many open files in system")
+
+        def send(self, *_: object) -> None: ...
+
+        def lost(self) -> tuple[str, ...]:
+            return ()
+
+    async def acts() -> LiveRun:
+        submission = Submission((Job(name="a", run="true"),), {}, str(Path.cwd()), ("headgate",))
+        run = LiveRun(submission, (Node("here", 2, 2**30),), "none", time.monotonic(), print)
+        ledger = Ledger(lambda: "none")
+        ledger.runs[run.id] = run
+        job, task = f"{run.id}/a", f"{run.id}/a/worker-0"
+        engines = SimpleNamespace(of=lambda _: Failing(), spec_of=lambda _: LOCAL)
+        hearing = SimpleNamespace(ended=lambda task, exit: done.append(("ended", exit)))
+        nodes = SimpleNamespace(get=lambda *_: Node("here", 2, 2**30))
+        make, choosing = cast(Any, Acting), SimpleNamespace()
+        finish = lambda run: done.append(("finish", run.id))  # noqa: E731
+        acting: Acting = make(run.folder.parents[1], ledger, engines, nodes, hearing, choosing, finish)
+        start = StartTask(task, job, submission.jobs[0], PLAN, "here", 1, Share(), 1, 1.0, "alone")
+        share = SetShare(task, Share(cpu_weight=2.0), 1, 1.0, "more")
+        stop = StopTask(task, 10.0, "asked to")
+        actions: list[Action] = [start, share, MarkIdle(task, True), stop, MarkJob(job, "stopped", "asked to")]
+        for action in actions:
+            acting.take(action)
+        await asyncio.wait_for(finished.wait(), 10)
+        run.close()
+        return run
+
+    run = asyncio.run(acts())
+    kinds = [what for what, _ in done]
+    assert kinds.count("stop") == 2  # again, until it is done
+    assert "finish" in kinds
+    [exit] = [what for kind, what in done if kind == "ended"]
+    assert isinstance(exit, Exit)
+    assert exit.reason is not None
+    assert "could not be started" in exit.reason
+    with RunReader(run.folder / runs.STORE) as reader:
+        told = [row["text"] for row in reader.rows("events", "kind = 'warning'")]
+        [row] = reader.rows("jobs")
+    assert row["state"] == "stopped"
+    assert [text.split()[0] for text in told] == ["StartTask", "SetShare", "StopTask"]
+    assert "No space left on device" in told[1]
