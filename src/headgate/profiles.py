@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Literal
+
+from headgate.task.measured import BUSY
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Compute seconds of a step (input not counted) at one batch size and thread count: median of `steps` steps."""
+    """Compute seconds of a step (input not counted) at one batch size and thread count: median of `steps` steps.
+
+    Args:
+        spread: Standard deviation of the logarithm of their seconds; None: not known.
+        waited: Part of the time in which their threads waited for a core, 0 to 1: others used the machine; None: not
+            known.
+    """
 
     device: str
     threads: int
     batch: int
     seconds: float
     steps: int
+    spread: float | None = None
+    waited: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +113,19 @@ class Profile:
     sparse_bytes_per_sample: float | None = None
     alone: str = ""
     arguments: tuple[str, ...] = ()
+
+    @property
+    def waited(self) -> float:
+        """Part of the time in which threads waited for a core while it was taken, where they did most."""
+        return max((step.waited or 0.0 for step in self.step_times), default=0.0)
+
+    @property
+    def deviation(self) -> float:
+        """Of the logarithm of the times of its steps: how far these were apart, and what waiting may have cost."""
+        spread = median([step.spread or 0.0 for step in self.step_times] or [0.0])
+        return math.hypot(spread, math.log(1 / (1 - min(self.waited, 0.99))))
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it was taken while others used the machine so much that its times say too much."""
+        return self.waited > BUSY

@@ -121,6 +121,18 @@ def test_unlike_batches_wait_for_the_slowest() -> None:
     assert parts(ring("a0", "a1", batch=(56, 200)))["beta"] == pytest.approx(0.4)
 
 
+@pytest.mark.parametrize(("waited", "spread"), [(0.0, 0.5), (0.6, 0.01)])
+def test_steps_that_were_far_apart_or_held_up_by_others_widen_the_band(waited: float, spread: float) -> None:
+    def band(*of_times: float) -> tuple[float, float]:
+        times = tuple(StepTime("cpu", 1, batch, 0.01 + 0.002 * batch, 20, *of_times) for batch in (64, 128, 256))
+        found = Costs(job(), FOUR, profile(step_times=times))
+        return found.predict(single("a0")).high / found.predict(single("a0")).low, len(found.notes)
+
+    (calm, said), (wide, more) = band(0.01, 0.0), band(spread, waited)
+    assert wide > 2 * calm
+    assert more - said == (waited > 0)
+
+
 # --- several GPUs in a node
 
 VGG = {64: 0.1979, 128: 0.3810, 256: 0.7613}

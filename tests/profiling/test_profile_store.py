@@ -136,6 +136,28 @@ def test_first_steps_do_not_replace_what_was_measured_on_purpose(tmp_path: Path)
     assert store.load(tmp_path, "key") == replace(PROFILE, framework_version="3.0")
 
 
+def taken(source: str, waited: float | None, seconds: float = 0.01) -> Profile:
+    """A profile that was taken while threads waited for that part of the time."""
+    times = (StepTime("cpu", 2, 32, seconds, 20, 0.02, waited),)
+    return replace(PROFILE, source=source, step_times=times)  # type: ignore[arg-type]
+
+
+def test_what_was_taken_on_a_busy_machine_makes_way_for_what_was_on_a_calmer_one(tmp_path: Path) -> None:
+    busy, calmer, calm = taken("profile", 0.8), taken("profile", 0.3), taken("profile", 0.02)
+    first_steps = taken("run", 0.04)
+    for profile, kept in (
+        *((busy, busy), (calmer, calmer), (busy, calmer), (first_steps, first_steps), (busy, first_steps)),
+        *((calm, calm), (first_steps, calm), (taken("profile", None), taken("profile", None)), (busy, calm)),
+    ):
+        store.save(tmp_path, "key", profile)
+        found = store.load(tmp_path, "key")
+        if profile.step_times[0].waited is None:
+            assert found == profile
+            store.save(tmp_path, "key", calm)
+        else:
+            assert found == kept
+
+
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "profiles").touch()
     with pytest.raises(OSError):

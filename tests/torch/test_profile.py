@@ -116,12 +116,14 @@ def test_the_profile_of_a_runs_own_first_steps(attempt: Attempting) -> None:
     assert profile.memory_peak_bytes is not None
     assert profile.memory_peak_bytes > 50e6
     times = {time["batch"]: time["steps"] for time in message["profile"]["step_times"]}
-    assert times == {8: 13, 6: 5}  # steps 3 to 20, of which every fourth is the rest of the data
+    # Steps 3 to 20, of which every fourth is the rest of the data; less those that others were in the way of.
+    assert times.keys() == {8, 6}
+    assert 3 <= times[8] <= 13 and 3 <= times[6] <= 5
 
 
 def test_a_short_run_still_sends_what_it_measured(attempt: Attempting) -> None:
     (message,) = attempt(lambda at_step: train(mlp()[0], torch.randn(24, 20), epochs=2)).of("profile")
-    assert message["profile"]["step_times"][0]["steps"] == 4
+    assert 3 <= message["profile"]["step_times"][0]["steps"] <= 4
 
 
 def test_a_script_with_a_process_group_of_its_own_is_to_have_one_task(attempt: Attempting, tmp_path: Path) -> None:
@@ -236,7 +238,7 @@ def test_profiling_times_several_sizes_and_thread_counts_and_ends(
     assert {(time["threads"], time["batch"]) for time in profile["step_times"]} == {
         (threads, size) for threads in (1, 2) for size in (2, 4, 8)
     }
-    assert all(time["steps"] >= 5 for time in profile["step_times"])
+    assert all(time["steps"] >= 3 for time in profile["step_times"])
     assert [fit["threads"] for fit in profile["fits"]] == [1, 2]
     for fit in profile["fits"]:
         assert fit["alpha_seconds"] + 8 * fit["beta_seconds_per_sample"] > 0

@@ -19,6 +19,7 @@ from headgate.planning.choosing import in_words, samples
 from headgate.planning.correcting import Corrected
 from headgate.profiles import Profile
 from headgate.profiling import history
+from headgate.task.measured import BUSY
 from headgate.telemetry.store import RunReader
 
 STEPS = 40
@@ -26,13 +27,14 @@ STEPS = 40
 SECONDS = 3.0
 MOST_SECONDS = 30.0
 """Longest that a probe may train, and half of the longest that it may take to begin."""
+_TRIES = 3
 
 
 def probe(
     corrected: Corrected, job: Job, cluster: Cluster, profile: Profile, where: Mapping[str, Any], count: int
 ) -> None:
     """Measure the plans that are most worth it, one after the other, each in a run of its own that is ended as soon as
-    it has shown how fast it is.
+    it has shown how fast it is. One that others were in the way of is tried again, and left out where they stay.
 
     Args:
         corrected: The plans; told what each brought.
@@ -49,8 +51,15 @@ def probe(
         plan = corrected.planner.ask()
         if plan is None:
             break
-        store = _run(replace(job, plan=plan, at=0.0, after=None, retries=0), where)
-        measured = list(history.of_run(store, profile, cluster))
+        for _ in range(_TRIES):
+            store = _run(replace(job, plan=plan, at=0.0, after=None, retries=0), where)
+            measured = list(history.of_run(store, profile, cluster))
+            if not measured or measured[0].others <= BUSY:
+                break
+        else:
+            used = f"others used {measured[0].others:.0%} of its cores in each of {_TRIES} tries"
+            click.echo(f"probe {number} of {count}: {in_words(plan)}: left out, {used}; try when less runs", err=True)
+            break
         if measured:
             rate = measured[0].throughput
             corrected.tell(plan, rate)

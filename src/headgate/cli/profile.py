@@ -13,8 +13,9 @@ from headgate.cli.options import OfJobs
 from headgate.cli.running import read
 from headgate.errors import UsageError
 from headgate.hub import api
-from headgate.profiles import Profile
+from headgate.profiles import Profile, StepTime
 from headgate.reports.words import MISSING
+from headgate.task.measured import BUSY
 from headgate.units import say_bytes, say_seconds
 
 
@@ -90,7 +91,7 @@ def describe(profile: Profile) -> str:
         rate = time.batch / time.seconds
         lines.append(
             f"step          batch {time.batch} on {time.device}, {time.threads} threads: {say_seconds(time.seconds)}, "
-            f"{rate:,.0f} samples/s (median of {time.steps})"
+            f"{rate:,.0f} samples/s (median of {time.steps}{_unsure(time)})"
         )
     for fit in profile.fits:
         error = f"±{fit.relative_error:.1%}" if fit.relative_error is not None else "error not known"
@@ -104,6 +105,12 @@ def describe(profile: Profile) -> str:
 
 def _size(count: float | None) -> str:
     return MISSING if count is None else say_bytes(count)
+
+
+def _unsure(time: StepTime) -> str:
+    """How far apart steps were, and whether others used the machine."""
+    spread = f", ±{time.spread:.1%}" if time.spread is not None else ""
+    return spread + (f", threads waited {time.waited:.0%} of the time" if (time.waited or 0.0) > BUSY else "")
 
 
 def _dataset(data: dict[str, Any]) -> list[str]:

@@ -150,8 +150,11 @@ def profile(job: Job, *, again: bool = False, watcher: Callable[[dict[str, Any]]
 
     Args:
         job: A script that uses `headgate.torch`, `.keras` or `.jax`.
-        again: Measure, though there is a stored profile.
+        again: Measure, though there is a stored profile; one that was taken on a busy machine is measured again anyway.
         watcher: Called with what the hub says of the run meanwhile.
+
+    Returns:
+        What was measured, or what is stored where that is the better one.
 
     Raises:
         UsageError: Bad input.
@@ -170,7 +173,7 @@ def profile(job: Job, *, again: bool = False, watcher: Callable[[dict[str, Any]]
     handed_in = submission([job], mode="profile")
     node = machine.detect(runs.home() / "node.json")
     stored = store.load(runs.home() / "profiles", store.key(handed_in.jobs[0], node))
-    if stored is not None and stored.source == "profile" and not again:
+    if stored is not None and stored.source == "profile" and not stored.is_busy and not again:
         return stored
     with submitted(handed_in, None, kill=True) as (hub, answer):
         for message in hub.follow(60.0):
@@ -185,4 +188,7 @@ def profile(job: Job, *, again: bool = False, watcher: Callable[[dict[str, Any]]
             f"the script ended without a profile{why}; it has to call `prepare` of headgate.torch, .keras or .jax, and "
             f"to train. Its output: headgate logs {folder.name}/{row['name']}"
         )
-    return found
+    if stored is None or stored.framework_version != found.framework_version or not store.is_better(stored, found):
+        return found
+    kept = "measured again, while others used the machine more: the calmer one of before was kept"
+    return replace(stored, notes=(*stored.notes, kept))

@@ -12,8 +12,10 @@ from headgate.jax import joining
 from headgate.jax.placing import Placing, length, nbytes
 from headgate.jax.trained import Trained
 from headgate.task import measured
+from headgate.task.core_wait import CoreWait
 from headgate.task.measured import FIRST_STEPS, Step, is_told
 
+_ONE_SIZE = "one batch size: how the time of a step grows with it was not measured"
 _LOOPS = "FLOPs are XLA's estimate for the compiled step, in which the body of a loop (scan, while) counts once"
 
 
@@ -45,6 +47,7 @@ class Costs:
         self._placing = placing
         self._send = send
         self._timings: list[measured.Timing] = []
+        self._core_wait = CoreWait()
         self._reads: list[float] = []
         self._batch: int | None = None
         self._sample_bytes: float | None = None
@@ -81,7 +84,9 @@ class Costs:
             self._count_flops()
         if step.number <= FIRST_STEPS and step.samples:
             if step.samples in self._sizes:  # past compiling
-                self._timings.append((joining.threads(), step.samples, step.compute_seconds))
+                self._timings.append(
+                    measured.Timing(joining.threads(), step.samples, step.compute_seconds, self._core_wait.lap())
+                )
                 self._reads.append(step.spans.get("input", 0.0) / step.samples)
             self._sizes.add(step.samples)
         if step.number == FIRST_STEPS:
@@ -121,7 +126,7 @@ class Costs:
             "batch": self._batch,
             "step_times": times,
             "fits": measured.fits(times),
-            "notes": [*notes, "one batch size: how the time of a step grows with it was not measured"],
+            "notes": [*notes, _ONE_SIZE, *measured.busy_notes(times, self._core_wait)],
         }
 
     def _count_flops(self) -> None:

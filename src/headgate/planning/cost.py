@@ -191,7 +191,7 @@ class Costs:
         tables = sum(self.profile.layers.get(kind, 0) for kind in _TABLES) if self._sparse else 0
         secret = "encrypted" if self.job.encrypt else "in the clear"
         error = max((fit.relative_error or 0.1 for fit in self.profile.fits), default=0.2)
-        measured = math.hypot(max(error, 0.03), self.compute[0].deviation)
+        measured = math.hypot(max(error, 0.03), self.compute[0].deviation, self.profile.deviation)
         buckets = max(self._dense / _BUCKET, 1.0)
         trips = [trip for kind in self.kinds if (trip := kind.node.round_trip_seconds)]
         trip, unsure_turn = (max(trips), 0.7) if trips else (_ROUND, 1.0)
@@ -259,6 +259,10 @@ class Costs:
             notes.append("the profile has no size of the model: what is sent counts as nothing")
         if self.profile.batch is None:
             notes.append(f"the profile has no batch: {self.batch} samples a step are assumed")
+        if self.profile.is_busy:
+            waited = f"its steps waited {self.profile.waited:.0%} of the time for a core"
+            found = f"the profile was taken while others used the machine: {waited}, and may take much less"
+            notes.append(f"{found}; the bands are wider for it; measure it again: headgate profile")
         if self.profile.alone:
             notes.append(f"one task, for {self.profile.alone}")
         return tuple(dict.fromkeys(notes))

@@ -59,10 +59,11 @@ class Compute:
 
 def power(profile: Profile) -> tuple[float, float] | None:
     """The power of its cores that the speed of a worker grows with, and its deviation; None where it was not measured
-    with more threads than one."""
+    with more threads than one, or only while others used the machine: they are in the way of several threads more than
+    of one."""
     fits = sorted((fit for fit in timed(profile) if fit.device == "cpu"), key=lambda fit: fit.threads)
     few, many = (fits[0], fits[-1]) if fits else (None, None)
-    if few is None or many is None or few.threads == many.threads:
+    if few is None or many is None or few.threads == many.threads or profile.is_busy:
         return None
     if not few.beta_seconds_per_sample or not many.beta_seconds_per_sample:
         return None

@@ -17,26 +17,31 @@ from headgate.cluster import Cluster, Node
 from headgate.errors import HeadgateError
 from headgate.plans import Plan
 from headgate.profiles import Profile
+from headgate.task.measured import BUSY
 from headgate.telemetry.store import RunReader
 
 _PLAN = TypeAdapter(Plan)
 _WARM = 5  # reports in which caches fill and FLOPs are counted
 _WINDOWS = 8  # parts of what is left; the median of them leaves out pauses
 _FEWEST_STEPS = 10
+_IDLE = 0.1  # of a node's cores: with more of them idle nobody was in the way
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a plan brought: samples and seconds of a step, and the run that showed it."""
+    """What a plan brought: samples and seconds of a step, the run that showed it, and the part of its nodes' cores that
+    others used where these left none idle."""
 
     plan: Plan
     throughput: float
     step_seconds: float
     run: str
+    others: float = 0.0
 
 
 def past(profile: Profile, cluster: Cluster, stores: Iterable[Path]) -> list[Measured]:
-    """What plans of the same model brought on nodes of this cluster, as far as these are as they were then.
+    """What plans of the same model brought on nodes of this cluster, as far as these are as they were then, and others
+    did not use them too much.
 
     Args:
         profile: Of the model; one with the same framework, layers and parameters is the same.
@@ -46,7 +51,7 @@ def past(profile: Profile, cluster: Cluster, stores: Iterable[Path]) -> list[Mea
     found = []
     for path in stores:
         with suppress(HeadgateError):  # of another version, or being written for the first time
-            found += list(of_run(path, profile, cluster))
+            found += [each for each in of_run(path, profile, cluster) if each.others <= BUSY]
     return found
 
 
@@ -71,7 +76,9 @@ def of_run(store: Path, profile: Profile, cluster: Cluster) -> Iterator[Measured
             seconds = _step_seconds(reader, row["name"])
             samples = samples_of(plan, profile)
             if seconds is not None and samples is not None:
-                yield Measured(plan, samples / seconds, seconds, store.parent.name)
+                cores = {node: float(there[node]["cores"]) for node in names}
+                others = _others(reader, row["name"], plan, cores)
+                yield Measured(plan, samples / seconds, seconds, store.parent.name, others)
 
 
 def step_seconds(reports: Sequence[tuple[float, int]]) -> float | None:
@@ -90,8 +97,34 @@ def step_seconds(reports: Sequence[tuple[float, int]]) -> float | None:
     return found if found > 0 else None
 
 
+def _since(reader: RunReader, job: str) -> float:
+    """When a job was last started or resized."""
+    return max((row["t"] for row in reader.rows("events", "job = ? AND kind = 'running'", [job])), default=0.0)
+
+
+def _others(reader: RunReader, job: str, plan: Plan, cores: Mapping[str, float]) -> float:
+    """The part of the cores of one of its nodes, of the fullest, that others used than the job, where none was idle and
+    the job had not all that it may have."""
+    since, sql = _since(reader, job), "SELECT avg(cpu_cores) AS cores FROM usage WHERE target = ? AND t >= ?"
+
+    def used(target: str) -> float:
+        return reader.query(sql, [target, since])[0]["cores"] or 0.0
+
+    tasks = [(f"{job}/worker-{i}", name) for i, name in enumerate(plan.worker_nodes)]
+    tasks += [(f"{job}/server-{i}", name) for i, name in enumerate(plan.server_nodes)]
+    most = 0.0
+    for node, there in cores.items():
+        whole, own = used(f"node:{node}"), sum(used(task) for task, name in tasks if name == node)
+        caps = [plan.cores_per_worker] * plan.worker_nodes.count(node)
+        caps += [plan.cores_per_server] * plan.server_nodes.count(node)
+        has_all = own > (1 - 2 * _IDLE) * sum(there if cap is None else cap for cap in caps)
+        if whole > there * (1 - _IDLE) and not has_all:
+            most = max(most, (whole - own) / there)
+    return most
+
+
 def _step_seconds(reader: RunReader, job: str) -> float | None:
-    since = max((row["t"] for row in reader.rows("events", "job = ? AND kind = 'running'", [job])), default=0.0)
+    since = _since(reader, job)
     workers: dict[str, list[tuple[float, int]]] = {}
     sql = "SELECT task, t, step FROM progress WHERE task LIKE ? AND t >= ? AND step IS NOT NULL ORDER BY t"
     for task, at, step in reader.tuples(sql, [f"{job}/worker-%", since]):

@@ -76,16 +76,23 @@ def load(folder: Path, key: str) -> Profile | None:
         return None
 
 
+def is_better(known: Profile, other: Profile) -> bool:
+    """Whether a profile says more of the same job than another one: its machine was calm where that of the other was
+    busy, or else it was measured on purpose, and the other in a run's own first steps."""
+    if known.is_busy or other.is_busy:
+        return known.waited < other.waited
+    return known.source == "profile" and other.source == "run"
+
+
 def save(folder: Path, key: str, profile: Profile) -> None:
-    """Store a profile. One of a run's own first steps does not replace one that was measured on purpose with the
-    same version of the framework.
+    """Store a profile. One with the same version of the framework stays where it is the better one: measured on
+    purpose, and the other in a run's own first steps; or on a calmer machine.
 
     Raises:
         OSError: It cannot be written.
     """
     known = load(folder, key)
-    same = known is not None and known.framework_version == profile.framework_version
-    if same and known is not None and known.source == "profile" and profile.source == "run":
+    if known is not None and known.framework_version == profile.framework_version and is_better(known, profile):
         return
     folder.mkdir(mode=0o700, exist_ok=True)
     fresh = folder / f"{key}.{os.getpid()}"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from statistics import median
-from typing import Any
+from math import log
+from statistics import fmean, median, quantiles
+from typing import Any, NamedTuple
 
+from headgate.task.core_wait import CALM, CoreWait
 from headgate.task.fit import fit_line
 
 FIRST_STEPS = 20
@@ -16,8 +18,24 @@ _TOLD = 5
 _EVERY = 50
 _IN_A_ROW = 2
 
-Timing = tuple[int, int, float]
-"""Threads, samples of the step, compute seconds."""
+BUSY = 0.1
+"""Part of the time that threads wait on a machine whose times are not to be taken for true."""
+FEWEST = 3
+"""Steps that a time is the median of at least, where there are so many."""
+
+
+class Timing(NamedTuple):
+    """A timed step: threads, samples, compute seconds, and the part of the time in which threads waited for a core."""
+
+    threads: int
+    samples: int
+    seconds: float
+    waited: float | None = None
+
+    @property
+    def calm(self) -> bool:
+        """Whether nobody was in its way."""
+        return self.waited is None or self.waited <= CALM
 
 
 @dataclass
@@ -71,15 +89,59 @@ def is_told(number: int) -> bool:
     return is_warm(number) and (number <= _WARM + _TOLD or number > FIRST_STEPS)
 
 
-def step_times(device: str, timings: Iterable[Timing]) -> list[dict[str, Any]]:
-    """The fields of `headgate.profiles.StepTime` for each thread count and batch size."""
-    groups: dict[tuple[int, int], list[float]] = {}
-    for threads, samples, seconds in timings:
-        groups.setdefault((threads, samples), []).append(seconds)
+def are_calm(timings: Iterable[Timing]) -> bool:
+    """Whether there are enough calm steps at each batch size and thread count that was timed often enough."""
+    groups: dict[tuple[int, int], list[bool]] = {}
+    for timing in timings:
+        groups.setdefault((timing.threads, timing.samples), []).append(timing.calm)
+    return all(sum(group) >= FEWEST for group in groups.values() if len(group) >= FEWEST)
+
+
+def busy_notes(times: Sequence[dict[str, Any]], core_wait: CoreWait) -> list[str]:
+    """What a reader of a profile is told of these `step_times`, where others used the machine meanwhile."""
+    waited = max((time["waited"] or 0.0 for time in times), default=0.0)
+    if waited <= BUSY:
+        return []
+    others = f"others used about {core_wait.others():.1f} cores"
     return [
-        {"device": device, "threads": threads, "batch": samples, "seconds": median(found), "steps": len(found)}
-        for (threads, samples), found in sorted(groups.items())
+        f"{others}, and threads waited {waited:.0%} of the time for one: steps may take much less on a calm machine"
     ]
+
+
+def step_times(device: str, timings: Iterable[Timing]) -> list[dict[str, Any]]:
+    """The fields of `headgate.profiles.StepTime` for each thread count and batch size: of calm steps where there are
+    some, else of the calmest quarter."""
+    groups: dict[tuple[int, int], list[Timing]] = {}
+    for timing in timings:
+        groups.setdefault((timing.threads, timing.samples), []).append(timing)
+    found = []
+    for (threads, samples), of_group in sorted(groups.items()):
+        chosen = [timing for timing in of_group if timing.calm]
+        if len(chosen) < FEWEST:
+            by_wait = sorted(of_group, key=lambda timing: timing.waited or 0.0)
+            chosen = by_wait[: max(FEWEST, len(of_group) // 4)]
+        seconds = [timing.seconds for timing in chosen]
+        waited = [timing.waited for timing in chosen if timing.waited is not None]
+        found.append(
+            {
+                "device": device,
+                "threads": threads,
+                "batch": samples,
+                "seconds": median(seconds),
+                "steps": len(seconds),
+                "spread": _spread(seconds),
+                "waited": fmean(waited) if waited else None,
+            }
+        )
+    return found
+
+
+def _spread(seconds: Sequence[float]) -> float | None:
+    """Standard deviation of the logarithm, by the quartiles, so that a single pause does not count."""
+    if len(seconds) < FEWEST or min(seconds) <= 0:
+        return None
+    first, _, third = quantiles(seconds, n=4, method="inclusive")
+    return log(third / first) / 1.349
 
 
 def fits(times: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

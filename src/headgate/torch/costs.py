@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from headgate.task import measured
+from headgate.task.core_wait import CoreWait
 from headgate.torch import batches
 from headgate.torch.meter import Step
 from headgate.torch.rng import cuda_in_use
@@ -103,6 +104,7 @@ class Costs:
         batch: Samples of its first batch.
         timings: What was timed.
         notes: What a reader of the profile should know.
+        core_wait: Whether others used the machine meanwhile.
     """
 
     def __init__(self, trained: Trained, source: str) -> None:
@@ -120,6 +122,7 @@ class Costs:
         self.batch: int | None = None
         self.timings: list[measured.Timing] = []
         self.notes: list[str] = []
+        self.core_wait = CoreWait()
 
     def trains_on(self, loader: Any) -> None:
         """The training loader: the first that is prepared; later ones are ignored."""
@@ -167,7 +170,7 @@ class Costs:
             "sparse_bytes_per_sample": self._touched[1] if self._touched else None,
             "step_times": step_times,
             "fits": measured.fits(step_times),
-            "notes": self._all_notes(),
+            "notes": [*self._all_notes(), *measured.busy_notes(step_times, self.core_wait)],
             "alone": "its script has a process group of its own" if _has_group() else "",
         }
 

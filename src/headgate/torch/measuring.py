@@ -7,7 +7,7 @@ from typing import Any, Callable
 
 import torch
 
-from headgate.task.measured import FIRST_STEPS, is_told, is_warm
+from headgate.task.measured import FIRST_STEPS, Timing, is_told, is_warm
 from headgate.torch.costs import Costs
 from headgate.torch.meter import Meter, Step
 from headgate.torch.sweep import Sweep
@@ -72,14 +72,15 @@ class Measuring:
 
     def _measured(self, step: Step) -> None:
         self.costs.stepped(step)
+        waited = self.costs.core_wait.lap() if self.sweep is not None or step.number <= FIRST_STEPS else None
         if self.sweep is not None:
-            self.sweep.stepped(step)
+            self.sweep.stepped(step, waited)
             if not self._has_loaders() and step.number == FIRST_STEPS:
                 self.costs.notes.append("no loader was prepared: the time of a step was not measured by batch size")
                 self.sweep.done = True
             return
         if is_warm(step.number) and step.number <= FIRST_STEPS and step.samples:
-            self.costs.timings.append((torch.get_num_threads(), step.samples, step.compute_seconds))
+            self.costs.timings.append(Timing(torch.get_num_threads(), step.samples, step.compute_seconds, waited))
             if self.costs.reads_here and self._has_loaders():
                 self.costs.read(step.spans.get("input", 0.0), step.samples)
         if step.number == FIRST_STEPS:

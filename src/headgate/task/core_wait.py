@@ -1,0 +1,73 @@
+"""Whether the machine was busy with others while something was measured: how long threads waited for a core."""
+
+from __future__ import annotations
+
+import os
+import time
+
+CALM = 0.05
+"""Part of the time that threads of a calm machine wait at most."""
+_PROC = "/proc"
+
+
+class CoreWait:
+    """How much of the time in which the threads of this process could run they waited for a core instead.
+
+    The kernel counts both for each thread (`/proc/PID/task/TID/schedstat`); what a hypervisor took (`steal`) counts as
+    waiting. Threads that wait for their own siblings count as well: more of them than cores is no calm either.
+
+    Args:
+        proc: Where /proc is found.
+    """
+
+    def __init__(self, proc: str = _PROC) -> None:
+        self._proc = proc
+        self._threads = self._counted()
+        self._stolen, self._used = self._machine()
+        self._begun, self._begun_used, self._begun_own = time.monotonic(), self._used, _own()
+
+    def lap(self) -> float | None:
+        """The part since the last call, or since the beginning, 0 to 1; None where the kernel does not say."""
+        before, self._threads = self._threads, self._counted()
+        stolen, used = self._stolen, self._used
+        self._stolen, self._used = self._machine()
+        ran = waited = 0
+        for thread, (running, waiting) in self._threads.items():
+            known = before.get(thread, (0, 0))
+            ran += running - known[0]
+            waited += waiting - known[1]
+        if ran + waited <= 0:
+            return None
+        taken = (self._stolen - stolen) / max(self._used - used, 1)
+        return 1 - (1 - waited / (ran + waited)) * (1 - min(max(taken, 0.0), 1.0))
+
+    def others(self) -> float:
+        """Cores that others have used since the beginning, on the mean."""
+        seconds = (self._machine()[1] - self._begun_used) / os.sysconf("SC_CLK_TCK") - (_own() - self._begun_own)
+        return max(seconds, 0.0) / max(time.monotonic() - self._begun, 1e-3)
+
+    def _counted(self) -> dict[str, tuple[int, int]]:
+        """Nanoseconds that each thread ran and waited."""
+        folder, found = f"{self._proc}/self/task", {}
+        try:
+            for thread in os.listdir(folder):
+                with open(f"{folder}/{thread}/schedstat", "rb") as file:
+                    ran, waited, *_ = file.read().split()
+                    found[thread] = int(ran), int(waited)
+        except (OSError, ValueError):  # a thread that has ended, or a kernel that does not count
+            pass
+        return found
+
+    def _machine(self) -> tuple[int, int]:
+        """Ticks that a hypervisor took, and that all CPUs were in use."""
+        try:
+            with open(f"{self._proc}/stat", "rb") as file:
+                user, nice, system, _, _, irq, softirq, steal = map(int, file.readline().split()[1:9])
+        except (OSError, ValueError):
+            return 0, 0
+        return steal, user + nice + system + irq + softirq + steal
+
+
+def _own() -> float:
+    """CPU seconds of this process and of its children that have ended."""
+    return sum(os.times()[:4])

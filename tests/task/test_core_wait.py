@@ -1,0 +1,80 @@
+"""Whether a machine was busy with others, by what the kernel counts."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from headgate.task.core_wait import CoreWait
+from headgate.task.measured import Timing, are_calm, busy_notes, step_times
+
+
+def proc(folder: Path, threads: dict[int, tuple[int, int]], used: int, stolen: int = 0) -> str:
+    """A /proc in which threads ran and waited for so many nanoseconds."""
+    for thread, (ran, waited) in threads.items():
+        path = folder / "self" / "task" / str(thread)
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "schedstat").write_text(f"{ran} {waited} 7\n")
+    (folder / "stat").write_text(f"cpu  {used} 0 0 5 0 0 0 {stolen} 0 0\n")
+    return str(folder)
+
+
+def test_the_part_of_the_time_counts_in_which_threads_wait(tmp_path: Path) -> None:
+    wait = CoreWait(proc(tmp_path, {1: (100, 100), 2: (50, 0)}, 10))
+    proc(tmp_path, {1: (400, 200), 2: (50, 0), 3: (300, 300)}, 20)
+    assert wait.lap() == pytest.approx(400 / 1000)
+    assert wait.lap() is None  # nothing ran
+    proc(tmp_path, {1: (800, 200)}, 25, stolen=5)
+    assert wait.lap() == pytest.approx(0.5)  # half of what was used a hypervisor took
+
+
+def test_a_kernel_that_does_not_count_says_nothing(tmp_path: Path) -> None:
+    assert CoreWait(str(tmp_path)).lap() is None
+
+
+def _spin(until: float) -> None:
+    while time.monotonic() < until:
+        pass
+
+
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/schedstat"), reason="the kernel does not count how long threads wait"
+)
+def test_others_that_use_all_cores_are_noticed() -> None:
+    until = time.monotonic() + 1.0
+    cores = len(os.sched_getaffinity(0))
+    others = [multiprocessing.get_context("fork").Process(target=_spin, args=(until,)) for _ in range(3 * cores)]
+    for other in others:
+        other.start()
+    wait = CoreWait()
+    _spin(until - 0.2)
+    waited, used = wait.lap(), wait.others()
+    for other in others:
+        other.join()
+    assert waited is not None
+    assert waited > 0.3
+    assert used > 0.5 * cores
+
+
+def test_of_steps_that_others_were_in_the_way_of_the_calm_ones_count() -> None:
+    calm = [Timing(1, 8, 0.01 + i * 1e-4, 0.0) for i in range(4)]
+    held_up = [Timing(1, 8, 0.3, 0.9)] * 9
+    [found] = step_times("cpu", [*held_up, *calm])
+    assert (found["seconds"], found["steps"]) == (pytest.approx(0.01015), 4)
+    assert found["waited"] == 0.0
+    assert found["spread"] == pytest.approx(0.011, rel=0.1)
+    assert are_calm([*held_up, *calm])
+    assert not are_calm([*calm, *(Timing(1, 16, 0.3, 0.9) for _ in range(4))])
+    assert are_calm([*calm, Timing(1, 3, 0.3, 0.9)])  # the odd last batch comes too seldom
+
+
+def test_where_no_step_is_calm_the_calmest_count_and_it_is_said(tmp_path: Path) -> None:
+    held_up = [Timing(1, 8, 0.1 * (i + 1), 0.5 + 0.04 * i) for i in range(10)]
+    [found] = step_times("cpu", held_up)
+    assert (found["steps"], found["waited"]) == (3, pytest.approx(0.54))
+    [note] = busy_notes([found], CoreWait(proc(tmp_path, {1: (0, 0)}, 0)))
+    assert "threads waited 54% of the time for one: steps may take much less on a calm machine" in note
