@@ -140,6 +140,13 @@ def test_a_job_of_tensorflow_s_parameter_servers_learns_and_its_servers_end(tmp_
 
 
 @pytest.mark.timeout(600)
+def test_a_loop_of_the_coordinator_trains_in_one_task_as_well(tmp_path: Path) -> None:
+    found = alone(tmp_path, "tensorflow", "servers")
+    assert len(found["losses"]) == 6
+    assert found["losses"][-1] < 0.8 * found["losses"][0]
+
+
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("backend", "plan", "loop", "more", "reason"),
     [

@@ -33,12 +33,17 @@ class Alone:
 
 
 def alone() -> Any:
-    """The strategy of a task that is alone: TensorFlow's default one, or a stand-in for it."""
+    """The strategy of a task that is alone: TensorFlow's default one, or a stand-in for it. TensorFlow's coordinator
+    takes the former too."""
     if environment.backend() != "tensorflow":
         return Alone()
     import tensorflow as tf
 
-    return tf.distribute.get_strategy()
+    from headgate.keras.coordinator import coordinate_alone
+
+    strategy = tf.distribute.get_strategy()
+    coordinate_alone(strategy)
+    return strategy
 
 
 def join(channel: Channel, plan: Mapping[str, Any]) -> tuple[Any, Agreement | None]:
