@@ -380,3 +380,30 @@ def test_what_cannot_be_shared_is_said(tmp_path: Path) -> None:
         "no loader was prepared",
         "the optimizer took a step without a backward",
     ]
+
+
+FAILING = """
+if index == int(os.environ["FAILS"]):
+    raise ValueError("no data here")
+model = nn.Linear(8, 3)
+hg._join()
+say("about to prepare")
+model, optimizer = hg.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+"""
+
+
+@pytest.mark.parametrize(("strategy", "fails"), [("allreduce", 0), ("allreduce", 1), ("ps", 0)])
+def test_who_waits_in_prepare_for_a_worker_that_fails_ends_at_once(strategy: Any, fails: int, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(PREAMBLE + FAILING)
+    servers = {} if strategy == "allreduce" else {"servers": 1, "synchronous": False}
+    plan = Plan(strategy=strategy, workers=2, batch_per_worker=None, **servers)
+    with Gang(tmp_path, plan, [sys.executable, str(script)], {"FAILS": str(fails)}) as running:
+        running.start()
+        other = f"worker-{1 - fails}"
+        running.wait_for(other, "waiting")
+        assert running.left(f"worker-{fails}") == 1
+        begun = time.monotonic()
+        running.send(other, {"type": "stop"})  # as the hub does: the job has failed
+        assert running.left(other) == 0
+        assert time.monotonic() - begun < 30

@@ -20,6 +20,7 @@ from headgate.torch.backend import Backend, Passage, RoundResult, Transfer
 
 _SLICE = timedelta(seconds=0.5)
 """How often a worker that waits for the others looks whether they are there."""
+_LOOK_SECONDS = 0.02
 _PATIENCE_SECONDS = 60.0
 """How long a worker that is to stop waits for the others to end the step with it."""
 _NO_LIMIT = timedelta(days=365)
@@ -37,6 +38,8 @@ class AllReduce(Backend):
         RuntimeError: This PyTorch was built without torch.distributed, or not all workers started in time.
     """
 
+    sums_sparse = True
+
     def __init__(self, channel: Channel, device: torch.device) -> None:
         import torch.distributed as dist
 
@@ -51,6 +54,7 @@ class AllReduce(Backend):
         self.members = tuple(range(int(welcome["plan"]["workers"])))
         address = own_address(channel)
         self._store = self._meet(address)
+        self._await_all()
         self._gloo = self._gloo_group(address)
         self._group = self._gloo
         self.device = torch.device("cpu")
@@ -124,6 +128,20 @@ class AllReduce(Backend):
             return store
         host, _, port_text = first_endpoint(self._channel).rpartition(":")
         return self._dist.TCPStore(host.strip("[]"), int(port_text), None, False, limit, False, use_libuv=False)
+
+    def _await_all(self) -> None:
+        """Wait until all workers are at it: the groups are formed without looking whether one is gone meanwhile."""
+        self._store.set(f"here-{self.index}", "")
+        until = time.monotonic() + START_SECONDS
+        while not self._store.check([f"here-{member}" for member in self.members]):
+            if time.monotonic() > until:
+                raise RuntimeError(
+                    f"not all workers of this job came to prepare within {START_SECONDS} s; see their logs"
+                )
+            if self._gone() or self._channel.wait_for(lambda: bool(self._gone()), _LOOK_SECONDS):
+                self._lost(None)
+            if self._channel.stopping:
+                raise Stop
 
     def _gloo_group(self, address: str) -> Any:
         kind = self._dist.ProcessGroupGloo

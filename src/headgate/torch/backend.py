@@ -160,6 +160,7 @@ class Backend(Link):
         first_bucket_bytes: Bytes of the first, about: a small one is on its way early.
         ordered: Whether buffers have to be launched by index.
         device: Where the buffers have to be; None: where the parameters are.
+        sums_sparse: Whether it adds up sparse gradients as such; else they travel as dense ones.
         traced: Whether the running round is one of a sampled step: `finish` then tells its transfers.
         members: Indices, ascending, of the workers that count, as of the last completed round (before the first: of the
             view that the job began with).
@@ -169,6 +170,7 @@ class Backend(Link):
     first_bucket_bytes: int = MIB
     ordered: bool = True
     device: torch.device | None = None
+    sums_sparse: bool = False
     traced: bool = False
     members: tuple[int, ...]
 
@@ -210,7 +212,7 @@ class Backend(Link):
         self,
         model: torch.nn.Module,
         optimizer: Any,
-        share: Callable[[], tuple[float, bool]],
+        arriving: Callable[[torch.Tensor], None],
         steps: Mapping[str, int],
     ) -> None:
         """Train the model's parameters that live on servers only (`REMOTE`) from now on.
@@ -218,8 +220,7 @@ class Backend(Link):
         Args:
             model: The model.
             optimizer: Its optimizer; None: it has none.
-            share: What this worker's gradients of the running backward are multiplied with to be its part of the sum
-                of all workers', and whether the loss is a sum.
+            arriving: Is given such a parameter in a backward, before its gradient is added to what it has.
             steps: By name of a table, the steps of it that the worker had taken part in whose state this one begins
                 with; empty where all begin.
 
@@ -232,6 +233,9 @@ class Backend(Link):
         `tables`, by name the steps that this one has taken part in, and `round`, the number of the next round."""
         return {}
 
+    def took_part(self, share: float | None) -> None:
+        """A round is over in which this worker's gradients were so much of the mean; None: they are of a sum."""
+
     def overflows(self) -> list[bool]:
         """For each parameter that lives on servers only, whether this worker's gradient of it is not finite."""
         return []
@@ -241,12 +245,9 @@ class Backend(Link):
         leave out a step that one leaves out."""
 
     def sum_sparse(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The sums of sparse (COO) gradients, one for one; called after `finish`, by all workers alike.
-
-        Raises:
-            NotImplementedError: The backend cannot.
-        """
-        raise NotImplementedError(f"{type(self).__name__} cannot add up sparse gradients; make the layer sparse=False")
+        """The sums of sparse (COO) gradients, one for one; called after `finish`, by all workers alike, where
+        `sums_sparse` says that it can."""
+        raise NotImplementedError
 
 
 class Asynchronous(Link):

@@ -88,7 +88,6 @@ class Worker:
         self._fed: dict[int, Dealt | None] = {}
         self._batch: tuple[int, Dealt] | None = None
         self._weight: Weight | None = None
-        self._part: float | None = None
         self._agreed = AgreedOrders(channel)
         self._waits = Waits(channel.send)
         self.index = int(channel.welcome["index"])
@@ -141,6 +140,11 @@ class Worker:
         elif self._reducer is not None and self._reducer.summed != summed:
             raise ValueError(f"prepare(loss_reduction={loss_reduction!r}): a model before was prepared with another")
         self._models.append(model)
+        self._check_layers(model)
+        if self.on_servers:
+            from headgate.torch.ps.deferred import defer
+
+            defer(model)
         if self._resume is None:
             tensors = [t for t in (*model.parameters(), *model.buffers()) if not hasattr(t, REMOTE)]
             link.broadcast(list({id(tensor): tensor for tensor in tensors}.values()))
@@ -151,8 +155,22 @@ class Worker:
             link.adopt(model, optimizer)
             if scheduler is not None:
                 link.follow(scheduler)
-        elif isinstance(link, Backend):
-            link.adopt_tables(model, optimizer, self._share, self._joined["tables"] if self._joined else {})
+        elif isinstance(link, Backend) and self._reducer is not None:
+            steps = self._joined["tables"] if self._joined else {}
+            link.adopt_tables(model, optimizer, self._reducer.table_arrives, steps)
+
+    def _check_layers(self, model: nn.Module) -> None:
+        """
+        Raises:
+            RuntimeError: The model changes its parameters while it computes, each worker for its own samples.
+        """
+        for name, module in model.named_modules() if self._plan["workers"] > 1 else ():
+            if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None:
+                raise RuntimeError(
+                    f"{type(module).__name__}(max_norm={module.max_norm}) at {name or 'the top'} of the model changes "
+                    "the rows that a batch uses while it computes: the weights of several workers, which use different "
+                    "rows, would drift apart. Leave max_norm out, or run with --strategy single"
+                )
 
     def share_random(self, generators: Sequence[torch.Generator]) -> None:
         """Draw data with the same random stream as the others from now on, and all else with one of its own.
@@ -188,9 +206,14 @@ class Worker:
             self.sharing.dealer.given(loader, dealt.number)
 
     def optimizer_begins(self, optimizer: Any) -> None:
-        """A step of the optimizer begins: gradients have to be there."""
+        """A step of the optimizer begins: gradients have to be there.
+
+        Raises:
+            ReduceError: It steps what no prepared model has, from gradients of this worker alone.
+        """
         if self._reducer is not None:
             self._reducer.settle()
+            self._reducer.check(optimizer)
             self._stands.steps(optimizer)
 
     def optimizer_ended(self, optimizer: Any) -> None:
@@ -281,7 +304,6 @@ class Worker:
             self._fed = {}
             self._batch = None if dealt is None else (loader, dealt)
             self._weight = None if dealt is None else Weight(float(dealt.taken), 1.0 if dealt.taken else 0.0)
-            self._part = None if dealt is None or not dealt.whole else dealt.taken / dealt.whole
         if self._weight is not None:
             return self._weight
         # All of them train on the same: a whole batch, or what the script reads by itself.
@@ -289,14 +311,6 @@ class Worker:
             self._owner.note("no loader was prepared: every worker trains on the same samples")
         counts = self._link.index in self._slices.members
         return Weight(1.0, 1.0 / len(self._slices.members)) if counts else Weight(0.0, 0.0)
-
-    def _share(self) -> tuple[float, bool]:
-        """What this worker's gradients are multiplied with to be its part of the sum of all workers', and whether the
-        loss is a sum."""
-        weight = self._weigh()
-        if self._reducer is not None and self._reducer.summed:
-            return weight.factor, True
-        return (weight.factor if self._part is None else self._part), False
 
     # --- where the others are ----------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Callable
+from typing import Any, Callable
 
 import torch
 from torch import nn
@@ -92,8 +92,8 @@ class Reducer:
         self.rounds = 0
         self._parameters: list[nn.Parameter] = []
         self._sparse: set[int] = set()
-        self._trained: list[bool] = []
-        self._hooked: set[int] = set()
+        self._trained: list[torch.Size | None] = []
+        self._hooked: dict[int, int] = {}
         self._buckets: Buckets | None = None
         self._order: list[int] | None = None
         self._shape = Shape(0, 0, 0)
@@ -101,6 +101,7 @@ class Reducer:
         self._open = False
         self._tasks: set[int] = set()
         self._arrived: dict[int, int] = {}
+        self._tables: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}  # and the gradient that it had before
         self._earlier: dict[int, torch.Tensor] = {}
         self._launched = 0
         self._late = Late(backend.look)
@@ -113,29 +114,52 @@ class Reducer:
             if id(parameter) not in known and not hasattr(parameter, REMOTE):
                 known.add(id(parameter))
                 self._parameters.append(parameter)
-        self._sparse |= sparse_parameters(model)
+        if self._backend.sums_sparse:
+            self._sparse |= sparse_parameters(model)
         self._trained = []
         self._buckets = None
         for parameter in self._parameters:
             self._hook(parameter)
-        for parameter in model.parameters():  # a backward that reaches tables only is a round as well
-            if hasattr(parameter, REMOTE):
-                self._hook(parameter)
 
     def settle(self) -> None:
         """The optimizer begins its step: end a round whose backward had no end of its own."""
         if self._open:
             self._end_round()
 
+    def check(self, optimizer: Any) -> None:
+        """
+        Raises:
+            ReduceError: The optimizer is about to step a parameter whose gradient was not averaged.
+        """
+        for group in getattr(optimizer, "param_groups", ()):
+            for parameter in group["params"]:
+                if parameter.grad is not None and id(parameter) not in self._hooked and not hasattr(parameter, REMOTE):
+                    raise ReduceError(
+                        f"the optimizer steps a parameter of shape {tuple(parameter.shape)} that no prepared model "
+                        "had when it was prepared: its gradients are of this worker alone. Put parameters and layers "
+                        "in place before headgate.torch.prepare, or prepare the model that has them as well"
+                    )
+
     # --- while backward runs -----------------------------------------------------------------------------------------
 
-    def _has_arrived(self, parameter: torch.Tensor) -> None:
+    def table_arrives(self, weight: torch.Tensor) -> None:
+        """A gradient of a parameter that lives on servers is about to be added to what it has."""
+        self._take_part()
+        if id(weight) not in self._tables:
+            self._tables[id(weight)] = weight, weight.grad
+            weight.grad = None
+
+    def _take_part(self) -> None:
+        """The running backward is one whose end ends a round."""
         if not self._open:
             self._begin_round()
         task = torch._C._current_graph_task_id()
         if task not in self._tasks:
             self._tasks.add(task)
             torch.autograd.Variable._execution_engine.queue_callback(self._graph_done)
+
+    def _has_arrived(self, parameter: torch.Tensor) -> None:
+        self._take_part()
         key = id(parameter)
         if key in self._arrived:
             raise ReduceError(
@@ -146,7 +170,7 @@ class Reducer:
         buckets = self._laid_out
         slot = buckets.slots.get(key)
         if slot is None:
-            return  # sparse: added up when all is known; or a table, which is not added up here
+            return  # sparse: added up when all is known
         with torch.no_grad():
             self._contribute(slot.view, parameter)
         full = buckets.fill(slot)
@@ -161,6 +185,7 @@ class Reducer:
         self._open = True
         self._tasks.clear()
         self._arrived.clear()
+        self._tables.clear()
         self._launched = 0
         self._lay_out()
         self._weight = self._weigh()
@@ -168,7 +193,9 @@ class Reducer:
 
     def _lay_out(self) -> None:
         """Make the buckets, if what is trained has changed."""
-        trained = [parameter.requires_grad for parameter in self._parameters]
+        trained = [parameter.shape if parameter.requires_grad else None for parameter in self._parameters]
+        for parameter in self._parameters:  # those that were frozen before, or exchanged (torch.utils.swap_tensors)
+            self._hook(parameter)
         if trained != self._trained:
             self._trained = trained
             self._order = None
@@ -176,7 +203,7 @@ class Reducer:
         if self._buckets is not None:
             self._buckets.empty()
             return
-        parameters = [p for p, on in zip(self._parameters, trained) if on]
+        parameters = [p for p, on in zip(self._parameters, trained) if on is not None]
         dense = [p for p in parameters if id(p) not in self._sparse]
         # Gradients come from the last layer to the first; once seen, in the order in which they came.
         order = range(len(dense) - 1, -1, -1) if self._order is None else self._order
@@ -184,14 +211,12 @@ class Reducer:
         self._shape = Shape(len(dense), len(sparse), len(self._backend.overflows()))
         self._buckets = Buckets([dense[i] for i in order], sparse, self._shape.numbers, self._backend)
         self._backend.register(self._buckets.buffers)
-        for parameter in parameters:  # those that were frozen before
-            self._hook(parameter)
 
     def _hook(self, parameter: torch.Tensor) -> None:
-        if not parameter.requires_grad or id(parameter) in self._hooked:
+        if not parameter.requires_grad or self._hooked.get(id(parameter)) == parameter._cdata:
             return
-        self._hooked.add(id(parameter))
-        if self.summed and not hasattr(parameter, REMOTE):
+        self._hooked[id(parameter)] = parameter._cdata
+        if self.summed:
 
             def about_to_arrive(gradient: torch.Tensor) -> None:
                 if parameter.grad is not None:
@@ -203,7 +228,7 @@ class Reducer:
     def _contribute(self, view: torch.Tensor, parameter: torch.Tensor) -> None:
         """Put what this worker adds to the sum into its slot."""
         assert parameter.grad is not None
-        factor = self._weight.factor if self.summed else self._weight.samples
+        factor = self._factor
         if not factor:
             view.zero_()  # not multiplied: a borrowed sample's gradient may be infinite
             return
@@ -212,6 +237,11 @@ class Reducer:
             torch.mul(gradient, factor, out=view)
         else:
             view.copy_(gradient).mul_(factor)
+
+    @property
+    def _factor(self) -> float:
+        """What this worker's gradients are multiplied with before they are added up."""
+        return self._weight.factor if self.summed else self._weight.samples
 
     def _fresh(self, parameter: torch.Tensor) -> torch.Tensor:
         """The gradient that travels: of a sum only what this backward added."""
@@ -238,6 +268,8 @@ class Reducer:
                     slot.view.zero_()
                 else:  # part of a mean of what was accumulated earlier
                     self._contribute(slot.view, slot.parameter)
+        for weight, _ in self._tables.values():
+            weight.grad = rows(weight, weight.grad, self._factor)
         self._write_control(buckets)
         if self._backend.ordered:
             remaining = list(range(self._launched, buckets.last + 1))
@@ -264,12 +296,15 @@ class Reducer:
             stop,
             checkpoint,
             self._marks[1],
-            used=[key in self._arrived for key in buckets.slots],
-            sparse=[id(parameter) in self._arrived for parameter in buckets.sparse],
+            used=[self._has_gradient(slot.parameter) for slot in buckets.slots.values()],
+            sparse=[self._has_gradient(parameter) for parameter in buckets.sparse],
             densified=[p.grad is not None and not p.grad.is_sparse for p in buckets.sparse],
             overflows=self._backend.overflows(),
         )
         buckets.control.copy_(torch.tensor(said.numbers(), dtype=buckets.control.dtype))
+
+    def _has_gradient(self, parameter: torch.Tensor) -> bool:
+        return id(parameter) in self._arrived or (not self.summed and parameter.grad is not None)
 
     def _write_back(self, buckets: Buckets, result: RoundResult) -> None:
         control = buckets.control_of(result.sums)
@@ -308,7 +343,16 @@ class Reducer:
         if agreed is not None:
             if buckets.sparse:
                 self._sum_sparse(buckets.sparse, agreed)
+            self._write_back_tables(agreed.weight or 1.0)
             self._backend.overflowed(agreed.overflows)
+
+    def _write_back_tables(self, total: float) -> None:
+        """Let the gradients of tables be this worker's part of the mean: servers add these up."""
+        for weight, earlier in self._tables.values():
+            assert weight.grad is not None
+            fresh = weight.grad if self.summed else weight.grad / total
+            weight.grad = fresh if earlier is None else earlier + fresh
+        self._backend.took_part(None if self.summed else self._weight.samples / total)
 
     def _gradient_to_write(self, parameter: torch.Tensor) -> torch.Tensor:
         gradient = parameter.grad
@@ -319,13 +363,12 @@ class Reducer:
     def _sum_sparse(self, parameters: Sequence[nn.Parameter], agreed: Agreed) -> None:
         """Sum the sparse gradients."""
         total = agreed.weight or 1.0
-        factor = self._weight.factor if self.summed else self._weight.samples
         used = [p for p, is_used in zip(parameters, agreed.sparse) if is_used]
         dense = {id(p) for p, is_dense in zip(parameters, agreed.densified) if is_dense}
         contributions = []
         for parameter in used:
             adds = parameter.grad is not None and (not self.summed or id(parameter) in self._arrived)
-            contributions.append(rows(parameter, self._fresh(parameter) if adds else None, factor))
+            contributions.append(rows(parameter, self._fresh(parameter) if adds else None, self._factor))
         for parameter, summed in zip(used, self._backend.sum_sparse(contributions) if used else []):
             gradient = summed if self.summed else summed / total
             earlier = self._earlier.get(id(parameter))
@@ -337,7 +380,7 @@ class Reducer:
 
     def _reorder(self, buckets: Buckets) -> None:
         """From the next round on, fill buffers in the order in which gradients came to the lowest worker."""
-        dense = [p for p, on in zip(self._parameters, self._trained) if on and id(p) not in self._sparse]
+        dense = [p for p, on in zip(self._parameters, self._trained) if on is not None and id(p) not in self._sparse]
         unused = len(self._arrived)
         order = sorted(range(len(dense)), key=lambda i: (self._arrived.get(id(dense[i]), unused), -i))
         self._order = list(self._backend.broadcast_value(order))

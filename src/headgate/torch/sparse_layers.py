@@ -5,10 +5,25 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
+
+lending = False
+"""Whether what is copied into tables now is changed by nobody afterwards, and need not be copied."""
+
+
+@contextmanager
+def lent() -> Iterator[None]:
+    """What is copied into tables meanwhile is changed by nobody afterwards."""
+    global lending
+    lending = True
+    try:
+        yield
+    finally:
+        lending = False
 
 
 def watch(on_servers: Callable[[], bool]) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from headgate.task.saving import ResumeError
-from headgate.torch import batches
+from headgate.torch import batches, sparse_layers
 from headgate.torch.rng import cuda_in_use
 
 
@@ -85,7 +85,8 @@ class Trained:
         if self._resume is None:
             return
         try:
-            target.load_state_dict(self._resume[section][key])
+            with sparse_layers.lent():
+                target.load_state_dict(self._resume[section][key])
         except (IndexError, KeyError, ValueError, RuntimeError, TypeError, AttributeError) as error:
             found = " ".join(str(error).split())[:500]
             raise ResumeError(

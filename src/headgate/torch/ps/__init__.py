@@ -72,7 +72,12 @@ def backend(channel: Channel, joined: Mapping[str, Any] | None = None) -> Backen
     def make(links: Links, loop: Loop) -> Dense:
         dense = Dense(channel, links, loop, joined)
         dense.tables = RemoteTables(
-            Caller(links, loop, channel), True, _checkpoints(), lambda: dense.observer, lambda: dense.counted
+            Caller(links, loop, channel),
+            True,
+            _checkpoints(),
+            lambda: dense.observer,
+            lambda: dense.counted,
+            dense.meet,
         )
         return dense
 

@@ -72,7 +72,8 @@ class OnServers(Asynchronous):
         self._adopted.append(adopted)
         if self.caller.lowest:
             adopted.create()
-        adopted.pull()
+        with self.caller.preparing():
+            adopted.pull()
         optimizer.state.clear()
         self._replace_step(adopted)
 
@@ -82,7 +83,8 @@ class OnServers(Asynchronous):
             given = [tensor.detach().cpu().clone() for tensor in tensors]
             self.caller.call(0, "broadcast.give", {"number": number, "value": given})
         else:
-            found = self.caller.ask(0, "broadcast.take", {"number": number})["value"]
+            with self.caller.preparing():
+                found = self.caller.ask(0, "broadcast.take", {"number": number})["value"]
             with torch.no_grad():
                 for tensor, value in zip(tensors, found):
                     tensor.detach().copy_(value)

@@ -3,13 +3,16 @@ step together and tables are made of. Dense synchronous rounds have messages of 
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from headgate.task import Channel, Stop
+from headgate.task import Channel, PeerLost, Stop
+from headgate.task.part import GOODBYE_SECONDS
 from headgate.torch.backend import Passage, Transfer
 from headgate.torch.ps.payload import PayloadError, octets, pack, unpack
 from headgate.torch.ps.views import View
@@ -103,6 +106,7 @@ class Caller:
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
         self._number = 0
+        self._with: frozenset[int] | None = None
         self._lives: dict[int, int] = {}
         self._open: list[dict[int, tuple[Answer, list[Buffer]]]] = [{} for _ in range(links.servers)]
         links.handlers[ANSWER] = self._answered
@@ -157,23 +161,52 @@ class Caller:
         with self._changed:
             return self._changed.wait_for(lambda: answer.there, seconds)
 
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """What is asked for meanwhile takes other workers to be answered: it is waited for no longer where one of them
+        is gone, or this task was asked to stop."""
+        self._with = self._workers()
+        try:
+            yield
+        finally:
+            self._with = None
+
     def await_answer(self, answer: Answer) -> None:
         """Wait until the answer is there.
 
         Raises:
             headgate.task.Stop: Nobody will give it any more, and this task was asked to stop.
+            headgate.task.PeerLost: Nobody will give it any more: another worker is gone.
         """
         alone = 0
         while True:
             with self._changed:
                 if self._changed.wait_for(lambda: answer.there or self._failure is not None, _SLICE_SECONDS):
                     break
+            if self._with is not None:
+                self._look_round(self._with)
             # Servers outlive the hub for a while; then nobody starts them again.
             alone = alone + 1 if self._channel.stopping == "orphaned" else 0
             if alone > _ORPHANED_SLICES:
                 raise Stop
         if self._failure is not None and not answer.there:
             raise self._failure
+
+    def _look_round(self, before: frozenset[int]) -> None:
+        gone = before - self._workers()
+        if gone:  # whether the job goes on without it, the engine says
+            self._channel.wait_for(lambda: False, GOODBYE_SECONDS)
+        if self._channel.stopping:
+            raise Stop
+        if gone:
+            who = ", ".join(f"worker-{index}" for index in sorted(gone))
+            text = f"{who} is gone before all workers had prepared what they train; this one cannot go on without it"
+            print(f"headgate: {text}", file=sys.stderr, flush=True)
+            raise PeerLost(text)
+
+    def _workers(self) -> frozenset[int]:
+        """Indices of the workers that the engine lists."""
+        return frozenset(m["index"] for m in self._channel.peers.get("members", ()) if m["role"] == "worker")
 
     def settle(self, answer: Answer, found: Any, error: BaseException | None) -> None:
         if error is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,9 +22,11 @@ class Deferral:
 
     Attributes:
         operations: What was done to it in place, in that order.
-        source: A tensor with all of its values, that was copied into it after those; None: there was none.
+        values: All of its values, where the script put them in place; until there is a table, what is done to it is
+            done to them. None: it did not.
         table: The table on the servers; None before the model was prepared.
         dtype: Its type; `first_dtype` before all operations.
+        arriving: Is given what stands for it, when a gradient of it is about to come with a backward.
     """
 
     def __init__(self, rows: int, width: int, dtype: torch.dtype) -> None:
@@ -31,8 +34,9 @@ class Deferral:
         self.width = width
         self.dtype = self.first_dtype = dtype
         self.operations: list[Operation] = []
-        self.source: torch.Tensor | None = None
+        self.values: torch.Tensor | None = None
         self.table: RemoteTable | None = None
+        self.arriving: Callable[[torch.Tensor], None] = lambda weight: None
 
     def done(self, operation: Operation) -> None:
         """Record an operation.
@@ -40,7 +44,7 @@ class Deferral:
         Raises:
             TableError: It comes too late.
         """
-        if self.table is not None or self.source is not None:
+        if self.table is not None:
             raise TableError(
                 f"{operation.name} on a table that is on the parameter servers already; give it its first values "
                 "before headgate.torch.prepare, or load all of them with load_state_dict"
@@ -51,7 +55,7 @@ class Deferral:
 def refused(name: str) -> TableError:
     return TableError(
         f"{name} on the weight of a sparse layer: the table is on the parameter servers and no worker holds it. Its "
-        f"first values may be set by {', '.join((*RANDOM, *PLAIN))} and load_state_dict; after "
-        "headgate.torch.prepare, torch.save(model.state_dict(), ...) writes it, and clone() brings it into a file. For "
-        "anything else make the layer sparse=False"
+        f"first values may be set by {', '.join((*RANDOM, *PLAIN))}, row by row, or all at once by load_state_dict and "
+        "weight.data = tensor; after headgate.torch.prepare, torch.save(model.state_dict(), ...) writes it, and "
+        "clone() brings it into a file. For anything else make the layer sparse=False"
     )

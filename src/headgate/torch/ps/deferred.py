@@ -2,20 +2,26 @@
 parameter servers.
 
 Their constructors (`headgate.torch.sparse_layers`) make it a tensor without storage. What is done to it in
-place before training (its first values) is recorded, and done on the servers.
+place before training (its first values) is recorded, and done on the servers. Where the script puts all values in place
+itself, they are kept as they are until the servers have them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import nn
+from torch.utils import _pytree
 
+from headgate.torch import sparse_layers
 from headgate.torch.backend import REMOTE
 from headgate.torch.ps.deferral import Deferral, TableError, refused
-from headgate.torch.ps.filling import CONVERSION, PLAIN, RANDOM, Operation
+from headgate.torch.ps.filling import CONVERSION, INDEXED, PLAIN, RANDOM, Operation
 from headgate.torch.ps.lookups import embedding, embedding_bag
 
 _aten = torch.ops.aten
@@ -27,6 +33,11 @@ _LIKE = {
     _aten.full_like.default: 0,
 }
 """What makes a table of the same shape, as optimizers do for their state, and what it is filled with."""
+_SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
+_OF_STORAGE = frozenset(
+    (torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.share_memory_, torch.Tensor.apply_)
+)
+"""What goes past the operations that are dispatched, to a storage that a table does not have."""
 _MOST_BROADCAST_BYTES = 1 << 24
 
 
@@ -76,7 +87,9 @@ class DeferredTensor(torch.Tensor):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         if getattr(self, "_is_param", False):
-            raise refused("copy.deepcopy")
+            if self.here is None:
+                raise refused("copy.deepcopy")
+            return nn.Parameter(self.here.clone(), requires_grad=self.requires_grad)
         return self.whole()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -102,6 +115,12 @@ class DeferredTensor(torch.Tensor):
             return embedding(*args, **(kwargs or {}))
         if function is F.embedding_bag:
             return embedding_bag(*args, **(kwargs or {}))
+        if function == _SET_DATA and isinstance(args[0], DeferredTensor):
+            return args[0]._set_data(args[1])
+        if function in _OF_STORAGE:
+            if args[0].here is None:
+                raise refused(function.__name__)
+            return function(args[0].here, *args[1:], **(kwargs or {}))
         with torch._C.DisableTorchFunctionSubclass():
             return function(*args, **(kwargs or {}))
 
@@ -111,10 +130,14 @@ class DeferredTensor(torch.Tensor):
     ) -> Any:
         given: dict[str, Any] = dict(kwargs or {})
         this = args[0] if args else None
+        name = str(function.overloadpacket._qualified_op_name).rpartition("::")[2]
+        if isinstance(this, DeferredTensor) and function in _ALIASES:
+            return this._like()
+        if all(table.here is not None for table in _tables(args, given)):
+            args, given = _pytree.tree_map_only(DeferredTensor, lambda table: table.here, (args, given))
+            done = function(*args, **given)
+            return this if function._schema.is_mutable and name.endswith("_") else given.get("out", done)
         if isinstance(this, DeferredTensor):
-            name = str(function.overloadpacket._qualified_op_name).rpartition("::")[2]
-            if function in _ALIASES:
-                return this._like()
             if function is _aten._to_copy.default:
                 return this._converted(given)
             if function is _aten.clone.default:
@@ -129,9 +152,21 @@ class DeferredTensor(torch.Tensor):
                 return this._like(rows=(this._rows[0] + first, this._rows[0] + max(first, last)))
             if name == "copy_" and this._rows == (0, this._deferral.rows) and _is_whole(this, args[1]):
                 return this._copied(args[1])
+            if (written := _written(name, args, given)) is not None:
+                return this._indexed(name, *written)
             if name in RANDOM or name in PLAIN:
                 return this._recorded(name, args[1:], given)
-        raise refused(str(function.overloadpacket._qualified_op_name).rpartition("::")[2])
+        raise refused(name)
+
+    @property
+    def here(self) -> torch.Tensor | None:
+        """Its values, where they lie in this process: the script put them in place, and no server has them yet."""
+        deferral = self._deferral
+        if deferral.values is None or deferral.table is not None:
+            return None
+        if self.dim() == 1:
+            return deferral.values[self._rows[0]]
+        return deferral.values[slice(*self._rows)]
 
     def _like(self, rows: tuple[int, int] | None = None, row: bool = False, **others: Any) -> DeferredTensor:
         field = others.pop("field", self._field)
@@ -155,10 +190,55 @@ class DeferredTensor(torch.Tensor):
 
     def _copied(self, source: torch.Tensor) -> DeferredTensor:
         deferral = self._deferral
+        if isinstance(source, DeferredTensor):
+            if source.here is None:
+                raise refused("copy_ from another table")
+            source = source.here
         if deferral.table is not None:
             deferral.table.write(None, source)
         else:
-            deferral.source = source.detach()
+            is_lent = sparse_layers.lending and source.dtype == self.dtype
+            deferral.values = source.detach() if is_lent else source.detach().to("cpu", self.dtype, copy=True)
+        return self
+
+    def _set_data(self, value: torch.Tensor) -> None:
+        """`self.data = value`: as in one process, the values are those of that tensor from now on, and so is its
+        shape."""
+        deferral = self._deferral
+        if isinstance(value, DeferredTensor):
+            if value._deferral is not deferral:
+                raise TableError(
+                    "data = the weight of another sparse layer, on the weight of a sparse layer: a table on the "
+                    "parameter servers is one parameter; have both layers use it: layer.weight = other.weight"
+                )
+            with torch._C.DisableTorchFunctionSubclass():
+                _SET_DATA(self, value)
+            return
+        if deferral.table is not None:
+            if value.shape != self.shape or value.dtype != self.dtype:
+                raise refused(f"data = a {tuple(value.shape)} tensor of {value.dtype}")
+            deferral.table.write(None, value)
+            return
+        if self._rows != (0, deferral.rows) or value.dim() != 2:
+            raise refused(f"data = a {tuple(value.shape)} tensor")
+        made = Deferral(*value.shape, value.dtype)
+        made.values = value.detach()
+        with torch._C.DisableTorchFunctionSubclass():
+            _SET_DATA(self, DeferredTensor(made, device=value.device))
+        self._deferral, self._rows = made, (0, made.rows)
+
+    def _indexed(self, name: str, index: torch.Tensor, values: torch.Tensor) -> DeferredTensor:
+        """Values for the rows that a tensor of row numbers, or of whether each is meant, names."""
+        if index.dtype == torch.bool:
+            index = index.nonzero().squeeze(-1)
+        if index.dim() != 1 or self.dim() != 2 or self.device.type != "cpu":
+            raise refused(name)
+        start, stop = self._rows
+        rows = torch.where(index < 0, index + stop - start, index).long() + start
+        if rows.numel() and (int(rows.min()) < start or int(rows.max()) >= stop):
+            raise IndexError(f"{name}: a row is out of range in a table of {stop - start} rows")
+        values = values.detach().expand(len(rows), self._deferral.width) if values.dim() < 2 else values.detach()
+        self._deferral.done(Operation(INDEXED, start, stop, (rows.cpu(), values.to(self.dtype, copy=True))))
         return self
 
     def _recorded(self, name: str, arguments: Sequence[Any], given: Mapping[str, Any]) -> DeferredTensor:
@@ -174,7 +254,7 @@ class DeferredTensor(torch.Tensor):
             generator = torch.default_generator if generator is None else generator
             random = generator.get_state()
         for value in (*arguments, *named.values()):
-            if isinstance(value, torch.Tensor) and value.numel() * value.element_size() > _MOST_BROADCAST_BYTES:
+            if isinstance(value, torch.Tensor) and value.shape != self.shape and value.nbytes > _MOST_BROADCAST_BYTES:
                 raise refused(f"{name} with a tensor of {tuple(value.shape)}")
         operation = Operation(name, *self._rows, tuple(_held(value) for value in arguments), named, random)
         self._deferral.done(operation)
@@ -193,6 +273,46 @@ def table_for(name: str, layer: Mapping[str, Any]) -> DeferredTensor:
     Raises:
         TableError: The layer cannot be had on parameter servers.
     """
+    check(name, layer)
+    dtype = layer["dtype"] or torch.get_default_dtype()
+    device = torch.device(layer["device"]) if layer["device"] is not None else torch.get_default_device()
+    rows, width = operator.index(layer["num_embeddings"]), operator.index(layer["embedding_dim"])
+    return DeferredTensor(Deferral(rows, width, dtype), device=device)
+
+
+def defer(model: nn.Module) -> None:
+    """Have the sparse layers of a model that have a trained weight of their own (`from_pretrained`, a new parameter)
+    keep it on the servers too: the same parameter, for the optimizer that has it as well.
+
+    A weight that anything but sparse layers uses, or that autograd holds on to, stays where it is.
+    """
+    users: dict[int, list[nn.Module]] = {}
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            users.setdefault(id(parameter), []).append(module)
+    for layers in users.values():
+        if not all(isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and layer.sparse for layer in layers):
+            continue
+        weight = layers[0].weight
+        if type(weight) is not nn.Parameter or not weight.requires_grad or weight.is_cuda:
+            continue
+        for layer in layers:
+            check(type(layer).__name__, layer.__dict__)
+        made = Deferral(*weight.shape, weight.dtype)
+        made.values = weight.data
+        with contextlib.suppress(RuntimeError):
+            torch.utils.swap_tensors(weight, nn.Parameter(DeferredTensor(made, device=weight.device)))
+
+
+def check(name: str, layer: Mapping[str, Any]) -> None:
+    """
+    Args:
+        name: Of a sparse layer's class.
+        layer: Its options.
+
+    Raises:
+        TableError: It cannot be had on parameter servers.
+    """
     if layer["max_norm"] is not None:
         raise TableError(
             f"{name}(max_norm={layer['max_norm']}): rows of a table on parameter servers are not rescaled when they "
@@ -203,14 +323,24 @@ def table_for(name: str, layer: Mapping[str, Any]) -> DeferredTensor:
             f"{name}(scale_grad_by_freq=True): PyTorch has no sparse gradients for it; leave it out, or use "
             "sparse=False"
         )
-    dtype = layer["dtype"] or torch.get_default_dtype()
-    device = torch.device(layer["device"]) if layer["device"] is not None else torch.get_default_device()
-    return DeferredTensor(Deferral(layer["num_embeddings"], layer["embedding_dim"], dtype), device=device)
+
+
+def _written(name: str, args: Sequence[Any], given: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The rows that an operation overwrites, and with what; None where it does something else."""
+    if name == "index_put_" and len(args[1]) == 1 and not any(args[3:]) and not given.get("accumulate"):
+        return args[1][0], args[2]
+    if name in ("index_copy_", "index_fill_") and args[1] in (0, -2):
+        return args[2], torch.as_tensor(args[3])
+    return None
 
 
 def _is_whole(table: DeferredTensor, source: Any) -> bool:
     """Whether a tensor has all values of the table, rather than some that are broadcast over it."""
     return isinstance(source, torch.Tensor) and source.shape == table.shape and 0 not in source.stride()
+
+
+def _tables(args: Sequence[Any], given: Mapping[str, Any]) -> list[DeferredTensor]:
+    return [each for each in _pytree.tree_leaves((args, given)) if isinstance(each, DeferredTensor)]
 
 
 def _held(value: Any) -> Any:

@@ -78,15 +78,22 @@ class Dense(Backend):
         self,
         model: torch.nn.Module,
         optimizer: Any,
-        share: Callable[[], tuple[float, bool]],
+        arriving: Callable[[torch.Tensor], None],
         steps: Mapping[str, int],
     ) -> None:
-        self.tables.share = share
+        self.tables.arriving = arriving
         self.tables.adopt(self._models, model, optimizer, steps)
         self._models += 1
 
     def before_save(self) -> dict[str, Any]:
         return {"members": list(self.members), "tables": self.tables.steps(), "round": self._client.pause()}
+
+    def took_part(self, share: float | None) -> None:
+        self.tables.share = share
+
+    def meet(self) -> None:
+        """Wait until all workers call it, between two rounds."""
+        self.broadcast([torch.zeros(1)])
 
     def overflows(self) -> list[bool]:
         return self.tables.overflows()

@@ -13,6 +13,7 @@ from headgate.torch.ps.rows import Rows, blocks
 RANDOM = ("normal_", "uniform_")
 PLAIN = ("zero_", "fill_", "mul_", "div_", "add_", "sub_", "clamp_", "erfinv_", "copy_")
 CONVERSION = "to"
+INDEXED = "rows"
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,8 @@ class Operation:
 
     Args:
         name: Of the method of a tensor.
-        arguments: Its arguments: numbers, or one tensor that is broadcast over the rows; for `to`, a type's name.
+        arguments: Its arguments: numbers, or one tensor that is broadcast over the rows; for `to`, a type's name; for
+            `rows`, the numbers of rows and their values.
         named: Those given by name.
         random: State of the random generator before it; None: it draws nothing.
     """
@@ -45,7 +47,7 @@ class Operation:
             ValueError: It is none that can be done.
         """
         found = cls(**sent)
-        if found.name not in (*RANDOM, *PLAIN, CONVERSION):
+        if found.name not in (*RANDOM, *PLAIN, CONVERSION, INDEXED):
             raise ValueError(f"{found.name!r} cannot be done to a table on servers")
         return found
 
@@ -65,6 +67,10 @@ def filled(operations: Sequence[Operation], rows: Rows, server: int, width: int,
         named = dict(operation.named or {})
         if operation.name == CONVERSION:
             values = values.to(getattr(torch, operation.arguments[0]))
+        elif operation.name == INDEXED:
+            index, given = operation.arguments
+            here = rows.owner(index) == server
+            values[rows.local(index[here])] = given[here]
         elif operation.name in RANDOM:
             generator = torch.Generator()
             if operation.random is not None:
@@ -84,3 +90,42 @@ def filled(operations: Sequence[Operation], rows: Rows, server: int, width: int,
                 getattr(part, operation.name)(*operation.arguments, **named)
                 values[places] = part
     return values
+
+
+def coalesced(operations: Sequence[Operation], dtype: torch.dtype) -> list[Operation]:
+    """The same operations on a table of `dtype`, where those in a row that each overwrite some rows are one: a script
+    may set the rows of a vocabulary one by one."""
+    found: list[Operation] = []
+    run: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for operation in operations:
+        written = _written(operation, dtype)
+        if written is not None:
+            run.append(written)
+            continue
+        found += [*_joined(run), operation]
+        run = []
+        if operation.name == CONVERSION:
+            dtype = getattr(torch, operation.arguments[0])
+    return [*found, *_joined(run)]
+
+
+def _joined(run: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[Operation]:
+    """Rows with values for them, one after the other, as one operation: what came last counts."""
+    if not run:
+        return []
+    rows, places = torch.unique(torch.cat([rows for rows, _ in run]), return_inverse=True)
+    last = torch.zeros_like(rows).scatter_reduce_(0, places, torch.arange(len(places)), "amax")
+    values = torch.cat([values for _, values in run])[last]
+    return [Operation(INDEXED, int(rows[0]), int(rows[-1]) + 1, (rows, values))] if len(rows) else []
+
+
+def _written(operation: Operation, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The rows that an operation overwrites with values of their own, and these; None where it does something else."""
+    if operation.name == INDEXED:
+        rows, values = operation.arguments
+        return rows, values
+    given = operation.arguments[0] if operation.name == "copy_" else None
+    count = operation.stop - operation.start
+    if not isinstance(given, torch.Tensor) or not given.dim() or given.numel() != count * given.shape[-1]:
+        return None
+    return torch.arange(operation.start, operation.stop), given.reshape(count, -1).to("cpu", dtype)

@@ -17,14 +17,15 @@ class _Lookup(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(rows)
-        ctx.shape = weight.shape
+        ctx.weight = weight
         return values
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         (rows,) = ctx.saved_tensors
+        ctx.weight._deferral.arriving(ctx.weight)
         sparse = torch.sparse_coo_tensor(
-            rows.unsqueeze(0), gradients[0], ctx.shape, check_invariants=False, is_coalesced=True
+            rows.unsqueeze(0), gradients[0], ctx.weight.shape, check_invariants=False, is_coalesced=True
         )
         return sparse, None, None
 

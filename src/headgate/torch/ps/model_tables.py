@@ -13,7 +13,9 @@ from torch import nn
 from headgate.torch.backend import Movement, Observer, Passage, Transfer
 from headgate.torch.ps import optimizers
 from headgate.torch.ps.calls import Answer, Caller
+from headgate.torch.ps.deferral import Deferral, TableError
 from headgate.torch.ps.deferred import DeferredTensor
+from headgate.torch.ps.filling import coalesced
 from headgate.torch.ps.remote_table import RemoteTable
 from headgate.torch.ps.table_optimizers import check, sparse
 
@@ -24,12 +26,14 @@ class _Adopted:
 
     Args:
         table: It.
+        deferral: What it was before it was there.
         weight: What stands for it in the model.
         optimizer: What steps it; None: nobody.
         made: What it takes to make it.
     """
 
     table: RemoteTable
+    deferral: Deferral
     weight: DeferredTensor
     optimizer: Any
     made: dict[str, Any]
@@ -44,10 +48,11 @@ class RemoteTables:
         folder: Where files go that hold a whole table.
         observer: Gives whom to tell of lookups, and of pushes where the workers step together.
         members: Workers that take part in the step that ends now.
+        meet: Waits until all workers that step together call it.
 
     Attributes:
-        share: This worker's part of the batch whose gradients come now: its part of the mean, or what is to be
-            multiplied in a sum, and whether it is a sum.
+        arriving: Is given what stands for a table, when a gradient of it is about to come with a backward.
+        share: This worker's part of the mean that the last gradients are of; None: they are of a sum.
     """
 
     def __init__(
@@ -57,14 +62,16 @@ class RemoteTables:
         folder: str | None,
         observer: Callable[[], Observer | None],
         members: Callable[[], Sequence[int]] = tuple,
+        meet: Callable[[], None] = lambda: None,
     ) -> None:
         self.caller = caller
         self._together = together
         self._folder = folder
         self._observer = observer
-        self.share: Callable[[], tuple[float, bool]] = lambda: (1.0, False)
+        self.arriving: Callable[[torch.Tensor], None] = lambda weight: None
+        self.share: float | None = 1.0
         self._members = members
-        self._last_share: float | None = None
+        self._meet = meet
         self._adopted: list[_Adopted] = []
         caller.greetings.append(self._greet)
 
@@ -80,7 +87,7 @@ class RemoteTables:
         Raises:
             OptimizerError: The optimizer cannot step a table.
         """
-        known = {id(adopted.weight._deferral) for adopted in self._adopted}
+        known = {id(adopted.deferral) for adopted in self._adopted}
         stepped = False
         for name, weight in model.named_parameters():
             if not isinstance(weight, DeferredTensor) or id(weight._deferral) in known:
@@ -92,15 +99,14 @@ class RemoteTables:
             made = self._made(weight, optimizer, group)
             name = f"{number}.{name}"
             before = (steps or {}).get(name, 0)
-            table = RemoteTable(self.caller, name, weight._deferral, self._folder, self._observer, before)
-            adopted = _Adopted(table, weight, None if group is None else optimizer, made)
+            table = RemoteTable(self.caller, name, weight._deferral, self._folder, self._observer, self._meet, before)
+            adopted = _Adopted(table, weight._deferral, weight, None if group is None else optimizer, made)
             if self.caller.lowest:
                 self._create(adopted)
-            table.open()
+            with self.caller.preparing():
+                table.open()
             self._adopted.append(adopted)
-            weight._deferral.table = table
-            if weight.requires_grad:
-                weight.register_hook(self._contribution)  # type: ignore[no-untyped-call]
+            weight._deferral.table, weight._deferral.arriving = table, self.arriving
             if group is not None:
                 stepped = True
                 optimizer.state.pop(weight, None)
@@ -113,9 +119,14 @@ class RemoteTables:
         """Push the gradients of the optimizer's tables, and hide them from it; what the servers will answer."""
         pushed = []
         for adopted in self._of(optimizer):
+            if not isinstance(adopted.weight, DeferredTensor):
+                raise TableError(
+                    f"the weight of sparse layer {adopted.table.name} was exchanged for another after "
+                    "headgate.torch.prepare (torch.utils.swap_tensors); exchange it before"
+                )
             options = optimizers.options(_group(optimizer, adopted.weight))
             adopted.made["recipe"] = {**adopted.made["recipe"], "groups": [options]}
-            head = {"share": self._last_share, "members": list(self._members()), "options": options}
+            head = {"share": self.share, "members": list(self._members()), "options": options}
             gradient, adopted.weight.grad = adopted.weight.grad, None
             if gradient is not None or self._together:
                 pushed += adopted.table.push(gradient, head)
@@ -182,17 +193,6 @@ class RemoteTables:
     def _of(self, optimizer: Any) -> Iterator[_Adopted]:
         return (adopted for adopted in self._adopted if adopted.optimizer is optimizer)
 
-    def _contribution(self, gradient: torch.Tensor) -> torch.Tensor:
-        """What this worker's gradient adds to that of all."""
-        factor, summed = self.share()
-        self._last_share = None if summed else factor
-        if factor == 1.0:
-            return gradient
-        if not factor:  # not multiplied: a borrowed sample's gradient may be infinite
-            gradient = gradient.coalesce()
-            return sparse(gradient.indices()[0, :0], gradient.values()[:0], gradient.shape)
-        return gradient * factor
-
     def _made(self, weight: DeferredTensor, optimizer: Any, group: Any) -> dict[str, Any]:
         """What it takes to make a table."""
         deferral = weight._deferral
@@ -201,7 +201,7 @@ class RemoteTables:
             "width": deferral.width,
             "dtype": str(deferral.first_dtype).rpartition(".")[2],
             "servers": self.caller.servers,
-            "operations": [operation.sent() for operation in deferral.operations],
+            "operations": [each.sent() for each in coalesced(deferral.operations, deferral.first_dtype)],
             "recipe": None,
         }
         if group is not None:
@@ -223,8 +223,8 @@ class RemoteTables:
         ]
         answers = [answer.wait() for answer in calls]
         if all(answer.get("new", True) for answer in answers):
-            source = weight._deferral.source
-            fields: list[tuple[str | None, torch.Tensor]] = [] if source is None else [(None, source)]
+            values = weight._deferral.values
+            fields: list[tuple[str | None, torch.Tensor]] = [] if values is None else [(None, values)]
             for field, values in [*fields, *by_row.items()]:
                 for answer in table.written(field, values):
                     answer.wait()

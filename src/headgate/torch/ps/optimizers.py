@@ -83,6 +83,8 @@ def plain(value: Any, name: str) -> Any:
         return tuple(plain(item, name) for item in value)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+        return value.item()
     raise OptimizerError(
         f"the optimizer's option {name} is a {type(value).__name__}: only numbers and strings can be sent to parameter "
         "servers; use a synchronous plan"

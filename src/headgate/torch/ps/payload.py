@@ -83,6 +83,8 @@ def from_octets(buffer: Any, dtype: torch.dtype, shape: Sequence[int]) -> torch.
 def _packed(value: Any, tensors: list[torch.Tensor]) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () and hasattr(value, "item"):
+        return value.item()
     if isinstance(value, torch.Tensor):
         if str(value.dtype) not in _DTYPES:
             raise PayloadError(f"a tensor of {value.dtype} cannot be sent; expected one of {', '.join(_DTYPES)}")

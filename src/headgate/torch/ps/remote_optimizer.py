@@ -43,6 +43,7 @@ class RemoteOptimizer:
         self._chunks = cut(self._parameters, caller.servers, optimizers.element_wise(type(optimizer)))
         self._last = {chunk.server: number for number, chunk in enumerate(self._chunks)}
         self._sent: list[dict[str, Any]] = [dict(options) for options in self._recipe["groups"]]
+        self._taken: dict[int, torch.Tensor] = {}
 
     def create(self) -> None:
         """Give the servers these values, and this state of the optimizer, unless they have others."""
@@ -79,7 +80,11 @@ class RemoteOptimizer:
 
         Args:
             ends: Number of the step, if servers are to time it.
+
+        Raises:
+            RuntimeError: The script changed a parameter by itself.
         """
+        self._check_unchanged()
         changed = self._changed()
         answers = []
         for number, chunk in enumerate(self._chunks):
@@ -92,8 +97,8 @@ class RemoteOptimizer:
                 "ends": ends if self._last[chunk.server] == number else None,
             }
             answers.append(self._caller.call(chunk.server, "parameters.step", content))
-        for chunk, answer in zip(self._chunks, answers):
-            self._take(chunk, answer.wait()["values"])
+        for number, answer in enumerate(answers):
+            self._take(number, answer.wait()["values"])
         return answers
 
     @torch.no_grad()
@@ -103,8 +108,8 @@ class RemoteOptimizer:
             self._caller.call(chunk.server, "parameters.pull", {"name": self._name(number)})
             for number, chunk in enumerate(self._chunks)
         ]
-        for chunk, answer in zip(self._chunks, asked):
-            self._take(chunk, answer.wait()["values"])
+        for number, answer in enumerate(asked):
+            self._take(number, answer.wait()["values"])
 
     def with_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """A state dict of the optimizer, with the state that is on the servers."""
@@ -157,9 +162,37 @@ class RemoteOptimizer:
         parameter = self._parameters[piece.parameter]
         return cut_state(self.optimizer.state.get(parameter, {}), parameter.shape, piece)
 
-    def _take(self, chunk: Chunk, values: torch.Tensor) -> None:
+    def _check_unchanged(self) -> None:
+        """
+        Raises:
+            RuntimeError: A parameter has other values than it was given, or the optimizer others than it had.
+        """
+        known = set(map(id, self._parameters))
+        for parameter in (each for group in self.optimizer.param_groups for each in group["params"]):
+            if id(parameter) not in known and not hasattr(parameter, REMOTE):
+                raise RuntimeError(
+                    f"the optimizer was given a parameter of shape {tuple(parameter.shape)} after "
+                    "headgate.torch.prepare: under an asynchronous plan it is on the parameter servers, with the "
+                    "parameters that it had then. Add it before prepare, or run a synchronous plan"
+                )
+        for number, values in self._taken.items():
+            begin = 0
+            for piece in self._chunks[number].pieces:
+                now = self._part(piece).detach().reshape(-1)
+                before = values[begin : begin + piece.elements].to(now.device)
+                begin += piece.elements
+                if now.shape != before.shape or not torch.equal(now.view(torch.uint8), before.view(torch.uint8)):
+                    shape = tuple(self._parameters[piece.parameter].shape)
+                    raise RuntimeError(
+                        f"a parameter of shape {shape} was changed by the script, or by another optimizer, after "
+                        "headgate.torch.prepare: under an asynchronous plan its values are those of the parameter "
+                        "servers, where the optimizer is, and the change would be lost. Change it before prepare, or "
+                        "run a synchronous plan"
+                    )
+
+    def _take(self, number: int, values: torch.Tensor) -> None:
         begin = 0
-        for piece in chunk.pieces:
+        for piece in self._chunks[number].pieces:
             new = values[begin : begin + piece.elements]
             begin += piece.elements
             parameter = self._parameters[piece.parameter]
@@ -171,3 +204,4 @@ class RemoteOptimizer:
                 flat = parameter.reshape(-1)
                 flat[piece.start : piece.stop] = new
                 parameter.copy_(flat.view(parameter.shape))
+        self._taken[number] = values.to(parameter.device)

@@ -27,6 +27,7 @@ class RemoteTable:
         deferral: What stands for it here.
         folder: Where files go that hold all of it; None: where temporary files go.
         observer: Gives whom to tell of lookups.
+        meet: Waits until all workers that step together call it.
         steps: Steps of it that were taken before this worker takes part.
 
     Attributes:
@@ -41,6 +42,7 @@ class RemoteTable:
         deferral: Deferral,
         folder: str | None,
         observer: Callable[[], Observer | None],
+        meet: Callable[[], None],
         steps: int = 0,
     ) -> None:
         self.name = name
@@ -48,6 +50,7 @@ class RemoteTable:
         self._deferral = deferral
         self._folder = folder
         self._observer = observer
+        self._meet = meet
         self._rows = Rows(deferral.rows, caller.servers)
         self._pushed: list[Answer] = []
         self.steps = self.taken = steps
@@ -142,11 +145,13 @@ class RemoteTable:
         return values
 
     def write(self, field: str | None, values: torch.Tensor) -> None:
-        """Overwrite all rows; only the lowest of the workers does it."""
+        """Overwrite all rows, with the values that the lowest of the workers gives."""
+        self.settle()
+        self._meet()  # nobody looks up rows as they were before
         if self._caller.lowest:
-            self.settle()
             for answer in self.written(field, values):
                 answer.wait()
+        self._meet()  # and nobody goes on with these
 
     def written(self, field: str | None, values: torch.Tensor) -> Sequence[Answer]:
         answers: list[Answer] = []
