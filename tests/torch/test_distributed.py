@@ -396,7 +396,7 @@ model, optimizer = hg.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1)
 def test_who_waits_in_prepare_for_a_worker_that_fails_ends_at_once(strategy: Any, fails: int, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(PREAMBLE + FAILING)
-    servers = {} if strategy == "allreduce" else {"servers": 1, "synchronous": False}
+    servers: dict[str, Any] = {} if strategy == "allreduce" else {"servers": 1, "synchronous": False}
     plan = Plan(strategy=strategy, workers=2, batch_per_worker=None, **servers)
     with Gang(tmp_path, plan, [sys.executable, str(script)], {"FAILS": str(fails)}) as running:
         running.start()

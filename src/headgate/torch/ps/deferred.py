@@ -221,7 +221,7 @@ class DeferredTensor(torch.Tensor):
             return
         if self._rows != (0, deferral.rows) or value.dim() != 2:
             raise refused(f"data = a {tuple(value.shape)} tensor")
-        made = Deferral(*value.shape, value.dtype)
+        made = Deferral(value.shape[0], value.shape[1], value.dtype)
         made.values = value.detach()
         with torch._C.DisableTorchFunctionSubclass():
             _SET_DATA(self, DeferredTensor(made, device=value.device))
@@ -298,10 +298,11 @@ def defer(model: nn.Module) -> None:
             continue
         for layer in layers:
             check(type(layer).__name__, layer.__dict__)
-        made = Deferral(*weight.shape, weight.dtype)
+        made = Deferral(weight.shape[0], weight.shape[1], weight.dtype)
         made.values = weight.data
         with contextlib.suppress(RuntimeError):
-            torch.utils.swap_tensors(weight, nn.Parameter(DeferredTensor(made, device=weight.device)))
+            standing = nn.Parameter(DeferredTensor(made, device=weight.device))
+            torch.utils.swap_tensors(weight, standing)  # type: ignore[no-untyped-call]
 
 
 def check(name: str, layer: Mapping[str, Any]) -> None:
