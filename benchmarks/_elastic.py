@@ -21,9 +21,12 @@ from headgate.isolation.container.daemon import Daemon, default_url
 from headgate.telemetry.store import RunReader
 from headgate.testing.dockerd import own_dockerd
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+HERE = Path(__file__).resolve().parent
+EXAMPLES = HERE.parent / "examples"
 KINDS = {"vae": 60, "cnn": 16, "keras_digits": 16, "charlm": 1, "plain": 60, "jax_digits": 60}
-"""Scripts, and epochs that take some 15 s on two cores."""
+"""Scripts of `examples/`, and epochs that take some 15 s on two cores."""
+PLAIN = {"graph": 120, "digits": 3, "names": 8, "gan": 8}
+"""The same of `plain/`, kinds that people train everywhere and that know nothing of Headgate."""
 LENGTHS = (0.5, 1.0, 2.0)
 SPAN_SECONDS = 60.0
 APART_SECONDS = 40.0
@@ -56,7 +59,7 @@ class Job:
         """It as a job file has it."""
         entry: dict[str, object] = {
             "name": self.name,
-            "script": str(EXAMPLES / f"{self.kind}.py"),
+            "script": str(HERE / "plain" / f"{self.kind}.py" if self.kind in PLAIN else EXAMPLES / f"{self.kind}.py"),
             "args": ["--epochs", str(self.epochs)],
             "at": f"{self.at:.1f}s",
             "isolation": isolation,
@@ -114,11 +117,11 @@ def published(stretch: float, scale: float) -> list[Job]:
     ]
 
 
-def at_random(count: int, seed: int, stretch: float, scale: float) -> list[Job]:
+def at_random(count: int, seed: int, stretch: float, scale: float, of: Mapping[str, int] = KINDS) -> list[Job]:
     """So many jobs of all kinds, of random lengths, at random times."""
     luck = random.Random(seed)
     arrivals = sorted(luck.uniform(0, SPAN_SECONDS * stretch) for _ in range(count))
-    kinds = [kind for _ in range(count // len(KINDS) + 1) for kind in luck.sample(list(KINDS), len(KINDS))]
+    kinds = [kind for _ in range(count // len(of) + 1) for kind in luck.sample(list(of), len(of))]
     return [
         Job(f"{kind}-{place}", kind, at, epochs(kind, luck.choice(LENGTHS) * scale))
         for place, (at, kind) in enumerate(zip(arrivals, kinds, strict=False))
@@ -142,7 +145,7 @@ def distributed(stretch: float, scale: float) -> list[Job]:
 
 def epochs(kind: str, scale: float) -> int:
     """So many times the usual epochs of a script, at least one."""
-    return max(1, round(KINDS[kind] * scale))
+    return max(1, round({**KINDS, **PLAIN}[kind] * scale))
 
 
 @dataclass(frozen=True)

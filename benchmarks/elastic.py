@@ -1,12 +1,14 @@
 """Jobs that share this machine under several policies, run for real: when each ends, against the system's own sharing.
 
-    python benchmarks/elastic.py [--jobs three|distributed|N] [--seeds 1] [--first-seed 0] [--policies none,equal]
+    python benchmarks/elastic.py [--jobs three|plain|distributed|N] [--seeds 1] [--first-seed 0] [--policies none,equal]
                                  [--isolation container] [--stretch 0.25] [--scale 1] [--repetitions 1] [--json PATH]
 
 `three` is the published experiment (FlowCon, ICPP 2019): a VAE in PyTorch, 40 s later a CNN in PyTorch, 80 s after the
 first a CNN in TensorFlow; a number is that many jobs of six kinds, of lengths from half to twice the usual, that arrive
 at random within 60 s. `distributed` are four jobs on four nodes of a lab that share their cores: all-reduce, parameter
-servers, these without waiting, and a single task, 40 s apart; the lab needs root. `--stretch` multiplies the times of
+servers, these without waiting, and a single task, 40 s apart; the lab needs root. `plain` are four of the kinds that
+people train everywhere, of random lengths too: a graph network, a convolutional one, a small transformer whose lines
+tell no end, and a GAN, as scripts that know nothing of Headgate. `--stretch` multiplies the times of
 arrival, for jobs that are shorter than the published ones, and `--scale` the epochs.
 
 A policy whose name is followed by ` known`, as `headgate known`, remembers how long such jobs took before: they were
@@ -30,7 +32,7 @@ from typing import Any
 
 import _frame
 import _pace
-from _elastic import Job, Ran, Run, at_random, distributed, published, stage
+from _elastic import KINDS, PLAIN, Job, Ran, Run, at_random, distributed, published, stage
 
 POLICIES = "none,equal,flowcon:faithful,flowcon,slaq,srpt,headgate,headgate known"
 AGAIN = " again"
@@ -70,10 +72,20 @@ def highest_rho(ran: Mapping[str, Ran], alone: Mapping[str, float]) -> float:
     return worst
 
 
-def compare(jobs: Sequence[Job], policies: Sequence[str], repetitions: int, isolation: str) -> dict[str, object]:
-    """Run them under each policy in turn, and print the table."""
+def compare(
+    jobs: Sequence[Job],
+    policies: Sequence[str],
+    repetitions: int,
+    isolation: str,
+    measured: dict[tuple[str, int, str], float],
+) -> dict[str, object]:
+    """Run them under each policy in turn, and print the table.
+
+    Args:
+        measured: What jobs take alone (s), by what they do; those that are not there are measured first.
+    """
     done: dict[str, list[Run]] = {}
-    works = {job.work: job for job in jobs}
+    works = {job.work: job for job in jobs if job.work not in measured}
     with (
         tempfile.TemporaryDirectory() as folder,
         stage(isolation, on_lab=any(job.plan for job in jobs)) as there,
@@ -85,8 +97,8 @@ def compare(jobs: Sequence[Job], policies: Sequence[str], repetitions: int, isol
                     name = policy.removesuffix(AGAIN).removesuffix(KNOWN)
                     done.setdefault(policy, []).append(there.run(jobs, name, policy.endswith(KNOWN)))
         pace = _pace.read(Path(folder, "pace"))
-    times = {work: single[work].usual(pace)[job.name].seconds for work, job in works.items()}
-    alone = {job.name: times[job.work] for job in jobs}
+    measured |= {work: single[work].usual(pace)[job.name].seconds for work, job in works.items()}
+    alone = {job.name: measured[job.work] for job in jobs}
     runs = {policy: [run.usual(pace) for run in each] for policy, each in done.items()}
     clairvoyant, equally = (shared_without_cost(jobs, alone, shortest) for shortest in (True, False))
     load = sum(alone.values()) / max(job.at + alone[job.name] for job in jobs)
@@ -143,7 +155,7 @@ def compare(jobs: Sequence[Job], policies: Sequence[str], repetitions: int, isol
 def main() -> None:
     made = _frame.parser("Jobs that share this machine under several policies.", 1)
     made.add_argument(
-        "--jobs", default="three", help="`three`, `distributed`, or a number of random ones (default: three)"
+        "--jobs", default="three", help="`three`, `plain`, `distributed`, or a number of random ones (default: three)"
     )
     made.add_argument("--seeds", type=int, default=1, help="draws of random jobs (default: 1)")
     made.add_argument("--first-seed", type=int, default=0, help="of these draws (default: 0)")
@@ -160,10 +172,12 @@ def main() -> None:
         draws = [distributed(options.stretch, options.scale)]
     else:
         seeds = range(options.first_seed, options.first_seed + options.seeds)
-        draws = [at_random(int(options.jobs), seed, options.stretch, options.scale) for seed in seeds]
+        count, kinds = (len(PLAIN), PLAIN) if options.jobs == "plain" else (int(options.jobs), KINDS)
+        draws = [at_random(count, seed, options.stretch, options.scale, kinds) for seed in seeds]
     found = []
+    measured: dict[tuple[str, int, str], float] = {}
     for jobs in draws:
-        found.append(compare(jobs, policies, options.repetitions, options.isolation))
+        found.append(compare(jobs, policies, options.repetitions, options.isolation, measured))
         content = {"stretch": options.stretch, "scale": options.scale, "draws": found}
         _frame.write(options.json, "elastic", content, "torch", "tensorflow-cpu", "jax")
 
