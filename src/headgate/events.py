@@ -238,6 +238,7 @@ class Fitted:
     high: float
     asymptote: float | None = None
     drops: tuple[tuple[float, float], ...] = ()
+    ends: bool = True
     cores: float | None = None
 
 

@@ -161,14 +161,30 @@ def test_early_stopping_counts_where_it_comes_before_the_last_epoch(
     assert last(asked).work == pytest.approx((ends - 10 * now) * 0.2, rel=0.25)
 
 
-def test_patience_is_counted_in_steps_where_no_epochs_are_told_and_waits_for_the_first_that_is() -> None:
+def test_patience_is_counted_in_steps_where_no_epochs_are_told() -> None:
     outlook = Outlook(0.0)
     outlook.stopping = (70, 0.0)
     outlook.used(5.0, 2.0)
     outlook.reported(5.0, 1.0, step=50, epoch=None, epochs=None, count=1)
     outlook.used(10.0, 2.0)
-    question = outlook.reported(10.0, 0.5, step=100, epoch=None, epochs=None, count=1)
+    assert outlook.reported(10.0, 0.5, step=100, epoch=None, epochs=None, count=1) is None  # two tell too little
+    outlook.used(15.0, 2.0)
+    question = outlook.reported(15.0, 0.4, step=150, epoch=None, epochs=None, count=1)
     assert question is not None and question.rest == (70.0, 0.0)
+
+
+def test_only_what_a_job_or_its_user_says_is_an_end() -> None:
+    for says, told in (({}, False), ({"epochs": 10}, True)):
+        outlook = Outlook(0.0)
+        asked = run(outlook, 30, **says)
+        left = answer(asked[-1][1])
+        assert left is not None and left.ends == told
+    outlook = Outlook(0.0, goal=0.1)
+    left = answer(run(outlook, 30)[-1][1])
+    assert left is None or left.ends
+
+
+def test_patience_in_epochs_waits_for_the_first_that_is_told() -> None:
     outlook = Outlook(0.0)
     outlook.stopping = (2, 0.0)
     asked = run(outlook, 30, epochs=10)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from dataclasses import replace
 from statistics import median
 
 import pytest
@@ -399,8 +400,55 @@ def test_places_far_behind_the_first_use_up_no_changes_that_the_first_place_need
         play.at(second, predicted("b", b), predicted("c", c))
     play.at(7, predicted("b", 1), predicted("c", 100))
     assert play.parts()["b"] > 0.8
-    play.at(8, predicted("b", 100), predicted("c", 1))
+    play.at(27, predicted("b", 100), predicted("c", 1))
     assert play.parts()["c"] > 0.8
+
+
+@pytest.mark.parametrize("every", [1, 3, 7])
+def test_a_wrong_order_stands_for_20_s_at_most_however_often_what_is_known_turned_before(every: int) -> None:
+    for turns in range(2, 25):
+        play = Play("headgate:itval=5,rho=1000", cores=1.0)
+        play.at(0, *arrivals("a", "b"), predicted("a", 40), predicted("b", 50))
+        for turn in range(turns):
+            a, b = (10, 500) if turn % 2 else (500, 10)
+            play.at(1 + every * turn, predicted("a", a), predicted("b", b))
+        last = 1 + every * (turns - 1)
+        play.wake_until(last + 20.5)
+        first, second = ("a", "b") if a < b else ("b", "a")
+        assert play.over(first, second) > 5, turns
+        assert play.most_changes_in_a_minute() <= 6
+
+
+def test_a_guess_that_a_job_ends_where_its_loss_rests_puts_nobody_first() -> None:
+    play = Play("headgate:itval=5,rho=1000", cores=1.0)
+    play.at(0, *arrivals("a"))
+    for now in range(1, 11):
+        play.at(now, used("a", 1.0), loss("a", 1 / now, now))
+    play.at(11, *arrivals("b"), predicted("a", 20))
+    assert play.over("b", "a") > 5  # soon it tells what it needs, and that may be little
+    for now, guess in enumerate((0.11, 0.02, 5.0), start=12):
+        play.at(now, replace(predicted("b", guess), ends=False))
+        assert play.over("a", "b") > 5
+    assert play.reasons["b"].endswith("it says no end, 0 core-seconds had")
+    play.at(14, predicted("b", 0.5))  # its epochs say so
+    assert play.over("b", "a") > 5
+
+
+def test_what_others_of_a_script_took_stays_known_whatever_its_loss_looks_like() -> None:
+    play = Play("headgate:itval=5,rho=1000", cores=1.0)
+    play.at(0, *arrivals("a", "b"), predicted("a", 20), predicted("b", 60))
+    play.at(5, replace(predicted("b", 0.1), ends=False))
+    assert play.over("a", "b") > 5
+
+
+def test_losses_that_are_trained_against_each_other_do_not_diverge_but_for_no_numbers() -> None:
+    job = Present("a", 1.0, None, 0.0, 1)
+    for step in range(60):
+        job.report(float(step), replace(loss("a", 1.0 + 0.1 * step, step), adversarial=True))
+    assert job.last_because == ""
+    for step in range(60, 64):
+        job.report(float(step), replace(loss("a", math.nan, step), adversarial=True))
+    assert job.last_because == "its loss diverges: last"
 
 
 def test_what_happens_is_acted_upon_at_once_and_rounds_back_off_when_nothing_does() -> None:

@@ -254,7 +254,8 @@ def test_who_gains_by_more_cores_is_found_out_where_there_is_a_core_for_every_jo
     assert ours.mean < 0.75 * equal.mean  # one after the other they would take 0.6 of it
     flat = replace(FREE, speeds=Speeds(tables={"": ((1.0, 10.0), (8.0, 14.0))}))  # two do 1.06 times what one does
     equal, ours = (figures(simulate(trace, cores(8.0), name, flat)) for name in ("equal", "headgate"))
-    assert ours.makespan < 1.05 * equal.makespan
+    # Who is last gives up its core for each trial of another, and waits up to 20 s for it where it had four changes.
+    assert ours.makespan < 1.1 * equal.makespan
     assert ours.mean < 1.05 * equal.mean
 
 

@@ -23,19 +23,23 @@ LONGEST_SECONDS = 10.0
 is a hub or a machine that stood still, and no work."""
 _AHEAD = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """How far ahead drops are told, in parts of the steps done so far."""
+_EVIDENCE = 3
+"""Reports, each with a tenth more steps than the one before, until something is said: the first tell next to nothing of
+what a step costs."""
 PATIENCE = 0.2
 """A job that says neither its epochs nor a goal is taken to end where its loss has come to rest for so long: a part of
 the steps done so far."""
 
 
 class Left(NamedTuple):
-    """The answer: the fields of `headgate.policies.Predicted` but for the job."""
+    """The answer: the fields of `headgate.policies.Predicted` but for the job and its cores."""
 
     work: float
     low: float
     high: float
     asymptote: float | None
     drops: tuple[tuple[float, float], ...]
+    ends: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,7 @@ class Outlook:
 
     def _question(self, now: float, step: float) -> Question | None:
         done = step - (self._begin or 0.0)
-        if done <= 0.0 or now - self._asked_at < _APART_SECONDS:
+        if len(self._marks) < _EVIDENCE or now - self._asked_at < _APART_SECONDS:
             return None
         left = self._epochs.left()
         news = left is not None and self._asked_left is None
@@ -168,7 +172,8 @@ def answer(question: Question) -> Left | None:
     work, low, high = (each * question.cost for each in steps[:3])
     if not math.isfinite(high):
         return None
-    return Left(work, low, high, asymptote, tuple(drops))
+    ends = question.epochs is not None or question.goal is not None or question.rest is not None
+    return Left(work, low, high, asymptote, tuple(drops), ends)
 
 
 def _after(steps: float, estimate: Estimate) -> Estimate:

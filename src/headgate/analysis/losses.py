@@ -93,14 +93,20 @@ class Losses:
 
     @property
     def diverging(self) -> bool:
-        """Whether the loss is rising beyond its noise, or has ceased to be a number."""
-        if self._in_a_row >= _NOT_NUMBERS:
+        """Whether the loss is rising beyond its noise, to more than it began with, or has ceased to be a number."""
+        if self.is_no_number:
             return True
         levels = self._levels()
         if levels is None:
             return False
         first, second, third, noise = levels
-        return first <= second <= third and third - first > _SURE * noise and third > first
+        began = median(point.loss for point in self._points[:_WINDOW])
+        return first <= second <= third and third - first > _SURE * noise and third > max(first, began)
+
+    @property
+    def is_no_number(self) -> bool:
+        """Whether the loss has ceased to be a number."""
+        return self._in_a_row >= _NOT_NUMBERS
 
     def add(self, step: float | None, loss: float, count: int = 1) -> bool:
         """Take in a report: the mean of `count` losses.

@@ -46,6 +46,7 @@ from headgate.events import (
 )
 from headgate.plans import Plan
 from headgate.policies.base import Arrived, Left, Policy, Predicted, Reported
+from headgate.telemetry.vocabulary import is_adversarial
 from headgate.units import say_seconds
 
 _ALONE = Plan(strategy="single", workers=1, batch_per_worker=None)
@@ -114,9 +115,9 @@ class Controller:
                 actions += self._told(turn, event)
             case TaskConnected() | GpusUsed() | TaskJoined() | TaskLeaves():
                 actions += self._told(turn, event)
-            case Fitted(job, work, low, high, asymptote, drops, cores):
+            case Fitted(job, work, low, high, asymptote, drops, ends, cores):
                 if self.policy.predicts and (owner := self._jobs.all.get(job)) is not None and owner.tasks:
-                    turn.changes.append(Predicted(job, work, low, high, asymptote, drops, cores))
+                    turn.changes.append(Predicted(job, work, low, high, asymptote, drops, ends, cores))
             case StopRequested(job, kill):
                 actions += self._stop(job, kill)
             case ResizeRequested(job, workers):
@@ -200,9 +201,8 @@ class Controller:
         if value is None:
             return []
         less_is_better = -value if rule.rising else value
-        turn.changes.append(
-            Reported(job.id, less_is_better, progress.step, progress.epoch, progress.epochs, progress.count)
-        )
+        place = progress.step, progress.epoch, progress.epochs, progress.count
+        turn.changes.append(Reported(job.id, less_is_better, *place, is_adversarial(rule.metric, progress.metrics)))
         if job.watch is None or job.state != "running" or progress.covers == "part":
             return []  # what an epoch comes to is not known from its first batches
         told = rule.told_of(progress.loss, progress.metrics)

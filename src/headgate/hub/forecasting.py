@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
@@ -15,6 +16,7 @@ from headgate.events import Event, Fitted, JobId, Progress, TaskExited, TaskId, 
 from headgate.hub.job import LiveJob
 from headgate.hub.ledger import Ledger
 from headgate.profiling import lengths
+from headgate.telemetry.vocabulary import is_adversarial
 
 
 @dataclass
@@ -180,7 +182,7 @@ class Forecasting:
         outlook.stopping = rule.stopping
         question = outlook.reported(
             now,
-            value,
+            math.nan if is_adversarial(rule.metric, told.metrics) else value,
             step=told.step,
             epoch=told.epoch,
             epochs=told.epochs,

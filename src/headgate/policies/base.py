@@ -49,7 +49,8 @@ class Reported:
     """A job reported the metric of its progress rule, as the mean of `count` values; NaN where it was.
 
     `loss` falls as the job learns, on whatever scale: a metric of which more is better, such as an accuracy or a
-    reward, comes with its sign turned.
+    reward, comes with its sign turned. One of several `adversarial` losses, as of a GAN, rises and falls with the
+    others and tells nothing of how far the job is.
     """
 
     job: JobId
@@ -58,6 +59,7 @@ class Reported:
     epoch: int | None
     epochs: int | None
     count: int
+    adversarial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,8 @@ class Predicted:
         asymptote: What its loss comes to in the end; None: not told.
         drops: CPU times (core-seconds, growing), each with what the loss falls by during it, below zero where it rises;
             empty: not told.
+        ends: Whether the job says when it ends, by its epochs, its goal or its own early stopping, or others of its
+            script told; else it is taken to end where its loss comes to rest, which scripts seldom do.
         cores: That it puts to good use while others want them (`analysis.scaling`); None: not told.
     """
 
@@ -93,6 +97,7 @@ class Predicted:
     high: float
     asymptote: float | None = None
     drops: tuple[tuple[float, float], ...] = ()
+    ends: bool = True
     cores: float | None = None
 
 

@@ -199,7 +199,7 @@ class _PaperFlowCon(WeighingPolicy):
         if seconds < 0.5 * self.itval or work <= 0.0 or job.used is None:
             return
         watched.measured = measured
-        asymptote = job.prediction[0].asymptote if job.prediction is not None else None
+        asymptote = job.curve[0].asymptote if job.curve is not None else None
         whole = watched.start - (watched.least if asymptote is None else min(asymptote, watched.least))
         progress = (last.level - level) / whole / seconds if whole > 0.0 else 0.0
         used = {"cpu": work / seconds / cores}

@@ -18,11 +18,16 @@ MOST_CHANGES = 6
 """Of a job's share in a minute."""
 
 KEPT = 1
-"""Of a minute's changes, kept for lifting a job to its floor,"""
+"""Of a minute's changes, kept for lifting a job to its floor, and for large changes that come apart,"""
 _KEPT_FOR_LARGE = 2
-"""and so many more for changes by at least this part of all weights: who changes places far behind the first has little
-of it, and must not be left there for it when his turn comes."""
+"""and so many more for all large ones: who changes places far behind the first has little of it, and must not be left
+there for it when his turn comes."""
 _LARGE = 0.2
+"""Changes by at least this part of all weights are large."""
+_QUICK = 4
+_APART = 20.0
+"""After so many changes in a minute the next large ones come so many seconds apart: the longest that a wrong order
+stands."""
 _SLIGHT = 0.05
 """A weight that would change by no more than this part stays,"""
 _TINY = 0.02
@@ -53,6 +58,12 @@ class Changes:
     def free_at(self, most: float) -> float:
         """From when on a change would be at most the `most`-th of a minute (s)."""
         return self._at[-int(most)] + _MINUTE if len(self._at) >= most else 0.0
+
+    def next_large(self, now: float) -> float:
+        """From when on a large change leaves some for the rest of the minute (s)."""
+        if len(self._at) < _QUICK or self._at[-_QUICK] <= now - _MINUTE:
+            return 0.0
+        return max(self._at[-1] + _APART, self.free_at(MOST_CHANGES))
 
 
 @dataclass(slots=True)
@@ -130,7 +141,8 @@ class Grants:
                 changes[job] = target
             elif abs(target - held.weight) > max(_SLIGHT * held.weight, _TINY * scale * around[job]):
                 large = abs(target - held.weight) >= _LARGE * scale * around[job]
-                free = held.changes.free_at(MOST_CHANGES - KEPT - (0 if large else _KEPT_FOR_LARGE))
+                few = MOST_CHANGES - KEPT - _KEPT_FOR_LARGE
+                free = held.changes.next_large(now) if large else held.changes.free_at(few)
                 if free <= now:
                     changes[job] = target
                 else:

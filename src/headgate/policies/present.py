@@ -54,7 +54,8 @@ class Present:
             CPU time that it takes for as many reports.
         foretold: What it had attained when something was predicted of it for the first time; None: nothing was yet.
         told_nobody: Before that it reported while it was alone, and nobody asked for a prediction.
-        prediction: The latest, and what had been attained when it came.
+        prediction: The latest that says when it ends, and what had been attained when it came.
+        curve: The latest of any kind, and the same.
         told_cores: That it was last told to put to good use while others want them; None: never.
         on_trial: It is tried on two cores, where there are more, to find out whether it puts them to good use.
         needs: What jobs here need, core-seconds, the least first.
@@ -77,6 +78,7 @@ class Present:
     diverging: bool = False
     stalled: bool = False
     prediction: tuple[Predicted, float] | None = None
+    curve: tuple[Predicted, float] | None = None
     told_cores: float | None = None
     on_trial: bool = False
     needs: Sequence[float] = tuple(TYPICAL_WORK * part for part in SPREAD)
@@ -146,13 +148,19 @@ class Present:
 
         A job of which nothing was predicted yet is worth beginning with: soon it tells what it needs, and where that is
         little it is done soon. So many core-seconds are spent on the likes of it for each that is done, where those
-        that turn out to need more than the best bound are left for later (the inverse of Gittins' index, 1979).
+        that turn out to need more than the best bound are left for later (the inverse of Gittins' index, 1979). One
+        that was seen to say nothing of its end is found out only by its end.
         """
         if self.prediction is not None:
             return self.remaining()
         had = self.attained
-        until_told = self.tells_after - had if had < self.tells_after else had
         longer = [need - had for need in self.needs if need > had]
+        if self.curve is not None:
+            most = len(longer)  # served until a bound: those that end by then, and the others for as long
+            ended = zip(longer, accumulate(longer), strict=True)
+            spent = ((done + bound * (most - count)) / count for count, (bound, done) in enumerate(ended, 1))
+            return min(spent, default=self.remaining())
+        until_told = self.tells_after - had if had < self.tells_after else had
         extra = accumulate(max(left - until_told, 0.0) for left in longer)
         tried = until_told * len(longer)
         return min(((tried + spent) / done for done, spent in enumerate(extra, 1)), default=self.remaining())
@@ -164,7 +172,8 @@ class Present:
     def remaining_in_words(self) -> str:
         """What is left of it, or what it has had where nothing was predicted."""
         if self.prediction is None:
-            return f"nothing predicted yet, {self.attained:.3g} core-seconds had"
+            told = "nothing predicted yet" if self.curve is None else "it says no end"
+            return f"{told}, {self.attained:.3g} core-seconds had"
         said = self.prediction[0]
         left, low, high = (self._left(each) for each in (said.work, said.low, said.high))
         return f"{left:.3g} core-seconds left ({low:.3g} to {high:.3g})"
@@ -229,11 +238,12 @@ class Present:
             self._effort += part * (effort - self._effort)
         self._reported_at, self._reported_with = now, self.attained
         step = self.losses.step
-        jumped = self.losses.add(change.step, change.loss, change.count)
-        before, self.diverging = (self.diverging, self.stalled), self.losses.diverging
+        jumped = self.losses.add(change.step, change.loss, change.count) and not change.adversarial
+        before = self.diverging, self.stalled
+        self.diverging = self.losses.is_no_number if change.adversarial else self.losses.diverging
         self.stalled = False
         if jumped and (change.epochs is None or self.losses.step < step):
-            self.prediction = None  # what is left by epochs stays, unless it begins them again
+            self.prediction = self.curve = None  # what is left by epochs stays, unless it begins them again
         return jumped or before != (self.diverging, self.stalled)
 
     def stalls_at(self) -> float | None:

@@ -97,7 +97,7 @@ def _is_known(job: Present, largest: float) -> bool:
     not needed, nor any prediction of who comes last."""
     if job.last_because:
         return True
-    drops = job.prediction[0].drops if job.prediction is not None else ()
+    drops = job.curve[0].drops if job.curve is not None else ()
     return bool(drops) and (largest > 0.0 or all(drop <= 0.0 for _, drop in drops))
 
 
@@ -108,10 +108,11 @@ def _part(drop: float, largest: float) -> float:
 
 def _drop(job: Present, work: float) -> float:
     """What the loss is predicted to fall by during so many core-seconds from now on."""
-    if job.prediction is None:
+    if job.curve is None:
         return 0.0
-    table = ((0.0, 0.0), *job.prediction[0].drops)
-    done = job.done_since
+    curve, attained = job.curve
+    table = ((0.0, 0.0), *curve.drops)
+    done = job.attained - attained
     return _between(table, done + work) - _between(table, done)
 
 

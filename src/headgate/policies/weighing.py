@@ -185,18 +185,20 @@ class WeighingPolicy(Policy):
                 job.use(now, change)
                 return self.tries and job.is_to_be_tried != tried
             case Predicted():
-                before, believed = job.prediction, job.remaining()
+                before, believed = job.prediction if change.ends else job.curve, job.remaining()
                 if job.foretold is None:
-                    if job.attained > 0.0 and not job.told_nobody:
+                    if change.ends and job.attained > 0.0 and not job.told_nobody:
                         self._told_after.append(job.attained)
                     job.foretold = job.attained
-                job.prediction = change, job.attained
+                job.curve = change, job.attained
+                if change.ends:
+                    job.prediction = job.curve
                 told = job.told_cores
                 if change.cores is not None:
                     job.told_cores = change.cores
                 if before is None or job.told_cores != told:
                     return True
-                return abs(change.work - believed) > _NEWS * max(believed, 1e-9)
+                return change.ends and abs(change.work - believed) > _NEWS * max(believed, 1e-9)
         return False
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 VALIDATING = frozenset({"val", "valid", "validation", "eval", "evaluation", "test", "testing", "dev", "holdout"})
 TRAINING = frozenset({"train", "training", "tr"})
 PARTS = VALIDATING | TRAINING | {"evaluate", "set"}
@@ -36,5 +39,14 @@ ASIDES = frozenset({"per", "each", "every", "max", "total", "num", "best", "last
 NOT_METRICS = frozenset({"epochs", "num_epochs", "max_epochs", "eta", "time", "v_num", "seed", "rank", "size"})
 WITHOUT_SEPARATOR = frozenset({"acc", "accuracy", "lr", "ppl", "perplexity"})
 """Metrics that a script may print without a colon: «acc 0.93»."""
+
+_OF_A_SIDE = r"(?:g|d|gen\w*|disc\w*|critic|adv\w*)"
+_ADVERSARIAL = re.compile(rf"(?i)(?:.*[^a-z])?(?:(?:loss|err)[^a-z]?{_OF_A_SIDE}|{_OF_A_SIDE}[^a-z]?(?:loss|err))")
+
+
+def is_adversarial(metric: str, others: Iterable[str]) -> bool:
+    """Whether a loss is one of several that are trained against each other, as those of a GAN, by their names."""
+    return metric == "loss" and any(_ADVERSARIAL.fullmatch(name) for name in others)
+
 
 BOOSTING = frozenset({"rmse", "rmsle", "mae", "mape", "mse", "error", "merror", "logloss", "mlogloss", "l1", "l2"})
