@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from tests.jax import trainings
 from tests.jax.conftest import Attempting
@@ -274,6 +275,70 @@ def test_a_checkpoint_that_does_not_fit_the_script_is_refused(
     path = attempt(training, order_at=1).checkpoint["path"]
     with pytest.raises(ResumeError, match=expected):
         attempt(lambda at_step: training(at_step, change), resume=path)
+
+
+def of_other_types(at_step: trainings.AtStep = lambda step: None) -> Any:
+    """A training whose state begins as what JAX makes something else of."""
+    hg.init()
+    rng = np.random.default_rng(3)
+    optimizer = optax.inject_hyperparams(optax.adam)(learning_rate=optax.constant_schedule(0.01))
+    params = {"w": rng.normal(size=(6, 2)), "half": jnp.ones(2, "bfloat16"), "bias": np.zeros(2)}
+    state: Any = {
+        "params": params,
+        "optimizer": optimizer.init(params),
+        "seen": np.zeros((), np.int64),
+        "step": 0,
+        "scale": jnp.asarray(2.0),  # of a weak type, as is the next
+        "weights": jnp.full(2, 1.0),
+        "rate": 0.5,
+        "becomes": np.zeros((), np.int32),
+        "raw": jax.random.PRNGKey(1),
+        "key": jax.random.key(2),
+        "flag": np.True_,
+        "complex": np.complex128(1j),
+    }
+    state = hg.prepare(state)
+
+    @jax.jit
+    def step(state: Any, features: Any, targets: Any) -> Any:
+        def loss_of(params: Any) -> Any:
+            return jnp.mean((features @ params["w"] * params["half"] + params["bias"] - targets) ** 2)
+
+        loss, gradients = jax.value_and_grad(loss_of)(state["params"])
+        updates, changed = optimizer.update(gradients, state["optimizer"], state["params"])
+        key, noise = jax.random.split(state["key"])
+        return loss, {
+            "params": optax.apply_updates(state["params"], updates),
+            "optimizer": changed,
+            "seen": state["seen"] + len(features),
+            "step": state["step"] + 1,
+            "scale": state["scale"] * 0.9,
+            "weights": state["weights"] * 1.1,
+            "rate": state["rate"] + (state["weights"] * jnp.ones(2, "bfloat16")).sum() * jax.random.uniform(noise),
+            "becomes": state["becomes"] + 0.5,
+            "raw": jax.random.split(state["raw"])[0],
+            "key": key,
+            "flag": ~state["flag"],
+            "complex": state["complex"] * 1j,
+        }
+
+    number = 0
+    for epoch in hg.epochs(EPOCHS):
+        for features, targets in hg.batches(batches(epoch)):
+            number += 1
+            loss, state = step(state, features, targets)
+            at_step(number)
+            hg.report(loss=loss, state=state)
+    return {**state, "key": jax.random.key_data(state["key"])}
+
+
+def test_a_state_that_jax_makes_other_types_of_goes_on(attempt: Attempting, kind: str) -> None:
+    alone = of_other_types()
+    stopped = attempt(of_other_types, order_at=4)
+    resumed = attempt(of_other_types, resume=stopped.checkpoint["path"]).result
+    assert same(resumed, alone)
+    for one, other in zip(jax.tree.leaves(resumed), jax.tree.leaves(alone), strict=True):
+        assert (one.dtype, one.weak_type) == (other.dtype, other.weak_type)
 
 
 def test_every_kind_of_leaf_comes_back_as_it_was(attempt: Attempting, kind: str) -> None:

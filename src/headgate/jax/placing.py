@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -96,7 +97,9 @@ class Placing:
             )
 
     def _sharded(self, leaf: Any) -> Any:
-        if is_key(leaf) or (isinstance(leaf, jax.Array) and not leaf.is_fully_addressable):
+        if is_key(leaf) or type(leaf) in (bool, int, float, complex):
+            return leaf
+        if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
             return leaf
         array = np.asarray(leaf)
         parts = self.parts(array.shape[0]) if array.ndim else 1
@@ -107,7 +110,8 @@ class Placing:
             return leaf
         if is_key(leaf):
             return jax.random.wrap_key_data(self._replicated(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))
-        return self._put(np.asarray(leaf), NamedSharding(self._mesh(self._devices.size), _Axes()))
+        placed = self._put(np.asarray(leaf), NamedSharding(self._mesh(self._devices.size), _Axes()))
+        return weakened(placed) if leaf.weak_type else placed
 
     def _put(self, array: Any, sharding: NamedSharding) -> jax.Array:
         if array.ndim == 0:
@@ -125,6 +129,12 @@ class Placing:
 def is_key(leaf: Any) -> bool:
     """Whether a leaf is a typed random key, which has no NumPy counterpart."""
     return isinstance(leaf, jax.Array) and bool(jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key))
+
+
+def weakened(array: jax.Array) -> jax.Array:
+    """An array with a weak type, which yields to the type of what it meets."""
+    lax: Any = importlib.import_module("jax._src.lax.lax")
+    return cast(jax.Array, lax._convert_element_type(array, weak_type=True))
 
 
 def length(batch: Any) -> int | None:

@@ -110,7 +110,7 @@ class Session:
             raise RuntimeError("prepare() was called twice; give it all parts of the state at once: prepare(a, b)")
         self._trained = trained = Trained(parts)
         if self._resume is not None:
-            trained.loaded(self._saved)
+            trained.loaded(self._saved, self._resume.get("kinds", {}), self._resume.get("prepared", {}))
             self._saved = {}
         elif self._stopping is not None:
             trained.take_first(self._placing)
@@ -284,6 +284,8 @@ class Session:
             "position": None if done is None or epoch is None else sum(done),
             "passes": done or [],
             "rng": self._rng or _captured_rng(),
+            "kinds": self._trained.kinds(),
+            "prepared": self._trained.prepared,
         }
         trained = self._trained
         self._saver.save(

@@ -10,14 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from headgate.jax.placing import Placing, is_key, nbytes
+from headgate.jax.leaves import KINDS, StateError, form, kind, on_host, restored, unfit
+from headgate.jax.placing import Placing, nbytes
 from headgate.task.saving import ResumeError
-
-_NUMBERS = (bool, int, float, complex)
-
-
-class StateError(Exception):
-    """The state of the training cannot be saved now; training goes on."""
 
 
 class Trained:
@@ -25,12 +20,16 @@ class Trained:
 
     Args:
         parts: What was given to `prepare`: the parameters first.
+
+    Attributes:
+        prepared: By name, in which form the leaves were given.
     """
 
     def __init__(self, parts: Sequence[Any]) -> None:
         self._first = tuple(parts)
         self._in_place = all(_changes_in_place(part) for part in parts)
         self._now: tuple[Any, ...] | None = self._first if self._in_place else None
+        self.prepared = {name: form(leaf) for name, leaf in named(parts).items()}
         self.bytes = sum(nbytes(values(part)) for part in parts)
 
     def came_to(self, state: Any) -> None:
@@ -68,10 +67,19 @@ class Trained:
             raise StateError(
                 "the state that was reported last was donated to a later step; call report(state=...) after each"
             )
-        return {name: _on_host(name, leaf) for name, leaf in named(self._now).items()}
+        return {name: on_host(name, leaf) for name, leaf in named(self._now).items()}
 
-    def loaded(self, saved: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The parts as they were prepared, with the values of a checkpoint; what changes in place has them already.
+    def kinds(self) -> dict[str, str]:
+        """By name, what holds the values of the present state."""
+        return {name: kind(leaf) for name, leaf in named(self._now or ()).items()}
+
+    def loaded(self, saved: Mapping[str, Any], kinds: Mapping[str, str], prepared: Mapping[str, Any]) -> None:
+        """Exchange the values of the parts for those of a checkpoint.
+
+        Args:
+            saved: NumPy arrays by name.
+            kinds: What held them.
+            prepared: In which form they were given to `prepare` then.
 
         Raises:
             ResumeError: They do not fit.
@@ -81,14 +89,17 @@ class Trained:
         if missing or left:
             lacks = f"the checkpoint lacks {', '.join(missing[:3])}" if missing else ""
             more = f"the script has no {', '.join(left[:3])}" if left else ""
-            raise ResumeError(_unfit("; ".join(filter(None, (lacks, more)))))
-        fresh = {name: _like(name, leaf, saved[name]) for name, leaf in expected.items()}
-        return self.with_values(fresh.get)
+            raise ResumeError(unfit("; ".join(filter(None, (lacks, more)))))
+        fresh = {
+            name: restored(name, leaf, saved[name], kinds.get(name), prepared.get(name))
+            for name, leaf in expected.items()
+        }
+        self.with_values(fresh.get)
 
     def take_first(self, placing: Placing) -> None:
         """Exchange the values of the parts for those of worker 0."""
-        mine = {name: _on_host(name, leaf) for name, leaf in named(self._first).items()}
-        self.loaded(dict(zip(mine, placing.from_first(list(mine.values())))))
+        mine = {name: on_host(name, leaf) for name, leaf in named(self._first).items()}
+        self.loaded(dict(zip(mine, placing.from_first(list(mine.values())))), {}, {})
 
     def with_values(self, value: Callable[[str, Any], Any]) -> tuple[Any, ...]:
         """The parts as they were prepared, each leaf exchanged for `value(name, leaf)`."""
@@ -150,7 +161,7 @@ def named(parts: Sequence[Any]) -> dict[str, Any]:
         _name(number, path): leaf
         for number, part in enumerate(parts)
         for path, leaf in jax.tree_util.tree_flatten_with_path(values(part))[0]
-        if isinstance(leaf, (jax.Array, np.ndarray, np.generic, *_NUMBERS))
+        if isinstance(leaf, KINDS)
     }
 
 
@@ -195,34 +206,3 @@ def _named_tuples(tree: Any) -> list[Any]:
         elif isinstance(node, Mapping):
             pending += node.values()
     return found
-
-
-def _on_host(name: str, leaf: Any) -> Any:
-    if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
-        raise StateError(
-            f"{name} is spread over the workers, so that none can save it; replicate it, for example with "
-            "jax.jit(step, out_shardings=...)"
-        )
-    return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
-
-
-def _like(name: str, leaf: Any, saved: Any) -> Any:
-    """What was saved, as a leaf of the same kind as the script's."""
-    if isinstance(leaf, _NUMBERS) and saved.ndim == 0:
-        return type(leaf)(saved)  # what counts as a number at first is often an array after a step
-    expected = jax.random.key_data(leaf) if is_key(leaf) else np.asarray(leaf) if isinstance(leaf, _NUMBERS) else leaf
-    if expected.shape != saved.shape or expected.dtype != saved.dtype:
-        found = f"{saved.dtype}{list(saved.shape)}", f"{expected.dtype}{list(expected.shape)}"
-        raise ResumeError(_unfit(f"{name} is {found[0]} in the checkpoint and {found[1]} in the script"))
-    if is_key(leaf):
-        return jax.random.wrap_key_data(jax.numpy.asarray(saved), impl=jax.random.key_impl(leaf))
-    if isinstance(leaf, jax.Array):
-        return jax.device_put(saved, leaf.sharding)
-    return type(leaf)(saved) if isinstance(leaf, np.generic) else np.array(saved)
-
-
-def _unfit(found: str) -> str:
-    return (
-        f"the checkpoint does not fit what the script prepares: {found}; undo the change to the script, or start "
-        "afresh without resuming"
-    )

@@ -1,0 +1,96 @@
+"""The leaves of a state: what a checkpoint holds of each, and how it comes back as what it was.
+
+JAX computes with other types than a script may begin with: float64 of NumPy becomes float32, a Python number an array
+of a weak type, which yields to that of whatever it meets.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from headgate.jax.placing import is_key, weakened
+from headgate.task.saving import ResumeError
+
+KINDS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
+"""What is saved of a state."""
+
+
+class StateError(Exception):
+    """The state of the training cannot be saved now; training goes on."""
+
+
+def kind(leaf: Any) -> str:
+    """What holds the value of a leaf: a Python `number`, `numpy`, or JAX as an `array` or one of a `weak` type."""
+    if isinstance(leaf, jax.Array):
+        return "weak" if not is_key(leaf) and leaf.weak_type else "array"
+    return "numpy" if isinstance(leaf, (np.ndarray, np.generic)) else "number"
+
+
+def form(leaf: Any) -> list[Any]:
+    """Type and shape of a leaf as JAX computes with it; a Python number has the type of its kind."""
+    if kind(leaf) == "number":
+        return [type(leaf).__name__, []]
+    array = jax.random.key_data(leaf) if is_key(leaf) else leaf
+    return [str(_computed(array.dtype)), list(array.shape)]
+
+
+def on_host(name: str, leaf: Any) -> Any:
+    """The value of a leaf as a NumPy array; a key as its data.
+
+    Raises:
+        StateError: No worker has all of it.
+    """
+    if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
+        raise StateError(
+            f"{name} is spread over the workers, so that none can save it; replicate it, for example with "
+            "jax.jit(step, out_shardings=...)"
+        )
+    return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
+
+
+def restored(name: str, leaf: Any, saved: Any, was: str | None, prepared: Any) -> Any:
+    """What was saved, in place of the script's leaf.
+
+    Args:
+        was: Its kind when it was saved; None where the checkpoint does not say: that of the script's.
+        prepared: The form in which the script had prepared it then; None where the checkpoint does not say.
+
+    Raises:
+        ResumeError: It does not fit: neither has the script prepared the like then, nor is it like what it has now.
+    """
+    here = kind(leaf)
+    if prepared != form(leaf) and not _fits(leaf, saved):
+        found = f"{saved.dtype}{list(saved.shape)}", "{}{}".format(*form(leaf))
+        raise ResumeError(unfit(f"{name} is {found[0]} in the checkpoint and {found[1]} in the script"))
+    if is_key(leaf):
+        return jax.random.wrap_key_data(jax.numpy.asarray(saved), impl=jax.random.key_impl(leaf))
+    if was is None:
+        was = here
+    if was == "number":
+        return type(leaf)(saved) if here == "number" else saved.item()
+    if was == "numpy":
+        return saved[()] if not isinstance(leaf, np.ndarray) and not saved.shape else np.array(saved)
+    array = jax.device_put(saved, leaf.sharding) if isinstance(leaf, jax.Array) else jax.numpy.asarray(saved)
+    return weakened(array) if was == "weak" else array
+
+
+def unfit(found: str) -> str:
+    """The message that a checkpoint does not fit."""
+    return (
+        f"the checkpoint does not fit what the script prepares: {found}; undo the change to the script, or start "
+        "afresh without resuming"
+    )
+
+
+def _fits(leaf: Any, saved: Any) -> bool:
+    if kind(leaf) == "number":
+        return bool(saved.ndim == 0)  # what counts as a number at first is often an array after a step
+    array = jax.random.key_data(leaf) if is_key(leaf) else leaf
+    return array.shape == saved.shape and saved.dtype in (array.dtype, _computed(array.dtype))
+
+
+def _computed(dtype: Any) -> Any:
+    return jax.dtypes.canonicalize_dtype(dtype)
