@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections import defaultdict
 
 import pytest
@@ -29,6 +30,38 @@ SCRIPT = f"""
             pass
         print(f"epoch {{epoch}}/{EPOCHS} loss {{loss(epoch)}}", flush=True)
 """
+
+
+WAITS = """
+    import os, time
+    print("begins", flush=True)
+    while not os.path.exists("go"):
+        time.sleep(0.1)
+    print("loss 0.5", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("limit", "all_run"), [("-n 160", False), ("-Sn 160", True)])
+def test_where_too_few_files_may_be_open_those_that_fit_run_whole_and_the_others_say_what_to_raise(
+    limit: str, all_run: bool, user: User
+) -> None:
+    user.write("waits.py", WAITS)
+    names = [f"j{i}" for i in range(14)]
+    user.write("jobs.yaml", f"jobs: [{', '.join(f'{{name: {name}, script: waits.py}}' for name in names)}]")
+    command = user.command("run", "--detach", "--policy", "none", "jobs.yaml")
+    start = ["sh", "-c", f'ulimit {limit}; exec "$@"', "sh", *command]
+    subprocess.run(start, cwd=user.folder, env=user.variables, stdout=subprocess.DEVNULL, check=True)
+    states = {name: user.sees_state(name, "running", "failed") for name in names}
+    user.touch("go")
+    ran = [name for name, job in states.items() if job["state"] == "running"]
+    assert 4 <= len(ran) < len(names) or (all_run and ran == names)
+    for name in ran:
+        assert user.sees_state(name, "done")["loss"] == 0.5
+        assert user.log(name) == "begins\nloss 0.5\n"
+    for job in states.values():
+        if job["state"] == "failed":
+            assert job["reason"].startswith("could not be started: 160 open files are allowed here (`ulimit -Hn`)")
+            assert "raise it to 4096 (`ulimit -n`" in job["reason"]
 
 
 @pytest.mark.long

@@ -22,6 +22,7 @@ from headgate.engines.base import Engine, Listener
 from headgate.engines.beside import Beside
 from headgate.engines.channel import Connection
 from headgate.engines.connections import Connections
+from headgate.engines.descriptors import Descriptors
 from headgate.engines.kills import LOOK_SECONDS, Kills
 from headgate.engines.log import TaskLog
 from headgate.engines.tasks import Keeper, Start, Task
@@ -87,6 +88,7 @@ class LocalEngine(Engine):
             self._channel, self._selector, self._key_of, self._greeted, self._said, listener
         )
         self._wake_out, self._wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._descriptors = Descriptors()
         self._selector.register(self._wake_out, selectors.EVENT_READ, self._woken)
         self._thread.start()
         self._open = True
@@ -232,6 +234,7 @@ class LocalEngine(Engine):
         try:
             if self._closing_at is not None:
                 raise HeadgateError("this engine is closing")
+            self._descriptors.check(len(self._tasks) + len(self._starts) + 1)
             isolation = self._isolation_of(launch)
         except Exception as error:  # noqa: BLE001  # whatever it is, the job has to hear of it
             self._not_started(launch.task, error)
