@@ -21,9 +21,11 @@ from pathlib import Path
 from headgate.errors import HeadgateError, NotFoundError, StorageError, UsageError
 from headgate.jobs import NAME_PATTERN
 from headgate.paths import exposure
+from headgate.telemetry import allocation
 from headgate.telemetry.store import RunReader
 
 STORE = "run.sqlite"
+HUB = "HEADGATE_HUB"
 LOCK = "lock"
 _NAMED = 5  # as many runs as a message names
 _LONG_SECONDS = 600.0
@@ -43,6 +45,7 @@ def home() -> Path:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         (path / "runs").mkdir(mode=0o700, exist_ok=True)
         (path / "hub").mkdir(mode=0o700, exist_ok=True)
+        (path / "hubs").mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise StorageError(
             f"cannot make {path}: {error.strerror}; set HEADGATE_HOME to a folder you can write"
@@ -55,14 +58,37 @@ def home() -> Path:
     return path
 
 
-def sockets() -> Path:
-    """The folder of the hub's sockets: `hub/` in Headgate's folder or, where that path is too long for a socket, one
-    below /tmp that is named after it, which is there only as long as a hub is (`make_sockets`, `remove_sockets`).
+def hub() -> Path:
+    """The folder of this process's hub, made if it is not there: `hub/`, or one below `hubs/` for the part of the
+    machine that was allotted to this process and not to others. A hub and its guard are told by `HEADGATE_HUB`.
+
+    Raises:
+        StorageError: It cannot be made.
+    """
+    folder = Path(told) if (told := os.environ.get(HUB)) else home() / "hub"
+    if not told and (key := allocation.current().key):
+        folder = home() / "hubs" / key
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot make {folder}: {error.strerror}") from error
+    return folder
+
+
+def hubs() -> list[Path]:
+    """The folders of all hubs that there are or were."""
+    return [home() / "hub", *sorted((home() / "hubs").iterdir())]
+
+
+def sockets(folder: Path | None = None) -> Path:
+    """The folder of the sockets of a hub (None: of this process's): its own or, where that path is too long for a
+    socket, one below /tmp that is named after it, which is there only as long as a hub is (`make_sockets`,
+    `remove_sockets`).
 
     Raises:
         StorageError: Somebody else made it.
     """
-    folder = home() / "hub"
+    folder = folder or hub()
     if len(os.fsencode(folder / "channel.sock")) <= _SOCKET_BYTES:
         return folder
     folder = _SHORT / f"headgate-{os.geteuid()}-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}"
@@ -98,12 +124,13 @@ def make_sockets() -> Path:
     return sockets()  # looked at again: whoever made it meanwhile
 
 
-def remove_sockets() -> None:
-    """Remove the sockets of a hub that has ended; only for a process that holds the hub's lock."""
-    folder = sockets()
+def remove_sockets(folder: Path | None = None) -> None:
+    """Remove the sockets of a hub (None: of this process's) that has ended; only for who holds that hub's lock."""
+    hubs_own = folder or hub()
+    folder = sockets(hubs_own)
     for name in ("hub.sock", "channel.sock"):
         (folder / name).unlink(missing_ok=True)
-    if folder != home() / "hub":
+    if folder != hubs_own:
         with contextlib.suppress(OSError):  # it is not there, or holds what is not ours
             folder.rmdir()
 

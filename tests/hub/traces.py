@@ -55,6 +55,10 @@ class Traces:
         """Process id of the hub."""
         return next(iter(self.processes(HUB)), None)
 
+    def hubs(self) -> list[int]:
+        """Process ids of the hubs of all allocations."""
+        return list(self.processes(HUB))
+
     def guard(self) -> int | None:
         """Process id of the guard."""
         return next(iter(self.processes(GUARD)), None)
@@ -68,11 +72,11 @@ class Traces:
         return home is not None and home != str(self._home)
 
     def sockets(self) -> list[Path]:
-        """The hub's sockets, wherever they are."""
+        """The hubs' sockets, wherever they are."""
         folder = self._home / "hub"
         digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
         spare = Path("/tmp") / f"headgate-{os.geteuid()}-{digest}"
-        return [*folder.glob("*.sock"), *([spare] if spare.exists() else [])]
+        return [*folder.glob("*.sock"), *self._home.glob("hubs/*/*.sock"), *([spare] if spare.exists() else [])]
 
     def all(self) -> list[str]:
         """Everything there is, in words."""

@@ -188,7 +188,7 @@ class User:
             process.communicate()
         for terminal in self._terminals:
             terminal.close()
-        if (hub := self.traces.hub()) is not None:
+        for hub in self.traces.hubs():
             with suppress(ProcessLookupError):
                 os.kill(hub, signal.SIGTERM)
         self.finds_nothing_left()

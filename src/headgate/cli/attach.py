@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from headgate import runs
+from headgate.cli.choosing import hub_of
 from headgate.cli.following import Interrupts, conclude, follow
-from headgate.hub.client import connect
 
 
 @click.command()
@@ -20,10 +20,10 @@ def command(run: str | None, as_json: bool) -> int:
              headgate attach 20261121-0930
     """
     folder = runs.find(run)
-    hub = connect() if runs.alive(folder) else None
+    hub = hub_of(folder.name) if runs.alive(folder) else None
     if hub is not None:
         with hub, Interrupts(hub) as interrupts:
-            if folder.name in hub.ask("runs")["runs"]:
+            if folder.name in hub.ask("runs")["runs"]:  # still
                 hub.ask("attach", run=folder.name)
                 return follow(hub, folder.name, as_json, interrupts)
     page = folder / "report.html"

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from headgate.cli.choosing import running_hub, running_jobs
+from headgate.cli.choosing import running_jobs
 from headgate.errors import HeadgateError
 
 
@@ -20,11 +20,10 @@ def command(jobs: tuple[str, ...], run: str | None, as_json: bool) -> None:
     \b
     Example: headgate checkpoint cnn
     """
-    with running_hub() as hub:
-        asked = {
-            chosen.run: hub.ask("checkpoint", run=chosen.run, jobs=chosen.jobs)["jobs"]
-            for chosen in running_jobs(hub, jobs, run)
-        }
+    asked = {}
+    for chosen in running_jobs(jobs, run):
+        with chosen.connect() as hub:
+            asked[chosen.run] = hub.ask("checkpoint", run=chosen.run, jobs=chosen.jobs)["jobs"]
     if not any(asked.values()):
         raise HeadgateError("none of these jobs uses headgate.torch, .keras or .jax, so none can save a checkpoint")
     if as_json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from headgate import runs
 from headgate.errors import NotFoundError
@@ -14,42 +15,44 @@ _NOTHING = "nothing is running"
 
 @dataclass(frozen=True, slots=True)
 class RunningJobs:
-    """Jobs of one run; None: all of them."""
+    """Jobs of one run; None: all of them. `hub` is the folder of the hub that runs them."""
 
     run: str
     jobs: list[str] | None
+    hub: Path
+
+    def connect(self) -> Hub:
+        """The hub that runs them, to be closed.
+
+        Raises:
+            NotFoundError: It is gone.
+        """
+        found = connect(self.hub)
+        if found is None:
+            raise NotFoundError(_NOTHING)
+        return found
 
 
-def running_hub() -> Hub:
-    """The hub that runs jobs, to be closed.
-
-    Raises:
-        NotFoundError: There is none.
-    """
-    hub = connect()
-    if hub is None:
-        raise NotFoundError(_NOTHING)
-    return hub
-
-
-def running_jobs(hub: Hub, jobs: Sequence[str], run: str | None, every: bool = False) -> list[RunningJobs]:
-    """The jobs named (all, when none is), in the run named (the latest that is running, when none is).
+def running_jobs(jobs: Sequence[str], run: str | None, every: bool = False) -> list[RunningJobs]:
+    """The jobs named (all, when none is), in the run named (the latest that is running, when none is), whichever hub of
+    this user's has it.
 
     Raises:
         NotFoundError: Nothing that is running is so called.
     """
-    running: list[str] = sorted(hub.ask("runs")["runs"])
+    hubs = dict(sorted((id, folder) for folder in runs.hubs() for id in _runs_of(folder)))
+    running = list(hubs)
     if not running:
         raise NotFoundError(_NOTHING)
     if every:
-        return [RunningJobs(id, None) for id in running]
+        return [RunningJobs(id, None, folder) for id, folder in hubs.items()]
     if run is not None:
         id = runs.find(run).name
         if id not in running:
             raise NotFoundError(f"run {id} is not running")
         running = [id]
     if not jobs:
-        return [RunningJobs(running[-1], None)]
+        return [RunningJobs(running[-1], None, hubs[running[-1]])]
     chosen: dict[str, list[str]] = {}
     for job in jobs:
         prefix, _, name = job.rpartition("/")
@@ -57,4 +60,20 @@ def running_jobs(hub: Hub, jobs: Sequence[str], run: str | None, every: bool = F
         if not fitting:
             raise NotFoundError(f"no running job {job!r}; `headgate status` lists the jobs of a run")
         chosen.setdefault(fitting[-1], []).append(name)
-    return [RunningJobs(id, names) for id, names in chosen.items()]
+    return [RunningJobs(id, names, hubs[id]) for id, names in chosen.items()]
+
+
+def hub_of(run: str) -> Hub | None:
+    """The hub that runs a run, to be closed; None where none does."""
+    for folder in runs.hubs():
+        if run in _runs_of(folder):
+            return connect(folder)
+    return None
+
+
+def _runs_of(folder: Path) -> list[str]:
+    hub = connect(folder)
+    if hub is None:
+        return []
+    with hub:
+        return list(hub.ask("runs")["runs"])

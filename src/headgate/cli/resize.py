@@ -6,7 +6,7 @@ import json
 
 import click
 
-from headgate.cli.choosing import running_hub, running_jobs
+from headgate.cli.choosing import running_jobs
 
 
 @click.command()
@@ -23,9 +23,9 @@ def command(job: str, workers: int, run: str | None, as_json: bool) -> None:
     \b
     Example: headgate resize cnn --workers 4
     """
-    with running_hub() as hub:
-        [chosen] = running_jobs(hub, [job], run)
-        [name] = chosen.jobs or [job]
+    [chosen] = running_jobs([job], run)
+    [name] = chosen.jobs or [job]
+    with chosen.connect() as hub:
         hub.ask("resize", run=chosen.run, job=name, workers=workers)
     if as_json:
         click.echo(json.dumps({"run": chosen.run, "job": name, "workers": workers}))

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from headgate import runs
-from headgate.cli.choosing import RunningJobs, running_hub, running_jobs
+from headgate.cli.choosing import RunningJobs, running_jobs
 from headgate.errors import HeadgateError
 from headgate.events import ENDED
 from headgate.hub.client import Hub
@@ -33,12 +33,12 @@ def command(jobs: tuple[str, ...], run: str | None, every: bool, kill: bool, as_
     Example: headgate stop cnn
              headgate stop --all --kill
     """
-    with running_hub() as hub, ExitStack() as watching:
-        # A connection for each run: answers and what is told of a run do not mix.
-        asked = [
-            (chosen, watched := watching.enter_context(running_hub()), _ask(hub, watched, chosen, kill))
-            for chosen in running_jobs(hub, jobs, run, every)
-        ]
+    with ExitStack() as connections:
+        # Two connections for each run: answers and what is told of a run do not mix.
+        asked = []
+        for chosen in running_jobs(jobs, run, every):
+            hub, watched = (connections.enter_context(chosen.connect()) for _ in range(2))
+            asked.append((chosen, watched, _ask(hub, watched, chosen, kill)))
         ended = {chosen.run: _wait(watched, chosen, stopping) for chosen, watched, stopping in asked}
     if as_json:
         click.echo(json.dumps(ended, indent=2))

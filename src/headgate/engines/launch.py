@@ -15,6 +15,7 @@ from headgate.engines.program import program, source
 from headgate.engines.scripts import libraries
 from headgate.errors import StorageError, UsageError
 from headgate.events import Checkpoint, TaskId
+from headgate.isolation.attributes import Attributes
 from headgate.isolation.base import HOST_IMAGE, Launch
 from headgate.jobs import WRITABLE, Job, signal_number
 
@@ -139,6 +140,7 @@ def launch(
     role: Role = "worker",
     place: Place | None = None,
     turns: Path | None = None,
+    attributes: Attributes | None = None,
 ) -> Launch:
     """What is started for a task; its engine adds where it finds the task channel.
 
@@ -153,6 +155,7 @@ def launch(
         mode: `run` or `profile`.
         role: A worker runs the job's command; a parameter server runs under the interpreter of the job's script.
         place: Where on this machine it runs; None: on the machine as it is.
+        attributes: What its process has of whoever submitted the job; None: of whoever starts it.
         turns: Folder of the files by which tasks take turns on the GPUs of this machine; None: they do not.
 
     Raises:
@@ -183,6 +186,7 @@ def launch(
         mounts=tuple(mount.removesuffix(WRITABLE) for mount in job.mounts),
         gpus=gpus,
         stop_signal=signal_number(job.stop_signal),
+        attributes=attributes,
     )
 
 

@@ -168,6 +168,7 @@ class Acting:
                 role="server" if name.startswith("server-") else "worker",
                 place=node.place,
                 turns=turns_in(self._home) if spec == LOCAL else None,
+                attributes=run.submission.attributes if spec == LOCAL else None,
             )
         except HeadgateError as error:  # its interpreter may be gone since it was handed in
             failure = Exit(code=None, reason=f"could not be started: {error}", lost=node is None)

@@ -18,6 +18,7 @@ from headgate.errors import HeadgateError, UsageError
 from headgate.hub import clusters
 from headgate.hub.client import ANSWER_SECONDS, TAKE_IN_SECONDS, Hub, clean, connect_or_start
 from headgate.hub.submission import SUBMISSION, Submission
+from headgate.isolation.attributes import Attributes
 from headgate.jobs import Job
 from headgate.profiles import Profile
 from headgate.telemetry.store import RunReader
@@ -43,6 +44,7 @@ def submission(jobs: Sequence[Job], **more: Any) -> Submission:
     _check_order({job.name: job.after for job in jobs}, resumed="resumed_from" in more)
     program = Path(sys.argv[0]).name
     command = ("headgate" if program == "__main__.py" else program, *sys.argv[1:])
+    more = {"attributes": Attributes.of_this_process(), **more}
     return Submission(tuple(map(_absolute, jobs)), dict(os.environ), os.getcwd(), command, **more)
 
 

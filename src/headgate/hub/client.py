@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import select
+import shutil
 import socket
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import headgate
 from headgate import runs
 from headgate.errors import HeadgateError, HubError
 from headgate.events import CONNECTED_GRACE_SECONDS, GRACE_SECONDS
+from headgate.hub import neighbours
 
 START_SECONDS = 30.0
 ENDING_SECONDS = CONNECTED_GRACE_SECONDS + GRACE_SECONDS
@@ -27,6 +29,8 @@ ANSWER_SECONDS = 60.0
 TAKE_IN_SECONDS = 300.0
 """How long it may take to hand in a run: an engine that it is the first to name is started meanwhile."""
 _LOOK_SECONDS = 0.02
+_STALE_SECONDS = 86400.0
+"""After so long without a hub the folder of an allocation's hubs is removed, with its log."""
 
 
 class HubGoneError(HubError):
@@ -130,15 +134,15 @@ class Hub:
                 return
 
 
-def connect() -> Hub | None:
-    """The hub that runs, None where none does.
+def connect(folder: Path | None = None) -> Hub | None:
+    """The hub of a folder (None: of this process) that runs, None where none does.
 
     Raises:
         HubError: One runs and cannot be talked to.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
-        connection.connect(str(runs.sockets() / "hub.sock"))
+        connection.connect(str(runs.sockets(folder) / "hub.sock"))
         return Hub(connection)
     except (FileNotFoundError, ConnectionRefusedError, HubGoneError):
         connection.close()
@@ -149,15 +153,25 @@ def connect() -> Hub | None:
 
 
 def clean() -> None:
-    """Remove what a hub and its guard left that were both killed."""
-    folder = runs.home() / "hub"
+    """Remove what hubs of this machine, and their guards, left that were both killed."""
+    _clean(runs.hub())
+    for folder in runs.hubs():
+        if not neighbours.about(folder):
+            continue  # of another machine
+        if any((folder / "boxes").glob("*")) or any(runs.sockets(folder).glob("*.sock")):
+            _clean(folder)
+        elif folder.parent.name == "hubs" and _is_stale(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _clean(folder: Path) -> None:
     lock = os.open(folder / "hub.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         from headgate.hub.guard import leftovers  # with all that boxes tasks in: while there is a hub nobody needs it
 
         leftovers(folder)
-        runs.remove_sockets()
+        runs.remove_sockets(folder)
     except BlockingIOError:
         pass  # there is a hub or a guard, and it will
     finally:
@@ -170,8 +184,8 @@ def connect_or_start() -> Hub:
     Raises:
         HubError: None could be started.
     """
-    home = runs.home()
-    log = home / "hub" / "hub.log"
+    folder = runs.hub()
+    log = folder / "hub.log"
     begun = time.monotonic()
     deadline = begun + START_SECONDS
     process: subprocess.Popen[bytes] | None = None
@@ -180,7 +194,7 @@ def connect_or_start() -> Hub:
             if process is not None:  # it outlives this connection, and should leave no zombie when it ends
                 threading.Thread(target=process.wait, name="hub", daemon=True).start()
             return hub
-        now, locked = time.monotonic(), _locked(home / "hub" / "hub.lock")
+        now, locked = time.monotonic(), _locked(folder / "hub.lock")
         alive = process is not None and process.poll() is None
         if locked and not alive:  # by one that ends: its jobs save what they have, which nobody should cut short
             deadline = now + START_SECONDS
@@ -193,6 +207,7 @@ def connect_or_start() -> Hub:
             with open(log, "ab") as output:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "headgate.hub.server"],
+                    env={**os.environ, runs.HUB: str(folder)},
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
@@ -200,6 +215,10 @@ def connect_or_start() -> Hub:
                     start_new_session=True,
                 )
         time.sleep(_LOOK_SECONDS)
+
+
+def _is_stale(folder: Path) -> bool:
+    return time.time() - folder.stat().st_mtime > _STALE_SECONDS and not _locked(folder / "hub.lock")
 
 
 def _locked(path: Path) -> bool:

@@ -205,7 +205,7 @@ class _Guard:
                     pass
             if swept:
                 _box_file(self._folder / "boxes", id).unlink(missing_ok=True)
-        runs.remove_sockets()
+        runs.remove_sockets(self._folder)
         remove_empty_groups()
 
     def _drop(self, task: _Task) -> None:

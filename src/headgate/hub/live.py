@@ -23,9 +23,10 @@ from headgate.engines.environment import MORE, sent
 from headgate.engines.launch import command, inject
 from headgate.errors import HeadgateError, UsageError
 from headgate.events import ENDED, Action, Event
-from headgate.hub import admission, company
+from headgate.hub import admission, company, neighbours
 from headgate.hub.acting import Acting
 from headgate.hub.choosing import Choosing
+from headgate.hub.client import connect
 from headgate.hub.engines import Engines
 from headgate.hub.forecasting import Forecasting
 from headgate.hub.hearing import Hearing
@@ -38,6 +39,7 @@ from headgate.hub.reserving import Reserving
 from headgate.hub.run import LiveRun
 from headgate.hub.sampling import Sampling
 from headgate.hub.submission import Submission
+from headgate.isolation.spawning import OWN
 from headgate.planning import candidates
 from headgate.planning.candidates import tasks_on
 from headgate.policies import Policy
@@ -124,6 +126,10 @@ class LiveHub:
         """Whether anything is still to be done."""
         return bool(self.runs or self._background)
 
+    def warn(self, text: str) -> None:
+        """Tell all runs of something."""
+        self._ledger.tell_all(text)
+
     @property
     def policy(self) -> str:
         return self._controller.policy.name
@@ -192,6 +198,8 @@ class LiveHub:
         if kept:
             text = f"these variables of your environment are not sent to nodes: {', '.join(kept)}"
             self._loop.call_soon(self._ledger.event, run, "note", f"{text}; name those that jobs need in {MORE}")
+        if missed := _out_of_reach(submission):
+            self._loop.call_soon(self._ledger.event, run, "warning", missed)
         for name, text in submission.warnings.items():
             self._loop.call_soon(self._ledger.event, run, "warning", text, name)
         self._origins[run.id] = self._in_background(self._look_around(run))
@@ -201,6 +209,8 @@ class LiveHub:
 
     async def _look_around(self, run: LiveRun) -> None:
         await asyncio.gather(asyncio.to_thread(run.note_origin), self._retain(run))
+        for text in await asyncio.to_thread(_tell_neighbours):
+            self._ledger.event(run, "warning", text)
 
     async def _retain(self, run: LiveRun) -> None:
         keep = run.submission.environment.get("HEADGATE_KEEP_RUNS")
@@ -424,6 +434,27 @@ def _checked(submission: Submission, cluster: Cluster, machine: Node) -> dict[st
         command(job, environment.get("PATH"))
         scripts.check(job, environment)
     return keys
+
+
+def _out_of_reach(submission: Submission) -> str:
+    """What tasks on this machine cannot have of the terminal that submitted them, since this hub may not give it."""
+    if submission.attributes is None or submission.engine != LOCAL:
+        return ""
+    missed = ", ".join(submission.attributes.out_of_reach(OWN))
+    cure = "end that hub first, or set HEADGATE_HOME to another folder, which has a hub of its own"
+    return f"the hub was started elsewhere and may not give its tasks {missed}; {cure}" if missed else ""
+
+
+def _tell_neighbours() -> list[str]:
+    """Tell hubs of other allocations that this one has tasks on cores of theirs; what is to be told here of them."""
+    told = []
+    for folder, here, there in neighbours.overlapping(runs.hub()):
+        with contextlib.suppress(HeadgateError):  # of another version, or just ending
+            if (other := connect(folder)) is not None:
+                with other:
+                    other.ask("warn", text=there)
+        told.append(here)
+    return told
 
 
 def _check_isolations(submission: Submission) -> None:

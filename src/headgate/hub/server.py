@@ -1,4 +1,4 @@
-"""The hub's process: one for each user and machine, on a socket that only its user can reach, gone when idle."""
+"""The hub's process: one for each allocation of a user, on a socket that only its user can reach, gone when idle."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ import headgate
 from headgate import isolation, policies, runs
 from headgate.engines.local import LocalEngine
 from headgate.errors import HeadgateError, HubError, UsageError
+from headgate.hub import neighbours
 from headgate.hub.guard import Guarded, leftovers
 from headgate.hub.live import LiveHub
 from headgate.hub.submission import SUBMISSION
@@ -142,6 +143,9 @@ class Server:
                 return {"type": "resizing", "run": run, "job": request["job"]}
             case "attach" | "stop" | "checkpoint" | "resize":
                 raise UsageError(f"run {run} is not running")
+            case "warn":
+                self._hub.warn(str(request.get("text")))
+                return {"type": "warned"}
             case "runs":
                 return {"type": "runs", "policy": self._hub.policy, "runs": list(self._hub.runs)}
             case op:
@@ -182,7 +186,8 @@ def _show(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
 
 
 async def _serve(home: Path, lock: int) -> None:
-    folder, sockets = home / "hub", runs.make_sockets()
+    folder, sockets = runs.hub(), runs.make_sockets()
+    neighbours.publish(folder)
     leftovers(folder)
     # Named after this hub alone, so that what a dead one left is never taken for this one's.
     group = f"{os.geteuid()}-{os.getpid()}"
@@ -201,7 +206,7 @@ async def _serve(home: Path, lock: int) -> None:
     await hub.close()
     loop.remove_reader(guard.pidfd)
     guard.close()
-    runs.remove_sockets()
+    runs.remove_sockets(folder)
 
 
 def _guard_died(loop: asyncio.AbstractEventLoop, guard: Guarded) -> None:
@@ -211,9 +216,9 @@ def _guard_died(loop: asyncio.AbstractEventLoop, guard: Guarded) -> None:
 
 
 def main() -> int:
-    """Be the hub of `HEADGATE_HOME`, unless there is one."""
+    """Be the hub of `HEADGATE_HOME` and this allocation, unless there is one."""
     home = runs.home()
-    lock = os.open(home / "hub" / "hub.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(runs.hub() / "hub.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 from headgate.cluster import Node
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.events import Checkpoint
+from headgate.isolation.attributes import Attributes
 from headgate.jobs import Job
 
 
@@ -27,6 +28,7 @@ class Submission:
         resumed_from: Id of the run that is gone on with.
         from_scratch: Names of those of its jobs that start from the beginning all the same.
         warnings: What the run is to tell of a job, by job.
+        attributes: What the tasks have on this machine of whoever handed it in; None: of the hub.
         cluster: Name of the cluster that its jobs run on; empty: on this machine.
         nodes: The nodes of that cluster.
         engine: What starts its tasks.
@@ -42,6 +44,7 @@ class Submission:
     resumed_from: str | None = None
     from_scratch: tuple[str, ...] = ()
     warnings: Mapping[str, str] = field(default_factory=dict)
+    attributes: Attributes | None = None
     cluster: str = ""
     nodes: tuple[Node, ...] = ()
     engine: EngineSpec = LOCAL

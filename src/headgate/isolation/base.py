@@ -11,6 +11,7 @@ from pathlib import Path
 
 from headgate.cluster import Place
 from headgate.events import Exit, TaskId
+from headgate.isolation.attributes import Attributes
 from headgate.shares import Share
 
 HOST_IMAGE = "host"
@@ -35,6 +36,7 @@ class Launch:
         mounts: Of all these, what its user named: it is not started where one is not there.
         gpus: Numbers of the GPUs that it may see; None: all.
         stop_signal: What asks it to end, where its library does not.
+        attributes: What its process has of umask, nice value and limits; None: what whoever starts it was started with.
     """
 
     task: TaskId
@@ -50,6 +52,7 @@ class Launch:
     mounts: tuple[str, ...] = ()
     gpus: tuple[int, ...] | None = None
     stop_signal: int = signal.SIGTERM
+    attributes: Attributes | None = None
 
 
 class Box(ABC):

@@ -26,7 +26,7 @@ def main() -> None:
         order += part
     if not order:  # the one who started it is gone
         os._exit(125)
-    program, argv, env, files, place = marshal.loads(order)
+    program, argv, env, (umask, nice, limits), place = marshal.loads(order)
     os.set_inheritable(channel, False)
     if place is not None:
         try:
@@ -38,7 +38,13 @@ def main() -> None:
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    resource.setrlimit(resource.RLIMIT_NOFILE, files)
+    os.umask(umask)
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, nice)
+    except PermissionError:  # whoever started it has a lower one, and may not raise it
+        pass
+    for number, soft, hard in limits:
+        _limit(number, soft, hard)
     try:
         os.execve(program, argv, env)
     except OSError as error:
@@ -46,6 +52,16 @@ def main() -> None:
     except ValueError:  # what no program can be given, a NUL in an argument say
         os.write(channel, str(errno.EINVAL).encode())
     os._exit(127)
+
+
+def _limit(number: int, soft: int, hard: int) -> None:
+    if number == resource.RLIMIT_DATA and (boxed := resource.getrlimit(number)[0]) != -1:
+        soft = boxed if soft == -1 else min(soft, boxed)  # the box's stand-in for a limit of its memory
+    try:
+        resource.setrlimit(number, (soft, hard))
+    except (OSError, ValueError):  # more than whoever started it has, and may give: as much as that
+        _, most = resource.getrlimit(number)
+        resource.setrlimit(number, (most if soft == -1 else min(soft, most), most))
 
 
 def _enter(place: tuple[bytes, bytes, bytes]) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import marshal
 import os
-import resource
 import socket
 import subprocess
 import sys
 
 from headgate.errors import IsolationError
 from headgate.isolation import launcher
+from headgate.isolation.attributes import Attributes
 from headgate.isolation.base import Launch
 
 
@@ -43,8 +43,8 @@ def find_program(launch: Launch) -> str:
     raise IsolationError(f"{launch.task}: no program {name!r} on its PATH ({path}); install it or give its full path")
 
 
-_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
-"""Limit of open files of a task: as this process was started with, however many it allows itself later."""
+OWN = Attributes.of_this_process()
+"""What this process was started with, however many open files it allows itself later."""
 
 
 class Spawned:
@@ -124,7 +124,8 @@ class Spawned:
             self._process.wait()
 
 
-Order = tuple[bytes, list[bytes], dict[bytes, bytes], tuple[int, int], tuple[bytes, bytes, bytes] | None]
+_Attributes = tuple[int, int, list[tuple[int, int, int]]]
+Order = tuple[bytes, list[bytes], dict[bytes, bytes], _Attributes, tuple[bytes, bytes, bytes] | None]
 
 
 def _order(program: str, launch: Launch) -> Order:
@@ -133,7 +134,8 @@ def _order(program: str, launch: Launch) -> Order:
     there = None
     if (place := launch.place) is not None:
         there = os.fsencode(place.namespace), os.fsencode(place.hostname), os.fsencode(place.hosts)
-    return os.fsencode(program), [os.fsencode(word) for word in launch.argv], env, _FILES, there
+    attributes = (launch.attributes or OWN).order(OWN)
+    return os.fsencode(program), [os.fsencode(word) for word in launch.argv], env, attributes, there
 
 
 def _why_not_there(launch: Launch, answer: bytes) -> str:

@@ -55,10 +55,38 @@ def cgroups(root: Path = Path("/")) -> CgroupTree:
 
 def allowed_cpus(root: Path = Path("/")) -> frozenset[int]:
     """CPUs that this process may run on: its affinity, which a cpuset narrows too."""
-    for line in content(root / "proc/self/status").splitlines():
+    return cpus_of(root / "proc/self/status") or parse_list(content(root / "sys/devices/system/cpu/online"))
+
+
+def cpus_of(status: Path) -> frozenset[int]:
+    """CPUs that a process may run on, by its file in /proc; none where that cannot be read."""
+    for line in content(status).splitlines():
         if line.startswith("Cpus_allowed_list:"):
             return parse_list(line.partition(":")[2])
-    return parse_list(content(root / "sys/devices/system/cpu/online"))
+    return frozenset()
+
+
+def limiting(tree: CgroupTree) -> Iterator[str]:
+    """The nearest of our cgroup and those above it that limits memory, CPU time or the CPUs to use, in each hierarchy,
+    as its hierarchy and path; not the topmost, which holds for everybody that we see."""
+    for controller in ("unified", "memory", "cpu", "cpuset"):
+        top = tree.mounts.get(controller)
+        for folder in _upwards(tree, controller):
+            if folder != top and _limits(folder, content(top / "cpuset.cpus") if top is not None else ""):
+                yield f"{controller}:/{folder.relative_to(top) if top is not None else ''}"
+                break
+
+
+def _limits(folder: Path, all_cpus: str) -> bool:
+    """Whether a cgroup has a limit of its own, in the files of any hierarchy."""
+    memory = _number(folder / "memory.max") or _number(folder / "memory.limit_in_bytes")
+    cpus = content(folder / "cpuset.cpus").strip()
+    return (
+        (memory is not None and 0 < memory < _UNLIMITED_V1)
+        or content(folder / "cpu.max").split()[:1] not in ([], ["max"])
+        or (_number(folder / "cpu.cfs_quota_us") or 0) > 0
+        or (bool(cpus) and parse_list(cpus) != parse_list(all_cpus))
+    )
 
 
 def quota_cores(tree: CgroupTree) -> float | None:
