@@ -41,7 +41,7 @@ def may(capability: int) -> bool:
     return bool(int(line.split()[1], 16) >> capability & 1)
 
 
-def types(user: User, line: str, *words: str, code: int = 0, **variables: str) -> str:
+def types(user: User, line: str, *words: str, **variables: str) -> str:
     """What a command prints that is typed after a line of the shell, as `"$@"` in it."""
     done = subprocess.run(
         ["sh", "-c", line, "sh", *user.command(*words)],
@@ -53,7 +53,7 @@ def types(user: User, line: str, *words: str, code: int = 0, **variables: str) -
         timeout=SECONDS,
         check=False,
     )
-    assert done.returncode == code, f"{done.returncode}: {done.stdout}{done.stderr}"
+    assert done.returncode == 0, f"{done.returncode}: {done.stdout}{done.stderr}"
     assert "Traceback" not in done.stderr
     return done.stdout + done.stderr
 

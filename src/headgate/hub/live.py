@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 import sys
 import time
@@ -208,8 +209,10 @@ class LiveHub:
         return run
 
     async def _look_around(self, run: LiveRun) -> None:
-        await asyncio.gather(asyncio.to_thread(run.note_origin), self._retain(run))
-        for text in await asyncio.to_thread(_tell_neighbours):
+        await asyncio.gather(asyncio.to_thread(run.note_origin), self._retain(run), self._tell_neighbours(run))
+
+    async def _tell_neighbours(self, run: LiveRun) -> None:
+        for text in await asyncio.to_thread(_neighbours):
             self._ledger.event(run, "warning", text)
 
     async def _retain(self, run: LiveRun) -> None:
@@ -445,7 +448,7 @@ def _out_of_reach(submission: Submission) -> str:
     return f"the hub was started elsewhere and may not give its tasks {missed}; {cure}" if missed else ""
 
 
-def _tell_neighbours() -> list[str]:
+def _neighbours() -> list[str]:
     """Tell hubs of other allocations that this one has tasks on cores of theirs; what is to be told here of them."""
     told = []
     for folder, here, there in neighbours.overlapping(runs.hub()):
