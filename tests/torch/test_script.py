@@ -199,6 +199,7 @@ def test_a_stop_in_a_long_validation_does_not_wait_for_its_end(
     attempt: Attempting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(session, "NEAR_SECONDS", 0.0)
     validated = []
 
     def training(at_step: Step) -> None:
@@ -217,6 +218,33 @@ def test_a_stop_in_a_long_validation_does_not_wait_for_its_end(
     done = attempt(training, order_at=7)
     assert len(validated) == 8
     assert (done.checkpoint["step"], done.checkpoint["position"]) == (5, None)
+
+
+@pytest.mark.parametrize(("accumulates", "place"), [(False, (2, 1, 1)), (True, (2, 2, 0))])
+def test_a_stop_in_the_only_step_of_an_epoch_waits_for_its_end(
+    accumulates: bool, place: tuple[int, int, int], attempt: Attempting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "PATIENCE_SECONDS", 0.0)
+
+    def training(at_step: Step) -> None:
+        model, optimizer, _ = tiny()
+        data = TensorDataset(torch.randn(24, 4), torch.randint(0, 2, (24,)))
+        loader = DataLoader(data, batch_size=8 if accumulates else 24)
+        model, optimizer, loader = hg.prepare(model, optimizer, loader)
+        for epoch in hg.epochs(4):
+            optimizer.zero_grad()
+            for features, labels in loader:
+                nn.functional.cross_entropy(model(features), labels).backward()  # type: ignore[no-untyped-call]
+                if epoch == 1:
+                    at_step(1)
+                if not accumulates:
+                    optimizer.step()
+                    hg.report(loss=1.0)
+            if accumulates:
+                optimizer.step()
+
+    done = attempt(training, order_at=1)
+    assert (done.checkpoint["step"], done.checkpoint["epoch"], done.checkpoint["position"]) == place
 
 
 def test_reports_of_every_kind_are_taken_and_none_raises(attempt: Attempting) -> None:

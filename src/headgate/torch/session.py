@@ -35,6 +35,8 @@ from headgate.torch.trained import Trained
 
 PATIENCE_SECONDS = 3.0
 """How long an order waits for a step boundary before any report or fetch has to do, at the cost of the position."""
+NEAR_SECONDS = 20.0
+"""How long it waits for the end of an epoch that is about to come, where a resume goes on at an exact place."""
 _FLUSH_SECONDS = 2.0
 
 
@@ -78,6 +80,7 @@ class Session:
         self._samples: dict[int, tuple[int, int]] = {}
         self._phase = -1
         self._epoch: int | None = None
+        self._epoch_began = 0.0
         self._epoch_rng: dict[str, Any] | None = None
         self._joined_later = False  # a worker waits to join that can only between two epochs
         self._ended = False
@@ -138,6 +141,7 @@ class Session:
         try:
             for epoch in range(start, count):
                 self._epoch = self._progress.epoch = epoch
+                self._epoch_began = time.monotonic()
                 self._loaders.enter_epoch()
                 if resume is not None:
                     self._rejoin_epoch(resume)
@@ -162,7 +166,9 @@ class Session:
         self._progress.report(loss, metrics)
         if not self._loaders.states and self._stepped:
             self._begin_step()
-        if self._orders.pending and self._stepped and (not self._loaders.states or self._patience_ends()):
+        if not self._orders.pending or not self._stepped:
+            return
+        if not self._loaders.states or self._patience_ends(self._loaders.anchor(self._feeding)):
             self._obey(None)
 
     def mean(self, value: Any) -> Any:
@@ -270,7 +276,7 @@ class Session:
             if self._orders.pending:
                 self._obey(self._loaders.anchor(self._feeding))
             self._stepped = False
-        elif self._orders.pending and self._patience_ends():
+        elif self._orders.pending and self._patience_ends(iteration):
             self._obey(None)
         self._meter.mark("input")
 
@@ -322,8 +328,13 @@ class Session:
 
     # --- boundaries --------------------------------------------------------------------------------------------------
 
-    def _patience_ends(self) -> bool:
-        ends = time.monotonic() - self._orders.pending_since > PATIENCE_SECONDS
+    def _patience_ends(self, iteration: Iteration | None) -> bool:
+        now = time.monotonic()
+        waited = now - self._orders.pending_since
+        ends = waited > PATIENCE_SECONDS
+        if ends and self._epoch is not None and iteration is not None and iteration.batches and iteration.done:
+            left = (now - self._epoch_began) * (iteration.batches / iteration.done - 1.0)
+            ends = waited + left > NEAR_SECONDS
         if ends and self._worker is not None:
             self._worker.insist()
         return ends
