@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 # Tests start thousands of Python processes: what they import is compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-long test-v2 lint docs bench clean
+.PHONY: help demo test test-long test-all test-v2 lint docs bench clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -20,6 +20,7 @@ help:
 	@echo "make demo      three real models train side by side, about two minutes after installation"
 	@echo "make test      the test suite"
 	@echo "make test-long what make test leaves out because it takes too long for every change"
+	@echo "make test-all  both: every test there is"
 	@echo "make test-v2   isolation on a real cgroup v2 kernel (a small guest in QEMU)"
 	@echo "make lint      ruff and mypy"
 	@echo "make docs      run every code block of the README and of docs/"
@@ -36,6 +37,10 @@ test: $(VENV)/dev.stamp
 
 test-long: $(VENV)/dev.stamp
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest --numprocesses 2 -m long
+	@tests/v2/run $(CURDIR)/$(BIN)/python containers
+
+test-all: $(VENV)/dev.stamp
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest --numprocesses 2
 	@tests/v2/run $(CURDIR)/$(BIN)/python containers
 
 test-v2: $(VENV)/pytest.stamp

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shutil
 import socket
@@ -48,6 +49,17 @@ def test_it_is_below_the_user_s_home_where_nothing_is_said(monkeypatch: pytest.M
     monkeypatch.setenv("HEADGATE_HOME", "")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert runs.home() == tmp_path / ".local" / "share" / "headgate"
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_: int) -> None:
+        raise KeyError("uid not found")
+
+    for name in ("HOME", "HEADGATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    with pytest.raises(StorageError, match="there is no HOME, and this user has none; set HEADGATE_HOME"):
+        runs.home()
 
 
 def test_a_file_in_its_place_is_named_with_the_cure(home: Path) -> None:

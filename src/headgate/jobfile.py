@@ -252,7 +252,7 @@ class _Draft:
         self._wrong = {place[:3] for place in wrong}
         self.index = index
         self.entry = entry
-        self.workdir = (Path(file.path).absolute().parent / entry.workdir).resolve()
+        self.workdir = Path(os.path.realpath(Path(file.path).absolute().parent / entry.workdir))
         self.script = str(self.workdir / entry.script) if entry.script is not None else None
         stem = Path(self.script).stem if self.script is not None else ""
         self.name = entry.name or (stem if NAME_PATTERN.fullmatch(stem) else f"job-{index + 1}")
@@ -274,9 +274,9 @@ class _Draft:
             self.problem("script", found, "give exactly one of them")
         if not self.well("workdir"):
             return
-        if not self.workdir.is_dir():
+        if not os.path.isdir(self.workdir):
             self.problem("workdir", f"found {entry.workdir!r}, which is not a folder", "correct the path")
-        elif self.script is not None and not Path(self.script).is_file():
+        elif self.script is not None and not os.path.isfile(self.script):
             found = f"found {entry.script!r}, which is not a file in {self.workdir}"
             self.problem("script", found, "correct the path, or `workdir`")
         if self._interpreter() == "":

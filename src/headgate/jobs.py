@@ -302,6 +302,17 @@ def _against_launch(job: Job) -> Iterator[tuple[str, str, str]]:
         for text in texts:
             if "\0" in text:
                 yield what, f"found {text!r}", NO_NUL
+            elif not _is_spellable(text):
+                yield what, f"found {text!r}", "leave out the half of a surrogate pair: no program can be given one"
+
+
+def _is_spellable(text: str) -> bool:
+    """Whether the system has bytes for a text; those of a file's name that is no UTF-8 are kept in its own way."""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_number(value: object) -> bool:

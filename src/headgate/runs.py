@@ -40,7 +40,12 @@ def home() -> Path:
     Raises:
         StorageError: It cannot be made or written, belongs to somebody else, or could be changed by others.
     """
-    path = Path(os.environ.get("HEADGATE_HOME") or Path.home() / ".local" / "share" / "headgate").absolute()
+    try:
+        path = Path(os.environ.get("HEADGATE_HOME") or Path.home() / ".local" / "share" / "headgate").absolute()
+    except RuntimeError as error:
+        raise StorageError(
+            "there is no HOME, and this user has none; set HEADGATE_HOME to a folder of your own"
+        ) from error
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         (path / "runs").mkdir(mode=0o700, exist_ok=True)

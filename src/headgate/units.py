@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 import time
 
 _NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
@@ -21,7 +22,7 @@ _PREFIXES = (
 
 def _parse(text: object, units: dict[str, float] | dict[str, int], expected: str) -> float:
     value = math.nan
-    if isinstance(text, int | float) and not isinstance(text, bool):
+    if isinstance(text, int | float) and not isinstance(text, bool) and abs(text) <= sys.float_info.max:
         value = float(text)
     elif isinstance(text, str):
         match = re.fullmatch(rf"\s*{_NUMBER}\s*([a-z]*)\s*", text.lower())
@@ -106,3 +107,12 @@ def say_time(at: float, seconds: bool = False) -> str:
     if there[:3] != time.localtime()[:3]:
         return time.strftime("%Y-%m-%d %H:%M", there)
     return time.strftime("%H:%M:%S" if seconds else "%H:%M", there)
+
+
+_CONTROLS = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
+
+
+def say_text(text: str) -> str:
+    """What a job or a file said, as a terminal may be sent it: what would move its cursor, colour it or turn the
+    direction of writing, and what is no text, is spelled out."""
+    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)

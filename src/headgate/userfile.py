@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
@@ -32,6 +32,12 @@ class Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
+MOST_LETTERS = 1_000_000
+MOST_VALUES = 50_000
+"""Values of a file, those counted each time that an alias stands for."""
+_DEEPEST = 40
+_SURROGATE = re.compile("[\\ud800-\\udfff]")
+_NO_TEXT = "leave out the half of a surrogate pair: it is no text"
 _TAG = "tag:yaml.org,2002:"
 _FOUND_LETTERS = 80
 _EXPECTED = {
@@ -48,6 +54,24 @@ _EXPECTED = {
     "string_type": "text",
     "too_short": "at least one",
 }
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses what is nested deep before it takes long."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self._depth > _DEEPEST:
+            raise yaml.composer.ComposerError(None, None, "it is nested too deep", self.get_mark())
+        self._depth += 1
+        try:
+            found: yaml.Node | None = super().compose_node(parent, index)
+            return found
+        finally:
+            self._depth -= 1
 
 
 class UserFile:
@@ -68,12 +92,16 @@ class UserFile:
         self.problems: list[Problem] = []
         self._is_text = is_text
         self._lines: dict[Place, int] = {}
+        self._values = 0
         try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            with open(path, encoding="utf-8") as file:
+                text = file.read(MOST_LETTERS + 1)
+        except (OSError, ValueError) as error:  # no UTF-8, or a NUL in the path
             raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+        if len(text) > MOST_LETTERS:
+            raise UsageError(f"cannot read {path}: it has more than {MOST_LETTERS:,} characters; divide it")
         try:
-            loader = yaml.SafeLoader(text)
+            loader = _Loader(text)
             root = loader.get_single_node()
             if root is not None:
                 self._walk(root, (), ())
@@ -83,8 +111,10 @@ class UserFile:
             found = getattr(error, "problem", None) or "this is not YAML"
             line = mark.line + 1 if mark else None
             raise InvalidFileError(path, [Problem("file", line, found, "correct the YAML there")]) from error
-        except ValueError as error:  # a date that there is not, for example
-            raise InvalidFileError(path, [Problem("file", None, str(error), 'put text into "quotes"')]) from error
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # A date that there is not, or a tag (`!!timestamp x`) whose value PyYAML cannot read.
+            found = str(error) if isinstance(error, ValueError) else "a value is not of the kind that its tag says"
+            raise InvalidFileError(path, [Problem("file", None, found, 'put text into "quotes"')]) from error
 
     def line(self, place: Sequence[str | int]) -> int | None:
         """Line of a value, or of what is nearest around it."""
@@ -162,6 +192,14 @@ class UserFile:
 
     def _walk(self, node: yaml.Node, place: Place, around: tuple[yaml.Node, ...]) -> None:
         line = node.start_mark.line + 1
+        self._values += 1
+        if self._values > MOST_VALUES:
+            found = f"its aliases make more than {MOST_VALUES:,} values of it"
+            raise InvalidFileError(self.path, [Problem(where(place), line, found, "write out what is meant")])
+        if len(around) > _DEEPEST:
+            raise InvalidFileError(self.path, [Problem("file", line, "it is nested too deep", "write it flat")])
+        if isinstance(node, yaml.ScalarNode) and _SURROGATE.search(node.value):
+            raise InvalidFileError(self.path, [Problem(where(place), line, f"found {_short(node.value)}", _NO_TEXT)])
         if any(node is outer for outer in around):
             raise InvalidFileError(self.path, [Problem(where(place), line, "an alias of what it is in", "remove it")])
         around = (*around, node)
@@ -181,8 +219,10 @@ class UserFile:
                 for merged in value.value if isinstance(value, yaml.SequenceNode) else [value]:
                     self._walk(merged, place, around)
                 continue
-            name = str(key.value)
+            name = str(key.value) if isinstance(key, yaml.ScalarNode) else "?"
             line = key.start_mark.line + 1
+            if _SURROGATE.search(name):
+                raise InvalidFileError(self.path, [Problem(where(place), line, f"found {_short(name)}", _NO_TEXT)])
             if name in seen:
                 self.problems.append(Problem(where(place), line, f"{name!r} is given twice", "keep one"))
             seen.add(name)

@@ -11,6 +11,7 @@ import click
 
 from headgate import __version__
 from headgate.errors import HeadgateError
+from headgate.units import say_text
 
 VERBS = {
     "run": "Run scripts or a job file, here and now.",
@@ -72,7 +73,7 @@ def main() -> None:
         # Closing standard output here shows a reader that has gone (`headgate ps | head`) before Python does.
         sys.stdout.flush()
     except HeadgateError as error:
-        click.echo(f"headgate: {error}", err=True)
+        click.echo(f"headgate: {say_text(str(error))}", err=True)
         code = error.exit_code
     except click.UsageError as error:
         error.show()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from headgate.cli import options
 from headgate.cli.layout import Layout, Where
 from headgate.cli.running import submit
 from headgate.engines.base import LOCAL, EngineSpec
-from headgate.errors import UsageError
+from headgate.errors import StorageError, UsageError
 from headgate.hub import api
 from headgate.hub.client import connect_or_start
 from headgate.hub.run import JOB
@@ -104,7 +105,11 @@ def unfinished(folder: Path, named: Sequence[str] = (), from_scratch: bool = Fal
     if not left:
         raise UsageError(f"every job of run {folder.name} is done; there is nothing to go on with")
     with RunReader(folder / runs.STORE) as reader:
-        specs = [JOB.validate_json(row["spec"]) for row in reader.rows("jobs", order="position") if row["name"] in left]
+        rows = [row for row in reader.rows("jobs", order="position") if row["name"] in left]
+        try:
+            specs = [JOB.validate_python(json.loads(row["spec"])) for row in rows]
+        except (TypeError, ValueError) as error:
+            raise StorageError(f"cannot read what the jobs of {folder.name} were: its records are damaged") from error
     files = _files(named, left)
     origins = [resuming.origin(folder, job) for job in specs if job.name not in files]
     resume = {name: resuming.named(folder, name, file) for name, file in files.items()}

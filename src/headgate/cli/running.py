@@ -133,7 +133,7 @@ def _programs(targets: Sequence[str], asked: Asked) -> Iterator[tuple[str, dict[
 
 def _file(target: str, asked: Asked) -> dict[str, Any]:
     path = Path(target).absolute()
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise UsageError(f"found no file {target!r}; expected a script, a job file (.yaml) or a command on the PATH")
     if path.suffix == ".py":
         return {"script": str(path), "args": asked.rest, "python": asked.python}

@@ -72,7 +72,7 @@ def _absolute(job: Job) -> Job:
     if job.script is None:
         return replace(job, workdir=str(workdir))
     script = workdir / job.script
-    if not script.is_file():
+    if not os.path.isfile(script):  # False too where its name is longer than a name may be
         raise UsageError(f"job {job.name!r}: found no file {job.script!r} in {workdir}; expected a script")
     return replace(job, workdir=str(workdir), script=str(script))
 

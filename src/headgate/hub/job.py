@@ -11,6 +11,7 @@ from headgate.events import ENDED, Checkpoint, JobState, Progress
 from headgate.hub.attempt import Attempt
 from headgate.jobs import Job
 from headgate.task import saving
+from headgate.units import say_text
 
 _LOSSES = 128
 MOST_METRICS = 500
@@ -62,7 +63,7 @@ class LiveJob:
 
     def mark(self, state: JobState, reason: str, exit_code: int | None, now: float) -> None:
         """Take note of a new state, at `now` on the run's clock."""
-        self.state, self.reason, self.expected = state, reason, None
+        self.state, self.reason, self.expected = state, say_text(reason), None
         if exit_code is not None:
             self.exit_code = exit_code
         if state == "running" and self.started is None:

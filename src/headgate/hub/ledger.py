@@ -11,6 +11,7 @@ from headgate.events import TaskId
 from headgate.hub.job import LiveJob
 from headgate.hub.run import LiveRun
 from headgate.hub.watching import Watchers
+from headgate.units import say_text
 
 
 class Ledger:
@@ -35,6 +36,7 @@ class Ledger:
         self, run: LiveRun, kind: str, text: str, job: str | None = None, task: TaskId | None = None, **more: object
     ) -> None:
         """Something happened to a run; `more` names further columns of the store's table of events."""
+        text = say_text(text)
         at, name = run.clock(), task.split("/", 1)[1] if task else None
         run.event(at, kind, text, job=job, task=name, **more)
         message = {"type": "event", "t": at, "kind": kind, "text": text, "job": job, "task": name}

@@ -1,13 +1,15 @@
-"""Looks after the nodes of labs that runs use: one may go, or be cut off, while its tasks run on."""
+"""Looks after what runs stand on, which may go while their tasks run on: their folders, and the nodes of labs."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 
 from headgate.cluster import Node
 from headgate.hub.ledger import Ledger
 from headgate.hub.run import LiveRun
+from headgate.runs import STORE
 from headgate.telemetry import namespaces
 from headgate.units import say_seconds
 
@@ -15,7 +17,7 @@ LOOK_SECONDS = 1.0
 
 
 class Lookout:
-    """Looks every second, as long as there are runs with nodes of a lab.
+    """Looks every second, as long as there are runs.
 
     Args:
         ledger: The runs.
@@ -26,6 +28,7 @@ class Lookout:
         self._ledger = ledger
         self._look_for_nodes = look_for_nodes
         self._cut_off: dict[tuple[str, str], float] = {}  # run and node, and since when on the run's clock
+        self._vanished: set[str] = set()  # runs whose folder is gone, which was told
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -41,16 +44,32 @@ class Lookout:
 
     def _look(self) -> None:
         self._timer = None
+        for run in self._ledger.runs.values():
+            self._look_at_folder(run)
         runs = [run for run in self._ledger.runs.values() if run.submission.nodes]
         self._cut_off = {key: since for key, since in self._cut_off.items() if key[0] in self._ledger.runs}
-        if not runs:
+        self._vanished &= self._ledger.runs.keys()
+        if not self._ledger.runs:
             return
         self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
+        if not runs:
+            return
         self._look_for_nodes()
         linked = {node.name: _linked(node) for run in runs for node in run.submission.nodes}  # a name is one node's
         for run in runs:
             for node in run.submission.nodes:
                 self._compare(run, node.name, linked[node.name])
+
+    def _look_at_folder(self, run: LiveRun) -> None:
+        """Tell of a run whose folder somebody has deleted or moved: what it saves and records goes nowhere."""
+        if run.id not in self._vanished and not os.path.exists(run.folder / STORE):
+            self._vanished.add(run.id)
+            self._ledger.event(
+                run,
+                "warning",
+                f"its folder {run.folder} is gone, with all that it recorded and saved; nothing is kept from now on: "
+                "stop it and run it again",
+            )
 
     def _compare(self, run: LiveRun, node: str, linked: bool | None) -> None:
         key = run.id, node

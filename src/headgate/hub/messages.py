@@ -8,6 +8,7 @@ from typing import Any
 
 from headgate.events import Checkpoint, Progress, TaskId
 from headgate.telemetry.patterns import Reading
+from headgate.units import say_text
 
 MOST_COUNT = 2**53
 """Largest count that is taken in: of steps, samples, bytes; beyond it floating point does not tell two apart."""
@@ -34,7 +35,7 @@ def progress(task: TaskId, message: Mapping[str, Any]) -> Progress:
         loss=float(loss) if loss is not None else None,
         covers={"part": "part", "epoch": "epoch"}.get(message.get("covers") or ""),
         count=max(_whole(message.get("count")) or 1, 1),
-        metrics={str(name)[:_NAME_LETTERS]: float(value) for name, value in dict(message.get("metrics") or {}).items()},
+        metrics={_name(name): float(value) for name, value in dict(message.get("metrics") or {}).items()},
     )
 
 
@@ -45,7 +46,7 @@ def read(task: TaskId, reading: Reading, metric: str) -> Progress:
     Raises:
         ValueError: A count in it is beyond `MOST_COUNT`.
     """
-    loss, metrics = reading.loss, dict(reading.metrics)
+    loss, metrics = reading.loss, {_name(name): value for name, value in reading.metrics.items()}
     if metric != "loss":
         if loss is not None:
             metrics[metric] = loss
@@ -69,7 +70,7 @@ def span(message: Mapping[str, Any]) -> dict[str, object]:
     """
     known = {name: _number(message.get(name)) for name in ("bytes_in", "bytes_out", "begin")}
     return {
-        "name": str(message["name"])[:_NAME_LETTERS],
+        "name": _name(message["name"]),
         "seconds": _finite(message["seconds"]),
         **known,
     }
@@ -81,7 +82,7 @@ def transfer(message: Mapping[str, Any]) -> dict[str, object]:
     Raises:
         KeyError, ValueError, TypeError: It makes no sense.
     """
-    row: dict[str, object] = {"peer": str(message["peer"])[:_NAME_LETTERS]}
+    row: dict[str, object] = {"peer": _name(message["peer"])}
     for way in ("push", "pull"):
         begin, end, count = message.get(way) or (None, None, 0)
         row |= {f"{way}_begin": _number(begin), f"{way}_end": _number(end), f"{way}_bytes": _finite(count)}
@@ -145,6 +146,10 @@ def text(value: object) -> str:
     """What is shown to people, of a length that they may read."""
     said = str(value)
     return said if len(said) <= _TEXT_LETTERS else f"{said[:_TEXT_LETTERS]} …"
+
+
+def _name(value: object) -> str:
+    return say_text(str(value))[:_NAME_LETTERS]
 
 
 def _number(value: object) -> float | None:

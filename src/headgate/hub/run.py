@@ -33,6 +33,7 @@ from headgate.paths import below
 from headgate.shares import FIELDS, Share, Unlimited
 from headgate.telemetry.columns import Column
 from headgate.telemetry.store import Recorder
+from headgate.units import say_text
 
 JOB = TypeAdapter(Job)
 _FLUSH_SECONDS = 5.0
@@ -95,7 +96,7 @@ class LiveRun:
             "policy": policy,
             "mode": submission.mode,
             "headgate": headgate.__version__,
-            "command": shlex.join(submission.command),
+            "command": say_text(shlex.join(submission.command)),
             "cwd": submission.cwd,
             "node": _nodes(self.nodes),
         }
@@ -158,7 +159,7 @@ class LiveRun:
             "jobs",
             name=name,
             position=job.position,
-            spec=JOB.dump_json(job.spec).decode(),
+            spec=json.dumps(JOB.dump_python(job.spec, mode="json")),  # spells what is no UTF-8
             state=job.state,
             reason=job.reason,
             exit_code=job.exit_code,

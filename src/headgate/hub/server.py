@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from headgate.errors import HeadgateError, HubError, UsageError
 from headgate.hub import neighbours
 from headgate.hub.guard import Guarded, leftovers
 from headgate.hub.live import LiveHub
-from headgate.hub.submission import SUBMISSION
+from headgate.hub.submission import parse
 from headgate.telemetry import machine
 
 PROTOCOL = 1
@@ -124,8 +124,8 @@ class Server:
                 # What one run was started with is not what the next one gets that does not ask for it.
                 policy = request.get("policy") or (None if self._hub.has_runs else policies.DEFAULT)
                 if policy is not None:
-                    self._hub.set_policy(policies.make(policy))
-                submitted = await self._hub.submit(SUBMISSION.validate_python(request.get("submission")))
+                    self._hub.set_policy(policies.make(str(policy)))
+                submitted = await self._hub.submit(parse(request.get("submission")))
                 if self._ending:  # meanwhile
                     self._hub.stop(submitted.id, None, kill=False)
                 if request.get("attach"):
@@ -135,12 +135,12 @@ class Server:
                 closers.append(self._hub.watchers.add(run, lambda message: _show(writer, message)))
                 return {"type": "attached", "run": run}
             case "stop" if run in self._hub.runs:
-                return {"type": "stopping", "jobs": self._hub.stop(run, request.get("jobs"), bool(request.get("kill")))}
+                return {"type": "stopping", "jobs": self._hub.stop(run, _names(request), bool(request.get("kill")))}
             case "checkpoint" if run in self._hub.runs:
-                return {"type": "checkpointing", "jobs": self._hub.checkpoint(run, request.get("jobs"))}
+                return {"type": "checkpointing", "jobs": self._hub.checkpoint(run, _names(request))}
             case "resize" if run in self._hub.runs:
-                self._hub.resize(run, str(request.get("job")), int(request.get("workers") or 0))
-                return {"type": "resizing", "run": run, "job": request["job"]}
+                self._hub.resize(run, str(request.get("job")), _count(request))
+                return {"type": "resizing", "run": run, "job": request.get("job")}
             case "attach" | "stop" | "checkpoint" | "resize":
                 raise UsageError(f"run {run} is not running")
             case "warn":
@@ -150,6 +150,20 @@ class Server:
                 return {"type": "runs", "policy": self._hub.policy, "runs": list(self._hub.runs)}
             case op:
                 raise HubError(f"this hub does not know {op!r}; it is version {headgate.__version__}")
+
+
+def _names(request: Mapping[str, Any]) -> list[str] | None:
+    names = request.get("jobs")
+    if names is None or (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        return names
+    raise ValueError(f"found jobs {names!r:.80}; expected names, or null for all")
+
+
+def _count(request: Mapping[str, Any]) -> int:
+    workers = request.get("workers")
+    if not isinstance(workers, int):
+        raise ValueError(f"found workers {workers!r:.80}; expected a whole number")
+    return workers
 
 
 async def _requests(reader: asyncio.StreamReader) -> AsyncIterator[bytes | None]:

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 
 from headgate.cluster import Node
 from headgate.engines.base import LOCAL, EngineSpec
+from headgate.errors import UsageError
 from headgate.events import Checkpoint
 from headgate.isolation.attributes import Attributes
 from headgate.jobs import Job
@@ -52,3 +53,15 @@ class Submission:
 
 
 SUBMISSION = TypeAdapter(Submission)
+
+
+def parse(data: object) -> Submission:
+    """A submission as it came from a client.
+
+    Raises:
+        UsageError: It makes no sense.
+    """
+    try:
+        return SUBMISSION.validate_python(data)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"this submission makes no sense: {error}") from error

@@ -28,6 +28,7 @@ from headgate.reports.frames import frame, payload
 from headgate.reports.markup import Markup, element, joined, script_json
 from headgate.reports.recording import Recording, read
 from headgate.reports.timeline import timeline
+from headgate.telemetry.store import told_as_damage
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -47,7 +48,8 @@ def write(store: Path, to: Path) -> Path:
         NotFoundError: There is no such store.
         StorageError: It cannot be read, or the report cannot be written.
     """
-    text = page(read(store))
+    with told_as_damage(store):
+        text = page(read(store))
     # Surrogates come from output that was not UTF-8; a page has to be.
     beside = to.with_name(f".{to.name}.{os.getpid()}")
     try:

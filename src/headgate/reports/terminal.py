@@ -18,6 +18,7 @@ from headgate.reports.sparkline import sparkline
 from headgate.reports.tasks import plan_of
 from headgate.reports.words import MISSING, say, say_loss, say_step_time, what_happened
 from headgate.telemetry.columns import Column
+from headgate.telemetry.store import told_as_damage
 from headgate.units import say_bits, say_seconds
 
 _NAMES: dict[Column, tuple[str, str]] = {
@@ -45,6 +46,11 @@ def summary(store: Path, console: Console) -> None:
         StorageError: It cannot be read.
     """
     run = read(store)
+    with told_as_damage(store):
+        _print(run, store, console)
+
+
+def _print(run: Recording, store: Path, console: Console) -> None:
     jobs = [figures(job) for job in run.jobs]
     # What a job was called and why it ended is a user's text: never rich's markup.
     table = Table(box=None, pad_edge=False, header_style="dim")

@@ -13,8 +13,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from headgate.errors import NotFoundError, StorageError
@@ -132,6 +133,10 @@ def _columns(table: str) -> tuple[str, ...]:
     return tuple(column.split()[0] for column in TABLES[table])
 
 
+_TEXTS = {
+    table: frozenset(column.split()[0] for column in columns if column.split()[1] == "TEXT")
+    for table, columns in TABLES.items()
+}
 _INSERTS = {
     table: f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(columns))})"
     for table, columns in TABLES.items()
@@ -278,8 +283,27 @@ def _plain(value: object) -> object:
     return value
 
 
+def _fits(table: str, column: str, value: object) -> bool:
+    """Whether a value is of its column's kind."""
+    return value is None or isinstance(value, str if column in _TEXTS[table] else int | float)
+
+
+@contextmanager
+def told_as_damage(path: Path) -> Iterator[None]:
+    """What makes no sense of what a store holds is one message: damage that SQLite does not see.
+
+    Raises:
+        StorageError: Something did.
+    """
+    try:
+        yield
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise StorageError(f"cannot make sense of {path}, a part of which is damaged: {error!r:.200}") from error
+
+
 class RunReader:
-    """Reads a run's store, also while it is written.
+    """Reads a run's store, also while it is written. Within a `with` of it, what trips over what the store holds is
+    told as damage of it.
 
     Raises:
         NotFoundError: There is no such file.
@@ -302,10 +326,15 @@ class RunReader:
             )
 
     def __enter__(self) -> RunReader:
+        self._within = ExitStack()
+        self._within.callback(self.close)
+        self._within.enter_context(told_as_damage(self._path))
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._within.__exit__(kind, error, trace)
 
     def close(self) -> None:
         self._db.close()
@@ -314,18 +343,19 @@ class RunReader:
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # its own words may be damaged too
             raise StorageError(f"cannot read {self._path}: {error}") from error
 
     def meta(self) -> dict[str, str]:
         with self._reading():
-            return {row["key"]: row["value"] for row in self._db.execute("SELECT key, value FROM meta")}
+            rows = self._db.execute("SELECT key, value FROM meta")
+            return {row["key"]: row["value"] for row in rows if isinstance(row["value"], str)}
 
     def rows(
         self, table: str, where: str = "", parameters: Iterable[object] = (), order: str = "rowid"
     ) -> Iterator[dict[str, Any]]:
         """Rows of a table as dictionaries, in the order they were written; those of an older version lack columns that
-        came later."""
+        came later. A damaged value, of another kind than its column's, is None."""
         if table not in TABLES:
             raise KeyError(table)
         if table not in self._tables:
@@ -333,7 +363,7 @@ class RunReader:
         condition = f"WHERE {where}" if where else ""
         with self._reading():
             for row in self._db.execute(f"SELECT * FROM {table} {condition} ORDER BY {order}", tuple(parameters)):
-                yield dict(row)
+                yield {name: value if _fits(table, name, value) else None for name, value in zip(row.keys(), row)}
 
     def query(self, sql: str, parameters: Iterable[object] = ()) -> list[dict[str, Any]]:
         """Rows of any read-only query."""

@@ -1,0 +1,19 @@
+"""Odd and damaged input, with a fixed seed; `fuzzing.py` runs any number by hand."""
+
+from __future__ import annotations
+
+import pytest
+from tests.fuzz.fuzzing import fuzz
+
+SEED = 20260314
+
+
+@pytest.mark.parametrize("inputs", [1_000, pytest.param(20_000, marks=pytest.mark.long)])
+@pytest.mark.filterwarnings("default::RuntimeWarning")  # what numpy says of numbers at the edge
+def test_whatever_is_read_is_answered_with_a_value_or_an_error_of_ours_within_a_second(inputs: int) -> None:
+    outcome = fuzz(inputs, SEED)
+    assert outcome.failures == []
+    assert outcome.inputs.total() == inputs
+    assert len(outcome.inputs) == 10
+    for name in outcome.inputs:  # damage that nothing survives, and none that does any harm, would test little
+        assert outcome.answers[f"{name}: value"] > 0
