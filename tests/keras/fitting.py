@@ -1,8 +1,9 @@
 """A small network with dropout and batch normalisation, trained by `fit`; prints what came of it.
 
-Arguments: epochs, and, after an `@`, the number of the step before which it waits for an order of the test; `pipeline`
-to read through tf.data, `unknown` through one whose length nobody knows, `endless` through one that has no end; `slow`
-besides to take ten milliseconds to read each sample.
+Arguments: epochs, and, after an `@`, the number of the step before which it waits for an order of the test; `twice` to
+have a `fit` of the first two epochs, with validation after each second one, and one of the others; `pipeline` to read
+through tf.data, `unknown` through one whose length nobody knows, `endless` through one that has no end; `slow` besides
+to take ten milliseconds to read each sample.
 """
 
 from __future__ import annotations
@@ -74,6 +75,11 @@ def main() -> None:
     patient = keras.callbacks.EarlyStopping(monitor="loss", patience=9, min_delta=0.001)  # for longer than any of it
     callbacks = [hg.callback(), patient, *([AwaitOrder(int(order))] if order else [])]
     data: Any = (features, labels)
+    first = 0
+    if "twice" in sys.argv:
+        first = 2
+        before = model.fit(*data, batch_size=BATCH, epochs=first, verbose=0, validation_data=data, validation_freq=2)
+        print("before", before.epoch, {name: [f"{v:.9g}" for v in values] for name, values in before.history.items()})
     if {"pipeline", "unknown", "endless"} & set(sys.argv):
         import tensorflow as tf
 
@@ -88,9 +94,12 @@ def main() -> None:
             pipeline, steps = pipeline.repeat(), -(-SAMPLES // BATCH)
         history = model.fit(pipeline, epochs=int(epochs), steps_per_epoch=steps, verbose=0, callbacks=callbacks)
     else:
-        history = model.fit(*data, batch_size=BATCH, epochs=int(epochs), verbose=0, callbacks=callbacks)
+        history = model.fit(
+            *data, batch_size=BATCH, epochs=int(epochs), initial_epoch=first, verbose=0, callbacks=callbacks
+        )
     print("losses", *(f"{loss:.9g}" for loss in history.history["loss"]))
     print("accuracies", *(f"{value:.9g}" for value in history.history["accuracy"]))
+    print("epochs", *history.epoch)
     print("weights", *(f"{np.asarray(w, np.float64).sum():.12g}" for w in model.get_weights()))
 
 

@@ -9,10 +9,11 @@ from tests.keras.conftest import VARIABLES, Plain, Start
 
 BACKENDS = list(VARIABLES)
 STEPS_AN_EPOCH = 5
+RESULTS = ("before", "losses", "accuracies", "epochs", "weights")
 
 
 def results(output: str) -> list[str]:
-    return [line for line in output.splitlines() if line.startswith(("losses", "accuracies", "weights"))]
+    return [line for line in output.splitlines() if line.startswith(RESULTS)]
 
 
 @pytest.mark.timeout(600)
@@ -80,6 +81,20 @@ def test_a_stop_and_a_resume_change_nothing(
     resumed = start(backend, "4", *data, resume=saved["path"])
     assert results(resumed.finish()) == results(plain(backend, *data))
     assert resumed.listener.of("progress")[-1]["step"] == 20
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("backend", ["tensorflow", *(pytest.param(b, marks=pytest.mark.long) for b in BACKENDS[1:])])
+def test_a_resume_gives_back_the_history_of_each_fit(backend: str, start: Start, plain: Plain) -> None:
+    stopped = start(backend, "4@7", "twice")
+    stopped.listener.wait_for("waiting", seconds=200)
+    stopped.listener.send({"type": "stop"})
+    (before,) = results(stopped.finish())
+    saved = stopped.checkpoint()
+    assert (saved["step"], saved["epoch"], saved["position"]) == (17, 3, 2)
+    expected = results(plain(backend, "twice"))
+    assert before == expected[0] and "[0, 1]" in before and "val_accuracy" in before
+    assert results(start(backend, "4", "twice", resume=saved["path"]).finish()) == expected
 
 
 @pytest.mark.timeout(600)

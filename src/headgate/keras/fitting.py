@@ -99,7 +99,7 @@ class Fitting:
         finally:
             if self._inner is not None:
                 self._model.train_function, self._inner = self._inner, None
-        return self._with_history(history)
+        return self._with_history(history) if start.resumes and hasattr(history, "history") else history
 
     # --- what the callback tells -------------------------------------------------------------------------------------
 
@@ -135,8 +135,6 @@ class Fitting:
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         self._session.batches = self._reading.batches if self._reading is not None else None
-        for name, value in (logs or {}).items():
-            self._session.history.setdefault(name, []).append(np.asarray(value).tolist())
         self._session.end_epoch(epoch, logs or {})
 
     # --- the compiled step -------------------------------------------------------------------------------------------
@@ -338,12 +336,13 @@ class Fitting:
         history = self._keras.callbacks.History()
         history.set_model(self._model)
         history.on_train_begin()
-        return history
+        self._model.history = history
+        return self._with_history(history)
 
     def _with_history(self, history: Any) -> Any:
-        if self._start.resumes and hasattr(history, "history"):
-            history.history.update({name: list(values) for name, values in self._session.history.items()})
-            history.epoch = list(range(max((len(v) for v in self._session.history.values()), default=0)))
+        """A history with the epochs before the checkpoint."""
+        history.history.update({name: list(values) for name, values in self._session.history.items()})
+        history.epoch = list(self._session.epochs_done)
         return history
 
 

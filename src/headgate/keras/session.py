@@ -17,7 +17,7 @@ from headgate.keras import backends, checkpoints
 from headgate.keras.agreement import Agreement
 from headgate.keras.costs import Costs
 from headgate.keras.meter import Meter
-from headgate.keras.trained import Trained, random_states, restore_random
+from headgate.keras.trained import Trained, array_of, random_states, restore_random
 from headgate.task import Channel, Gate, Progress, Stop, TaskEnvironment
 from headgate.task.measured import FIRST_STEPS, Step, is_told
 from headgate.task.progress import whole
@@ -37,7 +37,6 @@ class Start:
         resumes: Whether that is where a checkpoint was taken.
         batches: Batches of an epoch, where Keras had counted them.
         logs: What Keras' last step before that returned.
-        history: What Keras' epochs before that came to, by name.
     """
 
     epoch: int = 0
@@ -45,7 +44,6 @@ class Start:
     resumes: bool = False
     batches: int | None = None
     logs: Mapping[str, float] | None = None
-    history: Mapping[str, list[float]] | None = None
 
 
 class Session:
@@ -65,7 +63,9 @@ class Session:
         profiling: Whether this is a short run to measure what the job costs.
         logs: What Keras' last step returned.
         batches: Batches of an epoch, where Keras has counted them.
-        history: What Keras' epochs of the running `fit` came to.
+        history: What Keras' epochs of the running `fit` came to, by name; of one that had ended before the checkpoint
+            was taken, all of them.
+        epochs_done: Which epochs these are.
     """
 
     def __init__(
@@ -102,7 +102,9 @@ class Session:
         self._epoch_random = random_states()
         self.logs: Mapping[str, Any] = {}
         self.batches: int | None = None
-        self.history: dict[str, list[float]] = {}
+        self.history: dict[str, list[Any]] = {}
+        self.epochs_done: list[int] = []
+        self._ended: list[dict[str, Any]] = list(resume.place.get("ended", ())) if resume else []
         self._noted: set[str] = set()
         self._stopping: Mapping[str, Any] | None = None  # as it was told
         atexit.register(self.close)
@@ -121,16 +123,21 @@ class Session:
 
     def begin(self) -> Start | None:
         """A training begins: where; None where it had ended before the checkpoint was taken."""
+        if self._phase >= 0:
+            self._ended[self._phase : self._phase + 1] = [{"history": self.history, "epochs": self.epochs_done}]
         self._phase += 1
-        self.history, self.batches = {}, None
+        self.history, self.epochs_done, self.batches = {}, [], None
         resume = self._resume.place if self._resume else None
         if resume is None or resume["phase"] is None or self._phase > resume["phase"]:
             return Start()
         if self._phase < resume["phase"]:
+            if self._phase < len(self._ended):
+                self.history, self.epochs_done = (self._ended[self._phase][name] for name in ("history", "epochs"))
             return None
         self.history = {name: list(values) for name, values in resume["history"].items()}
+        self.epochs_done = list(resume.get("epochs") or range(max(map(len, self.history.values()), default=0)))
         self.batches = resume.get("batches")
-        return Start(resume["epoch"], resume["position"] or 0, True, self.batches, resume["logs"], self.history)
+        return Start(resume["epoch"], resume["position"] or 0, True, self.batches, resume["logs"])
 
     def begin_epoch(self, epoch: int, epochs: int | None, start: Start) -> None:
         """An epoch begins, of which `start` tells how much is done."""
@@ -177,6 +184,9 @@ class Session:
         self.meter.drop()
         self._gate.pause()
         if logs:
+            self.epochs_done.append(epoch)
+            for name, value in logs.items():
+                self.history.setdefault(name, []).append(array_of(value).tolist())
             self._progress.epoch_over(*_parted(logs))
         self._progress.flush()
         self._follow_threads()
@@ -325,6 +335,8 @@ class Session:
             "batches": self.batches,
             "logs": logs,
             "history": self.history,
+            "epochs": self.epochs_done,
+            "ended": self._ended[: max(self._phase, 0)],
         }
 
         def write(folder: Path) -> tuple[Path, int]:
