@@ -10,7 +10,7 @@ import pytest
 from tests.planning.jobs import cluster, job, nodes, profile
 
 from headgate.cluster import Cluster, Node
-from headgate.planning import Planner, candidates
+from headgate.planning import Planner, candidates, physics
 from headgate.planning.cost import Costs
 from headgate.plans import Plan, Prediction, Strategy
 
@@ -53,6 +53,46 @@ def test_few_measurements_find_the_best_within_each_number_of_tasks(most: int) -
     assert chosen.tasks <= most
     best = max(optimus(plan) for plan in GRID if plan.tasks <= most)
     assert optimus(chosen) >= 0.98 * best
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_ten_measurements_find_the_best_of_all_though_each_is_off_by_some_percent(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    fixed, batch, bytes_, worker, server = random.uniform((0.2, 0.05, 0.1, 0.01, 0.01), (2, 0.3, 1.5, 0.15, 0.15))
+
+    def seconds(plan: Plan) -> float:
+        w, p = plan.workers, plan.servers
+        return float(fixed + batch + bytes_ * w / p + worker * w + server * p)
+
+    table = {plan: plan.workers * 32 / seconds(plan) * math.exp(random.normal(0, 0.05)) for plan in GRID}
+    planner = Planner(GRID)
+    probe(planner, table.__getitem__, 10)
+    assert table[planner.best().plan] >= 0.98 * max(table.values())
+
+
+def test_where_all_that_was_measured_failed_afterwards_there_is_still_something_to_ask() -> None:
+    planner = Planner(GRID)
+    for _ in range(5):
+        plan = planner.ask()
+        assert plan is not None
+        planner.tell(plan, throughput=1.0)
+        planner.fail(plan, "out of memory")
+    assert planner.ask() is not None
+
+
+def test_slopes_in_arrays_are_those_of_one_parameter_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    mixed = cluster(nodes("a", 4, 4.0), nodes("b", 3, 2.0, 25e6))
+    costs = Costs(job(allow=("async",)), mixed, profile())
+    of = costs.traits(candidates(mixed, job(allow=("async",)), profile(), most=40))
+    steps = np.linspace(0.01, 0.5, costs.prior.mean.size)
+    here, slopes = physics.slopes(costs.prior.mean, of, steps)
+    monkeypatch.setattr(physics, "_AT_ONCE", 1)
+    assert np.allclose(slopes, physics.slopes(costs.prior.mean, of, steps)[1])
+    for i, step in enumerate(steps):
+        moved = costs.prior.mean.copy()
+        moved[i] += step
+        there = np.log(physics.seconds(moved, of).throughput)
+        assert slopes[:, i] == pytest.approx((there - here) / step)
 
 
 def test_each_plan_is_asked_for_once_until_none_is_left() -> None:
