@@ -11,7 +11,7 @@ import pytest
 import headgate
 from headgate.errors import UsageError
 from headgate.hub.api import submission
-from headgate.jobs import Job, Limits
+from headgate.jobs import Job, Limits, Mount
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,30 @@ def test_a_time_or_count_that_makes_no_sense_is_refused(fields: dict[str, Any]) 
 )
 def test_the_signal_that_stops_it_has_a_name_or_a_number(given: str | int, name: str) -> None:
     assert Job(name="a", run="true", stop_signal=given).stop_signal == name
+
+
+@pytest.mark.parametrize(
+    ("given", "mount"),
+    [
+        ("/data", Mount("/data", "/data")),
+        ("/data:ro", Mount("/data", "/data")),
+        ("/data:rw", Mount("/data", "/data", writable=True)),
+        ("/data:/mnt", Mount("/data", "/mnt")),
+        ("/data:/mnt/x:ro", Mount("/data", "/mnt/x")),
+        ("~/a b:/mnt:rw", Mount("/home/me/a b", "/mnt", writable=True)),
+        ("~", Mount("/home/me", "/home/me")),
+        ("/a:b", Mount("/a:b", "/a:b")),
+    ],
+)
+def test_a_mount_is_a_path_or_two_and_may_be_written(monkeypatch: pytest.MonkeyPatch, given: str, mount: Mount) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert Mount.of(given) == mount
+    assert Mount.of(str(mount)) == mount
+    assert Job(name="a", run="true", isolation="container", mounts=(given,)).mounts == (str(mount),)
+
+
+def test_a_relative_mount_is_that_of_a_folder() -> None:
+    assert Mount.of("data/../more:/mnt", "/work") == Mount("/work/more", "/mnt")
 
 
 @pytest.mark.parametrize("given", ["KILL", 9, "STOP", "TSTP", "CHLD", "SIGFOO", "", 0, -2, 99, True])

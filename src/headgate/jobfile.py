@@ -27,6 +27,7 @@ from headgate.jobs import (
     Allowed,
     Job,
     Limits,
+    Mount,
     ProgressRule,
     against_isolation,
     against_plan,
@@ -300,7 +301,7 @@ class _Draft:
 
     def _mounts(self) -> tuple[str, ...]:
         """Its mounts; a path resolved against its folder, or below the user's home."""
-        return tuple(str(self.workdir / os.path.expanduser(mount)) for mount in self.entry.mounts)
+        return tuple(str(Mount.of(mount, str(self.workdir))) for mount in self.entry.mounts)
 
     def _limits(self) -> Limits:
         limits = self.entry.limits

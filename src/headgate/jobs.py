@@ -18,8 +18,8 @@ NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 _SHARE_PATTERN = re.compile(r"([1-9]\d{0,5})/([1-9]\d{0,5})")
 
-WRITABLE = ":rw"
-"""What a mount ends with that may be written."""
+WRITABLE, READ_ONLY = ":rw", ":ro"
+"""What a mount ends with that may be written, and what one may end with that may not."""
 
 Allowed = Literal["async", "weak"]
 
@@ -98,6 +98,42 @@ class ProgressRule:
         return goals.scaled(value, self.metric, self.goal, self.rising) if value is not None else None
 
 
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A file or folder that a container sees.
+
+    Args:
+        source: Its path on the machine.
+        target: Its path in the container.
+        writable: Whether it may be written.
+    """
+
+    source: str
+    target: str
+    writable: bool = False
+
+    @classmethod
+    def of(cls, text: str, folder: str = "") -> Mount:
+        """From `PATH[:OTHER][:rw|:ro]`; `~` is the home of this process's user.
+
+        Args:
+            text: As its user says it.
+            folder: What a relative path is resolved against; empty: nothing.
+        """
+        path, writable = text.removesuffix(READ_ONLY), False
+        if text.endswith(WRITABLE):
+            path, writable = text.removesuffix(WRITABLE), True
+        first, _, other = path.rpartition(":/")
+        source = os.path.expanduser(first or path)
+        if folder:
+            source = os.path.normpath(os.path.join(folder, source))
+        return cls(source, f"/{other}" if first else source, writable)
+
+    def __str__(self) -> str:
+        other = f":{self.target}" if self.target != self.source else ""
+        return f"{self.source}{other}{WRITABLE if self.writable else ''}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A training job: a script or any command, and what it may take.
@@ -128,8 +164,8 @@ class Job:
         isolation: What its tasks are boxed in: `process`, `container`, or a plug-in's; None: `process`.
         image: What its containers are made of: an image that is on the machine; None, `host`: what the machine has
             installed.
-        mounts: Folders that its containers see under the same paths, besides its own: `PATH`, or `PATH:rw` to be
-            written.
+        mounts: What its containers see besides its folder: `PATH`, under the same path, or `PATH:OTHER`, under another;
+            with `:rw` to be written.
 
     Raises:
         TypeError: A field is of another kind.
@@ -167,7 +203,7 @@ class Job:
         _check_types(self)
         object.__setattr__(self, "args", tuple(self.args))
         object.__setattr__(self, "allow", frozenset(self.allow))
-        object.__setattr__(self, "mounts", tuple(self.mounts))
+        object.__setattr__(self, "mounts", tuple(str(Mount.of(mount)) for mount in self.mounts))
         if isinstance(self.run, Sequence) and not isinstance(self.run, str):
             object.__setattr__(self, "run", tuple(self.run))
         if not NAME_PATTERN.fullmatch(self.name):
@@ -280,8 +316,11 @@ def against_isolation(
     if image is not None and not re.fullmatch(r"[a-z0-9][\w./:@-]*", image):
         yield "image", f"found {image!r}", "give the name of an image, such as pytorch/pytorch:2.4.0, or host"
     for mount in mounts:
-        if not os.path.isabs(mount.removesuffix(WRITABLE)):
-            yield "mounts", f"found {mount!r}", "give an absolute path, such as /data, or /data:rw to be written"
+        if not os.path.isabs(Mount.of(mount).source):
+            cure = (
+                "give an absolute path, such as /data, /data:rw to be written, or /data:/mnt to be seen under another"
+            )
+            yield "mounts", f"found {mount!r}", cure
 
 
 def _against_launch(job: Job) -> Iterator[tuple[str, str, str]]:

@@ -23,6 +23,10 @@ from headgate.errors import UsageError
     "--isolation", metavar="NAME", help="What tasks are boxed in: process (default), container, or a plug-in's."
 )
 @click.option("--image", help="container: an image, or host (default): what this machine has installed.")
+@click.option(
+    "--mount", "mounts", metavar="PATH[:OTHER][:rw]", multiple=True, help="container: what it sees besides its folder."
+)
+@click.option("--stop-signal", metavar="NAME", help="What asks scripts to end that use no library of Headgate's.")
 @options.layout
 @click.option("-d", "--detach", is_flag=True, help="Return at once; watch with `headgate attach`.")
 @click.option("--dry-run", is_flag=True, help="Print exactly what would be started, and start nothing.")
@@ -38,6 +42,8 @@ def command(
     memory: str | None,
     isolation: str | None,
     image: str | None,
+    mounts: tuple[str, ...],
+    stop_signal: str | None,
     detach: bool,
     dry_run: bool,
     as_json: bool,
@@ -58,7 +64,7 @@ def command(
              headgate run jobs.yaml --detach
              headgate run train.py --cluster lab.yaml --strategy ps --workers 4 --servers 2
              headgate run train.py --engine ray --address 10.0.0.1:6379
-             headgate run train.py --isolation container --image pytorch/pytorch
+             headgate run train.py --isolation container --image pytorch/pytorch --mount ~/data --mount /out:rw
 
     Exit codes: 0 every job is done, 1 one is not, 2 bad input, 3 a part is missing, 4 no place to write, 6 no hub, 130
     interrupted.
@@ -66,7 +72,8 @@ def command(
     from headgate.cli import layout, running  # what jobs need takes a while to import; help needs none of it
 
     said = layout.Layout(**where)
-    jobs = running.boxed(running.read(targets, ctx.meta["asked"], name, cores, memory), isolation, image)
+    jobs = running.read(targets, ctx.meta["asked"], name, cores, memory)
+    jobs = running.boxed(jobs, isolation, image, mounts, stop_signal)
     if said.states_plan and targets and Path(targets[0]).suffix in (".yaml", ".yml"):
         raise UsageError(f"plans of the jobs of {targets[0]} go into that file, below `plan:`, `allow:` and `moves:`")
     submission = running.submission(jobs, said)

@@ -21,16 +21,18 @@ from headgate.errors import UsageError
 from headgate.hub import api
 from headgate.hub.client import clean, connect_or_start
 from headgate.hub.submission import SUBMISSION, Submission
-from headgate.jobs import NAME_PATTERN, Job, Limits
+from headgate.jobs import NAME_PATTERN, Job, Limits, Mount
 
 
-def boxed(jobs: list[Job], isolation: str | None, image: str | None) -> list[Job]:
-    """The jobs, boxed in as the command line says; where it says nothing, as they were."""
-    given: dict[str, Any] = {
-        name: value for name, value in (("isolation", isolation), ("image", image)) if value is not None
-    }
+def boxed(
+    jobs: list[Job], isolation: str | None, image: str | None, mounts: Sequence[str], stops: str | None
+) -> list[Job]:
+    """The jobs, boxed in and asked to end as the command line says; where it says nothing, as they were."""
+    asked = (("isolation", isolation), ("image", image), ("stop_signal", stops))
+    given: dict[str, Any] = {name: value for name, value in asked if value is not None}
+    added = tuple(str(Mount.of(mount, os.getcwd())) for mount in mounts)
     try:
-        return [replace(job, **given) for job in jobs]
+        return [replace(job, mounts=(*job.mounts, *added), **given) for job in jobs]
     except ValueError as error:
         raise UsageError(str(error)) from None
 

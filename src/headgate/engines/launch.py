@@ -17,7 +17,7 @@ from headgate.errors import StorageError, UsageError
 from headgate.events import Checkpoint, TaskId
 from headgate.isolation.attributes import Attributes
 from headgate.isolation.base import HOST_IMAGE, Launch
-from headgate.jobs import WRITABLE, Job, signal_number
+from headgate.jobs import Job, Mount, signal_number
 
 Role = Literal["worker", "server"]
 
@@ -183,7 +183,7 @@ def launch(
         image=job.image or HOST_IMAGE,
         reads=reads,
         writes=writes,
-        mounts=tuple(mount.removesuffix(WRITABLE) for mount in job.mounts),
+        mounts=tuple(map(Mount.of, job.mounts)),
         gpus=gpus,
         stop_signal=signal_number(job.stop_signal),
         attributes=attributes,
@@ -243,11 +243,8 @@ def _told(task: TaskId, injected: Path, checkpoints: Path, resume: Checkpoint | 
 def _files(
     job: Job, injected: Path, checkpoints: Path, resume: Checkpoint | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What a task has to see, and what it has to write, besides its folder: its script's folder, the task library with
-    what that leads to, checkpoints, and what the job names.
-    """
+    """What a task has to see, and what it has to write, besides its folder and what the job names: its script's folder,
+    the task library with what that leads to, and checkpoints."""
     reads = [str(file.parent)] if (file := source(job)) is not None else []
     reads += [*files_of(injected), *([resume.path] if resume is not None else [])]
-    reads += [mount for mount in job.mounts if not mount.endswith(WRITABLE)]
-    writes = [mount.removesuffix(WRITABLE) for mount in job.mounts if mount.endswith(WRITABLE)]
-    return tuple(reads), (str(checkpoints.parent), *writes)
+    return tuple(reads), (str(checkpoints.parent),)

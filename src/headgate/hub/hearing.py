@@ -9,9 +9,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from headgate import events
+from headgate import events, isolation
 from headgate.cluster import Node
-from headgate.engines.base import Listener
+from headgate.engines.base import LOCAL, Listener
 from headgate.engines.program import program, source
 from headgate.events import Event, Exit, TaskId
 from headgate.hub import messages
@@ -208,6 +208,11 @@ class Hearing(Listener):
         self._tell_rest(task)
         if not exit.ok and exit.reason is None:
             exit = replace(exit, reason=_reason(exit, attempt.tasks[name].failure))
+        if not exit.ok and live.spec.isolation == isolation.CONTAINER and run.submission.engine == LOCAL:
+            from headgate.isolation.container.missing import hint
+
+            if cure := hint(live.spec, exit.in_words()):
+                exit = replace(exit, reason=exit.in_words() + cure)
         exit = attempt.end(name, exit)
         run.flush_progress(task)
         run.record_task(task, ended=run.clock(), exit=asdict(exit))

@@ -12,6 +12,7 @@ from pathlib import Path
 from headgate.cluster import Place
 from headgate.events import Exit, TaskId
 from headgate.isolation.attributes import Attributes
+from headgate.jobs import Mount
 from headgate.shares import Share
 
 HOST_IMAGE = "host"
@@ -33,7 +34,7 @@ class Launch:
         image: What a container is made of: an image that is on this machine, or `HOST_IMAGE`.
         reads: Files and folders that it has to see, where not all of this machine's are seen.
         writes: Those that it has to write as well; so is its folder.
-        mounts: Of all these, what its user named: it is not started where one is not there.
+        mounts: What its user named besides: it is not started where one is not there.
         gpus: Numbers of the GPUs that it may see; None: all.
         stop_signal: What asks it to end, where its library does not.
         attributes: What its process has of umask, nice value and limits; None: what whoever starts it was started with.
@@ -49,7 +50,7 @@ class Launch:
     image: str = HOST_IMAGE
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
-    mounts: tuple[str, ...] = ()
+    mounts: tuple[Mount, ...] = ()
     gpus: tuple[int, ...] | None = None
     stop_signal: int = signal.SIGTERM
     attributes: Attributes | None = None

@@ -668,6 +668,41 @@ def test_jobs_run_in_containers_and_say_what_they_learned_or_why_they_ended(dock
     assert "image 'headgate-test:absent' is not on this machine; get it with: docker pull" in c["reason"]
 
 
+def test_what_a_container_does_not_see_is_named_with_its_cure_and_seen_with_it(
+    docker_user: User, tmp_path: Path
+) -> None:
+    user, data = docker_user, tmp_path / "data sets"
+    data.mkdir()
+    (data / "numbers.txt").write_text("17")
+    user.variables["HOME"] = str(tmp_path)
+    user.write("reads.py", "import os, sys\nprint(open(os.path.expanduser(sys.argv[1])).read(), flush=True)")
+    user.write("writes.py", "import sys\nopen(sys.argv[1], 'w').write('1')")
+    boxed = ("run", "--isolation", "container")
+
+    def fails(*words: str) -> str:
+        user.types(*boxed, *words, code=1)
+        return str(next(iter(user.jobs().values()))["reason"])
+
+    file = str(data / "numbers.txt")
+    told = fails("reads.py", "--", file)
+    assert "FileNotFoundError" in told
+    assert told.endswith(
+        f"; {data} is there on this machine, and its container does not see it: --mount {data}, or `mounts: [{data}]`"
+    )
+    assert "--mount" not in fails("reads.py", "--", "absent.txt")  # in its own folder, where it is not
+    assert "--mount" not in fails("reads.py", "--", "/usr/absent.txt")  # of the system, which it sees
+    user.types(*boxed, "--mount", str(data), "reads.py", "--", file)
+    assert user.log("reads") == "17\n"
+    user.types(*boxed, "--mount=~/data sets:/elsewhere", "reads.py", "--", "/elsewhere/numbers.txt")
+    assert user.log("reads") == "17\n"
+    told = fails("--mount", f"{data}:ro", "writes.py", "--", f"{data}/new")
+    assert told.endswith(f'; its container may not write {data}: --mount {data}:rw, or `mounts: ["{data}:rw"]`')
+    user.types(*boxed, "--mount", f"{data}:/out:rw", "writes.py", "--", "/out/new")
+    assert (data / "new").read_text() == "1"
+    refused = user.types("run", "--mount", str(data), "reads.py", code=2).message
+    assert "`mounts`: only containers have it" in refused
+
+
 def test_what_a_dead_hub_and_guard_left_is_removed_by_the_next_command(docker_user: User, daemon: str) -> None:
     user = docker_user
     user.write("a.py", "import time\nprint('ready', flush=True)\ntime.sleep(1000)")

@@ -49,17 +49,20 @@ Mounts = dict[str, bool]
 
 
 def mounts(launch: Launch, program: str | None) -> Mounts:
-    """What is mounted for a task: a file or folder that lies in another with the same rights comes with that.
+    """What is mounted under its own path: a file or folder that lies in another with the same rights comes with that.
 
     Args:
         launch: What is started.
         program: Path of its program on this machine, where that is the one that is started.
     """
-    reads = set(launch.reads)
+    here = [mount for mount in launch.mounts if mount.target == mount.source]
+    reads = {*launch.reads, *(mount.source for mount in here if not mount.writable)}
     if launch.image == HOST_IMAGE:
         reads |= {*_system(), *_programs(launch.env, program)}
     found = dict.fromkeys(_there(reads), False)
-    found |= dict.fromkeys(_there({launch.cwd, *launch.writes}), True)
+    found |= dict.fromkeys(
+        _there({launch.cwd, *launch.writes, *(mount.source for mount in here if mount.writable)}), True
+    )
     kept: Mounts = {}
     for path in sorted(found):
         around = [folder for folder in map(str, Path(path).parents) if folder in kept]

@@ -227,7 +227,7 @@ class ContainerIsolation(Isolation):
 
 
 def _check_mounts(launch: Launch) -> None:
-    for path in launch.mounts:
+    for path in (mount.source for mount in launch.mounts):
         if not os.path.exists(path):
             raise IsolationError(
                 f"`mounts`: {path} does not exist on {socket.gethostname()}; create it, or leave it out"

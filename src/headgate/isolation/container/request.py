@@ -103,6 +103,8 @@ class Request:
     def _mounts(self) -> list[dict[str, object]]:
         writable = files.mounts(self.launch, self.program)
         sources = {path: path for path in writable}
+        for mount in self.launch.mounts:
+            sources[mount.target], writable[mount.target] = mount.source, mount.writable
         if self.launch.place is not None:
             sources["/etc/hosts"] = self.launch.place.hosts
         return [
