@@ -185,7 +185,8 @@ class TaskLeaves:
 @dataclass(frozen=True, slots=True)
 class Progress:
     """What a task reported since its last progress: `loss` is the mean of `count` reported losses (NaN where they
-    were), `epoch` the one that is going on, counted from 1, `within` the part of it that is done, 0 to 1. Where
+    were), `epoch` the one that is going on, counted from 1 (as its script counts, where that is read from its output),
+    `within` the part of it that is done, 0 to 1, `steps` how many there will be in all. Where
     `covers` is set, loss and metrics are means over this `epoch`, or over the `part` of it that is done: the latest
     counts."""
 
@@ -198,6 +199,7 @@ class Progress:
     metrics: Mapping[str, float] = field(default_factory=dict)
     epochs: int | None = None
     within: float | None = None
+    steps: int | None = None
     covers: str | None = None
 
     def merged(self, later: Progress) -> Progress:

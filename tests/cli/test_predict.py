@@ -13,6 +13,8 @@ from click.testing import CliRunner
 
 from headgate.cli.predict import command
 from headgate.errors import HeadgateError, NotFoundError
+from headgate.jobs import ProgressRule
+from headgate.telemetry.patterns import ProgressReader
 from headgate.telemetry.store import Recorder
 
 EPOCHS = 40
@@ -72,6 +74,40 @@ def test_what_is_left_follows_from_the_epochs_and_the_curve_from_the_losses(reco
     assert last["step"] == pytest.approx(400, abs=10)
     assert last["low"] <= 0.5 + 3.0 / 21.0 <= last["high"]
     assert found["asymptote"] == pytest.approx(0.5, abs=0.1)
+
+
+def test_what_is_left_is_read_from_the_output_of_a_script(recorder: Recorder, home: Path) -> None:
+    lines = [f"iter {step}/200 loss={3 - step / 100:.2f}" for step in range(10, 130, 10)]
+    shows(recorder, home, lines)
+    recorder.close()
+    assert types("a").splitlines()[-2] == "left until the end of its 200 steps: 80 steps (80 to 80)"
+
+
+@pytest.mark.parametrize(
+    ("heads", "left"),
+    [
+        (["Epoch 1/300", "Epoch 2/300", "Epoch 3/300"], 297 * 938),
+        (["Epoch 0/299", "Epoch 1/299", "Epoch 2/299"], 297 * 938),
+        (["Epoch 0/300", "Epoch 1/300", "Epoch 2/300"], 297 * 938),
+        (["Epoch 1/1", "Epoch 1/1", "Epoch 1/1"], None),  # a loop: nobody says how often
+    ],
+)
+def test_one_line_an_epoch_tells_the_steps_of_those_that_are_left(
+    recorder: Recorder, home: Path, heads: list[str], left: int | None
+) -> None:
+    lines = [text for head in heads for text in (head, f"938/938 - 2s - 2ms/step - loss: {1 / len(head):.4f}")]
+    shows(recorder, home, lines)
+    found = told(recorder)
+    assert found["step"] == 3 * 938
+    assert (found["steps_left"] or {"median": None})["median"] == left
+
+
+def shows(recorder: Recorder, home: Path, lines: list[str]) -> None:
+    """A job's output is read, and what it says recorded."""
+    job(recorder, home)
+    for at, reading in enumerate(ProgressReader(ProgressRule()).feed(lines)):
+        names = ("step", "epoch", "epochs", "loss", "within", "steps")
+        recorder.add("progress", t=float(at), task="a/worker-0", **{name: getattr(reading, name) for name in names})
 
 
 def test_a_goal_that_comes_first_ends_it(recorder: Recorder, home: Path) -> None:

@@ -37,6 +37,7 @@ def heard(
     joins: bool = False,
     warnings: list[str] | None = None,
     pattern: str | None = None,
+    notes: list[str] | None = None,
 ) -> tuple[list[Event], list[int]]:
     """What the controller is told of a task of which this is said, and the steps that are in the store.
 
@@ -45,6 +46,7 @@ def heard(
         joins: Another worker waits for the state of this one.
         warnings: Gets what the run is warned of.
         pattern: The job's own, for its progress.
+        notes: Gets what the run notes.
     """
     events: list[Event] = []
 
@@ -61,8 +63,8 @@ def heard(
                 attempt.connect(name)
 
         def event(_: object, kind: str, text: str, *__: object, **___: object) -> None:
-            if kind == "warning" and warnings is not None:
-                warnings.append(text)
+            if (kept := {"warning": warnings, "note": notes}.get(kind)) is not None:
+                kept.append(text)
 
         def failed(what: str, error: BaseException, id: str = "") -> None:
             raise AssertionError(f"{what}: {error!r}")
@@ -122,6 +124,16 @@ def test_what_was_printed_comes_before_what_the_script_then_reports_itself() -> 
 
     _, steps = heard(say)
     assert steps[-2:] == [LINES, LINES + 1]
+
+
+def test_a_script_whose_loss_is_not_found_ends_with_a_hint() -> None:
+    notes: list[str] = []
+    heard(lambda hearing, task: hearing.output(task, ["iteration 10: objective -35.1"]), notes=notes)
+    assert len(notes) == 1
+    assert "`progress:` says how to read it; nearest came: iteration 10: objective -35.1" in notes[0]
+    heard(lambda hearing, task: hearing.output(task, ["iteration 10: loss 35.1"]), notes=notes)
+    heard(lambda hearing, task: hearing.message(task, {"type": "progress", "step": 1}), notes=notes)
+    assert len(notes) == 1
 
 
 def test_a_checkpoint_that_was_asked_for_and_failed_is_not_the_state_that_another_one_waits_for() -> None:

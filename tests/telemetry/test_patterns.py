@@ -224,6 +224,138 @@ def test_a_keras_evaluation_after_training_is_not_taken_for_training() -> None:
     assert (readings[-1].step, readings[-1].metrics) == (938, {"eval_loss": 0.8})
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Test: [ 0/20]  Loss: 0.9",
+        "val:  10%|#  | 1/10 [00:00<00:01, loss=0.9]",
+        "Evaluating: 10%|#| 1/9 [0:0<0:1, loss=0.9]",
+        "[eval] batch 3/10 loss 0.9",
+        "Epoch(val) [1][10/20]  loss: 0.9",
+        "validation step 3/10: loss=0.9",
+        '{"mode": "val", "iter": 3, "loss": 0.9}',
+    ],
+)
+def test_an_evaluation_counts_no_steps_of_the_training(line: str) -> None:
+    readings = read("step 100 loss 0.5", line, "step 110 loss 0.4")
+    assert [reading.step for reading in readings] == [100, 100, 110]
+    assert [reading.loss for reading in readings] == [0.5, None, 0.4]
+    assert 0.9 in readings[1].metrics.values()
+
+
+def test_a_second_fit_of_another_length_runs_on() -> None:
+    first = ["Epoch 1/2", "10/10 - 1s - loss: 0.9", "Epoch 2/2", "10/10 - 1s - loss: 0.8"]
+    second = ["Epoch 1/3", "10/10 - 1s - loss: 0.7", "Epoch 2/3", "10/10 - 1s - loss: 0.6"]
+    last = read(*first, *second)[-1]
+    assert (last.step, last.epoch, last.epochs) == (40, 4, 5)
+
+
+def test_bars_without_an_epoch_run_on_and_are_not_all_there_is() -> None:
+    bars = [f" {10 * step}%|## | {step}/10 [00:01<00:09, loss=0.{9 - step // 5}]" for step in (5, 10)]
+    readings = read(*bars, *bars)
+    assert [reading.step for reading in readings] == [5, 10, 15, 20]
+    assert [reading.steps for reading in readings] == [10, 10, None, None]
+
+
+def test_steps_that_go_on_through_epochs_go_to_their_own_total() -> None:
+    readings = read(*(f"epoch {1 + step // 200}/5, step {step}/1000, loss 0.5" for step in (100, 199, 200, 300)))
+    assert [reading.steps for reading in readings] == [None, None, 1000, 1000]
+
+
+@pytest.mark.parametrize(
+    ("line", "loss", "step"),
+    [
+        ("step 1,000 loss=24,123.50", 24123.5, 1000),
+        ("step 1_000 loss=24_123.5", 24123.5, 1000),
+        ("step 12,345,678: loss 1.5e+03", 1500.0, 12345678),
+        ("step 10 loss 0,6931", 0.6931, 10),
+        ("step 10 loss 1.234,56", 1234.56, 10),
+        ("step 10, loss 0.5, lr 1e-4", 0.5, 10),
+        ("{step:10,loss:0.5,acc:0.1}", 0.5, 10),
+        ("step 10 loss -1.25E-3", -0.00125, 10),
+    ],
+)
+def test_numbers_are_read_as_people_write_them(line: str, loss: float, step: int) -> None:
+    reading = one(line)
+    assert (reading.loss, reading.step) == (loss, step)
+
+
+def test_a_decimal_comma_once_seen_is_one_from_then_on() -> None:
+    assert [reading.loss for reading in read("step 1 loss 2,5", "step 2 loss 1,234")] == [2.5, 1.234]
+
+
+PREFIXES = [
+    "2026-03-01 12:00:00,123 - INFO - ",
+    "2026-03-01T12:00:00.123456 ",
+    "[12:00:00] ",
+    "[2026-03-01 12:00:00,123] [INFO] ",
+    "INFO:root:",
+    "INFO:tensorflow:",
+    "I0301 12:00:00.123456 140 train.py:42] ",
+    "[rank0]: ",
+    "[1,0]<stdout>:",
+    "0: ",
+    "(train pid=321) ",
+    "\x1b[36m(train pid=321, ip=10.0.0.1)\x1b[0m ",
+    "2026-03-01 12:00:00 | INFO | pkg.train | ",
+    "03/01 12:00:00 - mmengine - INFO - ",
+]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("[3, 200] loss: 0.5", (0.5, 200, 3)),
+        ("[350] loss=0.5, lr=0.1", (0.5, 350, None)),
+        ("12/938 [>.....] - ETA: 1s - loss: 0.5", (0.5, 12, None)),
+        ("Epoch 2: 42%|## | 42/100 [00:01<00:02, 40it/s, loss=0.5]", (0.5, 42, 2)),
+        ("[10]\ttrain-rmse:0.5\teval-rmse:0.6", (0.5, 10, None)),
+        ("[1/25][7/782] Loss_D: 0.5 Loss_G: 2.0", (0.5, 7, 1)),
+        ("epoch 1 | loss 0.5", (0.5, None, 1)),
+        ("{'loss': 0.5, 'epoch': 0.5}", (0.5, None, 1)),
+    ],
+)
+def test_what_loggers_and_launchers_put_before_a_line_changes_nothing(
+    prefix: str, line: str, expected: tuple[float, int | None, int | None]
+) -> None:
+    reading = one(prefix + line)
+    assert (reading.loss, reading.step, reading.epoch) == expected
+
+
+@pytest.mark.parametrize(
+    "closing", ["Training finished in 10 s, average loss 1.9", "Done! Mean loss: 1.9", "Overall avg_loss=1.9"]
+)
+def test_a_mean_over_the_whole_run_is_not_the_final_loss(closing: str) -> None:
+    assert [reading.loss for reading in read("step 10 loss 0.5", closing) if reading.loss is not None] == [0.5]
+
+
+def test_where_nothing_is_found_the_nearest_lines_are_told() -> None:
+    reader = ProgressReader(ProgressRule())
+    reader.feed(
+        [
+            "Loading 3 files",
+            "iteration 10 objective -35.1 over 20 frames",
+            "iteration 20 objective -30.2 over 20 frames",
+        ]
+    )
+    hint = reader.hint()
+    assert hint is not None
+    assert "no loss was found" in hint
+    assert "`progress:`" in hint
+    assert hint.endswith("iteration 20 objective -30.2 over 20 frames")
+    reader.feed(["step 30 loss 0.5"])
+    assert reader.hint() is None
+
+
+def test_a_script_that_prints_nothing_of_the_kind_gets_no_hint_unless_something_was_asked_for() -> None:
+    lines = ["Starting the server", "listening on port 8080"]
+    for rule, hints in [(ProgressRule(), False), (ProgressRule("accuracy", goal=0.9), True)]:
+        reader = ProgressReader(rule)
+        reader.feed(lines)
+        assert (reader.hint() is not None) is hints
+
+
 def test_a_bar_that_is_drawn_again_is_read_once() -> None:
     bar = "Epoch 0:  42%|████ | 420/1000 [00:10<00:14, 40.1it/s, train_loss=0.32]"
     assert len(read(bar, bar)) == 1

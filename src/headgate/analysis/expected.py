@@ -29,6 +29,8 @@ class Report(NamedTuple):
     epochs: int | None
     value: float | None
     of: int
+    within: float | None = None
+    steps: int | None = None
 
 
 class At(NamedTuple):
@@ -99,7 +101,7 @@ def expect(
         if report.value is not None:
             losses.add(report.step, report.value, report.of)
         if report.step is not None:
-            epochs.add(report.step, report.epoch, report.epochs)
+            epochs.add(report.step, report.epoch, report.epochs, report.within, report.steps)
         elif report.value is not None:
             epochs.add(losses.seen, report.epoch, report.epochs, reports=losses.seen - before)
         if report.value is not None or report.step is not None:

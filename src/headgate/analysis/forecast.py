@@ -107,6 +107,7 @@ class Outlook:
         epochs: int | None,
         count: int,
         within: float | None = None,
+        steps: int | None = None,
         asks: bool = True,
     ) -> Question | None:
         """Take in a report; `asks` is whether anybody would go by an answer.
@@ -124,7 +125,7 @@ class Outlook:
         if at - (self._begin or 0.0) > _GROWTH * self._marks[-1][0]:
             self._marks.append((at - (self._begin or 0.0), self._work + self._cores * self._since(now)))
         # Who tells no steps is counted in reports.
-        self._epochs.add(round(at), epoch, epochs, within, reports=count if step is None else None)
+        self._epochs.add(round(at), epoch, epochs, within, steps, reports=count if step is None else None)
         return self._question(now, at) if asks else None
 
     def _since(self, now: float) -> float:

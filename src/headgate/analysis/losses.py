@@ -244,6 +244,8 @@ class Epochs:
         self._epoch: int | None = None
         self._step = 0.0
         self._epochs: int | None = None
+        self._from_zero = False
+        self._of: tuple[float, int] | None = None  # the latest step, and how many there are in all
         # A step, and how many epochs were done with it: the first that was told, and the latest.
         self._began: tuple[float, float] | None = None
         self._now: tuple[float, float] | None = None
@@ -254,6 +256,7 @@ class Epochs:
         epoch: int | None,
         epochs: int | None,
         within: float | None = None,
+        steps: int | None = None,
         *,
         reports: int | None = None,
     ) -> None:
@@ -261,14 +264,23 @@ class Epochs:
 
         Args:
             epoch: Counted from 1, or from 0 as scripts print it.
-            epochs: How many there are. Of a script that counts them from 0, the last one: they print 0/9 up to 9/9.
+            epochs: How many there are. A script that counts from 0 may print 0/9 up to 9/9, or 0/10 up to 9/10: what is
+                one less than a number that people choose is the last of them.
+            within: The part of the epoch that is done.
+            steps: How many there are in all.
             reports: How many of them this one is, where they are counted instead of steps: such a count says nothing
                 of the epochs before the first that is told, which a job that was resumed did earlier. None: they are
                 steps.
         """
-        self._epochs = epochs if epochs is not None else self._epochs
+        if step is not None and reports is None and (steps is not None or self._of is not None):
+            self._of = float(step), steps or (self._of[1] if self._of is not None else 0)
+        if epoch is not None and (self._epoch is None or epoch == 0):
+            self._from_zero = epoch == 0
+        if epochs is not None:
+            self._epochs = _counted_from_zero(epochs) if self._from_zero else epochs
         if step is None or epoch is None:
             return
+        epoch += int(self._from_zero)
         if self._epoch is None or epoch < self._epoch or step < self._step:  # started, or started again
             self._first = self._last = self._began = self._now = None
             self._in_steps = reports is None
@@ -307,11 +319,16 @@ class Epochs:
     def left(self) -> Estimate | None:
         """Steps left; None until an epoch, or a part of one that says how much of it, has ended, or where nobody said
         how many there are."""
-        if self._epochs is None or self._epoch is None:
+        if self._of is not None and self._of[0] <= self._of[1]:
+            rest = self._of[1] - self._of[0]
+            return Estimate(rest, rest, rest)
+        if self._epochs is None or self._epoch is None or self._epoch > self._epochs:
             return None
         if self._first is None or self._last is None:
             return self._left_by_parts(self._epochs)
-        length, (last, at) = self.length() or 0.0, self._last
+        length, (last, at) = self.length(), self._last
+        if not length:
+            return None
         slack = self._slack / max(last - self._first[0], 1)
         passed = self._step - at
         ahead = self._epochs - last + 1
@@ -332,3 +349,8 @@ class Epochs:
             return None
         (first, done_first), (step, done) = self._began, self._now
         return (step - first) / (done - done_first)
+
+
+def _counted_from_zero(epochs: int) -> int:
+    """How many epochs there are, by what a script that counts them from 0 prints behind the slash."""
+    return epochs + 1 if epochs % 5 == 4 or epochs == 0 else epochs

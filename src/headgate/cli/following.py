@@ -281,12 +281,12 @@ class _Table:
 
 
 def position(job: dict[str, Any]) -> str:
-    """`epoch 3/5 step 120`, as far as it is known."""
+    """`epoch 3/5 step 120/200`, as far as it is known; a number that is passed is not that of all."""
     parts = []
-    if job["epoch"] is not None:
-        parts.append(f"epoch {job['epoch']}" + (f"/{job['epochs']}" if job["epochs"] else ""))
-    if job["step"] is not None:
-        parts.append(f"step {job['step']}")
+    for name in ("epoch", "step"):
+        if (now := job[name]) is not None:
+            of = job.get(f"{name}s")
+            parts.append(f"{name} {now}" + (f"/{of}" if of and of >= now else ""))
     return " ".join(parts)
 
 

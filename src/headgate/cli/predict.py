@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _WIDEST = 100
 _RECENT_SECONDS = 60.0
-_UNTIL = {"epochs": "the end of its {epochs} epochs", "goal": "{metric} {goal:g}", "rest": "{metric} comes to rest"}
+_UNTIL = {"epochs": "the end of its {whole}", "goal": "{metric} {goal:g}", "rest": "{metric} comes to rest"}
 
 
 @click.command()
@@ -58,8 +58,7 @@ def command(job: str, run: str | None, as_json: bool) -> None:
     if expected is None:
         cure = "see `headgate logs` for what it prints, and docs/progress.md for how it can say more"
         raise HeadgateError(f"job {name!r} has reported no {rule.metric} yet, so nothing can be predicted; {cure}")
-    epochs = next((report.epochs for report in reversed(reports) if report.epochs is not None), None)
-    until = _UNTIL[expected.until].format(epochs=epochs, metric=rule.metric, goal=rule.goal or 0.0)
+    until = _UNTIL[expected.until].format(whole=_whole(reports), metric=rule.metric, goal=rule.goal or 0.0)
     runs_on = summary.state not in ENDED
     if as_json:
         click.echo(json.dumps(_plain(folder, name, summary.state, rule, expected, cores, runs_on), indent=2))
@@ -86,12 +85,23 @@ def _reports(reader: RunReader, job: str, rule: ProgressRule) -> list[Report]:
                 row["epochs"],
                 rule.of(float("nan") if row["nan"] else row["loss"], json.loads(row["metrics"] or "{}")),
                 row["count"] or 1,
+                row.get("within"),
+                row.get("steps"),
             )
             for row in rows
         ]
         if found:
             return found
     return []
+
+
+def _whole(reports: Sequence[Report]) -> str:
+    """All that a job is to do, as it said last."""
+    for report in reversed(reports):
+        for count, what in ((report.steps, "steps"), (report.epochs, "epochs")):
+            if count is not None:
+                return f"{count} {what}"
+    return ""
 
 
 def _cores(reader: RunReader, job: str) -> float | None:

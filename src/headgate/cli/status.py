@@ -102,7 +102,7 @@ def latest(reader: RunReader, job: str) -> dict[str, Any]:
     last = [found for name in workers if (found := _last_loss(reader, f"{job}/{name}")) is not None]
     losses = [(loss, count) for loss, count, _ in last if loss is not None]
     return {
-        **_newest(reader, "progress", "task", f"{job}/{workers[0]}", ("step", "epoch", "epochs")),
+        **_newest(reader, "progress", "task", f"{job}/{workers[0]}", ("step", "epoch", "epochs", "steps")),
         "loss": sum(loss * n for loss, n in losses) / sum(n for _, n in losses) if losses else None,
         "nan": bool(last) and any(nan for *_, nan in last),
         **{name: _sum(task[name] for task in left) for name in ("entitled_cores", "threads")},

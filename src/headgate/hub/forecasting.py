@@ -188,6 +188,7 @@ class Forecasting:
             epochs=told.epochs,
             count=told.count,
             within=told.within,
+            steps=told.steps,
             asks=self._waits() or (len(self._watched) > 1 and self._predicts()),
         )
         watched.scaling.reported(now, told.step if told.step is not None else outlook.losses.seen)

@@ -29,6 +29,7 @@ MOST_COMPLAINTS = 20
 """Warnings of what one task says that makes no sense."""
 _MOST_ENDPOINTS = 16
 _TEXT_SHOWN = 80
+_FIRST = "worker-0"
 _LINE_SHOWN = 400  # characters: an error of ours says what to do at its end
 
 
@@ -216,6 +217,9 @@ class Hearing(Listener):
         exit = attempt.end(name, exit)
         run.flush_progress(task)
         run.record_task(task, ended=run.clock(), exit=asdict(exit))
+        told = attempt.tasks[name]
+        if name == _FIRST and not exit.lost and not told.reports_itself and (hint := told.reader.hint()) is not None:
+            self._ledger.event(run, "note", hint, live.spec.name, task)
         attempt.leave(name, exit.ok)
         if not exit.ok:
             self._lost(task)

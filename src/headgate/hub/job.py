@@ -50,6 +50,7 @@ class LiveJob:
     step: int | None = None
     epoch: int | None = None
     epochs: int | None = None
+    steps: int | None = None  # in all
     loss: float | None = None
     losses: list[float] = field(default_factory=list)
     losses_each: int = 1  # losses that one entry of `losses` is the mean of
@@ -141,7 +142,7 @@ class LiveJob:
 
     def progressed(self, progress: Progress) -> str | None:
         """Take note of what the job reported; what people should be warned of, once."""
-        for name in ("step", "epoch", "epochs"):
+        for name in ("step", "epoch", "epochs", "steps"):
             if (value := getattr(progress, name)) is not None:
                 setattr(self, name, value)
         if progress.loss is not None:
@@ -191,6 +192,7 @@ class LiveJob:
             "step": self.step,
             "epoch": self.epoch,
             "epochs": self.epochs,
+            "steps": self.steps,
             "loss": None if self.loss is None or not math.isfinite(self.loss) else self.loss,
             "losses": self.losses,
             "metrics": self.metrics,

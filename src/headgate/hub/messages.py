@@ -56,6 +56,8 @@ def read(task: TaskId, reading: Reading, metric: str) -> Progress:
         step=_whole(reading.step),
         epoch=_whole(reading.epoch),
         epochs=_whole(reading.epochs),
+        within=reading.within,
+        steps=_whole(reading.steps),
         samples=_whole(reading.samples),
         loss=loss,
         metrics=metrics,

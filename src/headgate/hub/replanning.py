@@ -165,6 +165,7 @@ class Replanning:
             epochs=told.epochs,
             count=told.count,
             within=told.within,
+            steps=told.steps,
         )
         may = live.spec.plan is None and watched.moves < live.spec.moves and watched.move is None
         if question is not None and may and not watched.looking and now >= watched.not_before:

@@ -214,6 +214,8 @@ class LiveRun:
             step=progress.step,
             epoch=progress.epoch,
             epochs=progress.epochs,
+            within=progress.within,
+            steps=progress.steps,
             samples=progress.samples,
             loss=loss,
             nan=int(loss is not None and not math.isfinite(loss)),

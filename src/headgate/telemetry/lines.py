@@ -6,38 +6,54 @@ start only where a word starts, so that no line, however odd, costs more than a 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import islice
 from typing import Literal, NamedTuple
 
-from headgate.telemetry import vocabulary
+from headgate.telemetry import positions, vocabulary
 
-_MOST_PAIRS = 24
+_MOST_PAIRS = 32
+_WORST, _STANDS_IN, PART_OF = 9, 5, 3
+"""Ranks of a loss: of none, of what stands in for one, of a part of one."""
 _MOST_EPOCHS, _MOST_DIGITS = 1e9, 15  # what is more counts nothing
 
 _NAME = r"(?<![\w./@-])([a-z_][\w./@-]{0,63}+)['\"]?+(?:\s?\([^()]{1,24}\))?+"
 _WHEN = r"(?:\s(?:at|after|for|in)\s([a-z]{1,12}+)\s#?(\d{1,9}+))?+"
-_IS = r"(?:\s{0,4}+([:=]|->)\s{0,8}+|\s{1,8}+#?)['\"\[]?+\s{0,6}+(?:(?:tensor|array|tf\.tensor|np\.float\d\d)\()?+"
-_NUMBER = r"([-+]?(?:\d{1,18}(?:\.\d{0,20})?(?:e[-+]?\d{1,3})?|\.\d{1,20}(?:e[-+]?\d{1,3})?|nan|inf(?:inity)?))"
-_OUT_OF = r"(?:\s{0,6}(?:/|of)\s{0,6}(\d{1,12}))?"
+_IS = (
+    r"(?:\s{0,4}+([:=]|->)\s{0,8}+|\s{1,4}+((?:is|was|value:?)\s)\s{0,4}+|\s{1,8}+#?|(?=\[\s{0,4}\d))"
+    r"['\"\[]?+\s{0,6}+(?:(?:tensor|array|tf\.tensor|np\.float\d\d)\()?+"
+)
+# Thousands may be separated, and decimals be behind a comma: `_Reader.number` tells.
+_NUMBER = (
+    r"([-+]?(?:\d{1,18}(?:[.,_]\d{1,20}){0,6}+\.?(?:e[-+]?\d{1,3})?|\.\d{1,20}(?:e[-+]?\d{1,3})?|nan|inf(?:inity)?))"
+)
+_COUNT = r"(\d{1,12}(?:[,_]\d{3}){0,4}+)"
+_OUT_OF = r"(?:\s{0,6}(?:/|of)\s{0,6}" + _COUNT + ")?"
 # Not followed by what would make it part of a version, a date, a time, a range or a quantity with a unit.
 _ENDS = r"(?!\w|\.\d|[:/-]\d)"
 _PAIR = re.compile(_NAME + _WHEN + _IS + _NUMBER + _OUT_OF + _ENDS)
 _PERCENT = re.compile(r"\s?%")
-_WORDS_BEFORE = re.compile(r"([a-z]+)['\"]?\s{1,3}(?:([a-z]+)\s{1,3})?$")
+_GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:(?:,\d{3})+|(?:_\d{3})+)(?:\.\d+)?$")
+_DECIMAL_COMMA = re.compile(r"[-+]?\d{1,3}(?:\.\d{3})+,\d+$|[-+]?\d+,\d+$")
+_UNNAMED = re.compile(r"\s{0,8}(\d{1,9})\s{0,2}/\s{0,8}(\d{1,9})\s{0,2}:\s{1,4}(-?\d{1,9}\.\d{1,12})\s{0,4}$")
+_DARKNET = re.compile(r"\d: (-?nan|-?\d{1,12}\.\d{1,12}), (-?nan|-?\d{1,12}\.\d{1,12}) avg")
+_WORDS_BEFORE = re.compile(r"([a-z]+)\.?['\"]?\s{1,3}(?:([a-z]+)\s{1,3})?$")
+_SPEAKS = ("loss", "epoch", "xent", "nll", "entropy", "cost", "learn:", "avg,", "%|", "pass ", "train-")
+_CLOSING = re.compile(r"train_runtime|\b(?:finished|completed?|done|overall)\b|total training")
 
-_COUNTED = re.compile(r"\[\s{0,8}(\d{1,12})\s{0,2}/\s{0,2}(\d{1,12})(?:\s{0,2}(\(\d{1,3}(?:\.\d{1,3})?%\)))?\s{0,2}\]")
-_TQDM = re.compile(r"\|\s{0,3}(\d{1,12})/(\d{1,12})\s{0,2}\[")
-_TQDM_OVER_EPOCHS = re.compile(r"\s{0,4}epochs?\s{0,2}:?\s{0,4}\d{1,3}%\|")
-_KERAS = re.compile(r"\s{0,8}(\d{1,9})/(\d{1,9}|unknown)\s{1,4}(?:[━\[]|-\s|\d{1,6}m?s\s)")
-_EPOCH_AND_STEP = re.compile(r"\s{0,4}\[\s{0,4}(\d{1,9})\s{0,2},\s{0,8}(\d{1,9})\s{0,2}\]")
-_BOOSTING = re.compile(r"\[(\d{1,9})\]\s")
-
-_PART = re.compile(
-    r"(?<![\w/.-])(?:(train(?:ing)?)|(val(?:id(?:ation)?)?(?:_\d)?|eval(?:uation|uate)?|dev)|(test(?:ing)?))(?![\w/.-])"
+_LONGEST_HEADING = 80
+_END_OF_HEADING = frozenset(":.*-=")
+_HEADING = re.compile(
+    r"[^\d=]{0,60}?\b(?:test(?:ing)?|val|valid|validat(?:ion|ing)|eval|evaluat(?:ion|ing))\b[^\d=]*[:.*=-]\s*$"
 )
+_PART = re.compile(
+    r"(?<![\w/.-])(?:(train(?:ing)?)|(val(?:id(?:ation|ating|ate)?)?(?:_\d)?|eval(?:uation|uate|uating)?|dev|inference"
+    r"|saving dict)|(test(?:ing)?))(?![\w/.-])"
+)
+_BOOSTING = re.compile(r"\s{0,4}\[(\d{1,9})\]\s")
 _SEPARATOR = re.compile(r"[_./@-]+")
 _FUSED = re.compile(r"\b(train|val|valid|validation|test|eval)(?=loss|acc)")
 
@@ -47,8 +63,10 @@ Part = Literal["train", "val", "test"]
 class Found(NamedTuple):
     """What a line says. `step` and `samples` are as printed, often counted from the start of the epoch.
 
-    `total` is the steps (or samples) of an epoch, where the line says so; `keras` tells that the line is one of Keras's
-    bars, which look alike in training and in evaluation.
+    `total` is the steps (or samples) that the count goes to, where the line says so: of an epoch, or of all; `steps`
+    those of all for sure. `within` is the part of the epoch that is done, where the epoch is a fraction. `evaluates`
+    tells that it is of an evaluation, whose counts are its own; `keras` that the line is one of Keras's bars, which
+    look alike in training and in evaluation, `drawn` that it may be drawn again.
     """
 
     loss: float | None
@@ -58,7 +76,21 @@ class Found(NamedTuple):
     epochs: int | None = None
     samples: int | None = None
     total: int | None = None
+    steps: int | None = None
+    within: float | None = None
+    evaluates: bool = False
     keras: bool = False
+    drawn: bool = False
+    bar: tuple[int, int] | None = None
+    heads: bool = False
+    """Whether it says that an evaluation follows, and no more."""
+
+    def renamed(self, part: str) -> Found:
+        """The same as of an evaluation: its loss is a metric."""
+        metrics = {f"{part}_{name}": value for name, value in self.metrics.items()}
+        if self.loss is not None:
+            metrics[f"{part}_loss"] = self.loss
+        return self._replace(loss=None, metrics=metrics, evaluates=True)
 
 
 class _Name(NamedTuple):
@@ -69,30 +101,33 @@ class _Name(NamedTuple):
     part: Part | None
     is_loss: bool
     rank: int
-    counts: Literal["epoch", "step", "batch"] | None
+    counts: Literal["epoch", "step", "batch", "all"] | None
 
 
 class _Reader:
     """Collects the pairs of one line."""
 
     __slots__ = (
-        *("line", "loss", "name", "rank", "end", "about_loss", "metrics"),
-        *("step", "batch", "epoch", "epochs", "epoch_end"),
+        *("line", "loss", "name", "rank", "end", "about_loss", "trains", "metrics"),
+        *("step", "batch", "epoch", "epochs", "epoch_end", "steps", "within"),
     )
 
     def __init__(self, line: str) -> None:
         self.line = line
         self.loss: float | None = None
         self.name = ""
-        self.rank = 9
+        self.rank = _WORST
         self.end = 0  # of the loss
         self.about_loss = False  # validation's included
+        self.trains = False  # whether it has a loss of training
         self.metrics: dict[str, float] = {}
         self.step: tuple[int, int | None] | None = None
         self.batch: tuple[int, int | None] | None = None
         self.epoch: int | None = None
         self.epochs: int | None = None
         self.epoch_end = 0
+        self.steps: int | None = None
+        self.within: float | None = None
 
 
 class Scanner:
@@ -107,43 +142,68 @@ class Scanner:
         self._as_fraction = as_fraction
         self._metric = spell(metric)
         self._any_loss = self._metric == "loss"
+        self._comma = False  # whether numbers have a decimal comma
         self._hint = self._metric.rsplit("_", 1)[-1]
 
     def scan(self, text: str) -> Found | None:
         """What the line says of the training's progress; None when nothing."""
         line = text.lower()
-        if "loss" not in line and "epoch" not in line and self._hint not in line and line[:1] != "[":
-            return None
-        if "train_runtime" in line:  # Hugging Face's closing line repeats the mean over the whole run as train_loss
-            return None
+        begin = line.lstrip()[:1]
+        if not (self._hint in line or any(word in line for word in _SPEAKS) or begin == "[" or begin.isdigit()):
+            return _heading(line)
         reader = _Reader(line)
         parts: list[tuple[int, int, Part]] | None = None
         for pair in islice(_PAIR.finditer(line), _MOST_PAIRS):
-            described = _describe(pair[1])
+            described = describe(pair[1])
             if described.counts is not None:
                 _count(reader, described, pair)
                 continue
             if parts is None:
                 parts = _parts(line)
             self._value(reader, described, pair, parts)
-        if reader.loss is None and self._any_loss and line[:1] == "[":
-            reader.loss = _boosted(line, reader.metrics)
-        return _result(reader)
+        if reader.loss is None and self._any_loss:
+            self._unnamed(reader)
+        return _result(reader, parts if parts is not None else _parts(line))
+
+    def _unnamed(self, reader: _Reader) -> None:
+        """A loss that has no name of its own."""
+        line = reader.line
+        start = positions.content(line)
+        if _BOOSTING.match(line, start):
+            reader.loss = _boosted(reader.metrics)
+        elif alone := _UNNAMED.match(line, start):
+            reader.loss, reader.step = float(alone[3]), (int(alone[1]), int(alone[2]))
+        elif darknet := _DARKNET.search(line, start):
+            reader.loss, reader.metrics["avg_loss"] = float(darknet[1]), float(darknet[2])
+
+    def _number(self, text: str) -> float | None:
+        """A number as printed, thousands separated or with a decimal comma; None: it is none, as of a version."""
+        if "," not in text and "_" not in text:
+            return float(text) if text.count(".") <= 1 else None
+        if _GROUPED.match(text) and not (self._comma and "." not in text):
+            return float(text.replace(",", "").replace("_", ""))
+        if _DECIMAL_COMMA.match(text):
+            self._comma = True
+            return float(text.replace(".", "").replace(",", "."))
+        first = text.partition(",")[0]  # of several
+        return float(first) if first.count(".") <= 1 and "_" not in first else None
 
     def _value(
         self, reader: _Reader, described: _Name, pair: re.Match[str], parts: list[tuple[int, int, Part]]
     ) -> None:
         name, part, is_loss, rank, _ = described
-        _, when, moment, separator, number, of = pair.groups()
-        if of is not None:
+        _, when, moment, separator, verb, number, of = pair.groups()
+        if of is not None and (is_loss or name != self._metric):
             return
         line, start = reader.line, pair.start()
         words = _WORDS_BEFORE.search(line, max(0, start - 24), start)
         before = (words[1], words[2]) if words is not None else ()
+        if name == "value" and "loss" in before:
+            name, is_loss, rank = "loss", True, 0
         if is_loss and (not vocabulary.NO_LOSS.isdisjoint(before) or line[pair.end() : pair.end() + 1] == "%"):
             return  # «packet loss: 3%», «best val loss: 0.2»
-        if separator is None:
-            if not (is_loss or name in vocabulary.WITHOUT_SEPARATOR or name == self._metric):
+        if separator is None and verb is None:
+            if not (is_loss or rank == _STANDS_IN or name in vocabulary.WITHOUT_SEPARATOR or name == self._metric):
                 return
             if number.isdigit():
                 return  # «loss 3 times»
@@ -152,14 +212,21 @@ class Scanner:
             if part is not None and part != "train":
                 name = f"{part}_{name}"
         last = before[-1] or before[0] if before else None
-        if last is not None and not is_loss and last not in vocabulary.PARTS:
+        if last is not None and not is_loss and last not in vocabulary.PARTS and rank != _STANDS_IN:
             name = f"{last}_{name}"  # «learning rate: 1e-4»
         if is_loss:
             reader.about_loss = True
+            reader.trains = reader.trains or part in (None, "train")
         if when in vocabulary.STEPS and moment is not None:
             reader.step = reader.step or (int(moment), None)
-        value = float(number)
-        if rank < reader.rank and self._is_wanted(name, part, is_loss):
+        value = self._number(number)
+        if value is None:
+            return
+        if of is not None:
+            value /= int(_digits(of)) or 1
+        if is_loss and before and not vocabulary.SMOOTHED.isdisjoint(before):
+            rank = max(rank, 1)  # «average loss»
+        if rank < reader.rank and self._is_wanted(name, part, is_loss or rank == _STANDS_IN):
             if self._as_fraction and _PERCENT.match(line, pair.end()):
                 value /= 100.0
             if reader.loss is not None:  # only a part of what this is the whole of
@@ -174,6 +241,18 @@ class Scanner:
         return name == self._metric or name.removeprefix("train_") == self._metric
 
 
+def _heading(line: str) -> Found | None:
+    """A line that says that an evaluation follows, and no more."""
+    end = line.rstrip()[-1:]
+    if end not in _END_OF_HEADING or len(line) > _LONGEST_HEADING or not _HEADING.match(line):
+        return None
+    return Found(None, {}, heads=True)
+
+
+def _digits(count: str) -> str:
+    return count.replace(",", "").replace("_", "")
+
+
 def spell(name: str) -> str:
     """A metric's name as it is written here: `trainLoss`, `train/loss` and `train-loss` are `train_loss`."""
     words = _FUSED.sub(r"\1_", name.lower())
@@ -181,12 +260,17 @@ def spell(name: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _describe(key: str) -> _Name:
+def describe(key: str) -> _Name:
+    """What a name in a line means."""
     if key.endswith(".py"):  # where a logger says it was called
-        return _Name("time", None, False, 9, None)
+        return _Name("time", None, False, _WORST, None)
     name = spell(key)
-    if name in ("epoch", *vocabulary.STEPS):
-        return _Name(name, None, False, 9, "epoch" if name == "epoch" else "batch" if "batch" in name else "step")
+    if name in vocabulary.EPOCHS:
+        return _Name(name, None, False, _WORST, "epoch")
+    if name in vocabulary.STEPS:
+        return _Name(name, None, False, _WORST, "batch" if "batch" in name else "step")
+    if name in vocabulary.TOTALS:
+        return _Name(name, None, False, _WORST, "all")
     tokens = frozenset(name.split("_"))
     losses = {token for token in tokens if token.endswith(("loss", "losses"))} - vocabulary.NOT_LOSSES
     is_loss = bool(losses) and tokens.isdisjoint(vocabulary.NO_LOSS)
@@ -195,28 +279,41 @@ def _describe(key: str) -> _Name:
         part = "val"
     elif tokens & vocabulary.TRAINING:
         part = "train"
+    if not losses:
+        bare = name.removeprefix("train_")
+        stands_in = bare in vocabulary.STANDS_IN or bare.startswith("l_")
+        return _Name(name, part, False, _STANDS_IN if stands_in else _WORST - 1, None)
     rest = tokens - vocabulary.PLAIN - losses
-    rank = 0 if not rest else 1 if rest <= vocabulary.SMOOTHED else 2 if rest <= vocabulary.SMOOTHED | {"epoch"} else 3
+    smoothed = vocabulary.SMOOTHED
+    rank = 0 if not rest else 1 if rest <= smoothed else 2 if rest <= smoothed | {"epoch"} else PART_OF
     return _Name(name, part, is_loss, rank, None)
 
 
 def _count(reader: _Reader, described: _Name, pair: re.Match[str]) -> None:
-    number, of = pair[5], pair[6]
+    number, of = _digits(pair[6]), pair[7]
     line, start = reader.line, pair.start()
     if not number[0].isdigit() or line[pair.end() : pair.end() + 1] == "%":
         return
+    total = int(_digits(of)) if of else None
     if described.counts == "epoch":
         if reader.epoch is None and not _is_aside(line, start):
-            value = float(number)
-            reader.epoch = int(value) if value < _MOST_EPOCHS else None
-            reader.epochs = int(of) if of else None
-            reader.epoch_end = pair.end()
-    elif number.isdigit() and len(number) <= _MOST_DIGITS:
-        count = int(number), int(of) if of else None
-        if described.counts == "batch":
-            reader.batch = reader.batch or count
-        else:
-            reader.step = reader.step or count
+            done = float(number) if number.count(".") <= 1 else math.inf
+            if done >= _MOST_EPOCHS:
+                return
+            reader.epoch, reader.epochs, reader.epoch_end = int(done), total, pair.end()
+            if "." in number and done > 0.0:  # so much is done: 1.5 is in the middle of the second
+                reader.epoch = math.ceil(done)
+                reader.within = done - reader.epoch + 1
+        return
+    whole = number.removesuffix(".0").removesuffix(".000")
+    if not whole.isdigit() or len(whole) > _MOST_DIGITS:
+        return
+    if described.counts == "all":
+        reader.steps = reader.steps or int(whole)
+    elif described.counts == "batch":
+        reader.batch = reader.batch or (int(whole), total)
+    else:
+        reader.step = reader.step or (int(whole), total)
 
 
 def _is_aside(line: str, start: int) -> bool:
@@ -227,7 +324,7 @@ def _is_aside(line: str, start: int) -> bool:
 
 def _parts(line: str) -> list[tuple[int, int, Part]]:
     """Where a line speaks of training, validation or testing: start, end, which. Only asked for where it matters."""
-    if "val" not in line and "test" not in line and "dev" not in line:
+    if not ("val" in line or "test" in line or "dev" in line or "inference" in line or "saving dict" in line):
         return []
     return [
         (match.start(), match.end(), "train" if match[1] else "val" if match[2] else "test")
@@ -247,44 +344,57 @@ def _part_before(parts: list[tuple[int, int, Part]], line: str, start: int) -> P
         while end < start and line[end].isspace():
             end += 1
         follower = _PAIR.match(line, end)
-        part = which if follower is None or _describe(follower[1]).counts is not None else None
+        part = which if follower is None or describe(follower[1]).counts is not None else None
     return part
 
 
-def _boosted(line: str, metrics: dict[str, float]) -> float | None:
+def _boosted(metrics: dict[str, float]) -> float | None:
     """The training error of gradient boosting: `[10]<tab>train-rmse:0.5<tab>eval-rmse:0.6`."""
-    if _BOOSTING.match(line):
-        for name in metrics:
-            if name.startswith("train_") and not vocabulary.BOOSTING.isdisjoint(name.split("_")):
-                return metrics.pop(name)
+    for name in metrics:
+        if name.startswith("train_") and not vocabulary.BOOSTING.isdisjoint(name.split("_")):
+            return metrics.pop(name)
     return None
 
 
-def _result(reader: _Reader) -> Found | None:
-    line, epoch, epochs = reader.line, reader.epoch, reader.epochs
-    said = reader.loss is not None or reader.about_loss
-    if epoch is None:
-        if (bar := _TQDM_OVER_EPOCHS.match(line)) and (count := _TQDM.search(line, bar.end() - 1)):
-            return Found(reader.loss, reader.metrics, epoch=int(count[1]), epochs=int(count[2]))
-        if not said:
-            return None
-    at = reader.step or reader.batch
-    if at is not None:
-        return Found(reader.loss, reader.metrics, at[0], epoch, epochs, total=at[1])
-    if "[" in line:
-        if epoch is None and (both := _EPOCH_AND_STEP.match(line)):
-            return Found(reader.loss, reader.metrics, int(both[2]), int(both[1]))
-        if place := _COUNTED.search(line, reader.epoch_end):
-            done, total = int(place[1]), int(place[2])
-            # PyTorch's tutorials count samples: «[6400/60000 (11%)]», and «loss: 2.3  [   64/60000]».
-            if place[3] or (reader.end and place.start() >= reader.end and not line[place.end() :].strip()):
-                return Found(reader.loss, reader.metrics, None, epoch, epochs, samples=done, total=total)
-            return Found(reader.loss, reader.metrics, done, epoch, epochs, total=total)
-        if bar := _TQDM.search(line):
-            return Found(reader.loss, reader.metrics, int(bar[1]), epoch, epochs, total=int(bar[2]))
-        if boosting := _BOOSTING.match(line):
-            return Found(reader.loss, reader.metrics, int(boosting[1]), epoch, epochs)
-    if keras := _KERAS.match(line):
-        total_known = int(keras[2]) if keras[2].isdigit() else None
-        return Found(reader.loss, reader.metrics, int(keras[1]), epoch, epochs, total=total_known, keras=True)
-    return Found(reader.loss, reader.metrics, None, epoch, epochs)
+def _result(reader: _Reader, parts: list[tuple[int, int, Part]]) -> Found | None:
+    line = reader.line
+    if reader.epoch is None:
+        if (over := positions.over_epochs(line)) is not None:
+            return Found(reader.loss, reader.metrics, epoch=over.epoch, epochs=over.epochs)
+        if reader.loss is None and not reader.about_loss and (bar := positions.bare_bar(line)) is not None:
+            return Found(None, {}, bar=bar)
+    start = positions.content(line)
+    at = positions.position(line, start, reader.epoch_end, reader.end)
+    named = reader.step or reader.batch
+    step, total = named if named is not None else (at.step, at.total)
+    if named is not None and total is None and at.step == step:
+        total = at.total
+    if named is not None and at.keras:
+        at = at._replace(keras=False)
+    epoch, epochs = (reader.epoch, reader.epochs) if reader.epoch is not None else (at.epoch, at.epochs)
+    samples = at.samples if named is None else None
+    if samples is not None:
+        total = at.total
+    loss, rank, metrics = reader.loss, reader.rank, reader.metrics
+    nowhere = step is None and epoch is None and samples is None
+    if nowhere and (rank == _STANDS_IN or (1 <= rank < _STANDS_IN and _CLOSING.search(line))):
+        return None  # of nothing that learns, or of what was
+    if epoch is None and loss is None and not reader.about_loss:
+        return None
+    if "train_runtime" in line:  # Hugging Face's closing line repeats the mean over the whole run as train_loss
+        return None
+    evaluates = not reader.trains and (loss is None or rank < _STANDS_IN) and any(p != "train" for *_, p in parts[:1])
+    return Found(
+        loss,
+        metrics,
+        step,
+        epoch,
+        epochs,
+        samples,
+        total,
+        reader.steps,
+        reader.within,
+        evaluates or (loss is None and reader.about_loss),
+        at.keras,
+        at.drawn,
+    )

@@ -12,11 +12,16 @@ from headgate.errors import UsageError
 from headgate.jobs import ProgressRule
 from headgate.telemetry.expressions import Expression, TooSlowError
 from headgate.telemetry.lines import Found, Scanner
+from headgate.telemetry.nearest import Nearest
+from headgate.telemetry.tables import Tables
 
 LONGEST_LINE = 4096
 """Characters of a line that are looked at."""
 
 _LONGEST_PATTERN = 1000
+_NEAR = 3  # lines after a bar in which a loss is at its step
+_ENDED = 0.9  # of a count that starts anew, at the least, if it had come to its end
+
 _MANY = 16  # a repeat of at most so many turns cannot blow up a search
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]{0,24}[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78DEHM])")
@@ -34,6 +39,8 @@ class Reading:
         loss: The training loss (or the metric that the job names); NaN and infinity as printed.
         metrics: Other values of that line by name, `val_loss` among them.
         samples: Samples seen, where the script counts those; like `step` never falling back.
+        steps: How many steps there will be in all, where the script says so.
+        within: The part of the epoch that is done, 0 to 1, where the script says so.
     """
 
     step: int | None = None
@@ -42,6 +49,8 @@ class Reading:
     loss: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     samples: int | None = None
+    steps: int | None = field(default=None, compare=False)
+    within: float | None = field(default=None, compare=False)
 
 
 def check_pattern(pattern: str, metric: str = "loss") -> str | None:
@@ -91,59 +100,152 @@ class ProgressReader:
             self._group = _group_of(self._expression.pattern, rule.metric) or rule.metric
         self._as_fraction = rule.goal is not None and rule.goal <= 1.0
         self._scanner = Scanner(rule.metric, as_fraction=self._as_fraction)
+        self._tables = Tables(rule.metric)
         self._epoch: int | None = None
         self._epochs: int | None = None
+        self._fits = _Fits()
         self._steps = _Running()
         self._samples = _Running()
-        self._bar: tuple[int, int | None] | None = None
+        self._bar: Found | None = None  # the last one of Keras in this epoch
+        self._evaluating = False  # whether the last line that told something was of an evaluation
+        self._bare: tuple[int, int] | None = None  # how far a bar without a name is
+        self._bare_lines = 0  # since then
         self._last: Reading | None = None
+        self._rule = rule
+        self._nearest: Nearest | None = Nearest(rule.metric)  # as long as the metric was not found
+
+    def hint(self) -> str | None:
+        """What to tell its user where its metric was not found in any line; None where it was, or where nothing came
+        near it and nobody asked for it."""
+        if self._nearest is None:
+            return None
+        rule, near = self._rule, self._nearest.lines()
+        asked = rule.pattern is not None or rule.goal is not None or rule.metric != "loss"
+        if not near and not asked:
+            return None
+        what = (
+            f"the pattern of its `progress:` found no {rule.metric}" if rule.pattern else f"no {rule.metric} was found"
+        )
+        shown = f"; nearest came: {' | '.join(near)}" if near else ""
+        return f"{what} in what it prints, so that its progress is not known; `progress:` says how to read it{shown}"
 
     def feed(self, lines: Iterable[str]) -> list[Reading]:
         """What these lines say; a line that says nothing of progress, or repeats the last, gives no reading."""
         readings = []
         for line in lines:
             for text in shown(line):
-                found = self._search(self._expression, text) if self._expression else self._scanner.scan(text)
+                found = self._search(self._expression, text) if self._expression else self._scan(text)
                 reading = self._reading(found) if found is not None else None
                 if reading is not None:
                     self._last = reading
                     readings.append(reading)
+                if self._nearest is not None:
+                    if reading is not None and self._is_of(reading):
+                        self._nearest = None
+                    else:
+                        self._nearest.add(text)
         return readings
 
+    def _is_of(self, reading: Reading) -> bool:
+        """Whether a reading has the metric of the job."""
+        return reading.loss is not None or self._rule.metric in reading.metrics
+
+    def _scan(self, text: str) -> Found | None:
+        return self._tables.scan(text) or self._scanner.scan(text)
+
     def _reading(self, found: Found) -> Reading | None:
-        new_epoch = found.epoch is not None and found.epoch != self._epoch
+        if found.bar is not None:
+            self._bare, self._bare_lines = found.bar, 0
+            return None
+        if found.heads:
+            self._evaluating = True
+            return None
+        found = self._with_bar(found)
+        heading = found.loss is None and not found.metrics and not found.evaluates
+        epoch, epochs = self._fits.run_on(found, heading, self._bar)
+        new_epoch = epoch is not None and epoch != self._epoch
         if new_epoch:
-            self._epoch = found.epoch
+            self._epoch = epoch
             self._bar = None
-        if found.epochs is not None:
-            self._epochs = found.epochs
-        if found.keras and found.step is not None and self._evaluates(found.step, found.total):
-            metrics = {f"eval_{name}": value for name, value in found.metrics.items()}
-            if found.loss is not None:
-                metrics["eval_loss"] = found.loss
-            if not metrics:
-                return None
-            return Reading(step=self._steps.latest, epoch=self._epoch, epochs=self._epochs, metrics=metrics)
-        if found.loss is None and not found.metrics and not new_epoch:
+        if epochs is not None:
+            self._epochs = epochs
+        if found.keras and found.step is not None and self._evaluates(found):
+            found = found.renamed("eval")
+        elif self._evaluating and self._goes_on(found):
+            found = found.renamed("val")
+        self._evaluating = found.evaluates
+        if found.evaluates:
+            return self._evaluated(found, new_epoch)
+        if heading and not new_epoch and (found.step is None or not found.drawn):
+            return None
+        if found.step is not None:
+            self._steps.count(found.step, found.total, self._epoch)
+        if found.samples is not None:
+            self._samples.count(found.samples, found.total, self._epoch)
+        if heading and not new_epoch:
             return None
         reading = Reading(
-            step=self._steps.latest if found.step is None else self._steps.count(found.step, found.total, self._epoch),
+            step=self._steps.latest,
             epoch=self._epoch,
             epochs=self._epochs,
             loss=found.loss,
             metrics=found.metrics,
-            samples=None if found.samples is None else self._samples.count(found.samples, found.total, self._epoch),
+            samples=None if found.samples is None else self._samples.latest,
+            steps=found.steps if found.steps is not None else self._steps.all(self._epoch),
+            within=found.within if found.within is not None else self._within(found),
         )
         # Bars are drawn again and again; a script that counts no steps may well have the same loss twice.
         return None if reading.step is not None and reading == self._last else reading
 
-    def _evaluates(self, step: int, total: int | None) -> bool:
-        """Whether a Keras bar belongs to `evaluate`: after the epoch's own, of another length or starting anew."""
-        if self._epoch is None:
+    def _evaluated(self, found: Found, new_epoch: bool) -> Reading | None:
+        """What a line of an evaluation tells: its counts are its own."""
+        if not found.metrics and found.loss is None and not new_epoch:
+            return None
+        reading = Reading(self._steps.latest, self._epoch, self._epochs, found.loss, found.metrics)
+        return None if reading == self._last else reading
+
+    def _within(self, found: Found) -> float | None:
+        """The part of the epoch that is done, by a count that starts anew with each."""
+        running = self._samples if found.samples is not None else self._steps
+        if self._epoch is None or found.total is None or (found.step is None and found.samples is None):
+            return None
+        return running.part(found.total)
+
+    def _goes_on(self, found: Found) -> bool:
+        """Whether a line that does not say so is of the evaluation that the line before it is of: it is nowhere in the
+        training, though others are, or its count has another length."""
+        if found.loss is None or found.epoch is not None or found.samples is not None or found.steps is not None:
             return False
-        if self._bar is not None and (total != self._bar[1] or step < self._bar[0]):
+        if found.step is None:
+            return self._steps.latest is not None or self._samples.latest is not None
+        return found.total is not None and found.total != self._steps.total and self._steps.total is not None
+
+    def _with_bar(self, found: Found) -> Found:
+        """A loss that tells no step, with that of the bar just before it."""
+        self._bare_lines += 1
+        if self._bare is None or found.loss is None or found.step is not None or found.samples is not None:
+            return found
+        done, total = self._bare
+        if self._bare_lines > _NEAR or (done == total and self._steps.total != total):
+            return found
+        # Where epochs are fractions, the bar is of all of them.
+        return found._replace(step=done, total=total, steps=total if found.within is not None else None)
+
+    def _evaluates(self, found: Found) -> bool:
+        """Whether a Keras bar belongs to `evaluate`: after the epoch's own, of another length or starting anew; those
+        that are not drawn again, if there is a second one of an epoch."""
+        before = self._bar
+        if before is not None and before.evaluates:
             return True
-        self._bar = (step, total)
+        if self._epoch is None or any(name.startswith("val_") for name in found.metrics):
+            return False
+        if before is not None and before.step is not None and found.step is not None:
+            other = before.total is not None and found.total is not None and found.total != before.total
+            again = found.step == found.total == before.step and not found.drawn and found.loss != before.loss
+            if other or again or found.step < before.step:
+                self._bar = found._replace(evaluates=True)
+                return True
+        self._bar = found
         return False
 
     def _search(self, expression: Expression, text: str) -> Found | None:
@@ -172,21 +274,65 @@ class _Running:
 
     Attributes:
         latest: The count that came last; None before the first.
+        total: What the count goes to, of an epoch or of all.
     """
 
     def __init__(self) -> None:
         self.latest: int | None = None
+        self.total: int | None = None
         self._base = 0
         self._count = 0
-        self._total: int | None = None
         self._epoch: int | None = None
+        self._anew: bool | None = None  # whether it starts anew with each epoch; None: not known yet
 
-    def count(self, count: int, total: int | None, epoch: int | None) -> int:
-        if count < self._count and epoch != self._epoch:
-            self._base += self._total or self._count
-        self._count, self._total, self._epoch = count, total, epoch
+    def count(self, count: int, total: int | None, epoch: int | None) -> None:
+        """Take in a count."""
+        if self.latest is not None:
+            if epoch != self._epoch:
+                anew = count <= self._count
+                self._anew = anew if self._anew is None or total is None or anew else self._anew
+            else:
+                ended = self.total is not None and self._count >= _ENDED * self.total
+                anew = epoch is None and ended and count < self._count
+                self._anew = True if anew else self._anew
+            if anew:
+                self._base += self.total if self.total is not None else self._count
+        self._count, self._epoch = count, epoch
+        self.total = total if total is not None else self.total
         self.latest = self._base + count
-        return self.latest
+
+    def all(self, epoch: int | None) -> int | None:
+        """How many there will be in all; None where the total is, or may be, that of an epoch."""
+        whole = self._anew is False or (self._anew is None and epoch is None)
+        return self.total if whole and self.total is not None and self._count <= self.total else None
+
+    def part(self, total: int) -> float | None:
+        """The part of an epoch that is done; None where the count does not start anew with each."""
+        return min(self._count / total, 1.0) if total > 0 and self._anew is not False else None
+
+
+class _Fits:
+    """Numbers the epochs of a script that calls Keras's `fit` again and again on."""
+
+    def __init__(self) -> None:
+        self._before = 0  # epochs of the calls before
+        self._epoch = 0
+        self._epochs: int | None = None
+
+    def run_on(self, found: Found, heading: bool, bar: Found | None) -> tuple[int | None, int | None]:
+        """Epoch and number of epochs of a line, after those of the calls before."""
+        epoch, epochs = found.epoch, found.epochs
+        if epoch is None:
+            return None, None
+        if heading and epochs is not None and bar is not None and bar.step == bar.total and epoch <= self._epoch:
+            self._before += self._epoch
+        self._epoch = epoch
+        if self._before:
+            # A loop over calls of one length says nowhere how many there are.
+            epochs = self._before + epochs if epochs is not None and epochs != self._epochs else None
+        else:
+            self._epochs = epochs if epochs is not None else self._epochs
+        return self._before + epoch, epochs
 
 
 def shown(line: str) -> Iterator[str]:

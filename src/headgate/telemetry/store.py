@@ -75,6 +75,8 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "nan INTEGER",
         "count INTEGER",
         "metrics TEXT",  # JSON object or NULL
+        "within REAL",  # the part of the epoch that is done
+        "steps INTEGER",  # in all
     ),
     "usage": ("t REAL", "target TEXT", *(f"{column} REAL" for column in COLUMNS)),  # a task's id, or `node:NAME`
     "shares": (

@@ -5,14 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-VALIDATING = frozenset({"val", "valid", "validation", "eval", "evaluation", "test", "testing", "dev", "holdout"})
-TRAINING = frozenset({"train", "training", "tr"})
+VALIDATING = frozenset(
+    {
+        *("val", "valid", "validation", "validate", "eval", "evaluation", "test", "testing", "dev", "holdout"),
+        *("validating", "evaluating"),
+    }
+)
+TRAINING = frozenset({"train", "training", "tr", "learn"})
 PARTS = VALIDATING | TRAINING | {"evaluate", "set"}
 
-PLAIN = TRAINING | {"loss", "losses", "step", "batch", "iter", "cur", "current", "lm"}
+PLAIN = TRAINING | {"loss", "losses", "step", "batch", "iter", "cur", "current", "lm", "value"}
 """What a name may consist of and still be the loss of training as of now."""
 
-SMOOTHED = frozenset({"total", "avg", "average", "mean", "running", "smoothed", "ema", "global", "sum"})
+SMOOTHED = frozenset(
+    {"total", "avg", "avr", "average", "mean", "running", "smoothed", "ema", "global", "sum", "reduced"}
+)
+
+STANDS_IN = frozenset({"xent", "nll", "cost", "cross_entropy", "crossentropy", "ce", "learn"})
+"""Names of a loss that do not say so: they count where the line says a step or an epoch, and has no other loss."""
 
 NO_LOSS = frozenset(
     {
@@ -26,17 +36,21 @@ NO_LOSS = frozenset(
 
 NOT_LOSSES = frozenset({"floss", "gloss"})
 
+EPOCHS = frozenset({"epoch", "pass"})
 STEPS = frozenset(
     {
-        *("step", "steps", "global_step", "globalstep", "iter", "iters", "iteration", "iterations"),
-        *("update", "updates", "num_updates", "batch", "minibatch"),
+        *("step", "steps", "global_step", "globalstep", "iter", "iters", "iteration", "iterations", "current_steps"),
+        *("update", "updates", "num_updates", "batch", "minibatch", "current_step", "total_timesteps", "timesteps"),
+        "timestep",
     }
 )
+TOTALS = frozenset({"total_steps", "max_steps", "num_steps", "max_iters", "total_iters", "num_training_steps"})
+"""How many steps there are in all."""
 
 ASIDES = frozenset({"per", "each", "every", "max", "total", "num", "best", "last", "until", "to"})
 """Before the word epoch: the number is not that of the epoch as of now."""
 
-NOT_METRICS = frozenset({"epochs", "num_epochs", "max_epochs", "eta", "time", "v_num", "seed", "rank", "size"})
+NOT_METRICS = frozenset({"epochs", "num_epochs", "max_epochs", "eta", "time", "v_num", "seed", "rank", "size"}) | TOTALS
 WITHOUT_SEPARATOR = frozenset({"acc", "accuracy", "lr", "ppl", "perplexity"})
 """Metrics that a script may print without a colon: «acc 0.93»."""
 

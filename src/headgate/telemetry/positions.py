@@ -1,0 +1,144 @@
+"""Where in a training a line of output is: step, epoch, and how many there are, by the forms that need no name.
+
+Forms that carry names («epoch 3/10, step 120») are found with the values, in `lines`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_TIME = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+_PREFIX = re.compile(
+    rf"""\s{{0,16}}(?:
+    # A timestamp.
+    \[?(?:\d{{4}}[-/]\d\d[-/]\d\d|\d\d[-/]\d\d(?:[-/]\d\d)?)[\st,_]+{_TIME}[^\]\s]{{0,8}}(?:\]|\s[\w.]{{1,40}}\]:?)?
+    |\[?{_TIME}\]?
+    |[iwef]\d{{4}}\s{_TIME}\s+\d+\s[\w./-]{{1,80}}:\d+\]  # of absl
+    |(?:info|debug|warning|error|notice)(?=[\s:|-]):?
+    |\[(?:(?:rank|default)\s?\d+|\d+,\d+|[a-z][\w.-]{{0,40}})\]:?(?:<std\w{{3}}>:)?  # a rank, a host, a level
+    |\((?:\w[\w.]{{0,40}}\s(?:pid|rank)=\d+[^)]{{0,60}}|[\w.]{{1,40}}:\d+)\):?
+    |\d{{1,4}}:\s(?=[a-z\[{{]|\d+/\d)(?!\s{{0,4}}learn)  # srun -l
+    |(?:root|tensorflow|absl|mmengine|mmdet|__main__|[a-z_]+(?:\.[a-z_]+)+):?(?=[\s\w\[])
+    |[-|]
+    )""",
+    re.VERBOSE,
+)
+_MOST_PREFIXES = 8
+
+_PERCENT = r"(?:\s{0,2}(\(\s{0,2}\d{1,3}(?:\.\d{1,6})?\s{0,2}%\)))?"
+_COUNTED = re.compile(rf"\[\s{{0,8}}(\d{{1,12}})\s{{0,2}}/\s{{0,2}}(\d{{1,12}}){_PERCENT}\s{{0,2}}\]")
+_TWICE = re.compile(
+    r"\[\s{0,4}(\d{1,9})\s{0,2}/\s{0,2}(\d{1,9})\s{0,2}\]\s{0,4}\[\s{0,8}(\d{1,12})\s{0,2}/\s{0,2}(\d{1,12})"
+)
+_TRAIN = re.compile(r"train(?:ing)?:?\s{1,8}(\d{1,6})(?:\s{0,2}/\s{0,2}(\d{1,6}))?" + _PERCENT + r"\s{0,4}\[")
+_AFTER_EPOCH = re.compile(r"[\s:|,;\])]{1,12}(\d{1,12})\s{0,4}/\s{0,4}(\d{1,12})(?![\d./:-])")
+_WITH_UNIT = re.compile(
+    r"(?<![\d.:/-])(\d{1,12})\s{0,4}/\s{0,4}(\d{1,12})\s{0,2}(?:batch|iter|step|update|it\b)(?:e?s|ations?)?(?![\w/])"
+)
+_TQDM = re.compile(r"\|\s{0,3}(\d{1,12})/(\d{1,12})\s{0,2}\[")
+_TQDM_OVER_EPOCHS = re.compile(r"\s{0,4}epochs?\s{0,2}:?\s{0,4}\d{1,3}%\|")
+_BARE = re.compile(
+    r"\s{0,4}(?:(?:training|steps?|iterations?)\s{0,2}:?\s{0,4})?\d{1,3}%\|[^|]{0,400}\|\s{0,3}(\d{1,12})/(\d{1,12})\s{0,2}\["
+)
+_DRAWN = re.compile(r"[━╸╺╴─]{3,}\s{1,4}(\d{1,9})/(\d{1,9})\s")
+_KERAS = re.compile(r"\s{0,8}(\d{1,9})/(\d{1,9}|unknown)\s{1,4}(?:([━\[])|-\s|\d{1,6}m?s\s)")
+_PAIR = re.compile(r"\s{0,4}\[\s{0,4}(\d{1,9})\s{0,2},\s{0,8}(\d{1,9})\s{0,2}\]")
+_INDEX = re.compile(r"\s{0,4}\[(\d{1,9})\](?=[\s:])")
+_LEADING = re.compile(r"\s{0,8}(\d{1,9}):\s{1,4}(?=learn|[-\d.na]{1,24}, [-\d.na]{1,24} avg)")
+_AFTER = re.compile(r"\bafter\s(\d{1,12})\s(?:step|iteration|batch|update)(?:e?s)?\b")
+_SPEECH = re.compile(
+    r"(?<![\w.])(\d{1,6})(?:/(\d{1,6}))?\s?epochs?(?::\w{1,12}:(?:\d{1,9}-)?(\d{1,9})batch|\sstarted|\sresults)"
+)
+
+
+class Position(NamedTuple):
+    """Where a line is. `total` is of what its counts count: of the epoch's steps or samples, or all there are; `keras`
+    that it is a bar of Keras, `drawn` that it is drawn as one and no line of an epoch's end."""
+
+    step: int | None = None
+    total: int | None = None
+    epoch: int | None = None
+    epochs: int | None = None
+    samples: int | None = None
+    keras: bool = False
+    drawn: bool = False
+
+
+def content(line: str) -> int:
+    """Where a line begins after timestamps, levels, names of loggers and ranks."""
+    at = 0
+    for _ in range(_MOST_PREFIXES):
+        match = _PREFIX.match(line, at)
+        if match is None or match.end() == at:
+            break
+        at = match.end()
+    return at
+
+
+def bare_bar(line: str) -> tuple[int, int] | None:
+    """How far a bar is that has no name but that of training, and how far it goes."""
+    match = _BARE.match(line)
+    return (int(match[1]), int(match[2])) if match is not None else None
+
+
+def tqdm(line: str) -> tuple[int, int] | None:
+    """How far a bar of tqdm is, and how far it goes."""
+    bar = _TQDM.search(line)
+    return (int(bar[1]), int(bar[2])) if bar is not None else None
+
+
+def over_epochs(line: str) -> Position | None:
+    """The position of a bar over epochs."""
+    if (bar := _TQDM_OVER_EPOCHS.match(line)) and (count := _TQDM.search(line, bar.end() - 1)):
+        return Position(epoch=int(count[1]), epochs=int(count[2]))
+    return None
+
+
+def position(line: str, start: int, epoch_end: int, loss_end: int) -> Position:
+    """The position of a line by what has no name.
+
+    Args:
+        line: In lower case.
+        start: Where its content begins.
+        epoch_end: Where the number of its epoch, found by name, ends; 0: it has none.
+        loss_end: Where its loss ends; 0: it has none.
+    """
+    if keras := _KERAS.match(line, start):
+        total = int(keras[2]) if keras[2].isdigit() else None
+        return Position(int(keras[1]), total, keras=True, drawn=keras[3] is not None)
+    if "[" in line and (found := _in_brackets(line, start, epoch_end, loss_end)) is not None:
+        return found
+    if leading := _LEADING.match(line, start):
+        return Position(int(leading[1]))
+    if drawn := _DRAWN.search(line, epoch_end):
+        return Position(int(drawn[1]), int(drawn[2]), drawn=True)
+    if speech := _SPEECH.search(line, start):
+        epochs = int(speech[2]) if speech[2] else None
+        return Position(int(speech[3]) if speech[3] else None, None, int(speech[1]), epochs)
+    if after := _AFTER.search(line, start):
+        return Position(int(after[1]))
+    counted = (_AFTER_EPOCH.match(line, epoch_end) if epoch_end else None) or _WITH_UNIT.search(line, start)
+    return Position(int(counted[1]), int(counted[2])) if counted is not None else Position()
+
+
+def _in_brackets(line: str, start: int, epoch_end: int, loss_end: int) -> Position | None:
+    if bar := _TQDM.search(line):
+        return Position(int(bar[1]), int(bar[2]), drawn=True)
+    if epoch_end == 0:
+        if both := _PAIR.match(line, start):
+            return Position(int(both[2]), None, int(both[1]))
+        if twice := _TWICE.search(line, start):
+            return Position(int(twice[3]), int(twice[4]), int(twice[1]), int(twice[2]))
+    train = _TRAIN.search(line, start) if epoch_end == 0 else None
+    if place := _COUNTED.search(line, max(epoch_end, train.end() - 1 if train else start)):
+        done, total = int(place[1]), int(place[2])
+        if train is not None:
+            return Position(done, total, int(train[1]), int(train[2]) if train[2] else None)
+        # PyTorch's tutorials count samples: «[6400/60000 (11%)]», and «loss: 2.3  [   64/60000]».
+        if place[3] or (loss_end and place.start() >= loss_end and not line[place.end() :].strip()):
+            return Position(total=total, samples=done)
+        return Position(done, total)
+    if index := _INDEX.match(line, start):
+        return Position(int(index[1]))
+    return None
