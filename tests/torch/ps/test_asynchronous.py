@@ -15,6 +15,7 @@ import torch
 
 from headgate.plans import Plan
 from headgate.testing import wait
+from headgate.torch.ps import snapshots
 from headgate.testing.gang import Gang
 from headgate.testing.warm import TORCH
 from headgate.torch.dealing import Pass
@@ -135,18 +136,24 @@ def test_what_one_that_reads_ahead_left_undone_is_done_by_another_that_had_ended
     assert all(len(counts) == SAMPLES for counts in used(tmp_path).values())
 
 
-def test_a_killed_server_goes_on_from_its_last_snapshot(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_killed_server_goes_on_from_its_last_whole_snapshot(damaged: bool, tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     with gang(tmp_path, plan(staleness=3), HEADGATE_SNAPSHOT_SECONDS="0.2", EPOCHS="20") as running:
         running.start()
         snapshot = running.checkpoints / "server-0.snapshot"
-        wait.until(snapshot.exists, 60, "a snapshot")
+        wait.until(snapshots.former_of(snapshot).exists, 60, "a second snapshot")
         seen = len(running.of("worker-0", "progress"))
         running.wait_for("worker-0", "progress", seen + 1)
         running.kill("server-0")
+        if damaged:
+            content = bytearray(snapshot.read_bytes())
+            content[len(content) // 2] ^= 1
+            snapshot.write_bytes(content)
         running.start("server-0")
         running.finish()
         assert re.search(r"goes on from what it had [\d.]+ s before", notes(running, "server-0", "fault"))
+        assert ("server-0.snapshot cannot be read: it is damaged" in notes(running, "server-0")) == damaged
         assert accuracy(running) > 0.8
     assert not snapshot.exists()
     assert all(len(counts) == SAMPLES and set(counts.values()) == {1} for counts in used(tmp_path).values())
