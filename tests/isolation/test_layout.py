@@ -128,6 +128,20 @@ def test_v2_in_a_delegated_scope_may_move_the_processes_of_it(machine: Machine) 
     assert (found.bases["memory"], found.vacate) == (scope, True)
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "held"), [("memory.max", "1000000", True), ("cpu.max", "5 10", True), ("memory.max", "max", False)]
+)
+def test_v2_does_not_leave_the_limits_that_were_set_for_it(machine: Machine, file: str, text: str, held: bool) -> None:
+    machine.v2("/job.slice/job-7.scope")
+    top = machine.group(".", top=True, controllers="cpu memory")
+    job = machine.group("job.slice", controllers="cpu memory")
+    machine.group("job.slice/job-7.scope", procs=f"{os.getpid()}\n", controllers="cpu memory")
+    (job / file).write_text(text)
+    found = find_v2(machine.root, machine.proc)
+    free = top if os.geteuid() == 0 else job
+    assert found.bases["memory"] == (job if held else free)
+
+
 def test_nothing_mounted_is_said(machine: Machine) -> None:
     (machine.proc / "cgroup").write_text("0::/\n")
     (machine.proc / "mountinfo").write_text("1 1 8:1 / / rw - ext4 /dev/sda rw\n")

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from headgate.telemetry.limits import has_limits
+
 Mode = Literal["v1", "v2", "none"]
 
 V1_CONTROLLERS = ("cpu", "cpuacct", "memory", "cpuset", "blkio", "freezer")
@@ -74,7 +76,8 @@ def find_v1(root: Path, proc: Path = Path("/proc/self")) -> Layout:
 
 def find_v2(root: Path, proc: Path = Path("/proc/self")) -> Layout:
     """Under v2 only a folder without processes hands controllers on: the top one for root, else the nearest above that
-    is ours and empty, or that was delegated to us and can be emptied into a folder below it."""
+    is ours and empty, or that was delegated to us and can be emptied into a folder below it; none above one with
+    limits."""
     best = Layout("v2", missing=dict.fromkeys(V2_CONTROLLERS, f"no cgroup2 hierarchy is mounted under {root}"))
     for mount in _mounts(root, proc):
         if mount.controllers:
@@ -97,14 +100,14 @@ def find_v2(root: Path, proc: Path = Path("/proc/self")) -> Layout:
 
 
 def _upwards(mount: Mount) -> Iterator[Path]:
-    if os.geteuid() == 0 and _is_top(mount.point):
+    """The top one, for root, then the own one and those above it: none above one with limits, which were set for us and
+    go on to hold."""
+    folders = [mount.own]
+    while folders[-1] != mount.point and not has_limits(folders[-1]):
+        folders.append(folders[-1].parent)
+    if os.geteuid() == 0 and folders[-1] == mount.point and _is_top(mount.point):
         yield mount.point
-    folder = mount.own
-    while True:
-        yield folder
-        if folder == mount.point:
-            return
-        folder = folder.parent
+    yield from folders
 
 
 def roots(root: Path) -> dict[str, Path]:

@@ -72,13 +72,14 @@ def limiting(tree: CgroupTree) -> Iterator[str]:
     for controller in ("unified", "memory", "cpu", "cpuset"):
         top = tree.mounts.get(controller)
         for folder in _upwards(tree, controller):
-            if folder != top and _limits(folder, content(top / "cpuset.cpus") if top is not None else ""):
+            if folder != top and has_limits(folder, content(top / "cpuset.cpus") if top is not None else ""):
                 yield f"{controller}:/{folder.relative_to(top) if top is not None else ''}"
                 break
 
 
-def _limits(folder: Path, all_cpus: str) -> bool:
-    """Whether a cgroup has a limit of its own, in the files of any hierarchy."""
+def has_limits(folder: Path, all_cpus: str = "") -> bool:
+    """Whether a cgroup itself limits memory, CPU time or the CPUs to use (to other ones than `all_cpus`, a list), by the
+    files of any hierarchy."""
     memory = _number(folder / "memory.max") or _number(folder / "memory.limit_in_bytes")
     cpus = content(folder / "cpuset.cpus").strip()
     return (

@@ -15,10 +15,10 @@ import torch
 
 from headgate.plans import Plan
 from headgate.testing import wait
-from headgate.torch.ps import snapshots
 from headgate.testing.gang import Gang
 from headgate.testing.warm import TORCH
 from headgate.torch.dealing import Pass
+from headgate.torch.ps import snapshots
 from headgate.torch.ps.calls import Answer, Caller
 from headgate.torch.ps.leased import Leased
 
