@@ -134,6 +134,110 @@ def summed_and_accumulated() -> Trained:
     )
 
 
+IGNORED = -100
+
+
+def masked(features: torch.Tensor) -> torch.Tensor:
+    """Which samples count, by themselves."""
+    return (features[:, 0] > 0.4) | (features[:, 1] > 1)
+
+
+def train_masked(
+    loss_of: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor],
+    say: str = "",
+    every: int = 1,
+    model: Any = None,
+    **options: Any,
+) -> Trained:
+    """With a loss that is a mean over some of the samples; `say`: where the script says of how many."""
+    model = network() if model is None else model
+    optimizer, batches = sgd(model.parameters()), loader()
+    model, optimizer, batches = hg.prepare(model, optimizer, batches, **options)
+    count = 0
+    for _epoch in hg.epochs(EPOCHS * every):
+        for features, labels in batches:
+            count += 1
+            mask = masked(features) if loss_of is not of_classes else labels != 1
+            loss = loss_of(model(features), labels, mask)
+            if not mask.any():  # as a script of one process does, or else its loss is none
+                loss = model(features).sum() * 0
+            if say == "before":
+                hg.report(loss=loss, weight=mask.sum())
+            loss.backward()  # type: ignore[no-untyped-call]
+            if say == "after":
+                hg.report(loss=loss, weight=mask.sum())
+            if count % every == 0:
+                nn.utils.clip_grad_norm_([p for p in model.parameters() if p.grad is None or not p.grad.is_sparse], 0.5)
+                optimizer.step()
+                optimizer.zero_grad()
+    return weights(model)
+
+
+def ignoring(out: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(out, labels.masked_fill(~mask, IGNORED))
+
+
+class Hidden(torch.autograd.Function):
+    """A loss of which PyTorch's graph shows nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, out: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            ctx.out = out.detach().requires_grad_()
+            ctx.loss = ignoring(ctx.out, labels, mask)
+        value: torch.Tensor = ctx.loss.detach()
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return torch.autograd.grad(ctx.loss, ctx.out)[0] * gradients[0], None, None
+
+
+def hidden(out: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = Hidden.apply(out, labels, mask)  # type: ignore[no-untyped-call]
+    return found
+
+
+def of_classes(out: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    loss_of = nn.CrossEntropyLoss(weight=torch.tensor([0.2, 1.0, 3.0]), label_smoothing=0.1, ignore_index=1)
+    found: torch.Tensor = loss_of(out, labels)
+    return found
+
+
+def likelihood(out: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = nn.NLLLoss(ignore_index=IGNORED)(out.log_softmax(1), labels.masked_fill(~mask, IGNORED))
+    return found
+
+
+def masked_mean(out: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    each = functional.cross_entropy(out, labels, reduction="none")
+    return (each * mask).sum() / mask.sum().clamp(min=1)
+
+
+def selected(out: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(out[mask], labels[mask])
+
+
+def selected_and_scaled(out: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return functional.l1_loss(out[mask], torch.ones_like(out[mask])) * 0.5
+
+
+MASKED: dict[str, Callable[[], Trained]] = {
+    "ignoring": lambda: train_masked(ignoring),
+    "ignoring_accumulated": lambda: train_masked(ignoring, every=3),
+    "of_classes": lambda: train_masked(of_classes),
+    "likelihood": lambda: train_masked(likelihood),
+    "masked_mean": lambda: train_masked(masked_mean),
+    "selected": lambda: train_masked(selected),
+    "selected_and_scaled": lambda: train_masked(selected_and_scaled),
+    "said_before": lambda: train_masked(hidden, say="before"),
+    "said_after": lambda: train_masked(hidden, say="after"),
+    "said_after_each": lambda: train_masked(hidden, say="after", every=2),
+    "told_by_batch": lambda: train_masked(hidden, loss_reduction=lambda batch: masked(batch[0]).sum()),
+}
+"""Losses that are means over a part of the samples."""
+
+
 class Branched(nn.Module):
     """One branch is used for some samples only, so that not every worker uses it in every step, and one never."""
 
@@ -414,10 +518,18 @@ CASES: dict[str, Callable[[], Trained]] = {
             validated,
         )
     },
+    **MASKED,
 }
 USUAL = ("sgd", "momentum", "adamw", "adagrad", "clipped", "accumulated", "tied", "summed", "sparse", "mixed")
 """What most trainings do, in float32 too; special cases only where more digits tell of a smaller mistake."""
-SPARSE_CASES: dict[str, Callable[[], Trained]] = {case.__name__: case for case in (sparse, sparse_adagrad)}
+SPARSE_MASKED: dict[str, Callable[[], Trained]] = {
+    "sparse_ignoring": lambda: train_masked(ignoring, model=Sparse()),
+    "sparse_said_after_each": lambda: train_masked(hidden, say="after", every=2, model=Sparse()),
+}
+SPARSE_CASES: dict[str, Callable[[], Trained]] = {
+    **{case.__name__: case for case in (sparse, sparse_adagrad)},
+    **SPARSE_MASKED,
+}
 BOUNDS = {"float32": 1e-5, "float64": 1e-10}
 LOOSE = {"mixed": 2e-2}
 

@@ -15,6 +15,7 @@ pass everything through.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,7 +37,7 @@ def prepare(
     optimizer: Any = None,
     *loaders: Any,
     scheduler: Any = None,
-    loss_reduction: str = "mean",
+    loss_reduction: str | Callable[[Any], Any] = "mean",
 ) -> Any:
     """Register what the script trains with; resume from a checkpoint where the engine says so.
 
@@ -46,8 +47,10 @@ def prepare(
         *loaders: Loaders of batches, that of the training data first.
         scheduler: A learning-rate scheduler; it is registered, not returned. Where `step` takes a metric, as of
             `ReduceLROnPlateau`, it takes the mean over the workers.
-        loss_reduction: `mean` or `sum`: how the loss of a batch is made from those of its samples. A plan with several
-            workers needs it to keep the mathematics.
+        loss_reduction: How the loss of a batch is made from those of its samples; a plan with several workers needs it
+            to keep the mathematics. `mean`, also over what counts of them (tokens, weights of classes), where the loss
+            shows it; `sum`; or a function that is given a batch as the loader gives it, and returns the number of what
+            its loss is a mean over.
 
     Returns:
         The same objects: `model` alone if nothing else was given, otherwise `(model, optimizer, *loaders)`. A loader
@@ -55,7 +58,7 @@ def prepare(
 
     Raises:
         TypeError: An argument is in the wrong place.
-        ValueError: `loss_reduction` is neither `mean` nor `sum`.
+        ValueError: `loss_reduction` is neither `mean`, `sum` nor a function.
         headgate.torch.checkpoints.ResumeError: The checkpoint to resume from does not fit.
     """
     if not isinstance(model, torch.nn.Module):
@@ -68,8 +71,10 @@ def prepare(
     for loader in loaders:
         if not hasattr(loader, "__iter__"):
             raise TypeError(f"prepare(..., *loaders): found a {type(loader).__name__}, which cannot be iterated over")
-    if loss_reduction not in ("mean", "sum"):
-        raise ValueError(f"prepare(loss_reduction={loss_reduction!r}): expected 'mean' or 'sum'")
+    if loss_reduction not in ("mean", "sum") and not callable(loss_reduction):
+        raise ValueError(
+            f"prepare(loss_reduction={loss_reduction!r}): expected 'mean', 'sum' or a function of the batch"
+        )
     session = _join()
     prepared = (
         list(loaders) if session is None else session.prepare(model, optimizer, loaders, scheduler, loss_reduction)
@@ -99,17 +104,21 @@ def epochs(count: int) -> Epochs:
     return Epochs(count, _join)
 
 
-def report(loss: Any = None, step: int | None = None, **metrics: Any) -> None:
+def report(loss: Any = None, step: int | None = None, *, weight: Any = None, **metrics: Any) -> None:
     """Report how training goes; a few messages a second are sent, with the mean of the losses between them.
+
+    With `weight` it says what the gradients of several workers are weighed by, and has to be called before
+    `optimizer.step()`, best before `backward`: after it, gradients are exchanged only then.
 
     Args:
         loss: Loss of the batch: a tensor (still on its device, still with its gradient) or a number.
         step: Number of the step; by default the steps of the optimizer are counted.
+        weight: What the loss of the batch is a mean over, where that is not its samples: a number, or a tensor of one.
         **metrics: Numbers, for example `accuracy=0.97`.
     """
     session = _session if _joined else _join()
     if session is not None:
-        session.report(loss, step, metrics)
+        session.report(loss, step, metrics, weight)
 
 
 def mean(value: Any) -> Any:

@@ -71,7 +71,7 @@ class AllReduce(Backend):
     def register(self, buffers: Sequence[torch.Tensor]) -> None:
         self._buffers = list(buffers)
 
-    def begin(self, weight: float) -> None:
+    def begin(self, weight: float, samples: float = 0.0) -> None:
         self._works = []
         self._launched = []
 

@@ -187,12 +187,13 @@ class Backend(Link):
         """
 
     @abstractmethod
-    def begin(self, weight: float) -> None:
-        """A round begins, at the first gradient of a backward; returns at once.
+    def begin(self, weight: float, samples: float = 0.0) -> None:
+        """A round begins, at the first gradient of a backward or later; returns at once.
 
         Args:
-            weight: What this worker's gradients count: its samples in this global batch, 0 where it has none. The
-                buffers are weighed already; whatever a backend sends besides is not.
+            weight: What this worker's gradients count: its samples in this global batch, or what else their loss is
+                a mean over; 0 where it has none. The buffers are weighed already; what a backend sends besides is not.
+            samples: Its samples.
         """
 
     @abstractmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -11,14 +11,15 @@ from torch import nn
 from headgate.task import Channel, Stop
 from headgate.task.meetings import Meetings
 from headgate.task.standing import CURE, difference, place
-from headgate.torch import rng
+from headgate.torch import loss_mean, rng
 from headgate.torch.backend import REMOTE, Asynchronous, Backend, Link, Observer
 from headgate.torch.dealing import Dealer, Dealt, Slices
 from headgate.torch.orders import AgreedOrders
-from headgate.torch.reduce import Exchange, Reducer, Weight
+from headgate.torch.reduce import Exchange, Reducer
 from headgate.torch.shards import Sharing
 from headgate.torch.standing import Stands
 from headgate.torch.waiting import Waits
+from headgate.torch.weighing import Weighing, Weight
 
 JOIN_SECONDS = 600.0
 """How long a worker that joins others waits for their state, and they for it."""
@@ -86,6 +87,7 @@ class Worker:
         self._iterated = False
         self._rounds: dict[int, int] = {}
         self._fed: dict[int, Dealt | None] = {}
+        self._weighing = Weighing(owner.note)
         self._batch: tuple[int, Dealt] | None = None
         self._weight: Weight | None = None
         self._agreed = AgreedOrders(channel)
@@ -124,7 +126,9 @@ class Worker:
         """No step comes: do alone what the engine asked for."""
         self._agreed.insist()
 
-    def prepare(self, model: nn.Module, optimizer: Any, scheduler: Any, loss_reduction: str) -> None:
+    def prepare(
+        self, model: nn.Module, optimizer: Any, scheduler: Any, loss_reduction: str | Callable[[Any], Any]
+    ) -> None:
         """Start from the same values as the others, and share gradients from now on.
 
         Raises:
@@ -140,6 +144,8 @@ class Worker:
         elif self._reducer is not None and self._reducer.summed != summed:
             raise ValueError(f"prepare(loss_reduction={loss_reduction!r}): a model before was prepared with another")
         self._models.append(model)
+        if callable(loss_reduction):
+            self._weighing.by_batch = loss_reduction
         self._check_layers(model)
         if self.on_servers:
             from headgate.torch.ps.deferred import defer
@@ -197,13 +203,24 @@ class Worker:
         if index or steps:
             torch.manual_seed((torch.initial_seed() + index + 65537 * steps) % 2**63)
 
-    def fetched(self, loader: int, dealt: Dealt | None) -> None:
+    def fetched(self, loader: int, dealt: Dealt | None, batch: Any) -> None:
         """The loader of this number has given a batch."""
         self._iterated = True
         if dealt is not None or self._divides():  # not a validation's
             self._fed[loader] = dealt
+            self._weighing.fetched(loader, batch)
         if dealt is not None and self.sharing is not None:
             self.sharing.dealer.given(loader, dealt.number)
+
+    def say_weight(self, value: Any) -> None:
+        """The script says what the loss of the batch is a mean over.
+
+        Raises:
+            ValueError: It is no weight, or comes too late.
+        """
+        if self._reducer is not None and not self._reducer.summed:
+            self._weighing.say(value)
+            self._reducer.weight_said(bool(self._fed) or not self._iterated)
 
     def optimizer_begins(self, optimizer: Any) -> None:
         """A step of the optimizer begins: gradients have to be there.
@@ -270,6 +287,7 @@ class Worker:
             dealer = self._slices = self._slices_of(link)
             flags, agree = self._agreed.flags, self._agreed.agree
             self._reducer = Reducer(link, self._weigh, self._mark, flags, agree, self._differs, self._exchanged)
+            loss_mean.watch(self._weighing.sees)
             if self._joined is not None:
                 self._reducer.rounds = self._joined["rounds"]
                 self._stands.used = self._joined["used"]
@@ -298,19 +316,22 @@ class Worker:
         """What the gradients of the running backward count: by the first of the loaders that fed it."""
         assert isinstance(self._link, Backend) and self._slices is not None
         self._link.traced = self._owner.sampling()
+        loader: int | None = None
         if self._fed:
             loader = min(self._fed)
             dealt = self._fed[loader]
             self._fed = {}
             self._batch = None if dealt is None else (loader, dealt)
             self._weight = None if dealt is None else Weight(float(dealt.taken), 1.0 if dealt.taken else 0.0)
-        if self._weight is not None:
-            return self._weight
-        # All of them train on the same: a whole batch, or what the script reads by itself.
-        if not self._iterated:
-            self._owner.note("no loader was prepared: every worker trains on the same samples")
-        counts = self._link.index in self._slices.members
-        return Weight(1.0, 1.0 / len(self._slices.members)) if counts else Weight(0.0, 0.0)
+        weight = self._weight
+        if weight is None:  # all of them train on the same: a whole batch, or what the script reads by itself
+            if not self._iterated:
+                self._owner.note("no loader was prepared: every worker trains on the same samples")
+            counts = self._link.index in self._slices.members
+            weight = Weight(1.0, 1.0 / len(self._slices.members)) if counts else Weight(0.0, 0.0)
+        if self._reducer is not None and self._reducer.summed:
+            return weight
+        return self._weighing.weigh(weight, loader, None if self._batch is None else self._batch[1])
 
     # --- where the others are ----------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable
 
 import torch
@@ -22,19 +22,7 @@ from headgate.torch.buckets import Buckets
 from headgate.torch.control import HEAD, Agreed, ReduceError, Said, Shape
 from headgate.torch.late import Late
 from headgate.torch.sparse_gradients import rows, sparse_parameters
-
-
-@dataclass(frozen=True)
-class Weight:
-    """What this worker's gradients count in a round.
-
-    Args:
-        samples: Samples that they are of, where the loss is a mean over them; 0: none that count.
-        factor: What they are multiplied with where the loss is a sum.
-    """
-
-    samples: float
-    factor: float
+from headgate.torch.weighing import Weight
 
 
 @dataclass(frozen=True)
@@ -50,6 +38,15 @@ class Exchange:
     begin: float
     end: float
     result: RoundResult
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A backward as it was before its gradients were exchanged."""
+
+    gradients: Sequence[tuple[torch.Tensor, torch.Tensor | None]]
+    arrived: dict[int, int]
+    tables: dict[int, tuple[torch.Tensor, torch.Tensor | None]]
 
 
 class Reducer:
@@ -105,6 +102,13 @@ class Reducer:
         self._earlier: dict[int, torch.Tensor] = {}
         self._launched = 0
         self._late = Late(backend.look)
+        self._says_before = False  # the script says weights before backward
+        self._waits_for_weight = False  # or after it
+        self._pending: list[tuple[torch.Tensor, int]] | None = None  # gradients that wait for it, and their versions
+        self._written: list[tuple[torch.Tensor, int]] = []  # the same of the latest round
+        self._kept: _Kept | None = None
+        self._stepped = False
+        self._unsaid = False
         self._marks = (0, 0)
 
     def add(self, model: nn.Module) -> None:
@@ -124,7 +128,10 @@ class Reducer:
     def settle(self) -> None:
         """The optimizer begins its step: end a round whose backward had no end of its own."""
         if self._open:
+            if self._pending is not None:
+                self._check_untouched()
             self._end_round()
+        self._stepped, self._unsaid, self._kept = True, False, None
 
     def check(self, optimizer: Any) -> None:
         """
@@ -151,6 +158,11 @@ class Reducer:
 
     def _take_part(self) -> None:
         """The running backward is one whose end ends a round."""
+        if self._pending is not None:
+            raise ReduceError(
+                "a backward began before report(weight=...) said what the one before weighs; call it between each "
+                "backward and the next, or before each"
+            )
         if not self._open:
             self._begin_round()
         task = torch._C._current_graph_task_id()
@@ -171,6 +183,8 @@ class Reducer:
         slot = buckets.slots.get(key)
         if slot is None:
             return  # sparse: added up when all is known
+        if self._waits_for_weight:
+            return
         with torch.no_grad():
             self._contribute(slot.view, parameter)
         full = buckets.fill(slot)
@@ -188,8 +202,12 @@ class Reducer:
         self._tables.clear()
         self._launched = 0
         self._lay_out()
+        if not self._waits_for_weight:
+            self._take_weight()
+
+    def _take_weight(self) -> None:
         self._weight = self._weigh()
-        self._backend.begin(self._weight.samples)
+        self._backend.begin(self._weight.counts, self._weight.samples)
 
     def _lay_out(self) -> None:
         """Make the buckets, if what is trained has changed."""
@@ -241,7 +259,7 @@ class Reducer:
     @property
     def _factor(self) -> float:
         """What this worker's gradients are multiplied with before they are added up."""
-        return self._weight.factor if self.summed else self._weight.samples
+        return self._weight.factor if self.summed else self._weight.counts
 
     def _fresh(self, parameter: torch.Tensor) -> torch.Tensor:
         """The gradient that travels: of a sum only what this backward added."""
@@ -256,43 +274,133 @@ class Reducer:
 
     def _graph_done(self) -> None:
         # A backward within a backward (reentrant checkpointing) ends while a node of the outer one is at work.
-        if self._open and torch._C._current_autograd_node() is None:
+        if not self._open or torch._C._current_autograd_node() is not None:
+            return
+        if self._waits_for_weight:
+            self._pending = self._versions()
+        else:
             self._end_round()
+
+    # --- where a weight is said after backward -----------------------------------------------------------------------
+
+    def weight_said(self, fetched: bool) -> None:
+        """The script has said what the gradients of a backward weigh: of the one that has ended, if no step was taken
+        since, and else of the one that comes.
+
+        Args:
+            fetched: Whether a batch was fetched, or may have been, that no backward has come of yet.
+
+        Raises:
+            ReduceError: It comes too late.
+        """
+        if self._pending is not None:
+            self._check_untouched()
+            self._end_round()
+        elif self._says_before or (fetched and not self._unsaid):
+            self._says_before = True
+        elif self._kept is not None:
+            self._check_untouched()
+            self._begin_again(self._kept)
+        else:
+            raise ReduceError(
+                "report(weight=...) came after optimizer.step(), or after backward only in a later step; call it "
+                "before optimizer.step() from the first step on, best before backward"
+            )
+
+    def _begin_again(self, kept: _Kept) -> None:
+        """Exchange the gradients of the latest backward again, with the weight that was said; from now on, wait for
+        it."""
+        self._waits_for_weight = True
+        for parameter, gradient in kept.gradients:
+            parameter.grad = gradient
+        self._begin_round()
+        self._arrived, self._tables = kept.arrived, kept.tables
+        self._end_round()
+
+    def _keep(self) -> None:
+        """Before the first step: gradients as they are here, for a weight that is said of them yet."""
+        held = [*self._parameters, *(weight for weight, _ in self._tables.values())]
+        gradients = [(p, None if p.grad is None else p.grad.detach().clone()) for p in held if p.requires_grad]
+        self._kept = _Kept(gradients, dict(self._arrived), dict(self._tables))
+
+    def _versions(self) -> list[tuple[torch.Tensor, int]]:
+        return [(p, -1 if p.grad is None else p.grad._version) for p in self._parameters if p.requires_grad]
+
+    def _check_untouched(self) -> None:
+        """
+        Raises:
+            ReduceError: Gradients were changed after their backward.
+        """
+        before = self._written if self._pending is None else self._pending
+        if any((-1 if p.grad is None else p.grad._version) != version for p, version in before):
+            raise ReduceError(
+                "gradients were changed, as by clipping, between backward and report(weight=...); call it right after "
+                "backward, or before it"
+            )
 
     @torch.no_grad()
     def _end_round(self) -> None:
         buckets = self._laid_out
-        for slot in buckets.slots.values():
-            if id(slot.parameter) not in self._arrived:
-                if slot.parameter.grad is None or self.summed:
-                    slot.view.zero_()
-                else:  # part of a mean of what was accumulated earlier
-                    self._contribute(slot.view, slot.parameter)
-        for weight, _ in self._tables.values():
-            weight.grad = rows(weight, weight.grad, self._factor)
-        self._write_control(buckets)
-        if self._backend.ordered:
-            remaining = list(range(self._launched, buckets.last + 1))
-        else:
-            remaining = [n for n in range(buckets.last + 1) if n == buckets.last or not buckets.is_full(n)]
+        said = self._waits_for_weight
+        if said:
+            self._take_weight()
+            self._pending = None
+        elif not self._stepped and not self.summed and not self._says_before:
+            self._keep()
+        tables = [(weight, weight.grad) for weight, _ in self._tables.values()]
+        self._contribute_rest(buckets, tables, of_all=said)
         begin = time.perf_counter()
-        for number in remaining:
-            self._backend.launch(number)
-        result = self._backend.finish()
+        result = self._exchange(buckets)
+        control = buckets.control_of(result.sums)
+        if not self.summed and not control.is_cuda and not control[0]:
+            # No gradient counts in the whole batch: let them be those of one process, by samples.
+            self._weight = replace(self._weight, over=None)
+            self._backend.begin(self._weight.counts, self._weight.samples)
+            buckets.empty()
+            self._launched = 0
+            self._contribute_rest(buckets, tables, of_all=True)
+            result = self._exchange(buckets)
         end = time.perf_counter()
         self._write_back(buckets, result)
         self._earlier.clear()
         self._open = False
+        self._unsaid = True
+        self._written = self._versions() if self._kept is not None else []
         self.rounds += 1
         if self._backend.ordered and self._order is None:
             self._reorder(buckets)
         self._exchanged(Exchange(begin, end, result))
 
+    def _contribute_rest(
+        self, buckets: Buckets, tables: Sequence[tuple[torch.Tensor, torch.Tensor | None]], of_all: bool
+    ) -> None:
+        """Put what backward has not brought into its slots, or all of it, and weigh the gradients of tables."""
+        for slot in buckets.slots.values():
+            arrived = id(slot.parameter) in self._arrived
+            if arrived and not of_all:
+                continue
+            if slot.parameter.grad is None or (self.summed and not arrived):
+                slot.view.zero_()
+            else:  # part of a mean of what was accumulated earlier, if it has not come now
+                self._contribute(slot.view, slot.parameter)
+        for weight, gradient in tables:
+            weight.grad = rows(weight, gradient, self._factor)
+
+    def _exchange(self, buckets: Buckets) -> RoundResult:
+        self._write_control(buckets)
+        if self._backend.ordered:
+            remaining = list(range(self._launched, buckets.last + 1))
+        else:
+            remaining = [n for n in range(buckets.last + 1) if n == buckets.last or not buckets.is_full(n)]
+        for number in remaining:
+            self._backend.launch(number)
+        return self._backend.finish()
+
     def _write_control(self, buckets: Buckets) -> None:
         stop, checkpoint = self._flags()
         self._marks = self._marks[1], self._mark()
         said = Said(
-            float(self._weight.samples),
+            float(self._weight.counts),
             stop,
             checkpoint,
             self._marks[1],
@@ -352,7 +460,7 @@ class Reducer:
             assert weight.grad is not None
             fresh = weight.grad if self.summed else weight.grad / total
             weight.grad = fresh if earlier is None else earlier + fresh
-        self._backend.took_part(None if self.summed else self._weight.samples / total)
+        self._backend.took_part(None if self.summed else self._weight.counts / total)
 
     def _gradient_to_write(self, parameter: torch.Tensor) -> torch.Tensor:
         gradient = parameter.grad

@@ -92,7 +92,12 @@ class Session:
     # --- what the script calls ---------------------------------------------------------------------------------------
 
     def prepare(
-        self, model: nn.Module, optimizer: Any, loaders: Sequence[Any], scheduler: Any, loss_reduction: str = "mean"
+        self,
+        model: nn.Module,
+        optimizer: Any,
+        loaders: Sequence[Any],
+        scheduler: Any,
+        loss_reduction: str | Callable[[Any], Any] = "mean",
     ) -> list[Any]:
         """Register what the script trains with and load a checkpoint into it; the loaders, prepared."""
         self._trained.add(model, optimizer, scheduler)
@@ -155,7 +160,9 @@ class Session:
                 self._worker.meetings.left()
             self._loaders.disarm()
 
-    def report(self, loss: Any, step: int | None, metrics: Mapping[str, Any]) -> None:
+    def report(self, loss: Any, step: int | None, metrics: Mapping[str, Any], weight: Any = None) -> None:
+        if weight is not None and self._worker is not None:
+            self._worker.say_weight(weight)
         if not self._hooked:
             self._step()
         self._progress.step, self._progress.said = self._steps, step
@@ -290,7 +297,7 @@ class Session:
         index = iteration.state.index
         dealt = iteration.dealt
         if self._worker is not None:
-            self._worker.fetched(index, dealt)
+            self._worker.fetched(index, dealt, batch)
         if here is not None:
             whole = here if dealt is None or dealt.whole is None else dealt.whole
             before = self._samples.get(index, (0, 0))

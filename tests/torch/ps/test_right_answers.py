@@ -37,3 +37,8 @@ def test_comes_to_what_one_process_comes_to(
     )
     cases = right_answers.USUAL if workers == 4 else ()  # two come across all that is special
     assert wrong_answers(plan, *cases, encrypt=encrypt) == {}
+
+
+def test_a_loss_over_some_of_the_samples_comes_to_it_too(wrong_answers: Callable[..., dict[str, float]]) -> None:
+    plan = Plan(strategy="ps", workers=2, servers=2, batch_per_worker=(9, 3))
+    assert wrong_answers(plan, *right_answers.MASKED, *right_answers.SPARSE_MASKED) == {}

@@ -58,7 +58,7 @@ class Dense(Backend):
         self._round: Round | None = None
         self._seconds: deque[float] = deque(maxlen=_ROUNDS_TO_COMPARE)
         self._late_rounds = 0
-        self._late_samples = 0.0
+        self._late_samples = self._samples = 0.0
         self._rounds = 0
         self._told_late = time.monotonic()
         self._models = 0
@@ -101,7 +101,8 @@ class Dense(Backend):
     def overflowed(self, anywhere: Sequence[bool]) -> None:
         self.tables.overflowed(anywhere)
 
-    def begin(self, weight: float) -> None:
+    def begin(self, weight: float, samples: float = 0.0) -> None:
+        self._samples = samples
         self._round = self._client.begin(self._registered, weight)
 
     def launch(self, index: int) -> None:
@@ -188,7 +189,7 @@ class Dense(Backend):
         self._rounds += 1
         if running.late:
             self._late_rounds += 1
-            self._late_samples += running.weight
+            self._late_samples += self._samples
         if self._late_rounds and time.monotonic() - self._told_late > _NOTE_LATE_SECONDS:
             self._tell_late()
 

@@ -1,0 +1,101 @@
+"""What a loss is a mean over, as its graph shows it, and what is said where that is not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from headgate.torch.dealing import Dealt
+from headgate.torch.loss_mean import Reading, read
+from headgate.torch.weighing import Weighing, Weight
+
+model = nn.Linear(3, 5)
+labels = torch.tensor([0, 1, -100, 2])
+mask = torch.tensor([1.0, 0.0, 1.0, 0.25])
+weights = torch.tensor([0.5, 2.0, 1.0, 1.0, 1.0])
+
+
+def out() -> Any:
+    return model(torch.arange(12.0).reshape(4, 3))
+
+
+def each() -> Any:
+    return F.cross_entropy(out(), labels.clamp(min=0), reduction="none")
+
+
+def penalty() -> Any:
+    return sum(parameter.square().sum() for parameter in model.parameters())
+
+
+SEEN: dict[str, tuple[Callable[[], Any], float | None]] = {
+    "ignored labels": (lambda: F.cross_entropy(out(), labels), 3),
+    "weights of classes": (lambda: nn.CrossEntropyLoss(weight=weights)(out(), labels), 3.5),
+    "label smoothing": (lambda: F.cross_entropy(out(), labels, label_smoothing=0.1), 3),
+    "probabilities": (lambda: F.cross_entropy(out(), out().detach().softmax(1)), 4),
+    "log likelihood": (lambda: nn.NLLLoss(ignore_index=0)(out().log_softmax(1), labels.clamp(min=0)), 2),
+    "tokens": (lambda: F.cross_entropy(out().reshape(2, 2, 5).transpose(1, 2), labels.reshape(2, 2)), 3),
+    "mean square": (lambda: F.mse_loss(out(), torch.zeros(4, 5)), 20),
+    "binary": (lambda: F.binary_cross_entropy_with_logits(out(), torch.ones(4, 5), pos_weight=weights), 20),
+    "masked mean": (lambda: (each() * mask).sum() / mask.sum(), 2.25),
+    "masked mean, never by nothing": (lambda: (each() * 0).sum() / mask.mul(0).sum().clamp(min=1), 0),
+    "selected": (lambda: each()[mask > 0.5].mean() * 3, 2),
+    "sum by a number": (lambda: each().sum() * (1 / 4), 4),
+    "negated": (lambda: -(each() * mask).sum().div(mask.sum()), 2.25),
+    "scaled": (lambda: F.cross_entropy(out(), labels) * 65536.0 / 4, 3),
+    "with a penalty": (lambda: F.cross_entropy(out(), labels) + 1e-4 * penalty() + model.weight.norm(), 3),
+    "several": (lambda: torch.stack([F.cross_entropy(out(), labels) for _ in range(3)]).mean(), 3),
+    "switched off": (lambda: out().sum() * 0.0, 0),
+    "a penalty alone": (penalty, None),
+    "a sum": (lambda: each().sum(), None),
+    "a root": (lambda: F.mse_loss(out(), torch.zeros(4, 5)).sqrt(), None),
+    "a quotient": (lambda: 1 - out().sigmoid().sum() / out().square().sum(), None),
+}
+
+
+@pytest.mark.parametrize("loss", SEEN)
+def test_what_a_loss_is_a_mean_over_is_seen(loss: str) -> None:
+    make, over = SEEN[loss]
+    found = read([make()])
+    assert found.over == over or found.over == pytest.approx(over)
+    assert bool(found.doubt) == (loss in ("a sum", "a root", "a quotient"))
+
+
+def test_a_loss_that_cannot_be_weighed_is_told_of() -> None:
+    told: list[str] = []
+    weighing = Weighing(told.append)
+    weight = Weight(3.0, 1.0)
+    weighing.sees([each().sum()])
+    assert weighing.weigh(weight, 0, Dealt(0, 12, 3)) == weight
+    for count in range(5):  # tokens and samples, in a proportion that changes
+        kept = torch.arange(4) < count % 4 + 1
+        weighing.sees([each()[kept].mean() + out().square().mean()])
+        weighing.weigh(weight, 0, Dealt(0, 12, 3))
+    weighing.sees([each().sum() / 12])
+    weighing.weigh(weight, 0, Dealt(0, 12, 3))
+    assert ["a sum over the batch" in told[0], "different numbers" in told[1]] == [True, True]
+    assert "a sum divided by 12, the samples of all workers" in told[-1]
+
+
+def test_what_the_script_says_counts_before_what_is_seen() -> None:
+    told: list[str] = []
+    weighing = Weighing(told.append)
+    weighing.by_batch = len
+    weight = Weight(3.0, 1.0)
+    weighing.fetched(0, [1, 2, 3, 4, 5])
+    weighing.sees([each().sum()])
+    assert weighing.weigh(weight, 0, None).counts == 5
+    weighing.fetched(0, [1, 2])
+    weighing.say(torch.tensor(7))
+    assert weighing.weigh(weight, 0, None).counts == 7
+    weighing.say(7)
+    assert weighing.weigh(Weight(0.0, 0.0), None, None).counts == 0  # a borrowed sample never counts
+    assert told == []
+    for value in (float("nan"), -1, "many", torch.ones(2)):
+        with pytest.raises(ValueError, match=r"report\(weight=\)"):
+            weighing.say(value)
+    assert Reading().over is None
