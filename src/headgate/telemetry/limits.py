@@ -78,7 +78,7 @@ def limiting(tree: CgroupTree) -> Iterator[str]:
 
 
 def has_limits(folder: Path, all_cpus: str = "") -> bool:
-    """Whether a cgroup itself limits memory, CPU time or the CPUs to use (to other ones than `all_cpus`, a list), by the
+    """Whether a cgroup itself limits memory, CPU time or the CPUs to use (to others than `all_cpus`, a list), by the
     files of any hierarchy."""
     memory = _number(folder / "memory.max") or _number(folder / "memory.limit_in_bytes")
     cpus = content(folder / "cpuset.cpus").strip()
