@@ -218,8 +218,8 @@ class Hearing(Listener):
         run.flush_progress(task)
         run.record_task(task, ended=run.clock(), exit=asdict(exit))
         told = attempt.tasks[name]
-        if name == _FIRST and not exit.lost and not told.reports_itself and (hint := told.reader.hint()) is not None:
-            self._ledger.event(run, "note", hint, live.spec.name, task)
+        if name == _FIRST and not exit.lost and not told.reports_itself and (advice := told.reader.hint()) is not None:
+            self._ledger.event(run, "note", advice, live.spec.name, task)
         attempt.leave(name, exit.ok)
         if not exit.ok:
             self._lost(task)
