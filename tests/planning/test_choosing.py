@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.planning.jobs import GIB, cluster, gpus, job, nodes, profile
@@ -12,6 +13,7 @@ from headgate.errors import UsageError
 from headgate.jobs import Job
 from headgate.planning.choosing import Asked, Choice, choose, has_choice
 from headgate.plans import Plan
+from headgate.profiles import StepTime
 
 FOUR = cluster(nodes("a", 4, nic=1.25e9))
 SMALL = profile(dense_bytes=1_000_000)
@@ -57,12 +59,20 @@ def test_a_job_that_starts_later_divides_no_nodes_with_those_that_start_now() ->
     assert (now.plan.workers, later.plan.workers) == (4, 4)
 
 
-def test_without_a_profile_it_is_one_task_and_it_is_said_how_to_get_more() -> None:
-    [choice] = chosen(Asked(named("train"), None))
+def test_a_profile_of_a_busy_machine_is_said_to_be_one() -> None:
+    busy = replace(SMALL, step_times=(StepTime("cpu", 1, 256, 0.522, 20, 0.1, 0.6),))
+    [choice] = chosen(Asked(named("train"), busy))
+    assert "; its profile was taken while others used the machine, measure it again; next best: " in choice.why
+
+
+def test_without_a_profile_it_is_one_task_and_it_is_said_how_to_get_more(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    train = named("train", workdir=str(tmp_path))
+    [choice] = chosen(Asked(train, None))
     assert choice.plan.strategy == "single"
     assert choice.why.startswith("single, 1 worker on a0, for no profile of it is stored; ")
     assert choice.why.endswith("headgate profile train.py")
-    [choice] = chosen(Asked(named("train"), profile(fits=(), step_times=())))
+    [choice] = chosen(Asked(train, profile(fits=(), step_times=())))
     assert "its profile has no time of a step" in choice.why
 
 

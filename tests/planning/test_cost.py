@@ -133,6 +133,15 @@ def test_steps_that_were_far_apart_or_held_up_by_others_widen_the_band(waited: f
     assert more - said == (waited > 0)
 
 
+@pytest.mark.parametrize(("timed", "elsewhere"), [("A100", {}), ("cpu", {"gpus": gpus("A100")})])
+def test_steps_that_took_the_same_whatever_their_batch_say_something_of_other_devices_too(
+    timed: str, elsewhere: dict[str, Any]
+) -> None:
+    flat = profile(fits=(TimeFit(timed, 1, 0.05, 0.0, 0.0),), step_times=(StepTime(timed, 1, 256, 0.05, 20),))
+    found = Costs(job(), cluster(nodes("other", 1, **elsewhere)), flat).predict(single("other0"))
+    assert 1e-4 < found.seconds["compute"] < 1e3
+
+
 # --- several GPUs in a node
 
 VGG = {64: 0.1979, 128: 0.3810, 256: 0.7613}

@@ -149,7 +149,7 @@ def _best(asked: _Informed, cluster: Cluster, used: Collection[str], measured_on
 
     costs = Costs(asked.job, cluster, asked.profile, measured_on=measured_on)
     found = search(costs, used=used, runners_up=1)
-    why = expected(found.best) + _alone(asked.profile)
+    why = expected(found.best) + _caveats(asked.profile)
     if found.runners_up:
         second = found.runners_up[0]
         why += f"; next best: {in_words(second.plan)}, {samples(second.throughput)}"
@@ -168,13 +168,14 @@ def _divided(
     division = jointly(requests, cluster, used=used, measured_on=measured_on)
     beside = f"of what it would have alone, beside {len(asked) - 1} more"
     return [
-        Choice(each.plan, f"{expected(each)}; {part:.0%} {beside}{_alone(of.profile)}", each)
+        Choice(each.plan, f"{expected(each)}; {part:.0%} {beside}{_caveats(of.profile)}", each)
         for of, each, part in zip(asked, division.predictions, division.normalised)
     ]
 
 
-def _alone(profile: Profile) -> str:
-    return f"; one task, for {profile.alone}" if profile.alone else ""
+def _caveats(profile: Profile) -> str:
+    busy = "; its profile was taken while others used the machine, measure it again" if profile.is_busy else ""
+    return (f"; one task, for {profile.alone}" if profile.alone else "") + busy
 
 
 # --- in words

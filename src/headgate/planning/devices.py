@@ -123,11 +123,18 @@ def compute(profile: Profile, node: Node, measured_on: Node | None, gpus: bool =
         alpha = max(alpha, 0.0)
         return Compute(alpha / core, beta / core, read / core, False, core, unsure, how, _bends(profile, fit))
     speed = (node.core_gflops or 0.0) * 1e9 or _CORE_FLOPS
-    beta = on_gpu[0].beta_seconds_per_sample * peak(on_gpu[0].device)[0] / speed if on_gpu else 0.0
+    beta = _of_sample(profile, on_gpu[0]) * peak(on_gpu[0].device)[0] / speed if on_gpu else 0.0
     if profile.flops_per_sample is not None:
         beta = profile.flops_per_sample / (speed * _CPU_EFFICIENCY)
     how = "no step was timed on a CPU: from the speed of a core"
     return Compute(beta, beta, read / core, False, core, 0.7, how)
+
+
+def _of_sample(profile: Profile, fit: TimeFit) -> float:
+    """Seconds that a sample takes on another kind of device, by what it added here; of a step that took the same
+    whatever its batch the part of it in the script's own."""
+    batch = profile.batch or max((step.batch for step in profile.step_times), default=1)
+    return fit.beta_seconds_per_sample or fit.alpha_seconds / batch
 
 
 def _bends(profile: Profile, fit: TimeFit) -> tuple[tuple[float, float], ...]:
@@ -176,7 +183,7 @@ def _on_gpu(
     if profile.flops_per_sample is not None:
         beta, how = profile.flops_per_sample / (rate * _GPU_EFFICIENCY), "no step was timed on a GPU: from its peak"
     else:
-        beta = on_cpu[0].beta_seconds_per_sample * _CORE_FLOPS / rate
+        beta = _of_sample(profile, on_cpu[0]) * _CORE_FLOPS / rate
         how = "no step was timed on a GPU and FLOPs are not known: from its peak and a usual core's"
     return 10 * beta, beta, 0.6 if known else 1.0, how
 
