@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,6 +84,64 @@ def test_of_an_image_s_tasks_only_the_job_s_own_variables_are_known() -> None:
     boxed = replace(here, isolation="container", image="python:3.12")
     assert not other_cluster(boxed, pod)
     assert other_cluster(replace(boxed, env={"TF_CONFIG": "{}"}), pod | {"TF_CONFIG": "{}"}) == "TF_CONFIG={}"
+
+
+FIT = KERAS + "strategy = hg.strategy()\nmodel = hg.prepare(make())\nmodel.fit(x, y, epochs=3)\n"
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
+    """An environment whose packages lie where another one's do, as far as it is looked at."""
+    packages, others = tmp_path / "env/lib/python3.11/site-packages", tmp_path / "others"
+    packages.mkdir(parents=True)
+    (packages / "others.pth").write_text(f"import sys\n{others}\n")
+    (others / "keras-3.9.1.dist-info").mkdir(parents=True)
+    (tmp_path / "env/bin").mkdir()
+    (tmp_path / "env/bin/python").symlink_to(sys.executable)
+    return tmp_path / "env/bin/python"
+
+
+@pytest.mark.parametrize(
+    ("text", "environment"),
+    [
+        (FIT, {}),
+        (FIT, {"KERAS_BACKEND": "tensorflow", "TF_USE_LEGACY_KERAS": "0"}),
+        ("import os\nos.environ['KERAS_BACKEND'] = 'tensorflow'\n" + FIT, {"KERAS_BACKEND": "jax"}),
+        (FIT.replace("x, y, epochs=3", "data, callbacks=[hg.callback()]"), {}),
+    ],
+)
+def test_fit_of_keras_3_over_workers_of_tensorflow_is_refused_before_the_start(
+    text: str, environment: dict[str, str], python: Path, tmp_path: Path
+) -> None:
+    for named in (str(python), None):
+        asked = replace(job(tmp_path, text, TOGETHER), python=named)
+        with pytest.raises(UsageError, match=r"trains by `fit` of Keras 3 over TensorFlow.*set KERAS_BACKEND=jax"):
+            check(asked, {"PATH": str(python.parent), **environment})
+
+
+@pytest.mark.parametrize(
+    ("text", "environment"),
+    [
+        (FIT, {"KERAS_BACKEND": "jax"}),
+        (FIT, {"TF_USE_LEGACY_KERAS": "1"}),
+        ("import tf_keras\n" + FIT, {}),
+        ("import os\nos.environ['KERAS_BACKEND'] = 'jax'\n" + FIT, {}),
+        ("import os\nos.environ.setdefault('KERAS_BACKEND', which())\n" + FIT, {}),
+        (FIT + "strategy.experimental_distribute_dataset(data)\n", {}),
+        (KERAS + "scaler.fit(x)\n", {}),
+        (FIT, {"PATH": "/nowhere"}),
+    ],
+)
+def test_fit_of_another_keras_or_a_loop_beside_it_is_let_through(
+    text: str, environment: dict[str, str], python: Path, tmp_path: Path
+) -> None:
+    check(job(tmp_path, text, TOGETHER), {"PATH": str(python.parent), **environment})
+    check(job(tmp_path, FIT, replace(TOGETHER, workers=1)), {"PATH": str(python.parent)})
+
+
+def test_fit_of_keras_2_is_let_through(python: Path, tmp_path: Path) -> None:
+    (tmp_path / "others/keras-3.9.1.dist-info").rename(tmp_path / "others/keras-2.15.0.dist-info")
+    check(job(tmp_path, FIT, TOGETHER), {"PATH": str(python.parent)})
 
 
 def test_a_script_that_imports_several_trains_with_whichever_it_calls(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from headgate.engines.program import source
+from headgate.engines import keras_scripts
+from headgate.engines.program import program, source
 from headgate.errors import UsageError
 from headgate.isolation.base import HOST_IMAGE
 from headgate.jobs import Job
@@ -16,6 +17,11 @@ from headgate.plans import Plan
 from headgate.task import cluster_variables, named_cluster
 
 LIBRARIES = frozenset({"torch", "keras", "jax"})
+_FIT = (
+    "its script trains by `fit` of Keras 3 over TensorFlow, which fails over several workers (it takes their tensors "
+    "for plain ones); set KERAS_BACKEND=jax with --strategy allreduce, or TF_USE_LEGACY_KERAS=1 with tf_keras "
+    "installed, or write the loop with strategy.run"
+)
 
 
 def libraries(script: Path) -> frozenset[str]:
@@ -49,8 +55,11 @@ def check(job: Job, environment: Mapping[str, str]) -> None:
         raise UsageError(f"job {job.name!r}: {refusal}")
     found = library(script)
     backend = ""
-    if found == "keras" and job.plan.tasks > 1 and not _settles_backend(script):
-        backend = "tensorflow" if environment.get("TF_USE_LEGACY_KERAS") else environment.get("KERAS_BACKEND", "")
+    if found == "keras" and job.plan.tasks > 1:
+        text = script.read_text(errors="replace")
+        backend = keras_scripts.backend(text, environment)
+        if backend == "tensorflow" and _fits_with_keras_3(job, text, environment):
+            raise UsageError(f"job {job.name!r}: {_FIT}")
     for reason, cure in _against(found, backend, job.plan):
         raise UsageError(f"job {job.name!r}: {reason}; {cure}")
 
@@ -92,10 +101,12 @@ def _against(library: str | None, backend: str, plan: Plan) -> Iterator[tuple[st
         yield reason, "leave `batch_per_worker` out of the plan"
 
 
-def _settles_backend(script: Path) -> bool:
-    """Whether a script may say by itself what Keras computes with."""
-    text = script.read_text(errors="replace")
-    return "KERAS_BACKEND" in text or "TF_USE_LEGACY_KERAS" in text
+def _fits_with_keras_3(job: Job, text: str, environment: Mapping[str, str]) -> bool:
+    """Whether a script over TensorFlow trains by `fit` of Keras 3, as far as that is plain to see."""
+    run = program(job)
+    if run is None or job.image not in (None, HOST_IMAGE) or not keras_scripts.fits(text):
+        return False
+    return keras_scripts.version(run.python, environment.get("PATH")).startswith("3.")
 
 
 def _imports(script: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
