@@ -24,7 +24,7 @@ _NAME = r"(?<![\w./@-])([a-z_][\w./@-]{0,63}+)['\"]?+(?:\s?\([^()]{1,24}\))?+"
 _WHEN = r"(?:\s(?:at|after|for|in)\s([a-z]{1,12}+)\s#?(\d{1,9}+))?+"
 _IS = (
     r"(?:\s{0,4}+([:=]|->)\s{0,8}+|\s{1,4}+((?:is|was|value:?)\s)\s{0,4}+|\s{1,8}+#?|(?=\[\s{0,4}\d))"
-    r"['\"\[]?+\s{0,6}+(?:(?:tensor|array|tf\.tensor|np\.float\d\d)\()?+"
+    r"['\"\[]?+\s{0,6}+(?:(?:tensor|array|tf\.tensor|np\.float\d\d)\(\[?)?+"
 )
 # Thousands may be separated, and decimals be behind a comma: `_Reader.number` tells.
 _NUMBER = (
@@ -46,6 +46,9 @@ _CLOSING = re.compile(r"train_runtime|\b(?:finished|completed?|done|overall)\b|t
 
 _LONGEST_HEADING = 80
 _END_OF_HEADING = frozenset(":.*-=")
+_HEADED = re.compile(
+    r"[^\w]*(?:test(?:ing)?|val(?:id(?:at(?:ion|ing))?)?|eval(?:uat(?:ion|ing))?)(?: (?:phase|set|loop))?[^\w]*$"
+)
 _HEADING = re.compile(
     r"[^\d=]{0,60}?\b(?:test(?:ing)?|val|valid|validat(?:ion|ing)|eval|evaluat(?:ion|ing))\b[^\d=]*[:.*=-]\s*$"
 )
@@ -81,6 +84,7 @@ class Found(NamedTuple):
     evaluates: bool = False
     keras: bool = False
     drawn: bool = False
+    trains: bool = False
     bar: tuple[int, int] | None = None
     heads: bool = False
     """Whether it says that an evaluation follows, and no more."""
@@ -143,6 +147,7 @@ class Scanner:
         self._metric = spell(metric)
         self._any_loss = self._metric == "loss"
         self._comma = False  # whether numbers have a decimal comma
+        self._named = False  # whether a loss was found that says it is one
         self._hint = self._metric.rsplit("_", 1)[-1]
 
     def scan(self, text: str) -> Found | None:
@@ -224,15 +229,20 @@ class Scanner:
             return
         if of is not None:
             value /= int(_digits(of)) or 1
-        if is_loss and before and not vocabulary.SMOOTHED.isdisjoint(before):
-            rank = max(rank, 1)  # «average loss»
+        if is_loss and last not in (None, "loss", *vocabulary.PARTS, *vocabulary.SAYS_NOTHING):
+            rank = max(rank, describe(f"{last}_loss").rank)  # «average loss»
+            if rank == PART_OF and part in (None, "train"):
+                name = f"{last}_{name}"  # «policy loss»
+        if rank == _STANDS_IN and self._named:
+            rank = _WORST - 1
         if rank < reader.rank and self._is_wanted(name, part, is_loss or rank == _STANDS_IN):
             if self._as_fraction and _PERCENT.match(line, pair.end()):
                 value /= 100.0
             if reader.loss is not None:  # only a part of what this is the whole of
                 reader.metrics.setdefault(reader.name, reader.loss)
             reader.loss, reader.name, reader.rank, reader.end = value, name, rank, pair.end()
-        elif name not in vocabulary.NOT_METRICS:
+            self._named = self._named or rank < _STANDS_IN
+        elif name not in vocabulary.NOT_METRICS and not (number.isdigit() and name in vocabulary.PARTS):
             reader.metrics.setdefault(name, value)
 
     def _is_wanted(self, name: str, part: Part | None, is_loss: bool) -> bool:
@@ -244,9 +254,16 @@ class Scanner:
 def _heading(line: str) -> Found | None:
     """A line that says that an evaluation follows, and no more."""
     end = line.rstrip()[-1:]
-    if end not in _END_OF_HEADING or len(line) > _LONGEST_HEADING or not _HEADING.match(line):
+    if len(line) > _LONGEST_HEADING or not (_HEADED.match(line) or (end in _END_OF_HEADING and _HEADING.match(line))):
         return None
     return Found(None, {}, heads=True)
+
+
+def _letters(line: str, start: int) -> int:
+    """Where the first letter of a line is."""
+    while start < len(line) and not line[start].isalpha() and not line[start].isdigit():
+        start += 1
+    return start
 
 
 def _digits(count: str) -> str:
@@ -268,7 +285,7 @@ def describe(key: str) -> _Name:
     if name in vocabulary.EPOCHS:
         return _Name(name, None, False, _WORST, "epoch")
     if name in vocabulary.STEPS:
-        return _Name(name, None, False, _WORST, "batch" if "batch" in name else "step")
+        return _Name(name, None, False, _WORST, "batch" if "batch" in name or name == "episode" else "step")
     if name in vocabulary.TOTALS:
         return _Name(name, None, False, _WORST, "all")
     tokens = frozenset(name.split("_"))
@@ -308,6 +325,8 @@ def _count(reader: _Reader, described: _Name, pair: re.Match[str]) -> None:
     whole = number.removesuffix(".0").removesuffix(".000")
     if not whole.isdigit() or len(whole) > _MOST_DIGITS:
         return
+    if pair[1] == "it" and total is None:
+        return  # the word
     if described.counts == "all":
         reader.steps = reader.steps or int(whole)
     elif described.counts == "batch":
@@ -397,4 +416,5 @@ def _result(reader: _Reader, parts: list[tuple[int, int, Part]]) -> Found | None
         evaluates or (loss is None and reader.about_loss),
         at.keras,
         at.drawn,
+        trains=line.startswith("train", _letters(line, start)),
     )

@@ -108,6 +108,7 @@ class ProgressReader:
         self._samples = _Running()
         self._bar: Found | None = None  # the last one of Keras in this epoch
         self._evaluating = False  # whether the last line that told something was of an evaluation
+        self._headed = False  # whether a heading says so, and no line since then
         self._bare: tuple[int, int] | None = None  # how far a bar without a name is
         self._bare_lines = 0  # since then
         self._last: Reading | None = None
@@ -158,7 +159,7 @@ class ProgressReader:
             self._bare, self._bare_lines = found.bar, 0
             return None
         if found.heads:
-            self._evaluating = True
+            self._evaluating = self._headed = True
             return None
         found = self._with_bar(found)
         heading = found.loss is None and not found.metrics and not found.evaluates
@@ -173,6 +174,8 @@ class ProgressReader:
             found = found.renamed("eval")
         elif self._evaluating and self._goes_on(found):
             found = found.renamed("val")
+        else:
+            self._headed = False
         self._evaluating = found.evaluates
         if found.evaluates:
             return self._evaluated(found, new_epoch)
@@ -216,6 +219,10 @@ class ProgressReader:
         training, though others are, or its count has another length."""
         if found.loss is None or found.epoch is not None or found.samples is not None or found.steps is not None:
             return False
+        if found.trains:
+            return False
+        if self._headed and found.step is not None and self._steps.is_behind(found.step):
+            return True
         if found.step is None:
             return self._steps.latest is not None or self._samples.latest is not None
         return found.total is not None and found.total != self._steps.total and self._steps.total is not None
@@ -305,6 +312,10 @@ class _Running:
         """How many there will be in all; None where the total is, or may be, that of an epoch."""
         whole = self._anew is False or (self._anew is None and epoch is None)
         return self.total if whole and self.total is not None and self._count <= self.total else None
+
+    def is_behind(self, count: int) -> bool:
+        """Whether a count is no further than the latest one."""
+        return self.latest is not None and count <= self._count
 
     def part(self, total: int) -> float | None:
         """The part of an epoch that is done; None where the count does not start anew with each."""

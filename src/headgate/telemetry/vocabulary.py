@@ -14,15 +14,19 @@ VALIDATING = frozenset(
 TRAINING = frozenset({"train", "training", "tr", "learn"})
 PARTS = VALIDATING | TRAINING | {"evaluate", "set"}
 
-PLAIN = TRAINING | {"loss", "losses", "step", "batch", "iter", "cur", "current", "lm", "value"}
+PLAIN = TRAINING | {"loss", "losses", "step", "batch", "iter", "cur", "current", "lm"}
 """What a name may consist of and still be the loss of training as of now."""
 
 SMOOTHED = frozenset(
     {"total", "avg", "avr", "average", "mean", "running", "smoothed", "ema", "global", "sum", "reduced"}
 )
 
-STANDS_IN = frozenset({"xent", "nll", "cost", "cross_entropy", "crossentropy", "ce", "learn"})
-"""Names of a loss that do not say so: they count where the line says a step or an epoch, and has no other loss."""
+STANDS_IN = frozenset({"xent", "nll", "cost", "cross_entropy", "crossentropy", "ce", "bce", "mse", "rmse", "learn"})
+"""Names of a loss that do not say so: they count where the line says a step or an epoch, and no line has another
+loss."""
+
+SAYS_NOTHING = frozenset({"the", "a", "and", "with", "its", "has", "got", "new", "this", "of", "model", "s", "set"})
+"""Before the word loss: it is still the whole one."""
 
 NO_LOSS = frozenset(
     {
@@ -41,7 +45,7 @@ STEPS = frozenset(
     {
         *("step", "steps", "global_step", "globalstep", "iter", "iters", "iteration", "iterations", "current_steps"),
         *("update", "updates", "num_updates", "batch", "minibatch", "current_step", "total_timesteps", "timesteps"),
-        "timestep",
+        *("timestep", "episode", "it", "itr"),
     }
 )
 TOTALS = frozenset({"total_steps", "max_steps", "num_steps", "max_iters", "total_iters", "num_training_steps"})
@@ -50,7 +54,9 @@ TOTALS = frozenset({"total_steps", "max_steps", "num_steps", "max_iters", "total
 ASIDES = frozenset({"per", "each", "every", "max", "total", "num", "best", "last", "until", "to"})
 """Before the word epoch: the number is not that of the epoch as of now."""
 
-NOT_METRICS = frozenset({"epochs", "num_epochs", "max_epochs", "eta", "time", "v_num", "seed", "rank", "size"}) | TOTALS
+NOT_METRICS = (
+    frozenset({"epochs", "num_epochs", "max_epochs", "eta", "time", "v_num", "seed", "rank", "size", "cuda"}) | TOTALS
+)
 WITHOUT_SEPARATOR = frozenset({"acc", "accuracy", "lr", "ppl", "perplexity"})
 """Metrics that a script may print without a colon: «acc 0.93»."""
 
