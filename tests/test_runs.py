@@ -347,7 +347,8 @@ def test_a_run_that_a_running_one_goes_on_from_is_not_removed_nor_those_before_i
         assert runs.listing() == [first, second, third]
     finally:
         os.close(held)
-    assert runs.outdated(1) == [first, second]
+    assert runs.outdated(1) == []  # what the newest would go on from, which was interrupted
+    assert runs.outdated(0) == [first, second, third]
 
 
 def test_the_oldest_ended_runs_beyond_a_limit_go() -> None:

@@ -414,9 +414,21 @@ def retain(keep: str | None = None) -> list[str]:
 
 
 def outdated(keep: int) -> list[Path]:
-    """The oldest runs beyond the newest `keep`, but for those that are alive or that one which is goes on from."""
-    every, needed = listing(), stood_on()
-    return [path for path in every[: max(len(every) - keep, 0)] if path not in needed]
+    """The oldest runs beyond the newest `keep`, but for those that are alive, or that one goes on from which is alive
+    or is among the newest and not done."""
+    every, needed = listing(), set(stood_on())
+    oldest = every[: max(len(every) - keep, 0)]
+    for run in every[len(oldest) :]:
+        if len(came_from := chain(run)) > 1 and _is_unfinished(run):
+            needed.update(came_from)
+    return [path for path in oldest if path not in needed]
+
+
+def _is_unfinished(run: Path) -> bool:
+    try:
+        return summary(run).state != "done"
+    except HeadgateError:
+        return True
 
 
 def has_checkpoints(run: Path) -> bool:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import click
@@ -80,7 +81,16 @@ def _hub() -> str:
         return "not running; it starts with the first job"
     with hub:
         going = hub.ask("runs")
-    return f"running, policy {going['policy']}, {len(going['runs'])} runs going on"
+    others = sum(map(_answers, (folder for folder in runs.hubs() if folder != runs.hub())))
+    more = f"; {others} more for other allocations" if others else ""
+    return f"running, policy {going['policy']}, {len(going['runs'])} runs going on{more}"
+
+
+def _answers(folder: Path) -> bool:
+    hub = connect(folder)
+    if hub is not None:
+        hub.close()
+    return hub is not None
 
 
 def _machine(survey: Survey) -> Iterator[tuple[str, str]]:

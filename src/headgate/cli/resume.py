@@ -17,7 +17,7 @@ from headgate.cli.running import submit
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.errors import StorageError, UsageError
 from headgate.hub import api
-from headgate.hub.client import connect_or_start
+from headgate.hub.client import await_guards
 from headgate.hub.run import JOB
 from headgate.hub.submission import Submission
 from headgate.telemetry.store import RunReader
@@ -59,8 +59,7 @@ def command(
     """
     folder = runs.find(run)
     if runs.summary(folder).state == "interrupted":
-        # What tasks of a hub that died just now still save is saved once another hub can start.
-        connect_or_start().close()
+        await_guards()
     submission = _laid_out(unfinished(folder, named, from_scratch), Layout(**where), folder)
     if detach or as_json:  # who watches the run is told by it
         for name, text in submission.warnings.items():

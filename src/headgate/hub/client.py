@@ -217,6 +217,21 @@ def connect_or_start() -> Hub:
         time.sleep(_LOOK_SECONDS)
 
 
+def await_guards() -> None:
+    """Wait while the guard of a hub that died still lets its tasks save what they have."""
+    deadline = time.monotonic() + ENDING_SECONDS
+    while any(map(_is_winding_up, runs.hubs())) and time.monotonic() < deadline:
+        time.sleep(_LOOK_SECONDS)
+
+
+def _is_winding_up(folder: Path) -> bool:
+    if not _locked(folder / "hub.lock"):
+        return False
+    if (hub := connect(folder)) is not None:
+        hub.close()
+    return hub is None
+
+
 def _is_stale(folder: Path) -> bool:
     return time.time() - folder.stat().st_mtime > _STALE_SECONDS and not _locked(folder / "hub.lock")
 
