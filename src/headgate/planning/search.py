@@ -143,7 +143,7 @@ class Looked:
             workers, servers = int((rows[i] * self.space.workers).sum()), int((rows[i] * self.space.servers).sum())
             on = tuple(np.add.reduceat(rows[i], self._starts())) if rows[i].size else ()
             seen.setdefault((workers, servers, on, self.space.modes[int(facts[i, 3])]), i)
-            if len(seen) == most and not variety:
+            if len(seen) == most and (most <= 2 or not variety):
                 break
         kinds = [((mode, servers > 0, workers == 1), workers) for workers, servers, _, mode in seen]
         found = list(seen.values())
