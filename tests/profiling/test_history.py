@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 from tests.hub.user import User
 from tests.planning.jobs import profile
 
+from headgate.cluster import Cluster, Node
 from headgate.jobs import Job
+from headgate.plans import Plan
 from headgate.profiling import store
-from headgate.profiling.history import step_seconds
+from headgate.profiling.history import of_run, past, step_seconds
 from headgate.telemetry import machine
+from headgate.telemetry.store import Recorder
 
 STEP = 0.04
 SCRIPT = f"""
@@ -41,6 +46,39 @@ def test_too_few_reports_say_nothing() -> None:
     assert step_seconds([]) is None
     assert step_seconds([(1.0, 1), (2.0, 2), (3.0, 3), (4.0, 4)]) is None
     assert step_seconds([(1.0, 7)] * 50) is None
+
+
+@pytest.mark.parametrize(
+    ("own", "whole", "cap", "others"),
+    [
+        (0.9, 1.98, None, 0.54),  # others have more than half of two cores, and none is idle
+        (0.9, 1.5, None, 0.0),  # it could have had more
+        (1.9, 1.98, None, 0.0),  # it has all there is
+        (0.5, 1.98, 0.5, 0.0),  # it may have no more
+    ],
+)
+def test_a_plan_that_others_were_in_the_way_of_is_told_and_no_past_one(
+    own: float, whole: float, cap: float | None, others: float, tmp_path: Path
+) -> None:
+    node = Node("here", cores=2.0, memory_bytes=1 << 33)
+    plan = Plan(strategy="single", workers=1, batch_per_worker=None, worker_nodes=("here",), cores_per_worker=cap)
+    seen = replace(profile(), source="run")
+    path = tmp_path / "run" / "run.sqlite"
+    path.parent.mkdir()
+    recorder = Recorder(path)
+    for key, value in (("mode", "run"), ("node", json.dumps([asdict(node)]))):
+        recorder.add("meta", key=key, value=value)
+    recorder.add("jobs", name="a", state="done", plan=json.dumps(asdict(plan)), profile=store.dump(seen))
+    recorder.add("events", t=0.0, job="a", kind="running")
+    for second in range(30):
+        recorder.add("progress", t=float(second), task="a/worker-0", step=10 * second)
+        recorder.add("usage", t=float(second), target="a/worker-0", cpu_cores=own)
+        recorder.add("usage", t=float(second), target="node:here", cpu_cores=whole)
+    recorder.close(10.0)
+    [measured] = of_run(path, profile(), Cluster((node,)))
+    assert measured.throughput == pytest.approx(2560)
+    assert measured.others == pytest.approx(others)
+    assert past(profile(), Cluster((node,)), [path]) == ([measured] if not others else [])
 
 
 @pytest.mark.long

@@ -77,7 +77,9 @@ def of_run(store: Path, profile: Profile, cluster: Cluster) -> Iterator[Measured
             samples = samples_of(plan, profile)
             if seconds is not None and samples is not None:
                 cores = {node: float(there[node]["cores"]) for node in names}
-                others = _others(reader, row["name"], plan, cores)
+                # Of a job whose steps were not looked at nobody knows whether it wanted more cores than it had.
+                seen = json.loads(row["profile"]).get("source") == "run"
+                others = _others(reader, row["name"], plan, cores) if seen else 0.0
                 yield Measured(plan, samples / seconds, seconds, store.parent.name, others)
 
 
