@@ -87,6 +87,34 @@ def test_workers_of_legacy_keras_tell_each_metric_once(tmp_path: Path) -> None:
     assert [note for note in notes if note.startswith("share: what a train_step")]
 
 
+GROWING = """
+import headgate.keras as hg
+import tensorflow as tf
+import settings
+
+strategy = hg.strategy()
+BATCH = 64 * strategy.num_replicas_in_sync
+print("a batch of", BATCH, settings.rate(strategy))
+"""
+
+
+@pytest.mark.timeout(600)
+def test_a_batch_that_grows_with_the_workers_is_warned_of(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(GROWING)
+    (tmp_path / "settings.py").write_text("def rate(of):\n    return 0.1 * of.num_replicas_in_sync\n")
+    command = [sys.executable, str(tmp_path / "train.py")]
+    with Gang(tmp_path, allreduce(2), command, {**QUIET, **VARIABLES["tensorflow"]}, warm=WARM["tensorflow"]) as tasks:
+        tasks.start()
+        tasks.finish()
+        assert "a batch of 128" in tasks.output("worker-0")
+        notes = [note["text"] for note in tasks.of("worker-0", "note") if note.get("warns")]
+        assert not tasks.of("worker-1", "note")
+    assert [note.partition(" is 2 times")[0] for note in notes] == [
+        "train.py, line 7: 64 * strategy.num_replicas_in_sync",
+        "settings.py, line 2: 0.1 * of.num_replicas_in_sync",
+    ]
+
+
 @pytest.mark.timeout(900)
 def test_workers_that_are_to_stop_do_so_at_the_same_step(tmp_path: Path) -> None:
     with gang(tmp_path, allreduce(2), "tensorflow", "loop", EPOCHS="1000000") as tasks:

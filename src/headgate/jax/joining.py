@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax._src import distributed, xla_bridge
 
-from headgate.task import Channel, end_failed
+from headgate.task import Channel, end_failed, scaling
 from headgate.task.part import START_SECONDS, first_endpoint, free_ports, listening_at, own_address
 
 
@@ -101,6 +101,8 @@ def join(channel: Channel, plan: Mapping[str, Any]) -> None:
         first = str(error).partition("\n")[0]
         raise JoinError(f"the {workers} workers of this job did not all meet at {meeting}: {first}") from error
     _bind_gloo(address)
+    if index == 0:
+        scaling.warn(channel, workers)
     sys.excepthook = partial(_failed, channel, workers)
 
 

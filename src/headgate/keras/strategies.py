@@ -17,7 +17,7 @@ import numpy as np
 from headgate.keras import cluster, environment
 from headgate.keras.agreement import Agreement
 from headgate.keras.cluster import PlanError
-from headgate.task import Channel, end_failed
+from headgate.task import Channel, end_failed, scaling
 from headgate.task.part import bound, endpoint_of, free_ports, listening_at, own_address
 
 _PACK_BYTES = 4 << 20
@@ -125,6 +125,8 @@ def _over_collectives(channel: Channel, plan: Mapping[str, Any]) -> tuple[Any, A
     options = tf.distribute.experimental.CommunicationOptions(
         bytes_per_pack=_PACK_BYTES, implementation=tf.distribute.experimental.CommunicationImplementation.RING
     )
+    if index == 0:
+        scaling.warn(channel, int(plan["workers"]))
     strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     sys.excepthook = partial(_failed, channel, int(plan["workers"]))
     return strategy, Agreement(channel, listener)

@@ -1,0 +1,97 @@
+"""Where a script multiplies something, such as its batch, by the number of workers that train together."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Container, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from headgate.task.channel import Channel
+
+_COUNTS = frozenset({"num_replicas_in_sync", "num_replicas"})
+"""Attributes that say how many train together."""
+_COUNTING = frozenset({"device_count", "process_count", "get_world_size", "world_size"})
+"""Functions that do, of JAX and PyTorch."""
+_MOST_FILES = 50
+_MOST_TOLD = 3
+
+
+class Growth(NamedTuple):
+    """An expression that grows with the number of workers."""
+
+    file: str
+    line: int
+    text: str
+
+
+def growing(text: str, file: str) -> Iterator[Growth]:
+    """The products in a script of which one factor is how many workers there are, by itself or by a variable's name.
+
+    Raises:
+        SyntaxError: It is no Python.
+    """
+    tree = ast.parse(text)
+    names = {
+        target.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and _counts(node.value, frozenset())
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+            factors = [node.left, node.right]
+        elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Mult):
+            factors = [node.value]
+        else:
+            continue
+        if any(_counts(factor, names) for factor in factors):
+            yield Growth(file, node.lineno, " ".join((ast.get_source_segment(text, node) or "").split()))
+
+
+def warn(channel: Channel, workers: int) -> None:
+    """Tell the user where the script of a job of so many workers, or what it has imported from beside it, multiplies
+    by them."""
+    for growth in islice(_own(), _MOST_TOLD):
+        text = (
+            f"{growth.file}, line {growth.line}: {growth.text} is {workers} times what it is in one task; a batch is "
+            "divided among the workers here, so leave the factor out, unless training is to change with their number"
+        )
+        channel.send({"type": "note", "warns": True, "text": text})
+
+
+def _own() -> Iterator[Growth]:
+    """The products in the script and in what it has imported from its folder."""
+    script = os.path.abspath(getattr(sys.modules.get("__main__"), "__file__", None) or sys.argv[0])
+    folder = os.path.join(os.path.dirname(script), "")
+    found = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    beside = [file for file in found if file and file.startswith(folder) and "-packages" not in file[len(folder) :]]
+    for file in dict.fromkeys([script, *beside[:_MOST_FILES]]):
+        try:
+            with open(file, encoding="utf-8") as source:
+                text = source.read()
+            yield from growing(text, os.path.relpath(file, folder))
+        except (OSError, SyntaxError, ValueError, RecursionError):
+            continue
+
+
+def _counts(node: ast.expr, names: Container[str]) -> bool:
+    """Whether an expression is how many train together."""
+    if isinstance(node, ast.Name):
+        return node.id in names
+    if isinstance(node, ast.Attribute):
+        return node.attr in _COUNTS
+    if not isinstance(node, ast.Call):
+        return False
+    called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    if called in ("int", "len", "max") and node.args:
+        return any(_counts(each, names) or _is_devices(each) for each in node.args)
+    return called in _COUNTING
+
+
+def _is_devices(node: ast.expr) -> bool:
+    """Whether an expression lists the devices that train together."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "devices"
