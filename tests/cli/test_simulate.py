@@ -89,9 +89,14 @@ def test_a_profile_says_how_much_slower_other_gpus_are(files: Path) -> None:
 
 
 def test_mistakes_are_said(files: Path) -> None:
-    (files / "trace.csv").write_text(TRACE + "a,5,1,3\n")
+    (files / "trace.csv").write_text(TRACE + "a,5,1,3\n" * 3)
     with pytest.raises(InvalidFileError, match="line 5: job_id: found 'a', as on line 2"):
         simulated()
+    (files / "trace.csv").write_text(TRACE + "a,5,1,3\n")
+    note = "1 of 4 lines make no sense and are left out: line 5: job_id: found 'a', as on line 2; give each job its own"
+    assert simulated().stderr == f"trace: {note}\n"
+    assert json.loads(simulated("--json", "--output", "page.html").stdout)["notes"] == [note]
+    assert "1 of 4 lines make no sense" in (files / "page.html").read_text()
     with pytest.raises(UsageError, match="--restart: found 'often'; expected a time"):
         simulated("--restart", "often")
     (files / "trace.csv").write_text(TRACE)

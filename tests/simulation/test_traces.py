@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cluster import Cluster, Node
+from headgate.cluster import Cluster, Gpu, Node
 from headgate.errors import InvalidFileError, NotFoundError, UsageError
-from headgate.simulation import simulate
+from headgate.simulation import fitting, simulate
 from headgate.simulation.speeds import read_pairs, read_speeds
 from headgate.simulation.traces import TraceJob, made, read
 from headgate.telemetry.store import Recorder
@@ -84,7 +84,68 @@ def test_a_line_that_makes_no_sense_is_said_with_its_number(tmp_path: Path, line
 def test_all_problems_are_said_at_once_but_not_thousands(tmp_path: Path) -> None:
     with pytest.raises(InvalidFileError) as raised:
         read(written(tmp_path, HEADER, *(f"j{i},-1,9,bert,9,64,1,60" for i in range(500))))
-    assert [problem.line for problem in raised.value.problems] == list(range(2, 12))
+    *first, last = raised.value.problems
+    assert [problem.line for problem in first] == list(range(2, 12))
+    assert str(last) == "lines: 500 of 500 make no sense; expected less than half of them"
+
+
+def test_few_lines_that_make_no_sense_are_left_out_and_the_first_is_told(tmp_path: Path) -> None:
+    good = [f"j{i},{i},9,bert,9,64,1,60" for i in range(8)]
+    bad = [
+        "a,soon,9,bert,9,64,1,60",
+        "b,1,9,bert,9,64,1,60,7,8",
+        "j3,9,9,bert,9,64,1,60",
+        "c,1,9,ber\udcfft,9,64,-1,60",
+    ]
+    path = tmp_path / "trace.csv"
+    lines = [HEADER, *good[:2], bad[0], *good[2:6], *bad[1:], "", *good[6:]]
+    path.write_text("\n".join(lines), encoding="utf-8", errors="surrogateescape")
+    trace = read(path)
+    assert [job.name for job in trace.jobs] == [f"j{i}" for i in range(8)]
+    reason = "line 4: submission_time: found 'soon'; expected a time: seconds, or 2017-10-03 08:15:00"
+    left_out, unused = trace.notes
+    assert left_out == f"4 of 12 lines make no sense and are left out: {reason} (and 3 more)"
+    assert unused == "columns that count for nothing: num_iteration, deadline, batch_size"
+    assert read(written(tmp_path, "at,seconds,cores", "0,1,1")).notes == ()
+
+
+def test_a_line_that_is_no_csv_costs_only_itself(tmp_path: Path) -> None:
+    long = "x" * 200_000  # more than a cell may have
+    trace = read(written(tmp_path, HEADER, "a,0,9,m,9,64,1,60", f"{long},0,9,m,9,64,1,60", "b,0,9,m,9,64,1,60"))
+    assert [job.name for job in trace.jobs] == ["a", "b"]
+    assert trace.notes[0].startswith("1 of 3 lines make no sense and are left out: line 3: line: it is no CSV")
+
+
+def test_a_trace_of_alibaba_says_that_parts_of_gpus_are_taken_for_whole_ones(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "name,cpu_milli,memory_mib,num_gpu,gpu_milli,qos,creation_time,deletion_time,scheduled_time",
+        "pod-0,6000,12000,1,460,LS,0,100,10",
+        "pod-1,500,1000,0,0,BE,5,90,30",
+        "pod-2,500,1000,1,1000,BE,5,90,",
+    )
+    trace = read(path)
+    assert trace.jobs == (TraceJob("pod-0", 0.0, 90.0, gpus=1, cores=6.0), TraceJob("pod-1", 5.0, 60.0, cores=0.5))
+    assert trace.notes == (
+        "columns that count for nothing: memory_mib, gpu_milli, qos",
+        "a job that asks for a part of a GPU (gpu_milli) is taken to ask for a whole one",
+    )
+
+
+def test_jobs_that_a_cluster_cannot_hold_are_left_out_unless_they_are_most(tmp_path: Path) -> None:
+    cluster = Cluster((Node("a", 8.0, 1 << 34, gpus=(Gpu(0, "V100", 1 << 34),) * 4),))
+    rows = [f"j{i},{i},9,m,9,64,{gpus},60" for i, gpus in enumerate((1, 8, 2, 64, 4))]
+    trace = fitting(read(written(tmp_path, HEADER, *rows)), cluster)
+    assert [job.name for job in trace.jobs] == ["j0", "j2", "j4"]
+    assert trace.notes[-1] == (
+        "2 of 5 jobs cannot run there and are left out: job 'j1' asks for too many GPUs: 8; the cluster has 4, "
+        "at most 4 on a node (and 1 more)"
+    )
+    assert len(simulate(trace, cluster, "fifo").jobs) == 3
+    with pytest.raises(UsageError, match="2 of 4 jobs cannot run there: job 'j1' asks for too many GPUs: 8"):
+        fitting(read(written(tmp_path, HEADER, *rows[:4])), cluster)
+    late = fitting(read(written(tmp_path, HEADER, *rows[::2], "late,1e300,9,m,9,64,1,60")), cluster)
+    assert "job 'late' lasts 60 s and comes 1e+300 s after the first" in late.notes[-1]
 
 
 def test_missing_columns_are_named(tmp_path: Path) -> None:

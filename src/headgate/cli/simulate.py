@@ -116,7 +116,8 @@ def command(
     """Run the jobs of a trace under policies, with a clock of its own.
 
     TRACE is a CSV with a line for each job, or the folder of a run. The controller and the policies are those that run
-    live; jobs go on as fast as what they are granted allows.
+    live; jobs go on as fast as what they are granted allows. Lines that make no sense, and jobs that the cluster cannot
+    hold, are left out, which is said.
 
     \b
     Example: headgate simulate trace.csv --policy fifo --policy srpt --cluster cluster.yaml
@@ -126,7 +127,7 @@ def command(
     from headgate.simulation.speeds import Interference, Speeds, read_pairs, read_speeds
 
     nodes = _cluster(cluster)
-    jobs = simulation.read(trace)
+    jobs = simulation.fitting(simulation.read(trace), nodes)
     if load is not None:
         capacity = sum(len(node.gpus) if jobs.on_gpus else node.cores for node in nodes.nodes)
         if not capacity:
@@ -165,12 +166,15 @@ def command(
             failed = error  # told last: the figures are there
     if as_json:
         told = {"trace": jobs.name, "jobs": len(jobs.jobs), "capacity": outcomes[0].capacity, "seed": seed}
+        told |= {"notes": jobs.notes}
         policies = [
             asdict(each) | {"warnings": outcome.warnings} for each, outcome in zip(results, outcomes, strict=True)
         ]
         click.echo(json.dumps({**told, "page": str(page) if page else None, "policies": policies}, indent=2))
     else:
         print_table(simulated.table(results))
+        for note in jobs.notes:
+            click.echo(f"{jobs.name}: {note}", err=True)
         for outcome in outcomes:
             for warning in outcome.warnings:
                 click.echo(f"{outcome.policy}: {warning}", err=True)

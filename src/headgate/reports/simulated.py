@@ -70,7 +70,7 @@ def page(trace: Trace, outcomes: Sequence[Outcome], results: Sequence[Figures]) 
     told = f"{counted(len(trace.jobs), 'job')} of {trace.name} on {say(outcomes[0].capacity)} {unit}, simulated."
     figures = element("div", [frame(plot) for plot in plots], class_="plots")
     body = [
-        element("header", element("h1", trace.name), element("p", told)),
+        element("header", element("h1", trace.name), *(element("p", text) for text in (told, *trace.notes))),
         element("section", element("h2", "Policies"), _summary(results)),
         element("section", element("h2", "Completion"), figures),
     ]

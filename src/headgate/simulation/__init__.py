@@ -2,7 +2,7 @@
 
 from headgate.simulation.outcomes import Assumptions, Outcome
 from headgate.simulation.results import Figures, figures
-from headgate.simulation.simulator import simulate
+from headgate.simulation.simulator import fitting, simulate
 from headgate.simulation.traces import Trace, TraceJob, read
 
-__all__ = ["Assumptions", "Figures", "Outcome", "Trace", "TraceJob", "figures", "read", "simulate"]
+__all__ = ["Assumptions", "Figures", "Outcome", "Trace", "TraceJob", "figures", "fitting", "read", "simulate"]

@@ -47,7 +47,7 @@ from headgate.simulation.engine import Engine, Work, drops_ahead, ends_at, halt
 from headgate.simulation.modelled import Modelled
 from headgate.simulation.outcomes import LONGEST, Assumptions, JobOutcome, Outcome
 from headgate.simulation.specs import Specs
-from headgate.simulation.traces import Trace, TraceJob
+from headgate.simulation.traces import Trace, TraceJob, made
 from headgate.simulation.watching import Watched
 
 _NINE_OF_TEN = 1.645
@@ -84,6 +84,35 @@ def simulate(
     outcome = simulation.outcome
     outcome.wall_seconds = time.perf_counter() - began
     return outcome
+
+
+def fitting(trace: Trace, cluster: Cluster) -> Trace:
+    """The trace without the jobs that no simulation on a cluster could hold, which its notes say.
+
+    Raises:
+        UsageError: At least half of them.
+    """
+    specs = Specs([len(node.gpus) for node in cluster.nodes])
+    reasons = [reason for job in trace.jobs if (reason := _against(job, specs)) is not None]
+    if not reasons:
+        return trace
+    said = f"{len(reasons)} of {len(trace.jobs)} jobs"
+    if 2 * len(reasons) >= len(trace.jobs):
+        raise UsageError(reasons[0] if len(trace.jobs) == 1 else f"{said} cannot run there: {reasons[0]}")
+    jobs = [job for job in trace.jobs if _against(job, specs) is None]
+    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+    return made(trace.name, jobs, [*trace.notes, f"{said} cannot run there and are left out: {reasons[0]}{more}"])
+
+
+def _against(job: TraceJob, specs: Specs) -> str | None:
+    """Why a job could not run even if it were alone."""
+    if max(job.submitted, job.seconds) > LONGEST:
+        long = f"lasts {job.seconds:g} s and comes {job.submitted:g} s after the first"
+        return f"job {job.name!r} {long}; expected at most {LONGEST:g} of each"
+    if not specs.fits(job):
+        room = f"the cluster has {specs.gpus}, at most {specs.gpus_of_node} on a node"
+        return f"job {job.name!r} asks for too many GPUs: {job.gpus}; {room}"
+    return None
 
 
 @contextmanager
@@ -155,14 +184,10 @@ class _Simulation:
         """
         memory = max(node.memory_bytes for node in self._nodes.values())
         for job in trace.jobs:
-            if max(job.submitted, job.seconds) > LONGEST:
-                long = f"lasts {job.seconds:g} s and comes {job.submitted:g} s after the first"
-                raise UsageError(f"job {job.name!r} {long}; expected at most {LONGEST:g} of each")
+            if (reason := _against(job, self._specs)) is not None:
+                raise UsageError(reason)
             if job.profile and job.profile not in self._given.profiles:
                 raise UsageError(f"job {job.name!r} names the profile {job.profile!r}, which is not given")
-            if not self._specs.fits(job):
-                room = f"the cluster has {self._specs.gpus}, at most {self._specs.gpus_of_node} on a node"
-                raise UsageError(f"job {job.name!r} asks for too many GPUs: {job.gpus}; {room}")
             if self._holds and job.memory_bytes is not None and job.memory_bytes > memory:
                 raise UsageError(f"job {job.name!r} asks for more memory than any node of the cluster has")
 
