@@ -86,3 +86,15 @@ def test_a_group_counts_unless_it_is_the_user_s_own_and_so_does_the_owner_of_a_f
     folder.parent.chmod(0o755)
     os.chown(folder.parent, 12345, -1)
     assert exposure(folder) == f"{folder.parent} belongs to user 12345"
+
+
+def test_a_folder_of_sockets_that_others_can_write_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADGATE_HOME", str(tmp_path / ("long" * 25)))
+    folder = runs.make_sockets()
+    try:
+        assert folder.parent == Path("/tmp")
+        folder.chmod(0o777)
+        with pytest.raises(StorageError, match=rf"{folder} can be written by everybody"):
+            runs.sockets()
+    finally:
+        folder.rmdir()

@@ -35,7 +35,7 @@ from headgate import clusterfile, jobfile, planfile, runs
 from headgate.cluster import Node
 from headgate.engines.channel import Connection
 from headgate.engines.log import TaskLog
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, StorageError
 from headgate.hub.attempt import Attempt
 from headgate.hub.hearing import Hearing
 from headgate.hub.ledger import Ledger
@@ -518,14 +518,14 @@ class _Stores:
         path.write_bytes(data)
         if odd:
             self._put_odd_values(path, chance)
-        errors = []
+        refused = ""
         for look in (self._summary, self._table, self._page):
             try:
                 look(path)
             except HeadgateError as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
+                refused = refused or str(error)  # not itself: with it, what it was reading would stay open
+        if refused:
+            raise StorageError(refused)
         return None
 
     def _put_odd_values(self, path: Path, chance: Chance) -> None:

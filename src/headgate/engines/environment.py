@@ -17,6 +17,7 @@ SENT = (
     *("CUDA_*", "CUDNN_*", "CUBLAS_*", "NVIDIA_*", "NCCL_*", "GLOO_*", "UCX_*", "HIP_*", "ROCR_*", "HSA_*"),
     *("TORCH*", "PYTORCH_*", "TRITON_*", "TF_*", "XLA_*", "JAX_*", "KERAS_*"),
     *("HF_HOME", "HF_HUB_CACHE", "TOKENIZERS_PARALLELISM"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
     *("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK"),
 )
 """Names, and beginnings of names: what finds programs and libraries, and what frameworks and their threads go by."""

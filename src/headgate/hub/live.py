@@ -166,7 +166,7 @@ class LiveHub:
         kept: list[str] = []
         if submission.engine != LOCAL:
             environment = sent(submission.environment)
-            kept = sorted(submission.environment.keys() - environment)
+            kept = sorted(name for name in submission.environment.keys() - environment if name[:9] != "HEADGATE_")
             submission = replace(submission, environment=environment)
         cluster = self._nodes.cluster(submission)
         here = visible.within(self._node, submission.environment)

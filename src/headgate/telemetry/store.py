@@ -299,7 +299,7 @@ def told_as_damage(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise StorageError(f"cannot make sense of {path}, a part of which is damaged: {error!r:.200}") from error
 
 
@@ -318,14 +318,22 @@ class RunReader:
             raise NotFoundError(f"no recorded data at {path}")
         with self._reading():
             self._db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)
-            self._db.row_factory = sqlite3.Row
-            version = self._db.execute("PRAGMA user_version").fetchone()[0]
-            self._db.execute("SELECT count(*) FROM meta").fetchone()
-            self._tables = {row[0] for row in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        try:
+            with self._reading():
+                self._look()
+        except StorageError:
+            self._db.close()
+            raise
+
+    def _look(self) -> None:
+        """See whether it is a store that this version reads."""
+        self._db.row_factory = sqlite3.Row
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        self._db.execute("SELECT count(*) FROM meta").fetchone()
+        self._tables = {row[0] for row in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if version > VERSION:
-            raise StorageError(
-                f"{path} was written by a newer Headgate (store version {version}; this one reads {VERSION})"
-            )
+            newer = f"store version {version}; this one reads {VERSION}"
+            raise StorageError(f"{self._path} was written by a newer Headgate ({newer})")
 
     def __enter__(self) -> RunReader:
         self._within = ExitStack()

@@ -142,14 +142,10 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         files.pack(tmp_path / "nowhere")
 
 
-STRAY = """
-import json, os, pathlib, socket, sys
-task, key = os.environ["HEADGATE_TASK"], os.environ["HEADGATE_KEY"]
-folder = pathlib.Path(os.environ["HEADGATE_CHECKPOINTS"])
-channel = socket.socket(socket.AF_UNIX)
-channel.connect(os.environ["HEADGATE_CHANNEL"].removeprefix("unix:"))
-def say(message): channel.sendall(json.dumps(message).encode() + b"\\n")
-say({"type": "hello", "v": 1, "task": task, "key": key, "framework": "none"})
+CONNECTED = SAVER.partition("if resume")[0]
+STRAY = (
+    CONNECTED
+    + """
 (folder / "step-1").mkdir()
 (folder / "step-1" / "link").symlink_to("/etc/passwd")
 (folder / "step-2").symlink_to("/etc/passwd")
@@ -159,6 +155,7 @@ for path in paths:
     say({"type": "checkpoint", "path": str(path), "step": 1, "epoch": 0})
 channel.makefile().readline()
 """
+)
 
 
 def test_a_task_has_nothing_written_but_its_own_checkpoints(remote: Running, tmp_path: Path) -> None:

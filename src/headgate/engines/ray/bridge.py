@@ -26,7 +26,7 @@ def main() -> None:
     late = threading.Timer(connect.CONNECT_SECONDS, _give_up, (pipe, wanted))
     late.daemon = True
     try:
-        connect.require()
+        connect.require(wanted)
         late.start()
         address = connect.connect(wanted)
         late.cancel()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import secrets
 import socket
 from importlib import import_module
 from typing import Any
@@ -23,7 +24,7 @@ _VERSIONS = re.compile(r"Ray: (\S+)\s+Python: (\S+)")
 _PORT = 6379
 
 
-def require() -> None:
+def require(wanted: Open) -> None:
     """See that Ray is there; takes as long as its import.
 
     Raises:
@@ -32,6 +33,10 @@ def require() -> None:
     # Ray would refuse two patch releases of one Python, which understand each other.
     os.environ.setdefault("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL", "minor")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    if not wanted.address:
+        # A cluster of our own, which listens on every address of this machine: whoever has no token is not let in. Ray
+        # takes it when it is imported; before 2.52 it has none.
+        os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"] = "token", secrets.token_hex(32)
     try:
         import_module("ray")
     except ImportError as error:
