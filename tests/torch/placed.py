@@ -319,7 +319,6 @@ def added_later() -> Any:
     return train(model, optimizer, change, at=3)
 
 
-DRAWN = (drawn, drawn_until_it_fits, orthogonal)
 KINDS = (dense_before, sparse_before, dense_after, sparse_after)
 OTHERS = {
     case.__name__: case
@@ -336,7 +335,7 @@ def main(folder: str, *names: str) -> None:
     found: dict[str, Any] = {}
     for kind in KINDS:
         for name in names or WAYS:
-            if name in WAYS and not (kind in (dense_after, sparse_after) and WAYS[name] in DRAWN):
+            if name in WAYS:
                 found[f"{kind.__name__} {name}"] = tried(lambda kind=kind, name=name: kind(WAYS[name]))  # type: ignore[misc]
     for name in names or OTHERS:
         if name in OTHERS:

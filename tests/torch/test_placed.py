@@ -44,9 +44,14 @@ WITHOUT_WAITING = {
     if way not in ("new_parameter", "by_setattr", "assigned_state_dict", "parametrized", "frozen")
     and way not in ("set_storage", "shared_memory")
 }
+DRAWN = {
+    f"{kind} {way}": "weights are not the same any more"
+    for kind in ("dense_after", "sparse_after")
+    for way in ("drawn", "drawn_until_it_fits", "orthogonal")
+}
 REFUSED: dict[str, dict[str, str]] = {
-    "allreduce": {**ALWAYS, **SEVERAL},
-    "ps": {**ALWAYS, **SEVERAL, **ON_SERVERS},
+    "allreduce": {**ALWAYS, **SEVERAL, **DRAWN},
+    "ps": {**ALWAYS, **SEVERAL, **DRAWN, **ON_SERVERS},
     "async": {**ALWAYS, **ON_SERVERS, **WITHOUT_WAITING, "max_norm": "run a synchronous plan"},
 }
 """For each strategy what is refused, and words of what the error says."""

@@ -4,7 +4,8 @@ the same settings.
 A standing is a JSON object. `rounds`: exchanges between the workers that this one has taken part in. `phase`, `epoch`,
 `batch`, `step`: the loop over `epochs`, its epoch, the batch, the optimizer steps; left out where unknown. `settings`:
 for each optimizer what its parameter groups hold, by name, one value or a list with one for each group. `data`: tells
-the samples of its batch from others. `what`: what the worker does instead of a step.
+the samples of its batch from others. `weights`: a number of one of the parameters. `what`: what the worker does instead
+of a step.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ CURE = (
 _PLACE = ("what", "rounds", "phase", "epoch", "loader", "batch", "step")
 _CLOSE = 1e-4
 """Settings that differ by less, relatively, may come from the last bits of sums."""
+_ROUNDED = 0.025
+"""Numbers of weights that differ by no more may come from rounding."""
 _SHOWN = 3
 
 
@@ -38,6 +41,12 @@ def difference(standings: Mapping[int, Standing]) -> str:
     settings = _settings(standings)
     if settings:
         return f"the workers train with different settings: {'; '.join(settings)} ({place(first)}); {CURE}"
+    weights = [each.get("weights") for each in standings.values()]
+    if any(_drawn_apart(weights[0], each) for each in weights):
+        return (
+            "the workers' weights are not the same any more: the script changed them after prepare, each worker by its "
+            f"own random or other numbers ({place(first)}); change them before prepare, or by what is the same in all"
+        )
     if any(each.get("data") != first.get("data") for each in standings.values()):
         return (
             "the workers draw different batches from a loader: its sampler has a random generator of its own (seed it "
@@ -95,6 +104,11 @@ def _differ(one: Any, other: Any) -> bool:
     if isinstance(one, float) and isinstance(other, float):
         return not (math.isclose(one, other, rel_tol=_CLOSE) or (math.isnan(one) and math.isnan(other)))
     return bool(one != other)
+
+
+def _drawn_apart(one: Any, other: Any) -> bool:
+    both = isinstance(one, float) and isinstance(other, float)
+    return both and abs(one - other) > _ROUNDED * max(1.0, abs(one)) and not (math.isnan(one) and math.isnan(other))
 
 
 def _short(value: Any) -> str:

@@ -204,8 +204,9 @@ class AllReduce(Backend):
         self._channel.wait_for(lambda: bool(self._gone()), GOODBYE_SECONDS)
         if self._channel.stopping:
             raise Stop
-        self.look()
         gone = self._gone()
+        if not gone:
+            self.look()
         who = ", ".join(f"worker-{index}" for index in gone) or "a worker"
         cause = f" ({str(error).splitlines()[0].split('] ', 1)[-1]})" if error is not None and not gone else ""
         text = f"{who} is gone in the middle of a step{cause}; this worker cannot go on without it"

@@ -104,6 +104,21 @@ class RoundResult:
     changed: bool = False
 
 
+@dataclass(frozen=True)
+class Exchange:
+    """A round as the step sees it, by `time.perf_counter()`.
+
+    Args:
+        begin: When backward was done and the wait for the sums began.
+        end: When they were there.
+        result: What came of it.
+    """
+
+    begin: float
+    end: float
+    result: RoundResult
+
+
 class Link(ABC):
     """What ties a worker to the others of its job.
 

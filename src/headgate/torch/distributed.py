@@ -12,10 +12,10 @@ from headgate.task import Channel, Stop
 from headgate.task.meetings import Meetings
 from headgate.task.standing import CURE, difference, place
 from headgate.torch import loss_mean, rng
-from headgate.torch.backend import REMOTE, Asynchronous, Backend, Link, Observer
+from headgate.torch.backend import REMOTE, Asynchronous, Backend, Exchange, Link, Observer
 from headgate.torch.dealing import Dealer, Dealt, Slices
 from headgate.torch.orders import AgreedOrders
-from headgate.torch.reduce import Exchange, Reducer
+from headgate.torch.reduce import Reducer
 from headgate.torch.shards import Sharing
 from headgate.torch.standing import Stands
 from headgate.torch.waiting import Waits
@@ -346,7 +346,8 @@ class Worker:
         return standing if self.in_step else {name: standing[name] for name in ("rounds", "phase", "epoch")}
 
     def _mark(self) -> int:
-        return self._stands.exchanges(self._batch, self._passed)
+        parameter = None if self._reducer is None else self._reducer.one_of_all
+        return self._stands.exchanges(self._batch, self._passed, parameter)
 
     def _look(self) -> None:
         self.meetings.look(self._standing())

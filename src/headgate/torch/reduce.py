@@ -17,27 +17,12 @@ from typing import Any, Callable
 import torch
 from torch import nn
 
-from headgate.torch.backend import REMOTE, Backend, RoundResult
+from headgate.torch.backend import REMOTE, Backend, Exchange, RoundResult
 from headgate.torch.buckets import Buckets
 from headgate.torch.control import HEAD, Agreed, ReduceError, Said, Shape
 from headgate.torch.late import Late
 from headgate.torch.sparse_gradients import rows, sparse_parameters
 from headgate.torch.weighing import Weight
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """A round as the step sees it, by `time.perf_counter()`.
-
-    Args:
-        begin: When backward was done and the wait for the sums began.
-        end: When they were there.
-        result: What came of it.
-    """
-
-    begin: float
-    end: float
-    result: RoundResult
 
 
 @dataclass(frozen=True)
@@ -124,6 +109,11 @@ class Reducer:
         self._buckets = None
         for parameter in self._parameters:
             self._hook(parameter)
+
+    @property
+    def one_of_all(self) -> nn.Parameter | None:
+        """A parameter, another one in each round."""
+        return self._parameters[self.rounds % len(self._parameters)] if self._parameters else None
 
     def settle(self) -> None:
         """The optimizer begins its step: end a round whose backward had no end of its own."""

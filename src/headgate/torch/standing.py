@@ -16,6 +16,7 @@ _OURS = {"params", "param_names"}
 _PLAIN = {int, float, bool, str, type(None)}
 _LOOK_AT_GPU = 50
 """Steps from one look at settings that are on a GPU to the next: each waits for it."""
+_MOST_VALUES = 1 << 16
 
 _Groups = list[list[tuple[str, Any]]]
 
@@ -51,15 +52,18 @@ class Stands:
             known = self._latest[id(optimizer)] = held
         self.used.append(known)
 
-    def exchanges(self, batch: tuple[int, Dealt] | None, rounds: int) -> int:
+    def exchanges(self, batch: tuple[int, Dealt] | None, rounds: int, parameter: torch.Tensor | None = None) -> int:
         """An exchange is due: a mark of it, the same in all workers that stand at the same place with the same
         settings, and nearly never in others.
 
         Args:
             batch: Number of the loader that fed it, and this worker's part of its batch; None: all have the same.
             rounds: Exchanges before it.
+            parameter: One of those that are trained: whether all have the same is seen by it.
         """
         standing = self.now(rounds)
+        if parameter is not None and (not parameter.is_cuda or self._step() % _LOOK_AT_GPU == 1):
+            standing["weights"] = _direction(parameter)
         if batch is not None:
             loader, dealt = batch
             standing |= {"batch": dealt.number, "loader": loader, "data": dealt.mark}
@@ -83,6 +87,15 @@ class Stands:
         standing = dict(self._told[-1 - before])
         standing["settings"] = [_columns(groups) for groups in standing.pop("used")]
         return standing
+
+
+@torch.no_grad()
+def _direction(parameter: torch.Tensor) -> float | None:
+    """A number near 1 that differs where a parameter was drawn anew, and does not by the last bits of its values."""
+    values = parameter.detach().reshape(-1)[:_MOST_VALUES]
+    if not values.is_floating_point() or not len(values):
+        return None
+    return round(float(values.sum() / values.norm().clamp_min(torch.finfo(values.dtype).tiny)), 2)
 
 
 def _value(value: Any, looks: bool) -> Any:

@@ -53,6 +53,7 @@ class Weighing:
         self._of_batches: dict[int, float] = {}
         self._seen = Reading()
         self._ratios: list[tuple[float, ...]] = []
+        self._doubt = ""
 
     def fetched(self, loader: int, batch: Any) -> None:
         """The loader of this number has given a batch to train on."""
@@ -84,31 +85,38 @@ class Weighing:
         if loader is not None:
             said = self._of_batches.get(loader) if said is None else said
             self._of_batches = {}
+        doubt, self._doubt = self._doubt, ""
+        if doubt and said is None:
+            self._tell(doubt)
         if not weight.samples:
             return weight
-        if said is None:
-            self._doubt(seen, dealt)
+        if said is None:  # it may be said after backward: then this is asked once more
+            self._doubt = self._doubted(seen, dealt)
         over = seen.over if said is None else said
         return weight if over is None else replace(weight, over=over)
 
-    def _doubt(self, seen: Reading, dealt: Dealt | None) -> None:
-        """Tell why the gradients of a loss may not be those of one process."""
-        doubt, terms = seen.doubt, seen.terms
+    def _doubted(self, seen: Reading, dealt: Dealt | None) -> str:
+        """Why the gradients of a loss may not be those of one process; empty: nothing speaks for that."""
+        if seen.doubt:
+            return seen.doubt
+        terms = seen.terms
         if len(terms) > 1 and all(terms):
             ratios = tuple(term / terms[0] for term in terms)
             if not any(len(r) == len(ratios) and all(map(math.isclose, r, ratios)) for r in self._ratios):
                 self._ratios.append(ratios)
             if len(self._ratios) > _MOST_RATIOS:
                 del self._ratios[0]
-                doubt = doubt or "its terms are means over different numbers, as tokens and samples are"
+                return "its terms are means over different numbers, as tokens and samples are"
         if dealt is not None and seen.divided and seen.over == dealt.whole != dealt.taken:
-            doubt = doubt or f"it is a sum divided by {dealt.whole}, the samples of all workers"
-        if doubt:
-            self._note(
-                f"the loss of a batch may be no mean that several workers can weigh: {doubt}. Gradients then differ "
-                "from those of one process. Say what each batch weighs, by hg.report(weight=...) before backward or "
-                "prepare(loss_reduction=function), or that the loss is a sum, by prepare(loss_reduction='sum')"
-            )
+            return f"it is a sum divided by {dealt.whole}, the samples of all workers"
+        return ""
+
+    def _tell(self, doubt: str) -> None:
+        self._note(
+            f"the loss of a batch may be no mean that several workers can weigh: {doubt}. Gradients then differ from "
+            "those of one process. Say what each batch weighs, by hg.report(weight=...) before backward or "
+            "prepare(loss_reduction=function), or that the loss is a sum, by prepare(loss_reduction='sum')"
+        )
 
 
 def _number(value: Any, where: str) -> float:
