@@ -186,7 +186,12 @@ def test_patience_is_told_where_it_changes_and_taken_back_where_there_is_none(st
         "    model.fit(numpy.zeros((4, 2)), numpy.zeros((4, 1)), verbose=0, callbacks=stopping)\n"
         "for epoch in hg.epochs(1):\n"
         "    hg.report(loss=1.0)\n"
+        "tell = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: hg.report(loss=2.0, own=3.0))\n"
+        "model.fit(numpy.zeros((4, 2)), numpy.zeros((4, 1)), epochs=3, verbose=0, callbacks=[tell])\n"
     )
     script = start("tensorflow", script=path)
     script.finish()
     assert [message["patience"] for message in script.listener.of("stopping")] == [None, 3, None, 5, None]
+    told = script.listener.of("progress")
+    assert told[-1]["step"] == 6 + 1 + 3  # what is reported beside a fit is no step
+    assert any(message.get("metrics") == {"own": 3.0} for message in told)

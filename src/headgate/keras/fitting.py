@@ -93,10 +93,12 @@ class Fitting:
         self._session.costs.samples = _samples_of(given.get("x"))
         self._batches = backends.batches_of(given.get("x"))
         given["callbacks"] = self._callbacks(given.get("callbacks"))
+        self._session.fitting = True
         try:
             with self._reading.caught():
                 history = self._fit(*call.args, **call.kwargs)
         finally:
+            self._session.fitting = False
             if self._inner is not None:
                 self._model.train_function, self._inner = self._inner, None
         return self._with_history(history) if start.resumes and hasattr(history, "history") else history

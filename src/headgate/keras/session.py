@@ -66,6 +66,7 @@ class Session:
         history: What Keras' epochs of the running `fit` came to, by name; of one that had ended before the checkpoint
             was taken, all of them.
         epochs_done: Which epochs these are.
+        fitting: Whether a `fit` runs, whose steps are counted without a report.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Session:
         self._gate = Gate(channel, lambda: read(self._latest), lambda: self.trained.gpus(self._latest))
         self._profiled = False
         self._phase = -1
-        self._whole = "other"  # the span of a step, or what of it is none of its parts
+        self.fitting = False
         self._epoch: int | None = None
         self._epoch_random = random_states()
         self.logs: Mapping[str, Any] = {}
@@ -146,7 +147,7 @@ class Session:
         if start.resumes and self._resume is not None:
             restore_random(_section(self._resume, "epoch_random" if start.done else "random"))
         self._epoch_random = random_states()
-        self.meter.begin(self._whole)
+        self._begin_step()
 
     def rejoin(self) -> None:
         """The position of the checkpoint is reached, in the middle of an epoch."""
@@ -202,7 +203,6 @@ class Session:
     def epochs(self, count: int) -> Iterator[int]:
         """The epochs of a loop that the script writes itself, whatever a `fit` before it would have ended by."""
         self.stops_after(None)
-        self._whole = "step"
         start = self.begin()
         if start is None:
             return
@@ -215,7 +215,7 @@ class Session:
 
     def report(self, loss: Any, step: int | None, metrics: Mapping[str, Any]) -> None:
         """The script reports a step of its own loop, or more of one that `fit` did."""
-        if loss is None or any(map(traced, (loss, *metrics.values()))):
+        if loss is None or self.fitting or any(map(traced, (loss, *metrics.values()))):
             self._progress.report(loss, metrics)  # which says what is wrong with one that is traced
             return
         if self.meter.sampled:
@@ -224,7 +224,6 @@ class Session:
         self.steps += 1
         self._progress.step, self._progress.said = self.steps, step
         self._progress.report(loss, metrics)
-        self._whole = "step"
         self._turn(loss)
         if self.profiling and self.meter.steps == FIRST_STEPS:
             self.costs.notes.append("no `fit` of a prepared model: the time of a step was not measured by batch size")
@@ -302,7 +301,10 @@ class Session:
         """One step is done, which computed `latest`, and the next one begins."""
         self._latest = latest
         self._gate.boundary()
-        self.meter.begin(self._whole)
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        self.meter.begin("other" if self.fitting else "step")  # of a loop nobody tells the parts of a step
 
     def _follow_threads(self) -> None:
         threads = self._channel.take_threads()
