@@ -70,9 +70,9 @@ def describe(profile: Profile) -> str:
     lines = [f"{profile.framework} {profile.framework_version}, measured in a {profile.source} of its own"]
     count = profile.parameters_dense
     if count is not None:
-        sparse = profile.parameters_sparse or 0
+        sparse = MISSING if profile.parameters_sparse is None else f"{profile.parameters_sparse:,}"
         sizes = [size for size in (profile.dense_bytes, profile.sparse_bytes) if size is not None]
-        lines.append(f"parameters    {count:,} dense, {sparse:,} sparse, {_size(sum(sizes) if sizes else None)}")
+        lines.append(f"parameters    {count:,} dense, {sparse} sparse, {_size(sum(sizes) if sizes else None)}")
     if profile.sparse_rows_per_sample is not None:
         each = _size(profile.sparse_bytes_per_sample)
         lines.append(f"sparse rows   {profile.sparse_rows_per_sample:,.1f} a sample, {each} of them")
