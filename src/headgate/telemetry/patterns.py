@@ -163,6 +163,7 @@ class ProgressReader:
             return None
         found = self._with_bar(found)
         heading = found.loss is None and not found.metrics and not found.evaluates
+        found = self._fits.without_heading(found, self._bar)
         epoch, epochs = self._fits.run_on(found, heading, self._bar)
         new_epoch = epoch is not None and epoch != self._epoch
         if new_epoch:
@@ -194,7 +195,8 @@ class ProgressReader:
             loss=found.loss,
             metrics=found.metrics,
             samples=None if found.samples is None else self._samples.latest,
-            steps=found.steps if found.steps is not None else self._steps.all(self._epoch),
+            # A bar of Keras may be the first of many calls of `fit`.
+            steps=found.steps if found.steps is not None or found.keras else self._steps.all(self._epoch),
             within=found.within if found.within is not None else self._within(found),
         )
         # Bars are drawn again and again; a script that counts no steps may well have the same loss twice.
@@ -242,16 +244,10 @@ class ProgressReader:
         """Whether a Keras bar belongs to `evaluate`: after the epoch's own, of another length or starting anew; those
         that are not drawn again, if there is a second one of an epoch."""
         before = self._bar
-        if before is not None and before.evaluates:
+        validated = any(name.startswith("val_") for name in found.metrics)
+        if not validated and before is not None and (before.evaluates or _is_of_another(found, before)):
+            self._bar = before._replace(evaluates=True)
             return True
-        if self._epoch is None or any(name.startswith("val_") for name in found.metrics):
-            return False
-        if before is not None and before.step is not None and found.step is not None:
-            other = before.total is not None and found.total is not None and found.total != before.total
-            again = found.step == found.total == before.step and not found.drawn and found.loss != before.loss
-            if other or again or found.step < before.step:
-                self._bar = found._replace(evaluates=True)
-                return True
         self._bar = found
         return False
 
@@ -322,13 +318,45 @@ class _Running:
         return min(self._count / total, 1.0) if total > 0 and self._anew is not False else None
 
 
+def _is_of_another(bar: Found, before: Found) -> bool:
+    """Whether a bar of Keras is of another length than the one before it, or starts anew."""
+    return _differ(bar.total, before.total) or _starts_anew(bar, before)
+
+
+def _differ(total: int | None, other: int | None) -> bool:
+    return total is not None and other is not None and total != other
+
+
+def _starts_anew(bar: Found, before: Found) -> bool:
+    """Whether a bar of Keras is behind the one before it or, of those that are not drawn again, the same anew."""
+    if bar.step is None or before.step is None:
+        return False
+    again = bar.step == bar.total == before.step and not bar.drawn and bar.loss != before.loss
+    return again or bar.step < before.step
+
+
 class _Fits:
-    """Numbers the epochs of a script that calls Keras's `fit` again and again on."""
+    """Numbers the epochs of a script that calls Keras's `fit` again and again on.
+
+    A call for one epoch prints no heading: bars that start anew are then a call each, and those of another length of an
+    evaluation.
+    """
 
     def __init__(self) -> None:
+        self._headed = False
+        self._calls = 0
         self._before = 0  # epochs of the calls before
         self._epoch = 0
         self._epochs: int | None = None
+
+    def without_heading(self, found: Found, bar: Found | None) -> Found:
+        """A bar of Keras that no heading came before, with the epoch that it is of."""
+        if self._headed or not found.keras:
+            self._headed = self._headed or found.epoch is not None
+            return found
+        if bar is None or (not _differ(bar.total, found.total) and (bar.evaluates or _starts_anew(found, bar))):
+            self._calls += 1
+        return found._replace(epoch=self._calls) if self._calls > 1 else found
 
     def run_on(self, found: Found, heading: bool, bar: Found | None) -> tuple[int | None, int | None]:
         """Epoch and number of epochs of a line, after those of the calls before."""
