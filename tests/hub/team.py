@@ -14,7 +14,7 @@ from headgate.telemetry.store import RunReader
 from headgate.testing import wait
 
 WORKER = """
-    import json, os
+    import json, os, zipfile
     from headgate.task import Channel, TaskEnvironment
 
     def say(*words):
@@ -25,10 +25,14 @@ WORKER = """
 
     def save(why):
         path = os.path.join(environment.checkpoints, f"step-{step}.pt")
-        with open(path, "w") as file:
-            file.write(str(step))
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("step", str(step))
         message = {"type": "checkpoint", "path": path, "step": step, "epoch": 0, "position": step, "why": why}
         channel.send(message)
+
+    def saved(path):
+        with zipfile.ZipFile(path) as archive:
+            return int(archive.read("step"))
 
     environment = TaskEnvironment.claim()
     name = environment.task.rpartition("/")[2]
@@ -37,11 +41,11 @@ WORKER = """
     channel.wait_for(lambda: name in members(), 60)
     say("welcome", json.dumps(dict(channel.welcome)))
     channel.send({"type": "listening", "endpoints": ["tcp://" + channel.welcome["address"] + ":1"]})
-    step = int(open(environment.resume).read()) if environment.resume else 0
+    step = saved(environment.resume) if environment.resume else 0
     if channel.welcome["joins"]:
         channel.send({"type": "joining"})
         channel.wait_for(lambda: channel.state and members()[name]["active"], 60)
-        step = int(open(channel.state).read())
+        step = saved(channel.state)
     say("begins", os.getpid(), step)
     while not os.path.exists("go"):
         if os.path.exists("fails") and name == "worker-1":

@@ -79,10 +79,15 @@ def test_a_ctrl_c_in_python_ends_what_is_being_handed_in(slow: User) -> None:
     assert slow.sees_state("a", "killed")
 
 
-def test_what_the_hub_fails_at_is_said_and_it_goes_on(user: User) -> None:
+def test_a_request_that_makes_no_sense_is_said_and_the_hub_goes_on(user: User) -> None:
     with connect_or_start() as hub:
-        with pytest.raises(HeadgateError, match="the hub failed at it: AttributeError"):
-            hub.ask("submit", submission={}, policy=["equal"])
+        for request, said in (
+            ({"submission": {}, "policy": ["equal"]}, "no policy"),
+            ({"submission": {}}, "this submission makes no sense"),
+            ({"submission": {"jobs": [{"name": 1}]}}, "this submission makes no sense"),
+        ):
+            with pytest.raises(HeadgateError, match=said):
+                hub.ask("submit", **request)
         assert hub.ask("runs")["runs"] == []
 
 
