@@ -383,10 +383,23 @@ def test_only_the_start_of_a_very_long_line_is_looked_at() -> None:
         ("reward", "episode 3 reward: -12.5", -12.5),
         ("rmse", "[10]\ttrain-rmse:0.5\teval-rmse:0.6", 0.5),
         ("eval/loss", "step 3 eval/loss=0.6 loss=0.5", 0.6),
+        ("accuracy", "Test set: Average loss: 0.0520, Accuracy: 9800/10000 (98%)", 0.98),
+        ("test_accuracy", "Test set: Average loss: 0.0520, Accuracy: 9800/10000 (98%)", 0.98),
+        ("coco/bbox_mAP", "Epoch(val) [1][625/625]    coco/bbox_mAP: 0.2110  coco/bbox_mAP_50: 0.3820", 0.211),
     ],
 )
 def test_another_metric_can_be_named(metric: str, line: str, value: float) -> None:
     assert one(line, metric=metric).loss == value
+
+
+def test_a_metric_of_the_training_is_not_taken_from_an_evaluation() -> None:
+    readings = read("epoch 1 accuracy: 0.5", "test accuracy: 0.9", "epoch 2 accuracy: 0.6", metric="accuracy")
+    assert [reading.loss for reading in readings if reading.loss is not None] == [0.5, 0.6]
+
+
+def test_where_only_evaluations_tell_a_step_it_is_theirs() -> None:
+    readings = read("iter 500: val acc 0.7", "iter 1000: val acc 0.8", metric="val_acc")
+    assert [(reading.loss, reading.step) for reading in readings] == [(0.7, 500), (0.8, 1000)]
 
 
 def test_a_jobs_own_pattern_is_used_instead() -> None:

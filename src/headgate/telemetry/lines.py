@@ -26,7 +26,7 @@ _IS = (
     r"(?:\s{0,4}+([:=]|->)\s{0,8}+|\s{1,4}+((?:is|was|value:?)\s)\s{0,4}+|\s{1,8}+#?|(?=\[\s{0,4}\d))"
     r"['\"\[]?+\s{0,6}+(?:(?:tensor|array|tf\.tensor|np\.float\d\d)\(\[?)?+"
 )
-# Thousands may be separated, and decimals be behind a comma: `_Reader.number` tells.
+# Thousands may be separated, and decimals be behind a comma: `Scanner._number` tells.
 _NUMBER = (
     r"([-+]?(?:\d{1,18}(?:[.,_]\d{1,20}){0,6}+\.?(?:e[-+]?\d{1,3})?|\.\d{1,20}(?:e[-+]?\d{1,3})?|nan|inf(?:inity)?))"
 )
@@ -68,8 +68,10 @@ class Found(NamedTuple):
 
     `total` is the steps (or samples) that the count goes to, where the line says so: of an epoch, or of all; `steps`
     those of all for sure. `within` is the part of the epoch that is done, where the epoch is a fraction. `evaluates`
-    tells that it is of an evaluation, whose counts are its own; `keras` that the line is one of Keras's bars, which
-    look alike in training and in evaluation, `drawn` that it may be drawn again.
+    tells that it is of an evaluation, whose counts are its own, `trains` that it says to be of the training; `keras`
+    that the line is one of Keras's bars, which look alike in training and in evaluation, `drawn` that it may be drawn
+    again. Of a line that is a bar without a name and no more `bar` tells how far it is; `heads`: it says that an
+    evaluation follows, and no more.
     """
 
     loss: float | None
@@ -87,7 +89,6 @@ class Found(NamedTuple):
     trains: bool = False
     bar: tuple[int, int] | None = None
     heads: bool = False
-    """Whether it says that an evaluation follows, and no more."""
 
     def renamed(self, part: str) -> Found:
         """The same as of an evaluation: its loss is a metric."""
@@ -147,6 +148,7 @@ class Scanner:
         self._metric = spell(metric)
         self._any_loss = self._metric == "loss"
         self._comma = False  # whether numbers have a decimal comma
+        self._trained = False  # whether the metric was found in the training: else that of an evaluation is meant
         self._named = False  # whether a loss was found that says it is one
         self._hint = self._metric.rsplit("_", 1)[-1]
 
@@ -198,7 +200,7 @@ class Scanner:
     ) -> None:
         name, part, is_loss, rank, _ = described
         _, when, moment, separator, verb, number, of = pair.groups()
-        if of is not None and (is_loss or name != self._metric):
+        if of is not None and (is_loss or not self._metric.endswith(name)):
             return
         line, start = reader.line, pair.start()
         words = _WORDS_BEFORE.search(line, max(0, start - 24), start)
@@ -235,7 +237,11 @@ class Scanner:
                 name = f"{last}_{name}"  # «policy loss»
         if rank == _STANDS_IN and self._named:
             rank = _WORST - 1
-        if rank < reader.rank and self._is_wanted(name, part, is_loss or rank == _STANDS_IN):
+        if rank < reader.rank and (
+            self._is_wanted(name, part, is_loss or rank == _STANDS_IN)
+            or (described.name == self._metric and not self._any_loss and not self._trained)
+        ):
+            self._trained = self._trained or part in (None, "train")
             if self._as_fraction and _PERCENT.match(line, pair.end()):
                 value /= 100.0
             if reader.loss is not None:  # only a part of what this is the whole of
@@ -311,7 +317,7 @@ def _count(reader: _Reader, described: _Name, pair: re.Match[str]) -> None:
     line, start = reader.line, pair.start()
     if not number[0].isdigit() or line[pair.end() : pair.end() + 1] == "%":
         return
-    total = int(_digits(of)) if of else None
+    total = int(_digits(of)) if of and len(of) <= _MOST_DIGITS else None
     if described.counts == "epoch":
         if reader.epoch is None and not _is_aside(line, start):
             done = float(number) if number.count(".") <= 1 else math.inf
@@ -402,7 +408,7 @@ def _result(reader: _Reader, parts: list[tuple[int, int, Part]]) -> Found | None
         return None
     if "train_runtime" in line:  # Hugging Face's closing line repeats the mean over the whole run as train_loss
         return None
-    evaluates = not reader.trains and (loss is None or rank < _STANDS_IN) and any(p != "train" for *_, p in parts[:1])
+    evaluates = not reader.trains and (loss is None or rank != _STANDS_IN) and any(p != "train" for *_, p in parts[:1])
     return Found(
         loss,
         metrics,

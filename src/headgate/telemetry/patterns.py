@@ -206,7 +206,10 @@ class ProgressReader:
         """What a line of an evaluation tells: its counts are its own."""
         if not found.metrics and found.loss is None and not new_epoch:
             return None
-        reading = Reading(self._steps.latest, self._epoch, self._epochs, found.loss, found.metrics)
+        step = self._steps.latest
+        if step is None and found.total is None:
+            step = found.step  # no line of the training says where it is
+        reading = Reading(step, self._epoch, self._epochs, found.loss, found.metrics)
         return None if reading == self._last else reading
 
     def _within(self, found: Found) -> float | None:
