@@ -581,7 +581,7 @@ def _new_session() -> None:
         _link.append(link)
         distributed.Worker._connected = lambda self, device: link  # type: ignore[method-assign, assignment, return-value]
     if before._worker is not None:
-        before._worker.meetings.close()
+        before._worker.meetings.close(None)
     before._channel.elsewhere.clear()
     atexit.unregister(before.close)
     environment = TaskEnvironment(channel="", task="", checkpoints=os.environ.get("HEADGATE_CHECKPOINTS"))

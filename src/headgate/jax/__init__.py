@@ -23,7 +23,7 @@ from headgate.task import Channel, Epochs, Stop, TaskEnvironment
 if TYPE_CHECKING:
     from headgate.jax.session import Session
 
-__all__ = ["Stop", "batches", "epochs", "init", "prepare", "report", "shard"]
+__all__ = ["Stop", "agree", "batches", "epochs", "init", "is_main", "mean", "prepare", "rank", "report", "shard"]
 
 _session: Session | None = None
 _begun = False
@@ -126,6 +126,51 @@ def report(loss: Any = None, step: int | None = None, *, state: Any = None, **me
     session = _joined("report")
     if session is not None:
         session.report(loss, step, metrics, state)
+
+
+def mean(value: Any) -> Any:
+    """The mean of a number over the workers of the job, which all have to call this: what each decides by it, all do.
+
+    Args:
+        value: A number, or an array of one element. What a step computed from a global batch is the same in all.
+
+    Returns:
+        The mean; of an array, as an array. Alone, and under plain `python`: the value.
+
+    Raises:
+        headgate.task.WorkersDiffer: Other workers are elsewhere in the script.
+    """
+    session = _joined("mean")
+    return value if session is None else session.mean(value)
+
+
+def agree(flag: Any) -> Any:
+    """One decision for all workers of the job, which all have to call this: true where it is true in any of them.
+
+    `not agree(not flag)` is true where it is true in all of them.
+
+    Args:
+        flag: What this worker would decide.
+
+    Returns:
+        The decision. Alone, and under plain `python`: the flag.
+
+    Raises:
+        headgate.task.WorkersDiffer: Other workers are elsewhere in the script.
+    """
+    session = _joined("agree")
+    return flag if session is None else session.agree(flag)
+
+
+def rank() -> int:
+    """This worker's number in its job, from 0; 0 alone, and under plain `python`."""
+    session = _joined("rank")
+    return 0 if session is None else session.rank
+
+
+def is_main() -> bool:
+    """Whether this worker writes files for all: true in one worker of a job; alone, and under plain `python`."""
+    return rank() == 0
 
 
 def _joined(what: str) -> Session | None:

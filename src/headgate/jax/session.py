@@ -25,6 +25,7 @@ from headgate.jax.stopping import StopTogether
 from headgate.jax.trained import Trained
 from headgate.task import Channel, Gate, Progress, Saver, Stop, TaskEnvironment, plan_of
 from headgate.task.measured import FIRST_STEPS
+from headgate.task.meetings import Meetings
 from headgate.task.progress import whole
 from headgate.task.saving import restored
 from headgate.task.values import traced
@@ -68,6 +69,7 @@ class Session:
         if plan:
             joining.join(channel, plan)
         self._stopping = StopTogether(channel) if plan else None
+        self._meetings = Meetings(channel, self._standing) if plan else None
         self._placing = Placing()
         self._saved: dict[str, Any] = {}
         self._resume: dict[str, Any] | None = None
@@ -82,6 +84,8 @@ class Session:
         self._passes = Passes()
         self._reading = False
         self._dealt = 0
+        self._deals = self._dropped = 0
+        self._fed = False
         self._done: list[int] | None = None
         self._phase = -1
         self._epoch: int | None = None
@@ -95,6 +99,8 @@ class Session:
         self._meter = Meter(self._costs.stepped)
         self._computed: Any = ()
         self._gate = Gate(channel, lambda: _wait(self._computed), self._placing.gpus)
+        if self._meetings is not None:
+            self._meetings.watch(self._standing)
         atexit.register(self.close)
 
     # --- what the script calls ---------------------------------------------------------------------------------------
@@ -118,6 +124,9 @@ class Session:
 
     def shard(self, batch: Any, loose: bool = True) -> Any:
         """A global batch, divided between all devices."""
+        self._drop()
+        self._deals += 1
+        self._fed = True
         if loose:
             self._meter.mark("input")
             self._reading = self._passes.loose = True
@@ -136,7 +145,10 @@ class Session:
     def batches(self, batches: Iterable[Any]) -> Iterator[Any]:
         """The batches of a pass, each divided between all devices."""
         self._costs.trains_on(batches)
-        return self._passes.over(batches, self._deal)
+        try:
+            yield from self._passes.over(batches, self._deal)
+        finally:
+            self._drop()
 
     def epochs(self, count: int) -> Iterator[int]:
         """Epoch numbers, from the one to resume on; saves and obeys between them."""
@@ -162,6 +174,8 @@ class Session:
                 self._end_epoch(epoch)
         finally:
             self._epoch = None
+            if self._meetings is not None:
+                self._meetings.left()
 
     def report(self, loss: Any, step: int | None, metrics: Mapping[str, Any], state: Any) -> None:
         if any(map(traced, (loss, *metrics.values()))):
@@ -170,6 +184,7 @@ class Session:
         done = (loss, metrics, state)
         if loss is not None or state is not None:
             self._steps += 1
+            self._fed = False
             self._meter.end(done)
         if state is not None:
             if self._trained is None:
@@ -193,13 +208,33 @@ class Session:
             self._save("request")
         self._meter.begin(done, self._reading)
 
+    def mean(self, value: Any) -> Any:
+        """The mean of a number over the workers; of an array's, an array."""
+        if self._meetings is None:
+            return value
+        mean = self._met(self._meetings.mean(float(value)))
+        return jax.numpy.asarray(mean, value.dtype) if isinstance(value, (jax.Array, np.ndarray)) else mean
+
+    def agree(self, flag: Any) -> Any:
+        """Whether the flag holds in any worker."""
+        return flag if self._meetings is None else self._met(self._meetings.agree(bool(flag)))
+
+    @property
+    def rank(self) -> int:
+        """This worker's index."""
+        return jax.process_index()
+
     def close(self) -> None:
         """Send what is left; called when the interpreter ends."""
+        if self._meetings is not None:
+            self._meetings.close(None if self._ended or self._channel.stopping else self._standing())
         self._tell(wait=True)
         self._progress.flush()
         if self._meter.steps:
             self._costs.tell()
         self._channel.flush(_FLUSH_SECONDS)
+        if self._meetings is not None:
+            self._meetings.exit_failed()
 
     # --- epochs and batches ------------------------------------------------------------------------------------------
 
@@ -216,6 +251,8 @@ class Session:
         self._meter.drop()
         self._gate.pause()
         self._tell()
+        if self._meetings is not None:
+            self._meetings.compare([] if self._trained is None else [self._trained.sizes()])
         stops = self._stops_here()
         asked = self._channel.take_checkpoint()
         known = self._trained is not None and self._trained.known
@@ -232,6 +269,24 @@ class Session:
         self._meter.mark("input")
         self._reading = False
         return self.shard(read(), loose=False)
+
+    # --- several workers ---------------------------------------------------------------------------------------------
+
+    def _standing(self) -> dict[str, Any]:
+        counts = {"rounds": self._deals, "step": self._steps, "dropped": self._dropped}
+        return {**counts, "phase": self._phase, "epoch": self._epoch}
+
+    def _drop(self) -> None:
+        """The batch that was dealt last is done with: no step was made of it where none was reported."""
+        self._dropped += self._fed
+        self._fed = False
+
+    def _met(self, result: Any) -> Any:
+        """What came of a meeting; ends this worker where nothing did, for the job ends."""
+        if result is None:
+            self._save(self._channel.stopping or "stop")
+            self._end()
+        return result
 
     # --- orders ------------------------------------------------------------------------------------------------------
 

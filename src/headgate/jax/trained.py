@@ -11,8 +11,11 @@ import jax
 import numpy as np
 
 from headgate.jax.leaves import KINDS, StateError, form, kind, on_host, restored, unfit
-from headgate.jax.placing import Placing, nbytes
+from headgate.jax.placing import Placing, is_key, nbytes
 from headgate.task.saving import ResumeError
+
+_COMPARED = 32
+"""Arrays of a state that workers compare."""
 
 
 class Trained:
@@ -68,6 +71,23 @@ class Trained:
                 "the state that was reported last was donated to a later step; call report(state=...) after each"
             )
         return {name: on_host(name, leaf) for name, leaf in named(self._now).items()}
+
+    def sizes(self) -> dict[str, float]:
+        """The mean absolute values of the smallest arrays of the present state, as this worker has them, by name; none
+        where it is not at hand."""
+        if not self.known:
+            return {}
+        leaves = {
+            name: leaf
+            for name, leaf in named(self._now or ()).items()
+            if isinstance(leaf, jax.Array) and leaf.is_fully_replicated and not is_key(leaf)
+        }
+        smallest = sorted(leaves, key=lambda name: (leaves[name].size, name))[:_COMPARED]
+        return {
+            f"mean |{name}|": float(np.abs(np.asarray(leaves[name].addressable_data(0), np.float64)).mean())
+            for name in smallest
+            if leaves[name].size
+        }
 
     def kinds(self) -> dict[str, str]:
         """By name, what holds the values of the present state."""

@@ -28,7 +28,7 @@ from headgate.task import Channel, Epochs, Stop, TaskEnvironment, plan_of
 if TYPE_CHECKING:
     from headgate.keras.session import Session
 
-__all__ = ["Stop", "callback", "epochs", "prepare", "report", "strategy"]
+__all__ = ["Stop", "agree", "callback", "epochs", "is_main", "mean", "prepare", "rank", "report", "strategy"]
 
 _session: Session | None = None
 _strategy: Any = None
@@ -120,6 +120,53 @@ def report(loss: Any = None, step: int | None = None, **metrics: Any) -> None:
     session = _session if _joined else _join()
     if session is not None:
         session.report(loss, step, metrics)
+
+
+def mean(value: Any) -> Any:
+    """The mean of a number over the workers of the job, which all have to call this: what each decides by it, all do.
+
+    Args:
+        value: A number, or a tensor of one element. What `fit` logs is the same in all.
+
+    Returns:
+        The mean; of a tensor, as one. Alone, where one worker coordinates the others, and under plain `python`: the
+        value.
+
+    Raises:
+        headgate.task.WorkersDiffer: Other workers are elsewhere in the script.
+    """
+    session = _join()
+    return value if session is None else session.mean(value)
+
+
+def agree(flag: Any) -> Any:
+    """One decision for all workers of the job, which all have to call this: true where it is true in any of them.
+
+    `not agree(not flag)` is true where it is true in all of them.
+
+    Args:
+        flag: What this worker would decide.
+
+    Returns:
+        The decision. Alone, where one worker coordinates the others, and under plain `python`: the flag.
+
+    Raises:
+        headgate.task.WorkersDiffer: Other workers are elsewhere in the script.
+    """
+    session = _join()
+    return flag if session is None else session.agree(flag)
+
+
+def rank() -> int:
+    """This worker's number in its job, from 0; 0 alone, and under plain `python`. After `strategy()`."""
+    session = _join()
+    return 0 if session is None else session.rank
+
+
+def is_main() -> bool:
+    """Whether this worker writes files for all: true in one worker of a job; alone, and under plain `python`. After
+    `strategy()`."""
+    return rank() == 0
 
 
 def _join(together: bool = False) -> Session | None:

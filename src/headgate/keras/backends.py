@@ -74,6 +74,16 @@ def part(data: Any, samples: int) -> Any:
     return data[:samples] if hasattr(data, "shape") and len(data.shape) else data
 
 
+def like(value: Any, number: float) -> Any:
+    """A number as `value` is one: a tensor or array of its type, or a float."""
+    whose = type(value).__module__.partition(".")[0]
+    if whose in ("jax", "jaxlib"):
+        return importlib.import_module("jax.numpy").asarray(number, value.dtype)
+    if whose == "tensorflow":
+        return importlib.import_module("tensorflow").cast(number, value.dtype)
+    return value.dtype.type(number) if whose == "numpy" else number
+
+
 def wait(outputs: Any) -> None:
     """Wait until what a step returned is computed."""
     jax, torch = sys.modules.get("jax"), sys.modules.get("torch")

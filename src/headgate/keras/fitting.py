@@ -134,10 +134,13 @@ class Fitting:
             if self._backend == "jax":
                 self._model.jax_state_sync()  # the variables of a running epoch are in its compiled step's hands
             self._session.obey(int(batch))
+        self._session.begins()
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         self._session.batches = self._reading.batches if self._reading is not None else None
         self._session.end_epoch(epoch, logs or {})
+        if self._epochs is not None and epoch + 1 < self._epochs and not self._model.stop_training:
+            self._session.begins()
 
     # --- the compiled step -------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from headgate.keras.meter import Meter
 from headgate.keras.trained import Trained, array_of, random_states, restore_random
 from headgate.task import Channel, Gate, Progress, Stop, TaskEnvironment
 from headgate.task.measured import FIRST_STEPS, Step, is_told
+from headgate.task.meetings import Meetings
 from headgate.task.progress import whole
 from headgate.task.saving import Saver, restored
 from headgate.task.values import read, traced
@@ -81,6 +82,7 @@ class Session:
         self._agreement = agreement
         self._orders: Channel | Agreement = channel if agreement is None else agreement
         self._leads = agreement is None or agreement.leads
+        self._meetings = Meetings(channel, self._standing) if agreement is not None else None
         self.profiling = environment.mode == "profile"
         resume = None
         if environment.resume is not None and not self.profiling:
@@ -108,6 +110,9 @@ class Session:
         self._ended: list[dict[str, Any]] = list(resume.place.get("ended", ())) if resume else []
         self._noted: set[str] = set()
         self._stopping: Mapping[str, Any] | None = None  # as it was told
+        self._begun = False  # a step that `fit` has begun
+        if self._meetings is not None:
+            self._meetings.watch(lambda: self._standing(self._begun))
         atexit.register(self.close)
 
     # --- trainings ---------------------------------------------------------------------------------------------------
@@ -160,9 +165,14 @@ class Session:
             self._progress.samples = (self._progress.samples or 0) + samples
         self.meter.end(samples)
         self.steps += count
+        self._begun = False
         self._progress.step, self._progress.said = self.steps, None
         self._progress.epoch_so_far(*_parted(logs))
         self._turn(next(iter(logs.values()), None))
+
+    def begins(self) -> None:
+        """A `fit` begins a step, or is about to."""
+        self._begun = True
 
     def due(self) -> bool:
         """A step boundary: whether there is something to obey."""
@@ -182,6 +192,7 @@ class Session:
 
     def end_epoch(self, epoch: int, logs: Mapping[str, Any]) -> None:
         """An epoch is over: tell what Keras' logs are after it, if there are any, save and obey."""
+        self._begun = False
         self.meter.drop()
         self._gate.pause()
         if logs:
@@ -193,6 +204,8 @@ class Session:
         self._follow_threads()
         if self._agreement is not None:
             self._agreement.boundary()
+        if self._meetings is not None:
+            self._meetings.compare(self.trained.settings())
         why = self._orders.stopping or ("request" if self._orders.take_checkpoint() else "")
         if why or (self._leads and self._saver.due(self.trained.bytes())):
             self._save(why or "epoch", epoch + 1, 0)
@@ -208,10 +221,14 @@ class Session:
             return
         if start.resumes and start.epoch >= count:
             self.note(f"the checkpoint is at the end of epoch {start.epoch} of {count}: nothing is left to train")
-        for epoch in range(start.epoch, count):
-            self.begin_epoch(epoch, count, start if epoch == start.epoch else Start())
-            yield epoch
-            self.end_epoch(epoch, {})
+        try:
+            for epoch in range(start.epoch, count):
+                self.begin_epoch(epoch, count, start if epoch == start.epoch else Start())
+                yield epoch
+                self.end_epoch(epoch, {})
+        finally:
+            if self._meetings is not None:
+                self._meetings.left()
 
     def report(self, loss: Any, step: int | None, metrics: Mapping[str, Any]) -> None:
         """The script reports a step of its own loop, or more of one that `fit` did."""
@@ -234,6 +251,21 @@ class Session:
             else:
                 self._follow_threads()  # a checkpoint that is asked for is saved at the end of the epoch
 
+    def mean(self, value: Any) -> Any:
+        """The mean of a number over the workers; of a tensor, as one."""
+        if self._meetings is None:
+            return value
+        return backends.like(value, self._met(self._meetings.mean(float(value))))
+
+    def agree(self, flag: Any) -> Any:
+        """Whether the flag holds in any worker."""
+        return flag if self._meetings is None else self._met(self._meetings.agree(bool(flag)))
+
+    @property
+    def rank(self) -> int:
+        """This worker's index."""
+        return 0 if self._meetings is None else int(self._channel.welcome["index"])
+
     def end(self) -> None:
         """End the script; what had to be saved has been.
 
@@ -248,10 +280,14 @@ class Session:
 
     def close(self) -> None:
         """Send what is left; called when the interpreter ends."""
+        if self._meetings is not None:
+            self._meetings.close(None if self._orders.stopping or self._channel.stopping else self._standing())
         self._progress.flush()
         if self.meter.steps and not self._profiled:
             self.send_profile()
         self._channel.flush(_FLUSH_SECONDS)
+        if self._meetings is not None:
+            self._meetings.exit_failed()
 
     # --- what is told ------------------------------------------------------------------------------------------------
 
@@ -294,6 +330,19 @@ class Session:
         if is_told(step.number):
             spans = {"step": self.steps + 1, "epoch": self._epoch, "seconds": step.seconds, "spans": step.told()}
             self._channel.send({"type": "spans", **spans}, can_be_missed=True)
+
+    # --- several workers ---------------------------------------------------------------------------------------------
+
+    def _standing(self, begun: bool = False) -> dict[str, Any]:
+        counts = {"rounds": self.steps + begun, "step": self.steps, "dropped": 0}
+        return {**counts, "phase": self._phase, "epoch": self._epoch}
+
+    def _met(self, result: Any) -> Any:
+        """What came of a meeting; ends this worker where nothing did, for the job ends."""
+        if result is None:
+            self._save(self._channel.stopping or "stop", self._epoch, None, inside=True)
+            self.end()
+        return result
 
     # --- inside ------------------------------------------------------------------------------------------------------
 

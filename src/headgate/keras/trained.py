@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,9 @@ import numpy as np
 from headgate.keras import backends
 from headgate.keras.checkpoints import Saved
 from headgate.task.saving import ResumeError
+
+_COMPARED = 16
+"""Variables of a model that workers compare."""
 
 
 def array_of(value: Any) -> np.ndarray[Any, Any]:
@@ -85,6 +90,19 @@ class Trained:
             optimizer if optimizer is not None else getattr(model, "optimizer", None)
             for model, optimizer in zip(self.models, self._optimizers)
         ]
+
+    def settings(self) -> list[dict[str, Any]]:
+        """What the optimizers are set to, and the mean absolute values of the models' smallest variables, by name."""
+        found: list[dict[str, Any]] = []
+        for optimizer in self.optimizers:
+            with suppress(AttributeError, NotImplementedError, TypeError, ValueError):  # one of the user's own class
+                set_to = optimizer.get_config().items()
+                found.append({name: float(value) for name, value in set_to if isinstance(value, Real)})
+        for model in self.models:
+            trained = list(getattr(model, "trainable_variables", ()))
+            smallest = sorted(enumerate(trained), key=lambda each: _elements(each[1].shape))[:_COMPARED]
+            found.append({f"mean |{getattr(v, 'path', v.name)}|": _size(v) for _, v in smallest})
+        return found
 
     def pending(self, index: int) -> bool:
         """Whether there is something to load into model `index` or its optimizer."""
@@ -183,6 +201,14 @@ def restore_random(states: Mapping[str, np.ndarray[Any, Any]]) -> None:
     torch = sys.modules.get("torch")
     if torch is not None and "torch" in states:
         torch.set_rng_state(torch.from_numpy(states["torch"].copy()))
+
+
+def _size(variable: Any) -> float | None:
+    """The mean absolute value of a variable; None where no worker has all of it."""
+    try:
+        return float(np.abs(array_of(variable).astype(np.float64)).mean())
+    except (RuntimeError, TypeError, ValueError):
+        return None
 
 
 def _elements(shape: Any) -> int:

@@ -20,7 +20,7 @@ CURE = (
     "let all decide alike: by hg.mean(value), hg.agree(flag), or a scheduler given to prepare(scheduler=); see "
     "docs/distributed.md"
 )
-_PLACE = ("what", "rounds", "phase", "epoch", "loader", "batch", "step")
+_PLACE = ("what", "phase", "epoch", "loader", "batch", "step")
 _CLOSE = 1e-4
 """Settings that differ by less, relatively, may come from the last bits of sums."""
 _ROUNDED = 0.025
@@ -38,6 +38,9 @@ def difference(standings: Mapping[int, Standing]) -> str:
     first = next(iter(standings.values()))
     if any(_differ(first.get(name), each.get(name)) for each in standings.values() for name in _PLACE):
         return f"the workers are at different places of the script: {_each(standings, place)}; {CURE}"
+    if any(each.get("rounds") != first.get("rounds") for each in standings.values()):
+        told = _each(standings, lambda standing: f"took {standing['rounds']} steps with others")
+        return f"the workers do not take the same steps: {told} ({place(first)}); {CURE}"
     settings = _settings(standings)
     if settings:
         return f"the workers train with different settings: {'; '.join(settings)} ({place(first)}); {CURE}"

@@ -17,7 +17,7 @@ from headgate.torch.dealing import Dealer, Dealt, Slices
 from headgate.torch.orders import AgreedOrders
 from headgate.torch.reduce import Reducer
 from headgate.torch.shards import Sharing
-from headgate.torch.standing import Stands
+from headgate.torch.standing import Stands, sizes
 from headgate.torch.waiting import Waits
 from headgate.torch.weighing import Weighing, Weight
 
@@ -95,6 +95,7 @@ class Worker:
         self.index = int(channel.welcome["index"])
         self.in_step = bool(plan["synchronous"])
         self._stands = Stands(owner.place, lambda: owner.step)
+        self._sizes: dict[str, float] = {}
         self.meetings = Meetings(channel, self._standing)
         self.sharing: Sharing | None = None
 
@@ -255,12 +256,20 @@ class Worker:
             return {**self._link.before_save(), "rounds": self._reducer.rounds, "used": self._stands.used}
         return {}
 
-    def ended(self) -> None:
-        """The script has come to its end, by itself."""
-        self.meetings.ended(self._stands.end(self._passed))
+    def left(self) -> None:
+        """The script has left a loop over epochs."""
+        if self.in_step:
+            self.meetings.left()
+            self._sizes = sizes(self._models)
 
-    def close(self) -> None:
-        self.meetings.close()
+    def close(self, by_itself: bool) -> None:
+        """The script ends.
+
+        Args:
+            by_itself: It was not asked to.
+        """
+        end = self._stands.end(self._passed, self._sizes) if by_itself and self.in_step else None
+        self.meetings.close(end)
         self._waits.close()
         if self._link is not None:
             self._link.close()
@@ -350,7 +359,7 @@ class Worker:
         return self._stands.exchanges(self._batch, self._passed, parameter)
 
     def _look(self) -> None:
-        self.meetings.look(self._standing())
+        self.meetings.look({**self._standing(), "rounds": self._passed + 1})
 
     def _differs(self, before: int, alone: bool) -> None:
         """The marks of a round differ: find out what does.
@@ -373,7 +382,7 @@ class Worker:
 
     def _exchanged(self, exchange: Exchange) -> None:
         if self._channel.elsewhere:  # the round may have been ended without one that has left
-            self.meetings.look({**self._standing(), "rounds": self._passed - 1})
+            self.meetings.look(self._standing())
         if self._slices is not None:
             self._slices.members = exchange.result.members
             if self._agreed.leaving and self._link is not None and self._link.index not in self._slices.members:

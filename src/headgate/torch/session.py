@@ -8,8 +8,6 @@ too.
 from __future__ import annotations
 
 import atexit
-import os
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -155,8 +153,8 @@ class Session:
                 self._end_epoch(epoch)
         finally:
             self._epoch = None
-            if self._worker is not None and self._worker.in_step:
-                self._worker.meetings.left()
+            if self._worker is not None:
+                self._worker.left()
             self._loaders.disarm()
 
     def report(self, loss: Any, step: int | None, metrics: Mapping[str, Any], weight: Any = None) -> None:
@@ -218,19 +216,11 @@ class Session:
         """Send what is left; called when the interpreter ends."""
         self._progress.flush()
         self._measuring.end()
-        worker = self._worker
-        failure = ""
-        if worker is not None:
-            failed = getattr(sys, "last_value", None) is not None
-            failure = "" if failed else worker.meetings.failure
-            if worker.in_step and not (failed or failure or self._ended or self._channel.stopping):
-                worker.ended()
-            worker.close()
+        if self._worker is not None:
+            self._worker.close(by_itself=not (self._ended or self._channel.stopping))
         self._channel.flush(_FLUSH_SECONDS)
-        if failure:  # the script has caught what was raised
-            print(f"headgate: {failure}", file=sys.stderr, flush=True)
-            sys.stdout.flush()
-            os._exit(1)
+        if self._worker is not None:
+            self._worker.meetings.exit_failed()
 
     # --- what the optimizer and the loaders tell ---------------------------------------------------------------------
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
+from headgate.torch.backend import REMOTE
 from headgate.torch.control import MARKS
 from headgate.torch.dealing import Dealt
 
@@ -17,6 +19,10 @@ _PLAIN = {int, float, bool, str, type(None)}
 _LOOK_AT_GPU = 50
 """Steps from one look at settings that are on a GPU to the next: each waits for it."""
 _MOST_VALUES = 1 << 16
+_PARAMETERS = 8
+"""Parameters of a model that are compared in the end: the last, which any difference reaches."""
+_ELEMENTS = 4096
+"""Elements of each that are."""
 
 _Groups = list[list[tuple[str, Any]]]
 
@@ -78,9 +84,9 @@ class Stands:
         phase, epoch = self._place()
         return {"rounds": rounds, "phase": phase, "epoch": None if epoch < 0 else epoch, "step": self._step() - 1}
 
-    def end(self, rounds: int) -> dict[str, Any]:
-        """Where the worker is at its end, with what was used after the last exchange."""
-        return {**self.now(rounds), "settings": [_columns(groups) for groups in self.used]}
+    def end(self, rounds: int, sizes: Mapping[str, float]) -> dict[str, Any]:
+        """Where the worker is at its end: with what was used after the last exchange, and sizes of what was trained."""
+        return {**self.now(rounds), "settings": [*(_columns(groups) for groups in self.used), sizes]}
 
     def told(self, before: int = 0) -> dict[str, Any]:
         """The standing that belongs to the mark of the latest exchange, or of the one before it."""
@@ -117,3 +123,15 @@ def _columns(groups: _Groups) -> dict[str, Any]:
         for name, value in group:
             columns.setdefault(name, []).append(value)
     return {name: each[0] if each.count(each[0]) == len(each) else each for name, each in columns.items()}
+
+
+@torch.no_grad()
+def sizes(models: Iterable[nn.Module]) -> dict[str, float]:
+    """The mean absolute values of some of the models' parameters, by name: they tell whether workers have the same."""
+    found = {
+        f"mean |{name}|" + (f" of model {number}" if number else ""): parameter.detach().reshape(-1)[:_ELEMENTS]
+        for number, model in enumerate(models)
+        for name, parameter in list(model.named_parameters())[-_PARAMETERS:]
+        if not hasattr(parameter, REMOTE) and parameter.numel()
+    }
+    return {name: part.abs().double().mean().item() for name, part in found.items()}
