@@ -24,7 +24,7 @@ def data_of(page: Path) -> dict[str, Any]:
 
 def insert(path: Path, table: str, rows: Sequence[tuple[object, ...]]) -> None:
     """Insert rows, whose last columns may be left out."""
-    names = list(TABLES[table])[: len(rows[0])]
+    names = [column.split()[0] for column in TABLES[table][: len(rows[0])]]
     with sqlite3.connect(path) as db:
         db.executemany(f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})", rows)
     db.close()
