@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 from tests.dockerd import linked_daemon
+from tests.hub.test_memory_kills import EATS
+from tests.hub.test_memory_kills import JOBS as JOBS_THAT_LOSE_ONE
+from tests.hub.test_stopping import SAVES
 from tests.ray.hill import ENDLESS, RAY, Hill, Somebody
 
 from headgate.isolation.container.daemon import Daemon
@@ -130,6 +133,22 @@ def test_ctrl_c_brings_a_checkpoint_back_and_a_resume_goes_on_from_it_on_another
     assert user.rows(again, "tasks")[0]["node"] == "c"
     user.types("stop", "--kill", "learns")
     user.sees_state("learns", "killed", run=again)
+
+
+@pytest.mark.long
+def test_a_script_there_is_asked_by_its_own_signal_and_a_killed_child_is_told(user: Somebody) -> None:
+    user.write("saves.py", SAVES)
+    user.write("ignores.py", EATS + JOBS_THAT_LOSE_ONE["ignores"])
+    saves = "{name: a, run: 'python saves.py; echo after', stop_signal: SIGINT}"
+    user.write("jobs.yaml", f"jobs: [{saves}, {{script: ignores.py, limits: {{memory: 96MiB}}}}]")
+    run = user.json("run", "jobs.yaml", "--detach", "--nodes", "b", *RAY)["run"]
+    ended = user.sees_state("ignores", "done", run=run)
+    assert ended["reason"] == "finished, but 1 of its processes was killed for want of memory"
+    assert any("one of its processes was killed" in each["text"] for each in user.json("status", run)["warnings"])
+    wait.until(lambda: "ready" in user.log("a"), 60, "it is ready")
+    user.types("stop", "a")
+    user.sees_state("a", "stopped", run=run)
+    assert user.log("a").split() == ["ready", "saved", "after"]
 
 
 @pytest.mark.long
