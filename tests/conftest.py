@@ -59,9 +59,11 @@ os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llv
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """`HEADGATE_HOME` of this test; a hub that it started is gone when it ends."""
+    from headgate.telemetry.allocation import BATCH_JOBS
+
     folder = tmp_path / "home"
     monkeypatch.setenv("HEADGATE_HOME", str(folder))
-    for variable in ("HEADGATE_CHANNEL", "HEADGATE_TASK", "HEADGATE_RESUME"):
+    for variable in ("HEADGATE_CHANNEL", "HEADGATE_TASK", "HEADGATE_RESUME", "HEADGATE_HUB", *BATCH_JOBS):
         monkeypatch.delenv(variable, raising=False)
     yield folder
     if (folder / "hub").exists():

@@ -103,6 +103,7 @@ def test_what_the_hub_may_not_give_is_said(user: User) -> None:
         user.touch(f"{name}-ends")
     limits = told(user, second, "second")["limits"]
     assert isinstance(limits, dict)
+    wait.until(lambda: not runs.alive(user.home / "runs" / second), SECONDS, "all is recorded")
     warned = [each["text"] for each in user.json("status", second)["warnings"]]
     start = f"the hub was started elsewhere and may not give its tasks its limit nofile of {before} (it has 400); end"
     if may(CAP_SYS_RESOURCE):

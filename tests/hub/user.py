@@ -24,6 +24,7 @@ from tests.hub.traces import Traces
 from headgate.cli.status import latest
 from headgate.errors import HeadgateError
 from headgate.telemetry import machine
+from headgate.telemetry.allocation import BATCH_JOBS
 from headgate.telemetry.store import RunReader
 from headgate.testing import wait
 
@@ -63,7 +64,9 @@ class User:
         self.home = home
         self.traces = Traces(home)
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith(("HEADGATE_", *BATCH_JOBS))
+        }
         self.variables = {**inherited, "HEADGATE_HOME": str(home), "PYTHONPATH": str(SOURCE), "PATH": path}
         self._started: list[subprocess.Popen[str]] = []
         self._terminals: list[Terminal] = []

@@ -116,7 +116,7 @@ def restored(path: str, read: Callable[[str], T], send: Callable[[Mapping[str, o
 def damage(path: Path) -> str | None:
     """What is wrong with a checkpoint that is not whole, as the end of a sentence; None where it is what was written.
 
-    It is read once, at the speed of the disk or about a second in ten GB, and nothing in it is run. An archive has a
+    It is read once, at the speed of the disk or about a second a GB, and nothing in it is run. An archive has a
     CRC-32 of each of its parts, and one of their list in its comment; a folder has `FILES`. What an earlier version
     wrote lacks the last two.
     """

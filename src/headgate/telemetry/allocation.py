@@ -15,7 +15,7 @@ from pathlib import Path
 from headgate.telemetry import limits
 from headgate.telemetry.files import content
 
-_BATCH = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "OAR_JOB_ID", "FLUX_JOB_ID", "COBALT_JOBID")
+BATCH_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "OAR_JOB_ID", "FLUX_JOB_ID", "COBALT_JOBID")
 """Variables by which batch systems name a job."""
 
 
@@ -64,7 +64,7 @@ def current(root: Path = Path("/"), environment: Mapping[str, str] = os.environ)
     if environment.get("HEADGATE_TASK"):  # what its box narrows is not for a hub of its own
         cpus = cpus | first
     groups = [] if environment.get("HEADGATE_TASK") else limits.limiting(limits.cgroups(root))
-    job = next((f"{name}={environment[name]}" for name in _BATCH if environment.get(name)), "")
+    job = next((f"{name}={environment[name]}" for name in BATCH_JOBS if environment.get(name)), "")
     return Allocation(cpus, cpus >= first, tuple(groups), job)
 
 
