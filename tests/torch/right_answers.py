@@ -437,6 +437,34 @@ def in_a_list() -> Trained:
     return train(sgd, batches=list(loader()))
 
 
+class Recurrent(nn.Module):
+    """Takes samples along dimension 1, as PyTorch's recurrent layers do by default."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.GRU(2, 5)
+        self.head = nn.Linear(5, CLASSES)
+
+    def forward(self, series: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.inner(series)[0][-1])
+        return out
+
+
+def along_another_dimension() -> Trained:
+    """As many steps in a series as samples in a batch: nothing but what the script says tells one from the other."""
+    batches: Any = [(torch.randn(12, 12, 2), torch.randint(0, CLASSES, (12,))) for _ in range(3)]
+    batches.append((torch.randn(12, 5, 2), torch.randint(0, CLASSES, (5,))))
+    model = Recurrent()
+    optimizer = sgd(model.parameters())
+    model, optimizer, batches = hg.prepare(model, optimizer, batches, batch_dim=1)
+    for _epoch in hg.epochs(EPOCHS):
+        for series, labels in batches:
+            optimizer.zero_grad()
+            functional.cross_entropy(model(series), labels).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+    return weights(model)
+
+
 def sampled_in_batches() -> Trained:
     data = dataset()
     return train(sgd, batches=DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data), 12, drop_last=True)))
@@ -511,6 +539,7 @@ CASES: dict[str, Callable[[], Trained]] = {
             large,
             streamed,
             in_a_list,
+            along_another_dimension,
             sampled_in_batches,
             with_replacement,
             sampled_by_own,

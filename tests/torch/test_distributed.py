@@ -407,3 +407,24 @@ def test_who_waits_in_prepare_for_a_worker_that_fails_ends_at_once(strategy: Any
         running.send(other, {"type": "stop"})  # as the hub does: the job has failed
         assert running.left(other) == 0
         assert time.monotonic() - begun < 30
+
+
+READY_MADE = """
+batches = [(torch.randn(6, 8), torch.randn(6, 1)) for _ in range(3)]
+ready = DataLoader(batches, batch_size=1, collate_fn=lambda items: items[0])
+model = nn.Linear(8, 1)
+model, optimizer, ready = hg.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), ready)
+series = nn.LSTM(8, 2)
+series, whole = hg.prepare(series, None, [torch.randn(6, 6, 8), torch.randn(6, 6, 8)])[::2]
+for batch in whole:
+    series(batch)[0].mean().backward()
+"""
+
+
+def test_how_batches_are_divided_is_told_where_it_may_be_meant_otherwise(tmp_path: Path) -> None:
+    with gang(tmp_path / "job", READY_MADE, 2) as running:
+        running.finish()
+        told = [note["text"] for note in running.of("worker-0", "note")]
+    assert any("batch_size=1" in text and "1 of them get nothing" in text for text in told)
+    (division,) = [text for text in told if "along dimension 0 of (6, 6, 8)" in text]
+    assert "LSTM(batch_first=False)" in division and "batch_dim=N" in division

@@ -55,6 +55,9 @@ class Watching:
     def fetched(self, iteration: Iteration, batch: Any) -> Any:
         return batch
 
+    def divided(self, iteration: Iteration, batch: Any, whole: int) -> None:
+        pass
+
     def exhausted(self, iteration: Iteration) -> None:
         pass
 

@@ -38,6 +38,7 @@ def prepare(
     *loaders: Any,
     scheduler: Any = None,
     loss_reduction: str | Callable[[Any], Any] = "mean",
+    batch_dim: int = 0,
 ) -> Any:
     """Register what the script trains with; resume from a checkpoint where the engine says so.
 
@@ -51,6 +52,8 @@ def prepare(
             to keep the mathematics. `mean`, also over what counts of them (tokens, weights of classes), where the loss
             shows it; `sum`; or a function that is given a batch as the loader gives it, and returns the number of what
             its loss is a mean over.
+        batch_dim: The dimension that samples lie along in the tensors of these loaders' batches: batches that every
+            worker reads whole are divided along it. A tensor without that dimension is divided along its last.
 
     Returns:
         The same objects: `model` alone if nothing else was given, otherwise `(model, optimizer, *loaders)`. A loader
@@ -58,7 +61,7 @@ def prepare(
 
     Raises:
         TypeError: An argument is in the wrong place.
-        ValueError: `loss_reduction` is neither `mean`, `sum` nor a function.
+        ValueError: `loss_reduction` is neither `mean`, `sum` nor a function; `batch_dim` is no dimension.
         headgate.torch.checkpoints.ResumeError: The checkpoint to resume from does not fit.
     """
     if not isinstance(model, torch.nn.Module):
@@ -73,11 +76,15 @@ def prepare(
             raise TypeError(f"prepare(..., *loaders): found a {type(loader).__name__}, which cannot be iterated over")
     if loss_reduction not in ("mean", "sum") and not callable(loss_reduction):
         raise ValueError(
-            f"prepare(loss_reduction={loss_reduction!r}): expected 'mean', 'sum' or a function of the batch"
+            f"prepare(loss_reduction={loss_reduction!r}): expected 'mean' or 'sum', or a function of the batch"
         )
+    if not isinstance(batch_dim, int) or batch_dim < 0:
+        raise ValueError(f"prepare(batch_dim={batch_dim!r}): expected the number of a dimension, from 0")
     session = _join()
     prepared = (
-        list(loaders) if session is None else session.prepare(model, optimizer, loaders, scheduler, loss_reduction)
+        list(loaders)
+        if session is None
+        else session.prepare(model, optimizer, loaders, scheduler, loss_reduction, batch_dim)
     )
     return model if optimizer is None and not loaders else (model, optimizer, *prepared)
 

@@ -20,28 +20,37 @@ def tensors(batch: Any) -> Iterator[torch.Tensor]:
             yield from tensors(item)
 
 
-def size(batch: Any) -> int | None:
-    """Samples in `batch`: the first dimension of its first tensor; None where it has no such tensor."""
+def size(batch: Any, dim: int = 0) -> int | None:
+    """Samples in `batch`: that dimension of its first tensor that has one; None where it has no such tensor."""
     first = batch[0] if type(batch) in (list, tuple) and batch else batch
-    if type(first) is torch.Tensor:  # the usual case, fast
-        return first.size(0) if first.dim() else None
+    if type(first) is torch.Tensor and first.dim() > dim:  # the usual case, fast
+        return first.size(dim)
     for tensor in tensors(batch):
-        return tensor.size(0) if tensor.dim() else None
+        if tensor.dim() > dim:
+            return tensor.size(dim)
+        if not dim:
+            return None
     return None
 
 
-def part(batch: Any, samples: int, whole: int, begin: int = 0) -> Any:
-    """`samples` of the `whole` samples in `batch`, from the one numbered `begin` on; tensors of another first dimension
-    stay as they are."""
+def is_cut(tensor: torch.Tensor, whole: int, dim: int) -> bool:
+    """Whether a tensor of a batch of `whole` samples is one of samples: along `dim`, or along its last dimension where
+    it has no such one."""
+    return bool(tensor.dim()) and tensor.size(min(dim, tensor.dim() - 1)) == whole
+
+
+def part(batch: Any, samples: int, whole: int, begin: int = 0, dim: int = 0) -> Any:
+    """`samples` of the `whole` samples in `batch`, from the one numbered `begin` on; tensors that have another number
+    of them stay as they are."""
     if isinstance(batch, torch.Tensor):
-        return batch[begin : begin + samples] if batch.dim() and batch.size(0) == whole else batch
+        return batch.narrow(min(dim, batch.dim() - 1), begin, samples) if is_cut(batch, whole, dim) else batch
     if isinstance(batch, Mapping):
-        items = {key: part(item, samples, whole, begin) for key, item in batch.items()}
+        items = {key: part(item, samples, whole, begin, dim) for key, item in batch.items()}
         return items if type(batch) is dict else _rebuilt(batch, items)
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(part(item, samples, whole, begin) for item in batch))
+        return type(batch)(*(part(item, samples, whole, begin, dim) for item in batch))
     if isinstance(batch, (list, tuple)):
-        return type(batch)(part(item, samples, whole, begin) for item in batch)
+        return type(batch)(part(item, samples, whole, begin, dim) for item in batch)
     return batch
 
 

@@ -120,20 +120,22 @@ class Costs:
         self._touched: tuple[float, float] | None = None
         self.reads_here = True
         self.batch: int | None = None
+        self.batch_dim = 0
         self.timings: list[measured.Timing] = []
         self.notes: list[str] = []
         self.core_wait = CoreWait()
 
-    def trains_on(self, loader: Any) -> None:
+    def trains_on(self, loader: Any, batch_dim: int) -> None:
         """The training loader: the first that is prepared; later ones are ignored."""
         if not self._has_loader:
             self._has_loader = True
+            self.batch_dim = batch_dim
             self._dataset_samples = samples_in(loader)
             self.reads_here = not (isinstance(loader, DataLoader) and loader.num_workers > 0)
 
     def saw_batch(self, batch: Any) -> None:
         """A whole batch of the training loader, the first: its size, and bytes as the model gets them."""
-        self.batch = batches.size(batch)
+        self.batch = batches.size(batch, self.batch_dim)
         if self.batch:
             self._sample_bytes = sum(t.numel() * t.element_size() for t in batches.tensors(batch)) / self.batch
 

@@ -68,6 +68,7 @@ class Worker:
         orders: What the engine asks for, to be looked at in place of the channel.
         sharing: How loaders share their data; in force once a model was prepared.
         index: This worker's index in the plan.
+        workers: Workers of the plan.
         in_step: Whether the workers step together.
         meetings: With the other workers.
     """
@@ -93,6 +94,7 @@ class Worker:
         self._agreed = AgreedOrders(channel)
         self._waits = Waits(channel.send)
         self.index = int(channel.welcome["index"])
+        self.workers = int(plan["workers"])
         self.in_step = bool(plan["synchronous"])
         self._stands = Stands(owner.place, lambda: owner.step)
         self._sizes: dict[str, float] = {}

@@ -137,7 +137,8 @@ class Iteration:
         return batch
 
     def _part_of(self, batch: Any, number: int, hand: Hand) -> Any:
-        whole = batches.size(batch)
+        dim = self.state.batch_dim
+        whole = batches.size(batch, dim)
         if not whole:
             self.dealt = None
             return batch
@@ -146,7 +147,8 @@ class Iteration:
         if begin == end:
             sharing = self.state.loaders.sharing
             begin, end = 0, min(whole, 1 if sharing is None else sharing.smallest())
-        return batches.part(batch, end - begin, whole, begin)
+        self._watcher.divided(self, batch, whole)
+        return batches.part(batch, end - begin, whole, begin, dim)
 
     def _draw_anew(self, hand: Hand | None) -> Iterator[Any]:
         """The data is divided between other workers now: draw again what was drawn ahead and not used."""

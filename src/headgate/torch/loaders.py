@@ -34,6 +34,9 @@ class Watcher(Protocol):
     def fetched(self, iteration: Iteration, batch: Any) -> Any:
         """Returns the batch to hand on."""
 
+    def divided(self, iteration: Iteration, batch: Any, whole: int) -> None:
+        """A batch of so many samples is read whole by every worker, which takes its part."""
+
     def exhausted(self, iteration: Iteration) -> None: ...
 
     def lost_some(self, iteration: Iteration) -> None:
@@ -60,11 +63,16 @@ class Loaders:
         self.generators: list[torch.Generator] = []
         self._resume_rng: rng.RngState | None = None
 
-    def prepare(self, loader: Any) -> Any:
-        """The loader, watched: the same object wherever Python allows, a thin wrapper otherwise."""
+    def prepare(self, loader: Any, batch_dim: int = 0) -> Any:
+        """The loader, watched: the same object wherever Python allows, a thin wrapper otherwise.
+
+        Args:
+            loader: It.
+            batch_dim: The dimension that samples lie along in the tensors of its batches.
+        """
         if hasattr(type(loader), MARK):
             return loader
-        state = LoaderState(self, len(self.states), loader)
+        state = LoaderState(self, len(self.states), loader, batch_dim)
         self.states.append(state)
         known = {id(generator) for generator in self.generators}
         self.generators += [g for g in attributes_of(loader, torch.Generator) if id(g) not in known]
@@ -188,6 +196,7 @@ class LoaderState:
     """What is known of one prepared loader.
 
     Attributes:
+        batch_dim: The dimension that samples lie along in the tensors of its batches.
         ended: How often it was gone through, or given up, in this epoch.
         running: The latest iteration while the script holds on to it.
         cannot_rejoin: Why its position cannot be saved; empty when it can.
@@ -195,9 +204,10 @@ class LoaderState:
         to_rejoin: The position at which the iteration after those goes on.
     """
 
-    def __init__(self, loaders: Loaders, index: int, loader: Any) -> None:
+    def __init__(self, loaders: Loaders, index: int, loader: Any, batch_dim: int) -> None:
         self.loaders = loaders
         self.index = index
+        self.batch_dim = batch_dim
         # Weak: a loader that the script drops has to end its workers at once, not when garbage is collected.
         self._loader = weakref.ref(loader) if isinstance(loader, DataLoader) else None
         self.ended = 0

@@ -95,6 +95,7 @@ class Session:
         loaders: Sequence[Any],
         scheduler: Any,
         loss_reduction: str | Callable[[Any], Any] = "mean",
+        batch_dim: int = 0,
     ) -> list[Any]:
         """Register what the script trains with and load a checkpoint into it; the loaders, prepared."""
         self._trained.add(model, optimizer, scheduler)
@@ -108,16 +109,28 @@ class Session:
             optimizer.register_step_pre_hook(self._optimizer_begins)
             optimizer.register_step_post_hook(self._optimizer_ended)
         known = len(self._loaders.states)
-        prepared = [self._loaders.prepare(loader) for loader in loaders]
+        prepared = [self._loaders.prepare(loader, batch_dim) for loader in loaders]
         if self._worker is not None:
             self._worker.share_random(self._loaders.generators)
         for loader in prepared[:1]:
-            self._costs.trains_on(loader)
+            self._costs.trains_on(loader, batch_dim)
+            self._note_too_small(loader)
         resume = self._resume
         if resume is not None and resume["position"] is not None:
             between = resume["position"] == 0
             self._loaders.arm(resume["loaders"], None if between else resume["rng"], inside=False, start=known)
         return prepared
+
+    def _note_too_small(self, loader: Any) -> None:
+        """Say, before the first batch, that some workers get nothing of any."""
+        workers = 1 if self._worker is None or not self._worker.in_step else self._worker.workers
+        batch = getattr(loader, "batch_size", None)
+        if isinstance(batch, int) and batch < workers and self._loaders.states[-1].shards is not None:
+            self.note(
+                f"the training loader's batches have batch_size={batch}, and are divided between {workers} workers: "
+                f"{workers - batch} of them get nothing. If its items are ready-made batches, say batch_size=None, and "
+                "each is divided; otherwise make batches larger, or workers fewer"
+            )
 
     @property
     def on_servers(self) -> bool:
@@ -282,7 +295,7 @@ class Session:
             self._costs.saw_batch(batch)
         if self._sweep is not None:
             batch = self._sweep.part(batch)
-        here = batches.size(batch)
+        here = batches.size(batch, iteration.state.batch_dim)
         index = iteration.state.index
         dealt = iteration.dealt
         if self._worker is not None:
@@ -293,6 +306,23 @@ class Session:
             self._samples[index] = before[0] + whole, before[1] + here
         self._fed.add(iteration.number)
         return batch
+
+    def divided(self, iteration: Iteration, batch: Any, whole: int) -> None:
+        dim = iteration.state.batch_dim
+        if iteration.done or self._worker is None or not self._worker.in_step:
+            return
+        shapes = [(tuple(t.shape), batches.is_cut(t, whole, dim)) for t in batches.tensors(batch)]
+        cut = ", ".join(str(shape) for shape, is_cut in shapes if is_cut)
+        kept = ", ".join(str(shape) for shape, is_cut in shapes if not is_cut)
+        text = f"each batch is read whole by every worker, which takes its part along dimension {dim} of {cut}"
+        text += f"; {kept} it takes whole" if kept else ""
+        recurrent = [
+            m for model in self._trained.models for m in model.modules() if getattr(m, "batch_first", 1) is False
+        ]
+        if recurrent and not dim:
+            kind = type(recurrent[0]).__name__
+            text += f". The model has {kind}(batch_first=False), which takes samples along dimension 1"
+        self.note(f"{text}. Where samples lie along another, say prepare(..., batch_dim=N)")
 
     def exhausted(self, iteration: Iteration) -> None:
         self._meter.end()

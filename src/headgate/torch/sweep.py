@@ -57,11 +57,11 @@ class Sweep:
             if not pool:
                 self._costs.saw_batch(batch)
             pool.append(batch)
-            samples = batches.size(batch)
+            samples = batches.size(batch, self._costs.batch_dim)
             if samples and len(pool) > 1 and self._costs.reads_here:
                 self._costs.read(time.perf_counter() - begun, samples)
         del inner
-        sizes = [batches.size(batch) or 0 for batch in pool]
+        sizes = [batches.size(batch, self._costs.batch_dim) or 0 for batch in pool]
         if self._schedule is None:
             self._whole = max(sizes, default=0)
             self._schedule = self._turns(self._whole)
@@ -72,10 +72,11 @@ class Sweep:
 
     def part(self, batch: Any) -> Any:
         """The part of a batch (of any loader) that the running turn asks for."""
-        samples = batches.size(batch)
+        samples = batches.size(batch, self._costs.batch_dim)
         if not samples or not self._whole or self._samples >= self._whole:
             return batch
-        return batches.part(batch, max(1, samples * self._samples // self._whole), samples)
+        taken = max(1, samples * self._samples // self._whole)
+        return batches.part(batch, taken, samples, dim=self._costs.batch_dim)
 
     def stepped(self, step: Step, waited: float | None) -> None:
         """A step of the running turn was measured, in which threads waited for a core for that part of the time."""
