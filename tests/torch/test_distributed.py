@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -404,8 +405,9 @@ def test_who_waits_in_prepare_for_a_worker_that_fails_ends_at_once(strategy: Any
         running.wait_for(other, "waiting")
         assert running.left(f"worker-{fails}") == 1
         begun = time.monotonic()
-        running.send(other, {"type": "stop"})  # as the hub does: the job has failed
-        assert running.left(other) == 0
+        with contextlib.suppress(ConnectionError):  # it may have ended by now
+            running.send(other, {"type": "stop"})  # as the hub does: the job has failed
+        assert running.left(other) in (0, 75)  # it heard of the order first, or of the loss
         assert time.monotonic() - begun < 30
 
 
