@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headgate.events import Exit
 from headgate.hub.attempt import APART_SECONDS, Attempt
 from headgate.jobs import ProgressRule
 from headgate.plans import Plan
@@ -193,3 +194,79 @@ def test_workers_that_have_connected_or_are_one_are_not_apart_however_they_end()
 
 def test_a_worker_that_ended_well_and_never_connected_shows_that_all_are_apart() -> None:
     assert Told(connected=False).attempt.are_apart(0.0, ended=True)
+
+
+def standing(**more: Any) -> dict[str, Any]:
+    return {"rounds": 4, "phase": 0, "epoch": None, "step": 4, "settings": [], **more}
+
+
+def together() -> Told:
+    told = Told(2)
+    told.attempt.plan = Plan(strategy="allreduce", workers=2, batch_per_worker=None)
+    return told
+
+
+def test_workers_meet_once_all_that_count_have_come(told: Told) -> None:
+    told.start("worker-2", joins=True)
+    told.attempt.meetings.meet("worker-1", {"standing": standing(), "value": 1.5})
+    assert [message for _, message in told.sent if message["type"] == "met"] == []
+    told.attempt.meetings.meet("worker-0", {"standing": standing(), "value": 2.5})
+    met = [(task, message) for task, message in told.sent if message["type"] == "met"]
+    assert [task for task, _ in met] == ["r/a/worker-1", "r/a/worker-0"]
+    assert [(each["index"], each["value"]) for each in met[0][1]["given"]] == [(0, 2.5), (1, 1.5)]
+
+
+def test_a_meeting_does_not_wait_for_a_worker_that_is_lost(told: Told) -> None:
+    for name in ("worker-0", "worker-1"):
+        told.attempt.meetings.meet(name, {"standing": standing(), "value": None})
+    told.sent.clear()
+    told.attempt.leave("worker-2", well=False)
+    assert [task for task, message in told.sent if message["type"] == "met"] == ["r/a/worker-0", "r/a/worker-1"]
+
+
+def test_where_a_worker_waits_is_told_to_the_others_while_it_does(told: Told) -> None:
+    waits = standing(waits=True)
+    told.attempt.meetings.elsewhere("worker-0", waits)  # its meeting has been
+    assert [message for _, message in told.sent if message["type"] == "elsewhere"] == []
+    told.attempt.meetings.meet("worker-0", {"standing": standing(), "value": None})
+    told.attempt.meetings.elsewhere("worker-0", waits)
+    found = {task: message["index"] for task, message in told.sent if message["type"] == "elsewhere"}
+    assert found == {"r/a/worker-1": 0, "r/a/worker-2": 0}
+
+
+@pytest.mark.parametrize(
+    ("ends", "code", "words"),
+    [
+        ([standing(), standing(rounds=5, step=5)], 0, "worker-0 after step 4, worker-1 after step 5"),
+        ([standing(), standing(settings=[{"lr": 0.2}])], 0, "took a step: worker-0 0, worker-1 1"),
+        ([standing(what="at its end")], 75, "worker-0 was at its end, after step 4, and worker-1 in the middle"),
+        ([standing(), standing()], 0, ""),
+        ([], 75, ""),
+        ([standing()], 1, ""),
+    ],
+)
+def test_workers_that_end_at_different_places_have_failed(ends: list[dict[str, Any]], code: int, words: str) -> None:
+    told = together()
+    for number, end in enumerate(ends):
+        told.attempt.meetings.elsewhere(f"worker-{number}", {**end, "ended": True})
+    exit = told.attempt.end("worker-1", Exit(code))
+    assert exit.code == (1 if words else code)
+    assert words in (exit.reason or "")
+    assert bool(exit.reason) == bool(words)
+
+
+@pytest.mark.parametrize(
+    ("reason", "begun", "hints"),
+    [
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'm.tmp' -> 'm.pt'", False, True),
+        ("FileExistsError: [Errno 17] File exists: 'out'", False, True),
+        ("NotFoundError: ckpt-1_temp/part-00000-of-00001.index; No such file or directory", False, True),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'data.csv'", False, False),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'best.pt'", True, True),
+        ("ValueError: no", True, False),
+    ],
+)
+def test_a_worker_that_fails_by_a_file_is_told_that_others_write_too(reason: str, begun: bool, hints: bool) -> None:
+    told = together()
+    told.attempt.tasks["worker-0"].reports_itself = begun
+    assert ("hg.is_main()" in (told.attempt.end("worker-0", Exit(1, reason=reason)).reason or "")) == hints

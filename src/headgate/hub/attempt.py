@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,6 +23,17 @@ _SHOWN: tuple[Column, ...] = ("cpu_cores", "memory_bytes", "net_in", "net_out")
 
 APART_SECONDS = 10.0
 """How long workers that have not connected tell of progress in their output before they are taken for strangers."""
+
+_OF_ONE_FILE = re.compile(
+    r"FileExistsError|AlreadyExistsError|Directory not empty|No such file or directory: .+ -> |unable to lock file"
+    r"|Failed to rename|_temp/part-|database is locked"
+)
+"""What is said of files and folders that several processes make, or move, at once."""
+_MAY_BE_OF_ONE_FILE = re.compile(
+    r"FileNotFoundError|NotFoundError|No such file|EOFError|PytorchStreamReader|BadZipFile|UnpicklingError|truncated"
+    r"|JSONDecodeError|DataLossError|not a zip file|file signature not found"
+)
+"""The same of files that a script read or wrote well before."""
 
 Send = Callable[[TaskId, Mapping[str, object]], None]
 
@@ -164,9 +176,14 @@ class Attempt:
 
     def end(self, name: str, exit: Exit) -> Exit:
         """How a task has ended, as far as that is told by how other tasks did: where workers step together, one that
-        takes steps of its own has failed."""
+        takes steps of its own has failed; and what fails by a file may do so by another worker that writes it too."""
         text = self.meetings.fault(name, exit.code) if self.plan.in_step else ""
-        return replace(exit, code=1, reason=text) if text else exit
+        if text:
+            return replace(exit, code=1, reason=text)
+        if exit.ok or self.plan.workers < 2 or not _of_one_file(exit.reason or "", self.tasks[name].reports_itself):
+            return exit
+        told = f"all {self.plan.workers} workers run the whole script: let one write files, under `if hg.is_main():`"
+        return replace(exit, reason=f"{exit.reason}; {told}")
 
     def thread(self, name: str) -> None:
         """Tell a task how to use its threads."""
@@ -260,3 +277,9 @@ class Attempt:
             view = self._peers.view()
             for name in self._connected:
                 self._send(f"{self._job}/{name}", view)
+
+
+def _of_one_file(reason: str, begun: bool) -> bool:
+    """Whether a task may have failed because another one writes the same file. `begun`: it trained already, so that
+    what it reads was there."""
+    return bool(_OF_ONE_FILE.search(reason) or (begun and _MAY_BE_OF_ONE_FILE.search(reason)))

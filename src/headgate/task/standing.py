@@ -61,11 +61,14 @@ def difference(standings: Mapping[int, Standing]) -> str:
 
 def place(standing: Standing) -> str:
     """A place in the script, in words; epochs and batches are counted from 0."""
-    words = [f"{name} {standing[name]}" for name in ("epoch", "batch") if standing.get(name) is not None]
+    words = [str(standing["what"])] if standing.get("what") else []
+    where = [f"{name} {standing[name]}" for name in ("epoch", "batch") if standing.get(name) is not None]
+    if where and not words:
+        where[0] = f"at {where[0]}"
+    words += where
     if standing.get("step") is not None:
         words.append(f"after step {standing['step']}")
-    what = standing.get("what")
-    return (f"{what}, " if what else "at ") + (", ".join(words) or "no known place")
+    return ", ".join(words) or "somewhere"
 
 
 def _each(standings: Mapping[int, Standing], words: Any) -> str:
