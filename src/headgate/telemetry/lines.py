@@ -154,7 +154,7 @@ class Scanner:
 
     def scan(self, text: str) -> Found | None:
         """What the line says of the training's progress; None when nothing."""
-        line = text.lower()
+        line = text.lower().replace("'s ", " ")  # «training's l2»
         begin = line.lstrip()[:1]
         if not (self._hint in line or any(word in line for word in _SPEAKS) or begin == "[" or begin.isdigit()):
             return _heading(line)
@@ -376,7 +376,8 @@ def _part_before(parts: list[tuple[int, int, Part]], line: str, start: int) -> P
 def _boosted(metrics: dict[str, float]) -> float | None:
     """The training error of gradient boosting: `[10]<tab>train-rmse:0.5<tab>eval-rmse:0.6`."""
     for name in metrics:
-        if name.startswith("train_") and not vocabulary.BOOSTING.isdisjoint(name.split("_")):
+        words = name.split("_")
+        if vocabulary.VALIDATING.isdisjoint(words) and not vocabulary.BOOSTING.isdisjoint(words):
             return metrics.pop(name)
     return None
 
