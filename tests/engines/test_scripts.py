@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.engines.scripts import check, libraries, library, other_cluster
+from headgate.engines.scripts import check, libraries, library, other_cluster, shares_nothing
 from headgate.errors import UsageError
 from headgate.jobs import Job
 from headgate.plans import Plan
@@ -150,3 +150,23 @@ def test_a_script_that_imports_several_trains_with_whichever_it_calls(tmp_path: 
     assert libraries(script) == {"torch", "jax"}
     assert library(script) is None
     assert libraries(tmp_path / "missing.py") == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("text", "apart"),
+    [
+        ("import torch\nfrom torch import nn\n", True),
+        (TORCH, False),
+        ("from headgate import jax as hg\n", False),
+        ("import beside\n", False),
+        ("from beside.inner import train\n", False),
+        ("from . import other\n", False),
+        ("import importlib\nimportlib.import_module('headgate.torch')\n", False),
+        ("def broken(:\n", False),
+    ],
+)
+def test_workers_share_nothing_where_neither_the_script_nor_a_file_beside_it_can_import_a_library(
+    text: str, apart: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "beside.py").write_text(TORCH)
+    assert shares_nothing(job(tmp_path, text, TOGETHER)) == apart

@@ -36,6 +36,25 @@ def library(script: Path) -> str | None:
     return anywhere[0] if len(anywhere) == 1 and anywhere == always else None
 
 
+def shares_nothing(job: Job) -> bool:
+    """Whether the workers of a job share nothing, as the imports of its script tell: it imports none of Headgate's
+    libraries, and nothing that lies beside it and may import one.
+
+    Args:
+        job: One with absolute paths.
+    """
+    script = source(job)
+    try:
+        text = b"" if script is None else script.read_bytes()
+        names = set(_roots(ast.parse(text)))
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return False
+    if script is None or names & {"", "headgate", "importlib", "runpy"} or b"__import__" in text or b"exec(" in text:
+        return False
+    folders = (script.parent, Path(job.workdir))
+    return not any((folder / each).exists() for folder in folders for name in names for each in (name, f"{name}.py"))
+
+
 def check(job: Job, environment: Mapping[str, str]) -> None:
     """Whether the library of a job's script can do what the job's plan says, as far as that is plain to see.
 
@@ -136,3 +155,12 @@ def _named(node: ast.AST) -> Iterator[str]:
         package, _, rest = name.partition(".")
         if package == "headgate" and (part := rest.partition(".")[0]) in LIBRARIES:
             yield part
+
+
+def _roots(tree: ast.AST) -> Iterator[str]:
+    """The first part of each name that is imported; empty for one that is relative."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield "" if node.level else (node.module or "").partition(".")[0]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from headgate import events, isolation
 from headgate.cluster import Node
+from headgate.engines import scripts
 from headgate.engines.base import LOCAL
 from headgate.engines.launch import inject, launch
 from headgate.errors import HeadgateError
@@ -139,6 +140,9 @@ class Acting:
                 action.job, action.attempt, action.plan, action.spec.encrypt, self._engines.of(action.job).send
             )
             live.begin(attempt, action.resume.step if action.resume is not None else 0)
+            if action.plan.workers > 1 and scripts.shares_nothing(live.spec):
+                attempt.forewarned = True
+                self._ledger.event(run, "warning", self._hearing.apart(live), live.spec.name)
         else:
             attempt = live.current
         run.record_task(

@@ -103,6 +103,7 @@ class Attempt:
         self._met = False  # whether a worker has connected
         self._trained_since: float | None = None  # without one having connected
         self._told_apart = False
+        self.forewarned = False  # that the workers share nothing was said before the start
         self._told_open = False
 
     @property

@@ -279,16 +279,21 @@ class Hearing(Listener):
         else:
             self._ledger.event(run, "note", f"node {node} is no longer slow", job, task)
 
-    def _apart(self, run: LiveRun, live: LiveJob) -> None:
-        """The workers of a job turn out to know nothing of each other."""
+    def apart(self, live: LiveJob) -> str:
+        """What is said of a job whose workers know nothing of each other."""
         workers = live.current.plan.workers if live.current is not None else 0
         what = file.name if (file := source(live.spec)) is not None else "its command"
-        live.reason = (
+        return (
             f"the {workers} workers of job {live.spec.name} share nothing: {what} does not use headgate.torch, "
             "headgate.keras or headgate.jax; each trains the whole job"
         )
+
+    def _apart(self, run: LiveRun, live: LiveJob) -> None:
+        """The workers of a job turn out to know nothing of each other."""
+        live.reason = self.apart(live)
         run.record_job(live.spec.name)
-        self._ledger.event(run, "warning", live.reason, live.spec.name)
+        if live.current is None or not live.current.forewarned:
+            self._ledger.event(run, "warning", live.reason, live.spec.name)
 
     def _saved(self, task: TaskId, message: Mapping[str, Any]) -> None:
         run, live, attempt, name = self._find(task)

@@ -78,7 +78,7 @@ def prepare(
         raise ValueError(
             f"prepare(loss_reduction={loss_reduction!r}): expected 'mean' or 'sum', or a function of the batch"
         )
-    if not isinstance(batch_dim, int) or batch_dim < 0:
+    if batch_dim not in range(64):
         raise ValueError(f"prepare(batch_dim={batch_dim!r}): expected the number of a dimension, from 0")
     session = _join()
     prepared = (
