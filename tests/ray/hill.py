@@ -206,6 +206,8 @@ class Somebody(User):
         self._hill = hill
         # A hub outlives a head that is killed until Ray has cleared up after it.
         self.variables |= {**hill.variables, "HEADGATE_IDLE_SECONDS": "300"}
+        # By their home `Traces` finds the tasks on the nodes.
+        self.variables["HEADGATE_RAY_ENV"] = "HEADGATE_HOME"
 
     def command(self, *words: str) -> list[str]:
         typed = super().command(*words)
