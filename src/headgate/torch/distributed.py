@@ -255,7 +255,8 @@ class Worker:
                 )
             return {"ahead": ahead}
         if isinstance(self._link, Backend) and self._reducer is not None:
-            return {**self._link.before_save(), "rounds": self._reducer.rounds, "used": self._stands.used}
+            standing = {"rounds": self._reducer.rounds, "used": self._stands.used}
+            return {**self._link.before_save(), **standing, "weighed_late": self._reducer.waits_for_weight}
         return {}
 
     def left(self) -> None:
@@ -301,6 +302,7 @@ class Worker:
             loss_mean.watch(self._weighing.sees)
             if self._joined is not None:
                 self._reducer.rounds = self._joined["rounds"]
+                self._reducer.waits_for_weight = self._joined["weighed_late"]
                 self._stands.used = self._joined["used"]
         elif isinstance(link, Asynchronous):
             dealer = link.dealer

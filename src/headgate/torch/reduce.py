@@ -51,6 +51,7 @@ class Reducer:
     Attributes:
         summed: Whether the loss of a batch is the sum of its samples' losses, not their mean.
         rounds: Rounds so far.
+        waits_for_weight: Whether the script says after each backward what its gradients weigh.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Reducer:
         self._launched = 0
         self._late = Late(backend.look)
         self._says_before = False  # the script says weights before backward
-        self._waits_for_weight = False  # or after it
+        self.waits_for_weight = False
         self._pending: list[tuple[torch.Tensor, int]] | None = None  # gradients that wait for it, and their versions
         self._written: list[tuple[torch.Tensor, int]] = []  # the same of the latest round
         self._kept: _Kept | None = None
@@ -173,7 +174,7 @@ class Reducer:
         slot = buckets.slots.get(key)
         if slot is None:
             return  # sparse: added up when all is known
-        if self._waits_for_weight:
+        if self.waits_for_weight:
             return
         with torch.no_grad():
             self._contribute(slot.view, parameter)
@@ -192,7 +193,7 @@ class Reducer:
         self._tables.clear()
         self._launched = 0
         self._lay_out()
-        if not self._waits_for_weight:
+        if not self.waits_for_weight:
             self._take_weight()
 
     def _take_weight(self) -> None:
@@ -266,7 +267,7 @@ class Reducer:
         # A backward within a backward (reentrant checkpointing) ends while a node of the outer one is at work.
         if not self._open or torch._C._current_autograd_node() is not None:
             return
-        if self._waits_for_weight:
+        if self.waits_for_weight:
             self._pending = self._versions()
         else:
             self._end_round()
@@ -300,7 +301,7 @@ class Reducer:
     def _begin_again(self, kept: _Kept) -> None:
         """Exchange the gradients of the latest backward again, with the weight that was said; from now on, wait for
         it."""
-        self._waits_for_weight = True
+        self.waits_for_weight = True
         for parameter, gradient in kept.gradients:
             parameter.grad = gradient
         self._begin_round()
@@ -331,7 +332,7 @@ class Reducer:
     @torch.no_grad()
     def _end_round(self) -> None:
         buckets = self._laid_out
-        said = self._waits_for_weight
+        said = self.waits_for_weight
         if said:
             self._take_weight()
             self._pending = None
