@@ -70,7 +70,7 @@ def test_a_mount_is_a_path_or_two_and_may_be_written(monkeypatch: pytest.MonkeyP
 
 
 def test_a_relative_mount_is_that_of_a_folder() -> None:
-    assert Mount.of("data/../more:/mnt", "/work") == Mount("/work/more", "/mnt")
+    assert Mount.of("data/../more:/mnt", "/place") == Mount("/place/more", "/mnt")
 
 
 @pytest.mark.parametrize("given", ["KILL", 9, "STOP", "TSTP", "CHLD", "SIGFOO", "", 0, -2, 99, True])
