@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,23 @@ def test_it_is_written_where_the_user_says(run: Path, tmp_path: Path) -> None:
     assert result.stdout == f"{tmp_path / 'other.html'}\n"
     assert (tmp_path / "other.html").exists()
     assert not (run / "report.html").exists()
+
+
+def test_what_is_no_file_is_written_into_and_a_link_stays_one(run: Path, tmp_path: Path) -> None:
+    pipe, link, page = tmp_path / "pipe", tmp_path / "link", tmp_path / "page.html"
+    os.mkfifo(pipe)
+    found: list[str] = []
+    reader = threading.Thread(target=lambda: found.append(pipe.read_text()))
+    reader.start()
+    CliRunner().invoke(command, ["--output", str(pipe)], catch_exceptions=False)
+    reader.join()
+    assert found[0].startswith("<!doctype html>")
+    assert pipe.is_fifo()
+    page.write_text("before")
+    link.symlink_to(page)
+    CliRunner().invoke(command, ["--output", str(link)], catch_exceptions=False)
+    assert link.is_symlink()
+    assert page.read_text() == found[0]
 
 
 def test_json_has_the_figures_of_every_job(run: Path) -> None:

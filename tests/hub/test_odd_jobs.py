@@ -74,6 +74,7 @@ def test_strangers_on_the_hub_s_sockets_hold_neither_memory_nor_anybody_up(user:
     user.write("train.py", "import time\nprint('loss 1', flush=True)\nopen('begun', 'w').write('x')\ntime.sleep(600)\n")
     run = user.detaches("train.py")
     user.sees("begun")
+    user.sees_state("train", "running", run=run)
     hub = user.traces.hub()
     strangers = []
     for _ in range(200):

@@ -217,7 +217,7 @@ def _check(names: Sequence[str], shared: bool, output: Path | None) -> None:
 
     for name in names:
         lineup.choose(name, lambda job, now: 0.0, shared=shared)
-    if output is not None:
+    if output is not None and (output.is_file() or not output.exists()):
         try:
             TemporaryFile(dir=output.absolute().parent).close()  # beside it: what is there stays until the page is
         except OSError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import traceback
 from collections.abc import Callable, Sequence
 from importlib import resources
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from headgate.analysis.jobs import figures
-from headgate.errors import StorageError
 from headgate.reports import network, overview, sections, tasks
 from headgate.reports.figures import (
     Plot,
@@ -25,7 +23,7 @@ from headgate.reports.figures import (
     share_plots,
 )
 from headgate.reports.frames import frame, payload
-from headgate.reports.markup import Markup, element, joined, script_json
+from headgate.reports.markup import Markup, element, joined, save, script_json
 from headgate.reports.recording import Recording, read
 from headgate.reports.timeline import timeline
 from headgate.telemetry.store import told_as_damage
@@ -39,7 +37,7 @@ def write(store: Path, to: Path) -> Path:
 
     Args:
         store: The run's `run.sqlite`; it may still be written.
-        to: The file to write, replaced as a whole.
+        to: The file to write; see `markup.save`.
 
     Returns:
         `to`.
@@ -50,15 +48,7 @@ def write(store: Path, to: Path) -> Path:
     """
     with told_as_damage(store):
         text = page(read(store))
-    # Surrogates come from output that was not UTF-8; a page has to be.
-    beside = to.with_name(f".{to.name}.{os.getpid()}")
-    try:
-        beside.write_text(text, encoding="utf-8", errors="replace")
-        beside.replace(to)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise StorageError(f"cannot write {to}: {error.strerror}; name another file with --output") from error
-    return to
+    return save(text, to)
 
 
 def page(run: Recording) -> str:

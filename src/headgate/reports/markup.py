@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import html
 import json
+import os
 from collections.abc import Iterable
+from pathlib import Path
 
+from headgate.errors import StorageError
 from headgate.reports.words import say
 
 _EMPTY = frozenset({"meta", "br", "col", "input"})
@@ -64,3 +67,29 @@ def script_json(value: object) -> Markup:
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)
+
+
+def save(text: str, to: Path) -> Path:
+    """Write a page: a file as a whole, in place of the one there, behind a link too; into what is no file, as a device
+    or a pipe, for that is not ours to replace.
+
+    Returns:
+        `to`.
+
+    Raises:
+        StorageError: It cannot be written.
+    """
+    # Surrogates come from output that was not UTF-8; a page has to be.
+    data = text.encode(errors="replace")
+    file = to.resolve()
+    beside = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        if to.exists() and not to.is_file():
+            to.write_bytes(data)
+            return to
+        beside.write_bytes(data)
+        beside.replace(file)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise StorageError(f"cannot write {to}: {error.strerror}; name another file with --output") from error
+    return to

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,11 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.analysis.usage import Array, Buckets, settings
-from headgate.errors import StorageError
 from headgate.reports.figures import BUCKETS, Line, Plot, job_colour
 from headgate.reports.frames import frame, payload
 from headgate.reports.html import document
-from headgate.reports.markup import Markup, element, figure_of, joined
+from headgate.reports.markup import Markup, element, figure_of, joined, save
 from headgate.reports.words import counted, say
 from headgate.simulation import Figures, Outcome, Trace
 from headgate.simulation.results import completions, presence
@@ -53,14 +51,7 @@ def write(trace: Trace, outcomes: Sequence[Outcome], results: Sequence[Figures],
     Raises:
         StorageError: It cannot be written.
     """
-    beside = to.with_name(f".{to.name}.{os.getpid()}")
-    try:
-        beside.write_text(page(trace, outcomes, results), encoding="utf-8", errors="replace")
-        beside.replace(to)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise StorageError(f"cannot write {to}: {error.strerror}; name another file with --output") from error
-    return to
+    return save(page(trace, outcomes, results), to)
 
 
 def page(trace: Trace, outcomes: Sequence[Outcome], results: Sequence[Figures]) -> str:
