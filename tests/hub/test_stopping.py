@@ -39,8 +39,8 @@ SAVES = """
     if helper == 0:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # it would die of it
         time.sleep(1000)
-    print("ready", flush=True)
     try:
+        print("ready", flush=True)
         time.sleep(1000)
     except KeyboardInterrupt:
         time.sleep(0.2)

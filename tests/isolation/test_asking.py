@@ -34,8 +34,8 @@ if __name__ == "__main__":
         signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
     if sys.argv[2] == "USR1":
         signal.signal(signal.SIGUSR1, lambda number, frame: asked.append(number))
-    print("ready", flush=True)
     try:
+        print("ready", flush=True)
         while not asked:
             queue.get(timeout=20)
     except KeyboardInterrupt:

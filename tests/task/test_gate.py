@@ -251,14 +251,15 @@ def test_two_processes_that_take_turns_get_what_they_are_granted(tmp_path: Path)
         def done() -> list[int]:
             return [listener.of("progress")[-1]["step"] for listener in listeners]
 
-        def enough(before: list[int]) -> bool:
-            return sum(done()) - sum(before) > 500
+        def are_done(steps: int, before: list[int]) -> bool:
+            return sum(done()) - sum(before) > steps
 
         for part in (0.75, 0.3):
             for listener, fraction in zip(listeners, (part, 1.0 - part), strict=True):
                 listener.send({"type": "gate", "fraction": fraction, "turns": [str(tmp_path / "turn")]})
+            wait.until(partial(are_done, 50, done()), 60, "they have heard of it")
             before = done()
-            wait.until(partial(enough, before), 60, "steps are done")
+            wait.until(partial(are_done, 500, before), 60, "steps are done")
             first, second = (after - before for after, before in zip(done(), before, strict=True))
             assert first / (first + second) == pytest.approx(part, abs=0.05)
         listeners[1].send({"type": "stop"})  # whoever waits for its turn too
