@@ -14,8 +14,8 @@ arrival, for jobs that are shorter than the published ones, and `--scale` the ep
 A policy whose name is followed by ` known`, as `headgate known`, remembers how long such jobs took before: they were
 run by the policy before it. Under all others nothing is known of a job when it arrives.
 
-The control is policy `none`: the same boxes without limits. It is run twice, the second time as `none again`: what lies
-between the two is noise. Before all, each job is run alone once. From these times the mean is computed that a
+The first policy is the control, as a rule `none`: the same boxes without limits. It is run twice, the second time as
+`none again`: what lies between the two is noise. Before all, each job is run alone once. From these times the mean is computed that a
 clairvoyant policy would have, which gives all of the machine to whoever has least left, and equal sharing, both without
 cost. All times are told at the machine's usual speed, which others on its host change from moment to moment: by what a
 small piece of work costs meanwhile that has nothing to do with the jobs (`_pace.py`); `passed` is the mean of the
@@ -93,7 +93,7 @@ def compare(
         with _pace.probing(Path(folder, "pace")):
             single = {work: there.run([job.alone()], "none") for work, job in works.items()}
             for _ in range(repetitions):
-                for policy in (*policies, f"none{AGAIN}"):
+                for policy in (*policies, f"{policies[0]}{AGAIN}"):
                     name = policy.removesuffix(AGAIN).removesuffix(KNOWN)
                     done.setdefault(policy, []).append(there.run(jobs, name, policy.endswith(KNOWN)))
         pace = _pace.read(Path(folder, "pace"))
@@ -104,16 +104,16 @@ def compare(
     load = sum(alone.values()) / max(job.at + alone[job.name] for job in jobs)
     print(f"{len(jobs)} jobs, load {load:.2f}; alone: " + ", ".join(f"{n} {s:.0f} s" for n, s in alone.items()))
     print(f"without cost, computed: clairvoyant shortest first {clairvoyant:.1f} s, equal sharing {equally:.1f} s\n")
-    heads = ("mean", "over none", "of gain", "p95", "best job", "worst job", "makespan", "learnt", "max rho", "passed")
+    heads = ("mean", f"over {policies[0]}", "of gain", "p95", "best job", "worst job", "makespan", "learnt", "max rho", "passed")
     print(" " * 20 + "".join(f"{head:>11}" for head in heads))
     rows: list[dict[str, Any]] = []
     for policy, found in runs.items():
         seconds = {job.name: statistics.median(ran[job.name].seconds for ran in found) for job in jobs}
-        control = {job.name: statistics.median(ran[job.name].seconds for ran in runs["none"]) for job in jobs}
+        control = {job.name: statistics.median(ran[job.name].seconds for ran in runs[policies[0]]) for job in jobs}
         ratios = {name: seconds[name] / control[name] for name in seconds}
         makespan, least = (
             statistics.median(max(each.ended for each in ran.values()) for ran in repeated)
-            for repeated in (found, runs["none"])
+            for repeated in (found, runs[policies[0]])
         )
         mean, uncontrolled = statistics.mean(seconds.values()), statistics.mean(control.values())
         row: dict[str, Any] = {
@@ -159,13 +159,13 @@ def main() -> None:
     )
     made.add_argument("--seeds", type=int, default=1, help="draws of random jobs (default: 1)")
     made.add_argument("--first-seed", type=int, default=0, help="of these draws (default: 0)")
-    made.add_argument("--policies", default=POLICIES, help=f"with `none`, the control (default: {POLICIES})")
+    made.add_argument("--policies", default=POLICIES, help=f"the first is the control (default: {POLICIES})")
     made.add_argument("--isolation", default="process", choices=("process", "container"))
     made.add_argument("--stretch", type=float, default=0.25, help="of the times of arrival (default: 0.25)")
     made.add_argument("--scale", type=float, default=1.0, help="of the epochs (default: 1)")
     options = made.parse_args()
     _frame.heading(options.repetitions, "torch", "tensorflow-cpu", "jax")
-    policies = list(dict.fromkeys(["none", *options.policies.split(",")]))
+    policies = list(dict.fromkeys(options.policies.split(",")))
     if options.jobs == "three":
         draws = [published(options.stretch, options.scale)]
     elif options.jobs == "distributed":
