@@ -15,12 +15,43 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests import prose
 
 from headgate import clusterfile, jobfile, lab, planfile
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+# How many words a sentence of a page has on average, and how many the longest one has.
+MEAN, LONGEST = 18, 40
+# Pages that are not there yet, with what they may have until they are.
+LONGER = {
+    "CONTRIBUTING.md": (18, 46),
+    "README.md": (22, 66),
+    "channel.md": (23, 114),
+    "cli.md": (20, 60),
+    "containers.md": (24, 56),
+    "distributed.md": (21, 44),
+    "faults.md": (24, 50),
+    "files.md": (22, 44),
+    "hub.md": (20, 54),
+    "isolation.md": (21, 44),
+    "jax.md": (19, 49),
+    "jobs.md": (18, 44),
+    "keras.md": (22, 44),
+    "plans.md": (26, 83),
+    "policies.md": (27, 58),
+    "profile.md": (19, 40),
+    "progress.md": (21, 62),
+    "python.md": (20, 40),
+    "ray.md": (24, 83),
+    "report.md": (21, 49),
+    "script.md": (20, 44),
+    "shares.md": (24, 77),
+    "simulate.md": (27, 68),
+    "telemetry.md": (20, 40),
+}
 
 # Scripts that the pages speak of. None imports a framework, so that a page takes seconds.
 TRAINS = """
@@ -201,3 +232,43 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
+def test_sentences_of_a_page_are_short(page: Path) -> None:
+    mean, longest = LONGER.get(page.name, (MEAN, LONGEST))
+    found = prose.figures(page.read_text())
+    assert found.most <= longest, (
+        f"{page.name} has a sentence of {found.most} words, at most {longest}: {found.longest}"
+    )
+    assert found.mean <= mean, f"{page.name}: a sentence has {found.mean:.1f} words on average, at most {mean}"
+
+
+def test_sentences_are_told_apart() -> None:
+    page = """# A heading. It is none.
+
+One has *six words*, 1.5 of them. Two
+goes over a line, with `code. Of a kind` and [a link](a.md)!
+
+- an item: `x`
+- (A second.) And a third
+
+```python
+# Code. Is none.
+```
+
+| a cell | Two in it. That is so. |
+|---|---|
+"""
+    assert prose.sentences(page) == (
+        [
+            "One has *six words*, 1.5 of them.",
+            "Two goes over a line, with CODE and a link!",
+            "an item: CODE",
+            "(A second.)",
+            "And a third",
+        ],
+        ["a cell", "Two in it.", "That is so."],
+    )
+    found = prose.figures(page)
+    assert (found.mean, found.most, found.longest) == (5.2, 10, "Two goes over a line, with CODE and a link!")
