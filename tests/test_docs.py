@@ -271,4 +271,4 @@ goes over a line, with `code. Of a kind` and [a link](a.md)!
         ["a cell", "Two in it.", "That is so."],
     )
     found = prose.figures(page)
-    assert (found.mean, found.most, found.longest) == (5.2, 10, "Two goes over a line, with CODE and a link!")
+    assert (found.mean, found.most, found.longest) == (5.0, 10, "Two goes over a line, with CODE and a link!")
