@@ -15,11 +15,12 @@ A policy whose name is followed by ` known`, as `headgate known`, remembers how 
 run by the policy before it. Under all others nothing is known of a job when it arrives.
 
 The first policy is the control, as a rule `none`: the same boxes without limits. It is run twice, the second time as
-`none again`: what lies between the two is noise. Before all, each job is run alone once. From these times the mean is computed that a
-clairvoyant policy would have, which gives all of the machine to whoever has least left, and equal sharing, both without
-cost. All times are told at the machine's usual speed, which others on its host change from moment to moment: by what a
-small piece of work costs meanwhile that has nothing to do with the jobs (`_pace.py`); `passed` is the mean of the
-seconds that passed. `of gain` is what a policy gains over the control as a part of what the clairvoyant one would.
+`none again`: what lies between the two is noise. Before all, each job is run alone once. From these times the mean is
+computed that a clairvoyant policy would have, which gives all of the machine to whoever has least left, and equal
+sharing, both without cost. All times are told at the machine's usual speed, which others on its host change from moment
+to moment: by what a small piece of work costs meanwhile that has nothing to do with the jobs (`_pace.py`); `passed` is
+the mean of the seconds that passed. `of gain` is what a policy gains over the control as a part of what the clairvoyant
+one would.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ def compare(
     load = sum(alone.values()) / max(job.at + alone[job.name] for job in jobs)
     print(f"{len(jobs)} jobs, load {load:.2f}; alone: " + ", ".join(f"{n} {s:.0f} s" for n, s in alone.items()))
     print(f"without cost, computed: clairvoyant shortest first {clairvoyant:.1f} s, equal sharing {equally:.1f} s\n")
-    heads = ("mean", f"over {policies[0]}", "of gain", "p95", "best job", "worst job", "makespan", "learnt", "max rho", "passed")
+    heads = ["mean", f"over {policies[0]}", "of gain", "p95", "best job", "worst job"]
+    heads += ["makespan", "learnt", "max rho", "passed"]
     print(" " * 20 + "".join(f"{head:>11}" for head in heads))
     rows: list[dict[str, Any]] = []
     for policy, found in runs.items():

@@ -35,12 +35,15 @@ EPOCHS = """
             print(f"epoch {epoch}/{epochs} step {number} loss {1 + 5 / number:.5f}", flush=True)
 """
 
+ARGUMENTS = EPOCHS.replace("sys.argv[1]", "sys.argv[2]").replace("{epoch}/{epochs}", "{epoch}")
+"""It says how many epochs there are in its arguments alone."""
+
 
 def test_who_is_predicted_to_have_less_left_goes_first(user: User) -> None:
     policy = "srpt:floor=0.06"
-    user.write("train.py", EPOCHS)
-    user.write("short.yaml", "jobs: [{name: short, script: train.py, args: ['3000']}]")
-    user.write("long.yaml", "jobs: [{name: long, script: train.py, args: ['100000']}]")
+    user.write("train.py", ARGUMENTS)
+    user.write("short.yaml", "jobs: [{name: short, script: train.py, args: [--epochs, 3000]}]")
+    user.write("long.yaml", "jobs: [{name: long, script: train.py, args: [--epochs, 100000]}]")
     first = str(user.json("run", "--detach", "short.yaml", "--policy", policy)["run"])
     wait.until(lambda: told(user, first) > 5.0, 60, "enough is told to go by")
     second = str(user.json("run", "--detach", "long.yaml")["run"])

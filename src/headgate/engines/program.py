@@ -43,7 +43,7 @@ def program(job: Job) -> Program | None:
     """The Python program that a job runs; None where its command is another one, or is a shell's to read."""
     if job.script is not None:
         return Program(job.python, Path(job.workdir, job.script), "", job.args)
-    words = _words(job)
+    words = words_of(job)
     if not words or not _PYTHON.fullmatch(Path(words[0]).name):
         return None
     python, rest = None if words[0] == "python" else words[0], iter(words[1:])
@@ -66,7 +66,10 @@ def source(job: Job) -> Path | None:
     return found.file if found is not None and found.file is not None and found.file.is_file() else None
 
 
-def _words(job: Job) -> tuple[str, ...]:
+def words_of(job: Job) -> tuple[str, ...]:
+    """The words of a job's command, or of its script's arguments; none where they are a shell's to read."""
+    if job.script is not None:
+        return job.args
     if not isinstance(job.run, str):
         return (*(job.run or ()), *job.args)
     if _OF_A_SHELL.search(job.run):

@@ -247,7 +247,7 @@ class Hearing(Listener):
 
     def _progress(self, task: TaskId, progress: events.Progress) -> None:
         run, live, attempt, _ = self._find(task)
-        progress, excess = live.within_limits(progress)
+        progress, excess = live.within_limits(live.length.complete(progress))
         if excess is not None:
             self._ledger.event(run, "warning", excess, live.spec.name, task)
         run.record_progress(progress)

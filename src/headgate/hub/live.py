@@ -22,6 +22,7 @@ from headgate.engines import scripts
 from headgate.engines.base import LOCAL, Engine
 from headgate.engines.environment import MORE, sent
 from headgate.engines.launch import command, inject
+from headgate.engines.program import source, words_of
 from headgate.errors import HeadgateError, UsageError
 from headgate.events import ENDED, Action, Event
 from headgate.hub import admission, company, neighbours
@@ -46,7 +47,8 @@ from headgate.planning.candidates import tasks_on
 from headgate.policies import Policy
 from headgate.profiling import lengths
 from headgate.profiling import store as profiles
-from headgate.telemetry import visible
+from headgate.telemetry import arguments, visible
+from headgate.telemetry.arguments import Length
 
 _DISK_RATE = "disk rate"  # where the policy sets none its lack changes nothing
 ORIGIN_SECONDS = 5.0
@@ -171,7 +173,7 @@ class LiveHub:
         cluster = self._nodes.cluster(submission)
         here = visible.within(self._node, submission.environment)
         recorded = (here, *submission.nodes) if submission.engine == LOCAL else cluster.nodes
-        keys = await asyncio.to_thread(_checked, submission, cluster, here)
+        found = await asyncio.to_thread(_checked, submission, cluster, here)
         inject(self._home / "inject")
         run = LiveRun(submission, recorded, self.policy, time.monotonic(), self._ledger.trouble)
         await asyncio.to_thread(run.confirm)
@@ -179,7 +181,7 @@ class LiveHub:
         self._nodes.join(submission)
         names = tuple(node.name for node in cluster.nodes)
         for name, live in run.jobs.items():
-            live.profile_key = keys[name]
+            live.profile_key, live.length = found[name]
             live.script_key = profiles.script_of(live.profile_key)
             known = profiles.load(self._home / "profiles", live.profile_key)
             if known is not None:
@@ -419,24 +421,24 @@ async def _write_report(store: Path, page: Path) -> None:
             writer.kill()
 
 
-def _checked(submission: Submission, cluster: Cluster, machine: Node) -> dict[str, str]:
+def _checked(submission: Submission, cluster: Cluster, machine: Node) -> dict[str, tuple[str, Length]]:
     """What can be known of jobs before they start: one message now, and not a failed job later. Takes its time.
 
     Returns:
-        For each job the key of its profile.
+        For each job the key of its profile, and how long it is to train by its arguments.
 
     Raises:
         HeadgateError: One of them cannot be run there.
     """
     _check_isolations(submission)
-    keys = {}
+    found = {}
     for job in submission.jobs:
         candidates(cluster, job)
-        keys[job.name] = profiles.key(job, machine)
+        found[job.name] = profiles.key(job, machine), arguments.length(words_of(job), source(job))
         environment = {**submission.environment, **job.env}
         command(job, environment.get("PATH"))
         scripts.check(job, environment)
-    return keys
+    return found
 
 
 def _out_of_reach(submission: Submission) -> str:
