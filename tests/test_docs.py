@@ -49,7 +49,6 @@ LONGER = {
     "report.md": (21, 49),
     "script.md": (20, 44),
     "shares.md": (24, 77),
-    "simulate.md": (27, 68),
     "telemetry.md": (20, 40),
 }
 
