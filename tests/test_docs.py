@@ -41,7 +41,6 @@ LONGER = {
     "jobs.md": (18, 44),
     "keras.md": (22, 44),
     "plans.md": (26, 83),
-    "policies.md": (27, 58),
     "profile.md": (19, 40),
     "progress.md": (21, 62),
     "python.md": (20, 40),
