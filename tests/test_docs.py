@@ -40,7 +40,6 @@ LONGER = {
     "jax.md": (19, 49),
     "jobs.md": (18, 44),
     "keras.md": (22, 44),
-    "plans.md": (26, 83),
     "profile.md": (19, 40),
     "progress.md": (21, 62),
     "python.md": (20, 40),
