@@ -148,6 +148,44 @@ def test_jobs_that_a_cluster_cannot_hold_are_left_out_unless_they_are_most(tmp_p
     assert "job 'late' lasts 60 s and comes 1e+300 s after the first" in late.notes[-1]
 
 
+@pytest.mark.parametrize("others", [1.5e9, 1.5e12, 3e9])
+@pytest.mark.parametrize(("wrong", "way"), [("0", "before"), ("1970-01-01", "before"), ("1e300", "after")])
+def test_a_time_far_from_those_of_most_jobs_costs_only_its_own_job(
+    tmp_path: Path, others: float, wrong: str, way: str
+) -> None:
+    cluster = Cluster((Node("a", 8.0, 1 << 34, gpus=(Gpu(0, "V100", 1 << 34),) * 4),))
+    rows = [f"j{i},{others + 60 * i:.0f},9,m,9,64,1,60" for i in range(5)]
+    wrongs = [f"{name},{wrong},9,m,9,64,1,60" for name in "xy"]
+    trace = fitting(read(written(tmp_path, HEADER, *rows[:3], *wrongs, *rows[3:])), cluster)
+    assert [(job.name, job.submitted) for job in trace.jobs] == [(f"j{i}", 60.0 * i) for i in range(5)]
+    assert trace.notes[-1].startswith("2 of 7 jobs cannot run there and are left out: job 'x' lasts 60 s and comes ")
+    assert f" s {way} the first" in trace.notes[-1]
+    assert [job.ended for job in simulate(trace, cluster, "fifo").jobs] == [60.0 * i for i in range(1, 6)]
+    with pytest.raises(UsageError, match="3 of 6 jobs cannot run there"):
+        fitting(read(written(tmp_path, HEADER, *rows[:3], *wrongs, f"z,{wrong},9,m,9,64,1,60")), cluster)
+
+
+def test_times_far_from_all_others_that_a_simulation_can_hold_are_told(tmp_path: Path) -> None:
+    cluster = Cluster((Node("a", 8.0, 1 << 34, gpus=(Gpu(0, "V100", 1 << 34),) * 4),))
+    rows = [f"j{i},2017-10-03 08:{i:02}:00,9,m,9,64,1,60" for i in range(40)]
+    early = ["e,2007-10-03 08:00:00,9,m,9,64,1,60", "f,2008-01-01,9,m,9,64,1,60"]
+    late = "l,2027-10-03 08:00:00,9,m,9,64,1,60"
+
+    def notes(*lines: str) -> list[str]:
+        trace = fitting(read(written(tmp_path, HEADER, *lines)), cluster)
+        assert len(trace.jobs) == len(lines)
+        return [note for note in trace.notes if "may be wrong" in note]
+
+    assert notes(*rows) == []
+    assert notes(*rows, late) == [
+        "1 of 41 jobs come 87647 h 24 min or more before or after most others ('l'); their times may be wrong"
+    ]
+    assert notes(late, *early, *rows) == [
+        "3 of 43 jobs come 85520 h 0 min or more before or after most others ('e', 'f', 'l'); their times may be wrong"
+    ]
+    assert notes(*rows[:8], *early) == []  # too many to be mistakes
+
+
 def test_missing_columns_are_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidFileError) as raised:
         read(written(tmp_path, "job_id,model_name", "a,bert"))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import random
 import time
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from heapq import heappop, heappush
-from math import exp, inf
+from math import ceil, exp, inf
 
 from headgate.analysis.forecast import Left
 from headgate.cluster import Cluster
@@ -49,11 +50,17 @@ from headgate.simulation.outcomes import LONGEST, Assumptions, JobOutcome, Outco
 from headgate.simulation.specs import Specs
 from headgate.simulation.traces import Trace, TraceJob, made
 from headgate.simulation.watching import Watched
+from headgate.units import say_seconds
 
 _NINE_OF_TEN = 1.645
 """Standard deviations on each side of the mean that hold nine of ten."""
 _ROUNDS = 10.0
 """That a policy has at most between two reports of a job."""
+_BULK = 0.9
+"""Part of the jobs from which others may come so far that it is told: where more do, that is how the jobs come."""
+_STRAY_TIMES = 100.0
+"""As many times what those come within, or the longest job, is far from them."""
+_NAMED = 3
 _DONE = Exit(code=0, cpu_seconds=0.0)
 _STOPPED = Exit(code=None, signal=15)
 
@@ -87,27 +94,54 @@ def simulate(
 
 
 def fitting(trace: Trace, cluster: Cluster) -> Trace:
-    """The trace without the jobs that no simulation on a cluster could hold, which its notes say.
+    """The trace without the jobs that no simulation on a cluster could hold, which its notes say, as they do of jobs
+    that come long before or after all others.
 
     Raises:
         UsageError: At least half of them.
     """
     specs = Specs([len(node.gpus) for node in cluster.nodes])
-    reasons = [reason for job in trace.jobs if (reason := _against(job, specs)) is not None]
-    if not reasons:
-        return trace
-    said = f"{len(reasons)} of {len(trace.jobs)} jobs"
-    if 2 * len(reasons) >= len(trace.jobs):
-        raise UsageError(reasons[0] if len(trace.jobs) == 1 else f"{said} cannot run there: {reasons[0]}")
-    jobs = [job for job in trace.jobs if _against(job, specs) is None]
-    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-    return made(trace.name, jobs, [*trace.notes, f"{said} cannot run there and are left out: {reasons[0]}{more}"])
+    begin = _begin([job.submitted for job in trace.jobs])
+    reasons = [reason for job in trace.jobs if (reason := _against(job, specs, begin)) is not None]
+    jobs, notes = trace.jobs, list(trace.notes)
+    if reasons:
+        said = f"{len(reasons)} of {len(jobs)} jobs"
+        if 2 * len(reasons) >= len(jobs):
+            raise UsageError(reasons[0] if len(jobs) == 1 else f"{said} cannot run there: {reasons[0]}")
+        jobs = tuple(job for job in jobs if _against(job, specs, begin) is None)
+        more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+        notes.append(f"{said} cannot run there and are left out: {reasons[0]}{more}")
+    notes += _strays(jobs)
+    return made(trace.name, jobs, notes) if notes != list(trace.notes) else trace
 
 
-def _against(job: TraceJob, specs: Specs) -> str | None:
-    """Why a job could not run even if it were alone."""
-    if max(job.submitted, job.seconds) > LONGEST:
-        long = f"lasts {job.seconds:g} s and comes {job.submitted:g} s after the first"
+def _begin(times: Sequence[float]) -> float:
+    """From when on most jobs come within `LONGEST` seconds, given when each comes, in order: the time of one that is
+    far below those of the others is the one that is wrong."""
+    counts = [bisect_right(times, time + LONGEST) - place for place, time in enumerate(times)]
+    return times[counts.index(max(counts))]
+
+
+def _strays(jobs: Sequence[TraceJob]) -> Iterator[str]:
+    """What jobs come so long before or after the others that their times may be wrong: the simulation holds them, and
+    figures of its length mean little."""
+    times = [job.submitted for job in jobs]
+    most = ceil(len(jobs) * _BULK)
+    within, first = min((times[i + most - 1] - times[i], times[i]) for i in range(len(jobs) - most + 1))
+    far = _STRAY_TIMES * max(within, *(job.seconds for job in jobs))
+    if strays := [job for job in jobs if job.submitted < first - far or job.submitted > first + within + far]:
+        away = min(max(first - job.submitted, job.submitted - first - within) for job in strays)
+        named = ", ".join(repr(job.name) for job in strays[:_NAMED])
+        named += f" and {len(strays) - _NAMED} more" if len(strays) > _NAMED else ""
+        what = f"come {say_seconds(away)} or more before or after most others"
+        yield f"{len(strays)} of {len(jobs)} jobs {what} ({named}); their times may be wrong"
+
+
+def _against(job: TraceJob, specs: Specs, begin: float = 0.0) -> str | None:
+    """Why a job could not run even if it were alone, or what of the trace is said to come first `begin` s in."""
+    if job.seconds > LONGEST or not 0 <= job.submitted - begin <= LONGEST:
+        away, way = abs(job.submitted - begin), "before" if job.submitted < begin else "after"
+        long = f"lasts {job.seconds:g} s and comes {away:g} s {way} the first{' of most' if begin else ''}"
         return f"job {job.name!r} {long}; expected at most {LONGEST:g} of each"
     if not specs.fits(job):
         room = f"the cluster has {specs.gpus}, at most {specs.gpus_of_node} on a node"
