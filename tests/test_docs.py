@@ -41,10 +41,8 @@ LONGER = {
     "profile.md": (19, 40),
     "progress.md": (21, 62),
     "python.md": (20, 40),
-    "ray.md": (24, 83),
     "report.md": (21, 49),
     "script.md": (20, 44),
-    "shares.md": (24, 77),
     "telemetry.md": (20, 40),
 }
 
