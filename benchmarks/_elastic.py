@@ -60,7 +60,7 @@ class Job:
         entry: dict[str, object] = {
             "name": self.name,
             "script": str(HERE / "plain" / f"{self.kind}.py" if self.kind in PLAIN else EXAMPLES / f"{self.kind}.py"),
-            "args": ["--epochs", str(self.epochs)],
+            "args": ["--max-steps", str(50 * self.epochs)] if self.kind == "names" else ["--epochs", str(self.epochs)],
             "at": f"{self.at:.1f}s",
             "isolation": isolation,
         }

@@ -37,14 +37,14 @@ class Speller(nn.Module):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--epochs", type=int, default=10, help="times fifty steps")
+    parser.add_argument("--max-steps", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     known = names(20000, random.Random(args.seed))
     model = Speller(64)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4, weight_decay=0.01, betas=(0.9, 0.99))
-    for step in range(50 * args.epochs):
+    for step in range(args.max_steps):
         began = time.time()
         batch = known[torch.randint(len(known), (64,))]
         scores = model(batch[:, :-1])
