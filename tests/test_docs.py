@@ -29,7 +29,6 @@ MEAN, LONGEST = 18, 40
 LONGER = {
     "CONTRIBUTING.md": (18, 46),
     "README.md": (22, 66),
-    "channel.md": (23, 114),
     "cli.md": (20, 60),
     "distributed.md": (21, 44),
     "files.md": (22, 44),
