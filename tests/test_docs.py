@@ -36,7 +36,6 @@ LONGER = {
     "isolation.md": (21, 44),
     "jax.md": (19, 49),
     "jobs.md": (18, 44),
-    "keras.md": (22, 44),
     "profile.md": (19, 40),
     "progress.md": (21, 62),
     "python.md": (20, 40),
