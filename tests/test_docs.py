@@ -30,7 +30,6 @@ LONGER = {
     "CONTRIBUTING.md": (18, 46),
     "README.md": (22, 66),
     "cli.md": (20, 60),
-    "distributed.md": (21, 44),
     "hub.md": (20, 54),
     "isolation.md": (21, 44),
     "jax.md": (19, 49),
