@@ -30,14 +30,9 @@ LONGER = {
     "CONTRIBUTING.md": (18, 46),
     "README.md": (22, 66),
     "cli.md": (20, 60),
-    "hub.md": (20, 54),
-    "isolation.md": (21, 44),
     "jax.md": (19, 49),
     "jobs.md": (18, 44),
     "profile.md": (19, 40),
-    "python.md": (20, 40),
-    "report.md": (21, 49),
-    "script.md": (20, 44),
     "telemetry.md": (20, 40),
 }
 
