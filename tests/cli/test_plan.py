@@ -17,6 +17,7 @@ from headgate.cluster import Node
 from headgate.errors import HeadgateError, InvalidFileError, NotFoundError, UsageError
 from headgate.hub import api
 from headgate.jobs import Job
+from headgate.profiles import TimeFit
 from headgate.profiling import store
 from headgate.telemetry import machine
 
@@ -125,6 +126,37 @@ def test_what_if_says_what_a_change_would_bring() -> None:
     assert "with nic=1Mbit, -1 node of kind b: " in text
     faster = data("train.py", "--cluster", "cluster.yaml", "--what-if", "a.cores=2")
     assert faster["choice"]["throughput"] > faster["before"]["throughput"]
+
+
+def test_what_if_the_gpus_of_nodes_were_joined_otherwise(place: Path) -> None:
+    two = "gpus: [{name: A30, memory: 24GiB}, {name: A30, memory: 24GiB}]"
+    (place / "cluster.yaml").write_text(
+        f"nodes:\n  - {{kind: g, cores: 16, memory: 64GiB, count: 2, {two}, gpu_link: {{rate: 12GB/s, how: host}}}}\n"
+        f"  - {{name: plain, cores: 4, memory: 8GiB}}\n"
+    )
+    on_gpu = profile(dense_bytes=2_000_000_000, fits=(TimeFit("A30", 1, 0.05, 0.001, 0.02),))
+    store.save(place, "of-gpus", on_gpu)
+
+    def brings(*changes: str) -> float:
+        words = [word for change in changes for word in ("--what-if", change)]
+        told = data("--profile", str(place / "of-gpus.json"), "--cluster", "cluster.yaml", *words)
+        return float(told["choice"]["throughput"])
+
+    rates = [brings(f"gpu_link={rate}") for rate in ("12GB/s", "25GB/s", "600GB/s", "4.8Tbit")]
+    assert rates[0] == pytest.approx(brings())
+    assert rates == sorted(rates)
+    assert rates[2] == pytest.approx(rates[3])
+    assert rates[2] > 1.2 * rates[0]
+    assert brings("gpu_link=nvlink") > brings("gpu_link=pcie") > brings("gpu_link=host")
+    assert brings("g.gpu_link=NVLink") == pytest.approx(brings("gpu_link=nvlink"))
+    for change, message in (
+        ("gpu_link=fast", "expected nvlink, pcie, host, or a rate above 0"),
+        ("gpu_link=0GB/s", "expected nvlink, pcie, host, or a rate above 0"),
+        ("gpu_link=measured", "expected nvlink, pcie, host, or a rate above 0"),
+        ("plain.gpu_link=nvlink", "expected nodes with two GPUs or more"),
+        ("h.gpu_link=nvlink", "found kind 'h'; expected one of g, plain"),
+    ):
+        assert message in refuses(UsageError, "train.py", "--cluster", "cluster.yaml", f"--what-if={change}")
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from headgate import units
-from headgate.cluster import Cluster, Node
+from headgate.cluster import Cluster, GpuLink, Node
 from headgate.errors import UsageError
 from headgate.planning.kinds import kinds
 
-_EXPECTED = "expected nic=10Gbit, cores=8, memory=32GiB, the same of one kind (a.nic=10Gbit), or '+2 node of kind a'"
-_SETTING = re.compile(r"(?:([\w-]+)\.)?(nic|cores|memory)=(.+)")
+_EXPECTED = (
+    "expected nic=10Gbit, cores=8, memory=32GiB, gpu_link=nvlink, the same of one kind (a.nic=10Gbit), "
+    "or '+2 node of kind a'"
+)
+_SETTING = re.compile(r"(?:([\w-]+)\.)?(nic|cores|memory|gpu_link)=(.+)")
+_HOWS: Mapping[str, Literal["nvlink", "pcie", "host"]] = {"nvlink": "nvlink", "pcie": "pcie", "host": "host"}
 _NODES = re.compile(r"([+-]\d+) nodes? of kind ([\w-]+)")
 
 
@@ -23,10 +27,11 @@ def changed(cluster: Cluster, text: str) -> Cluster:
     Args:
         cluster: As it is.
         text: `nic=10Gbit`, `cores=8` or `memory=32GiB` of all nodes; `a.nic=10Gbit` of the nodes of kind (or with the
-            name) `a`; `+2 node of kind a`, `-1 node of kind a`.
+            name) `a`; `gpu_link=nvlink` (or `pcie`, `host`), whose rate is then the usual one of these GPUs, or
+            `gpu_link=50GB/s`, which leaves it joined as it is; `+2 node of kind a`, `-1 node of kind a`.
 
     Raises:
-        UsageError: It is none of these, or there is no such kind.
+        UsageError: It is none of these, there is no such kind, or a link is meant where no node has several GPUs.
     """
     if (setting := _SETTING.fullmatch(text.strip())) is not None:
         return _set(cluster, setting[1], setting[2], setting[3])
@@ -39,6 +44,8 @@ def _set(cluster: Cluster, of: str | None, key: str, value: str) -> Cluster:
     chosen = {node.name for node in cluster.nodes if of in (None, node.kind, node.name)}
     if not chosen:
         raise _unknown(cluster, of or "")
+    if key == "gpu_link":
+        return _link(cluster, chosen, value)
     change: Mapping[str, Any]
     try:
         match key:
@@ -54,6 +61,29 @@ def _set(cluster: Cluster, of: str | None, key: str, value: str) -> Cluster:
     if not all(0 < each < float("inf") for each in change.values()):
         raise UsageError(f"--what-if {key}: found {value!r}; expected more than 0")
     return Cluster(tuple(replace(node, **change) if node.name in chosen else node for node in cluster.nodes))
+
+
+def _link(cluster: Cluster, chosen: Collection[str], value: str) -> Cluster:
+    """Other links between the GPUs of those of the nodes that have several."""
+    several = {node.name for node in cluster.nodes if node.name in chosen and len(node.gpus) > 1}
+    if not several:
+        raise UsageError(f"--what-if gpu_link: found {value!r}; expected nodes with two GPUs or more, there are none")
+    how = _HOWS.get(value.strip().lower())
+    rate = None
+    if how is None:
+        expected = "expected nvlink, pcie, host, or a rate above 0 such as 50GB/s"
+        try:
+            rate = units.rate(value)
+        except ValueError:
+            raise UsageError(f"--what-if gpu_link: found {value!r}; {expected}") from None
+        if rate <= 0:
+            raise UsageError(f"--what-if gpu_link: found {value!r}; {expected}")
+
+    def joined(node: Node) -> Node:
+        as_it_is = node.gpu_link.how if node.gpu_link is not None else None
+        return replace(node, gpu_link=GpuLink(rate, how or as_it_is))
+
+    return Cluster(tuple(joined(node) if node.name in several else node for node in cluster.nodes))
 
 
 def _count(cluster: Cluster, by: int, name: str) -> Cluster:
