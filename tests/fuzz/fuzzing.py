@@ -45,7 +45,7 @@ from headgate.hub.submission import Submission, parse
 from headgate.jobs import Job, ProgressRule
 from headgate.plans import Plan
 from headgate.reports import html, terminal
-from headgate.simulation import traces
+from headgate.simulation import trace_files
 from headgate.telemetry.patterns import ProgressReader
 from headgate.telemetry.store import TABLES, Recorder
 
@@ -319,7 +319,7 @@ class _Files:
             if chance.random() < 0.7
             else text.encode("utf-8", "replace")
         )
-        return traces.read(path)
+        return trace_files.read(path)
 
 
 class _Task:

@@ -13,7 +13,8 @@ from headgate.cluster import Cluster, Gpu, Node
 from headgate.errors import InvalidFileError, NotFoundError, UsageError
 from headgate.simulation import fitting, simulate
 from headgate.simulation.speeds import read_pairs, read_speeds
-from headgate.simulation.traces import TraceJob, made, read
+from headgate.simulation.trace_files import read
+from headgate.simulation.traces import TraceJob, made
 from headgate.telemetry.store import Recorder
 
 HEADER = "job_id,submission_time,num_iteration,model_name,deadline,batch_size,num_gpu,duration"

@@ -3,6 +3,7 @@
 from headgate.simulation.outcomes import Assumptions, Outcome
 from headgate.simulation.results import Figures, figures
 from headgate.simulation.simulator import fitting, simulate
-from headgate.simulation.traces import Trace, TraceJob, read
+from headgate.simulation.trace_files import read
+from headgate.simulation.traces import Trace, TraceJob
 
 __all__ = ["Assumptions", "Figures", "Outcome", "Trace", "TraceJob", "figures", "fitting", "read", "simulate"]
