@@ -22,8 +22,8 @@ _SOONEST_SECONDS = 0.1
 
 
 @dataclass(slots=True)
-class Turn:
-    """What an event comes to, as far as shares go.
+class Pending:
+    """What has happened that shares have to follow.
 
     Args:
         now: Seconds on the run's clock.
@@ -51,8 +51,33 @@ class Turn:
         self.moved[job.id] = job
         self.nodes.add(task.node)
 
+    def clear(self) -> None:
+        """All of it has been settled."""
+        self.changes, self.starting, self.moved, self.nodes, self.sized = [], {}, {}, set(), set()
 
-class Sharing:
+
+@dataclass(slots=True)
+class _Settled:
+    """What follows from what has happened, step by step.
+
+    Args:
+        granted: What the policy grants to jobs, with its reasons.
+        reasons: Those of jobs whose share stays.
+        nodes: Those whose cores are divided anew among their tasks.
+        jobs: Those whose tasks may be told something.
+        shares: What changes of tasks' shares.
+        sizes: Cores that tasks are entitled to, and their threads.
+    """
+
+    granted: Granted
+    reasons: Mapping[JobId, str]
+    nodes: set[str]
+    jobs: dict[JobId, JobRecord] = field(default_factory=dict)
+    shares: dict[TaskId, Share] = field(default_factory=dict)
+    sizes: dict[TaskId, tuple[float, int]] = field(default_factory=dict)
+
+
+class Allocator:
     """The nodes, and what the policy grants on them.
 
     Attributes:
@@ -69,22 +94,22 @@ class Sharing:
         self._fault = ""
         self._guard = Guard(policy)
         self._placed: dict[JobId, Placed] = {}  # as the policy was told last
-        # When turns on the GPUs of a node followed weights, each of which changes all turns; and where they are to.
-        self._turned: defaultdict[str, Changes] = defaultdict(Changes)
-        self._turning: set[str] = set()
+        # When the time of a node's GPUs was divided, each change of which counts for all there; and where it is to be.
+        self._gpu_changes: defaultdict[str, Changes] = defaultdict(Changes)
+        self._gpus_waiting: set[str] = set()
 
     @property
     def wake_at(self) -> float | None:
         """When something is to be settled again though nothing happens."""
-        if not self._turning:
+        if not self._gpus_waiting:
             return self._asks_at
-        turns = (self._turned[name].free_at(MOST_CHANGES) for name in self._turning)
+        turns = (self._gpu_changes[name].free_at(MOST_CHANGES) for name in self._gpus_waiting)
         return min((at for at in (self._asks_at, *turns) if at is not None), default=None)
 
     def join(self, node: Node) -> None:
         """A node is there, or has changed."""
         self.nodes[node.name] = node
-        self._changed.add(node.name)  # what its tasks are entitled to follows with the next turn that moves anything
+        self._changed.add(node.name)  # what its tasks are entitled to follows when anything is settled next
         self._count()
 
     def leave(self, name: str) -> None:
@@ -115,82 +140,106 @@ class Sharing:
         chosen = sorted(used, key=lambda index: (used[index], there.index(index)))[:count]
         return tuple(sorted(chosen, key=there.index))
 
-    def share(self, turn: Turn) -> list[Action]:
-        """Settle a turn: ask the policy if there is something to tell or its time has come, bring the tasks that this
-        concerns to what follows, and start those that are to be started with it."""
-        if not self.policy.grants:
-            turn.changes.clear()
-        elif self.jobs.pinned:
-            turn.changes = [change for change in turn.changes if not self._is_pinned(change.job)]
-        due = self._asks_at is not None and turn.now >= self._asks_at
-        sized = turn.sized or (self._changed and not self.policy.grants)
-        if not (turn.changes or turn.starting or turn.moved or sized or due or self._may_turn(turn)):
+    # --- settling ---------------------------------------------------------------------------------------------------
+
+    def settle(self, pending: Pending) -> list[Action]:
+        """Bring every task to what follows from what has happened: ask the policy, if there is something to tell it or
+        its time has come; give each task its part; divide the time of GPUs; size tasks by it; and say what is to be
+        sent, those tasks included that are to be started with it."""
+        self._leave_out_pinned(pending)
+        due = self._asks_at is not None and pending.now >= self._asks_at
+        if not (due or self._is_needed(pending)):
             return []
-        if self.policy.grants and (turn.moved or self._changed):
-            turn.changes += self._where(turn)
         actions: list[Action] = []
-        decided, reasons = self._decide(turn, actions) if turn.changes or due else ({}, {})
-        nodes, self._changed = self._changed | turn.nodes, set()
-        changed: dict[TaskId, Share] = {}
+        settled = self._ask_policy(pending, due, actions)
+        self._find_concerned(pending, settled)
+        self._give_parts(pending, settled)
+        self._give_gpu_time(pending, settled)
+        self._size_tasks(pending, settled)
+        actions += _to_send(pending, settled)
+        pending.clear()
+        return actions
+
+    def _leave_out_pinned(self, pending: Pending) -> None:
+        """Leave out of what the policy is told whatever is no business of it."""
+        if not self.policy.grants:
+            pending.changes.clear()
+        elif self.jobs.pinned:
+            pending.changes = [change for change in pending.changes if not self._is_pinned(change.job)]
+
+    def _is_needed(self, pending: Pending) -> bool:
+        """Whether anything may follow from what has happened."""
+        sized = pending.sized or (self._changed and not self.policy.grants)
+        return bool(pending.changes or pending.starting or pending.moved or sized or self._gpus_to_divide(pending))
+
+    def _ask_policy(self, pending: Pending, due: bool, actions: list[Action]) -> _Settled:
+        """What the policy grants, which is asked if it is `due` or there is something to tell it."""
+        if self.policy.grants and (pending.moved or self._changed):
+            pending.changes += self._placements(pending)
+        granted, reasons = self._decide(pending, actions) if pending.changes or due else ({}, {})
+        nodes, self._changed = self._changed | pending.nodes, set()
+        return _Settled(granted, reasons, nodes)
+
+    def _find_concerned(self, pending: Pending, settled: _Settled) -> None:
+        """Find the jobs whose tasks may come to have another share."""
         jobs = self.jobs.all
-        concerned = {change.job: jobs[change.job] for change in turn.changes if isinstance(change, Placed)}
-        concerned |= {id: job for id, job in turn.moved.items() if job.tasks}
-        if turn.moved or nodes:  # slices that come to more than a node are cut down
+        concerned = {change.job: jobs[change.job] for change in pending.changes if isinstance(change, Placed)}
+        concerned |= {id: job for id, job in pending.moved.items() if job.tasks}
+        if pending.moved or settled.nodes:  # slices that come to more than a node are cut down
             concerned |= {id: job for id, job in self.jobs.pinned.items() if job.tasks}
-        concerned |= {id: jobs[id] for id in (*decided, *reasons)}
-        for job in in_order(concerned.values()):
-            share = decided[job.id][0] if job.id in decided else NOTHING
+        concerned |= {id: jobs[id] for id in (*settled.granted, *settled.reasons)}
+        settled.jobs = concerned
+
+    def _give_parts(self, pending: Pending, settled: _Settled) -> None:
+        """Give each task its part of what its job is granted."""
+        for job in in_order(settled.jobs.values()):
+            is_granted = job.id in settled.granted
+            share = settled.granted[job.id][0] if is_granted else NOTHING
             job.granted = job.granted.merged(share)
-            granted = job.granted is not NOTHING or job.spec.share is not None
-            beside = Counter(task.node for task in job.tasks.values()) if granted else Counter()
+            has_part = job.granted is not NOTHING or job.spec.share is not None
+            beside = Counter(task.node for task in job.tasks.values()) if has_part else Counter()
             for task in job.tasks.values():
                 # Its part may also change because another task of its job came or went.
                 whole = job.allowed(task).merged(self._part(job.granted, job, task, beside))
                 change = _different(task.share, whole)
-                if job.id in decided:
+                if is_granted:
                     change = change.merged(self._part(share, job, task, beside))
-                if job.id in decided or change is not NOTHING:
-                    changed[task.id] = change
-                if change is not NOTHING or task.id in turn.starting:
-                    nodes.add(task.node)
+                if is_granted or change is not NOTHING:
+                    settled.shares[task.id] = change
+                if change is not NOTHING or task.id in pending.starting:
+                    settled.nodes.add(task.node)
                 task.share = task.share.merged(change)
-        for id, fraction in self._turns(turn, nodes).items():
-            job = jobs[id.rsplit("/", 1)[0]]
-            change = Share(gpu_fraction=fraction)
-            changed[id] = changed.get(id, NOTHING).merged(change)
-            job.tasks[id].share = job.tasks[id].share.merged(change)
-            concerned[job.id] = job
-        nodes |= turn.sized
-        sizes = self._sizes(nodes)
-        for name in nodes:
-            for id, (job, task) in self.jobs.on.get(name, {}).items():
-                if id in sizes and sizes[id] != (task.entitled, task.threads):
-                    concerned[job.id] = job
-        for job in in_order(concerned.values()):
-            said = decided[job.id][1] if job.id in decided else reasons.get(job.id)
-            for task in job.tasks.values():
-                before = (task.entitled, task.threads)
-                task.entitled, task.threads = sizes.get(task.id, before)  # what they were, on a node that is gone
-                stays = task.entitled == before[0] and task.id not in changed and task.id not in turn.starting
-                reason = job.why = said or (job.why if stays else "") or _undecided(job)
-                if task.id in turn.starting:
-                    actions.append(job.starting(task, reason))
-                elif task.id in changed or job.id in reasons or before != (task.entitled, task.threads):
-                    change = changed.get(task.id, NOTHING)
-                    actions.append(SetShare(task.id, change, task.threads, task.entitled, reason))
-        turn.changes, turn.starting, turn.moved, turn.nodes, turn.sized = [], {}, {}, set(), set()
-        return actions
 
-    def _where(self, turn: Turn) -> list[Change]:
+    def _give_gpu_time(self, pending: Pending, settled: _Settled) -> None:
+        """Divide the time of GPUs that several jobs compute on."""
+        for id, fraction in self._gpu_time(pending, settled.nodes).items():
+            job = self.jobs.all[id.rsplit("/", 1)[0]]
+            change = Share(gpu_fraction=fraction)
+            settled.shares[id] = settled.shares.get(id, NOTHING).merged(change)
+            job.tasks[id].share = job.tasks[id].share.merged(change)
+            settled.jobs[job.id] = job
+
+    def _size_tasks(self, pending: Pending, settled: _Settled) -> None:
+        """Find the cores that each task is entitled to, and its threads, and the jobs where these change."""
+        settled.nodes |= pending.sized
+        settled.sizes = self._sizes(settled.nodes)
+        for name in settled.nodes:
+            for id, (job, task) in self.jobs.on.get(name, {}).items():
+                if id in settled.sizes and settled.sizes[id] != (task.entitled, task.threads):
+                    settled.jobs[job.id] = job
+
+    # --- what the policy is told, and what it says ------------------------------------------------------------------
+
+    def _placements(self, pending: Pending) -> list[Change]:
         """Where jobs are that came, whose tasks came or went, or whose nodes have more or less for them than before."""
-        for change in turn.changes:
+        for change in pending.changes:
             if isinstance(change, Arrived | Left):
                 self._placed.pop(change.job, None)
         nodes = set(self._changed)
-        for job in turn.moved.values():
+        for job in pending.moved.values():
             if job.spec.share is not None:  # what it is pinned to the others there have not
-                nodes.update(turn.nodes, (task.node for task in job.tasks.values()))
-        moved = turn.moved
+                nodes.update(pending.nodes, (task.node for task in job.tasks.values()))
+        moved = pending.moved
         if nodes:
             moved = moved | {job.id: job for name in nodes for job, _ in self.jobs.on.get(name, {}).values()}
         found: list[Change] = []
@@ -206,22 +255,22 @@ class Sharing:
                 found.append(placed)
         return found
 
-    def _decide(self, turn: Turn, actions: list[Action]) -> tuple[Granted, Mapping[JobId, str]]:
+    def _decide(self, pending: Pending, actions: list[Action]) -> tuple[Granted, Mapping[JobId, str]]:
         """What is granted to jobs that run, and the reasons of those whose share stays. Where the policy fails, which
         is told once, nothing but what it said before."""
         cores, shares, reasons = self._free_cores(), dict[JobId, object](), dict[JobId, str]()
         wake_at = None
         try:
-            decision = self.policy.decide(turn.now, cores, turn.changes)
+            decision = self.policy.decide(pending.now, cores, pending.changes)
             shares, reasons = dict(decision.shares), {id: str(why) for id, why in decision.reasons.items()}
             asked = decision.wake_at
-            wake_at = max(asked, turn.now + _SOONEST_SECONDS) if asked is not None and isfinite(asked) else None
+            wake_at = max(asked, pending.now + _SOONEST_SECONDS) if asked is not None and isfinite(asked) else None
             self._fault = ""
         except Exception as error:  # noqa: BLE001  # a plug-in's fault must not end the jobs
             if self._fault != repr(error):  # not with each report of each job
                 self._fault = repr(error)
                 actions.append(Warn(f"policy {self.policy.name!r} failed, shares stay as they are: {error!r}"))
-        decided, dropped = self._guard.hold(turn.now, cores, turn.changes, shares)
+        decided, dropped = self._guard.hold(pending.now, cores, pending.changes, shares)
         actions += map(Warn, dropped)
         self._asks_at = min((at for at in (wake_at, self._guard.free_at) if at is not None), default=None)
         there = self._is_there
@@ -287,20 +336,22 @@ class Sharing:
                 result |= {id: (cores[id], count[id]) for id in shares}
         return result
 
-    def _may_turn(self, turn: Turn) -> set[str]:
+    def _gpus_to_divide(self, pending: Pending) -> set[str]:
         """Nodes whose GPUs' time may be divided anew: where a job came or went, or seldom enough."""
         return {
-            name for name in self._turning if name in turn.nodes or self._turned[name].free_at(MOST_CHANGES) <= turn.now
+            name
+            for name in self._gpus_waiting
+            if name in pending.nodes or self._gpu_changes[name].free_at(MOST_CHANGES) <= pending.now
         }
 
-    def _turns(self, turn: Turn, nodes: Iterable[str]) -> dict[TaskId, float | Unlimited]:
+    def _gpu_time(self, pending: Pending, nodes: Iterable[str]) -> dict[TaskId, float | Unlimited]:
         """What changes of the time that tasks have of their GPUs, on these nodes and those that are to follow."""
-        self._turning.update(nodes)
-        ready = self._may_turn(turn)
-        self._turning -= ready
+        self._gpus_waiting.update(nodes)
+        ready = self._gpus_to_divide(pending)
+        self._gpus_waiting -= ready
         changes = self._fractions(ready)
-        for name in {self.jobs.all[id.rsplit("/", 1)[0]].tasks[id].node for id in changes} - turn.nodes:
-            self._turned[name].note(turn.now)
+        for name in {self.jobs.all[id.rsplit("/", 1)[0]].tasks[id].node for id in changes} - pending.nodes:
+            self._gpu_changes[name].note(pending.now)
         return changes
 
     def _fractions(self, nodes: Iterable[str]) -> dict[TaskId, float | Unlimited]:
@@ -326,6 +377,25 @@ class Sharing:
                 if wanted != (task.share.gpu_fraction or UNLIMITED):
                     result[task.id] = wanted
         return result
+
+
+def _to_send(pending: Pending, settled: _Settled) -> list[Action]:
+    """The tasks that start, and what is told to those whose share, size or reason has changed."""
+    actions: list[Action] = []
+    for job in in_order(settled.jobs.values()):
+        said = settled.granted[job.id][1] if job.id in settled.granted else settled.reasons.get(job.id)
+        for task in job.tasks.values():
+            before = (task.entitled, task.threads)
+            task.entitled, task.threads = settled.sizes.get(task.id, before)  # as they were, on a node that is gone
+            starts, changed = task.id in pending.starting, task.id in settled.shares
+            stays = task.entitled == before[0] and not changed and not starts
+            reason = job.why = said or (job.why if stays else "") or _undecided(job)
+            if starts:
+                actions.append(job.starting(task, reason))
+            elif changed or job.id in settled.reasons or before != (task.entitled, task.threads):
+                share = settled.shares.get(task.id, NOTHING)
+                actions.append(SetShare(task.id, share, task.threads, task.entitled, reason))
+    return actions
 
 
 @lru_cache

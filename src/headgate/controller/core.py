@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from headgate.cluster import Node
 from headgate.controller import faults, resizing, starting
+from headgate.controller.allocation import Allocator, Pending
 from headgate.controller.dividing import presses
 from headgate.controller.foreseeing import Ahead
 from headgate.controller.queueing import Queue
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order, instead
-from headgate.controller.sharing import Sharing, Turn
 from headgate.events import (
     ENDED,
     Action,
@@ -73,7 +73,7 @@ class Controller:
         self.policy = policy
         self._queue = queue
         self._jobs = Jobs()
-        self._sharing = Sharing(policy, self._jobs)
+        self._allocator = Allocator(policy, self._jobs)
 
     def step(self, now: float, event: Event) -> tuple[list[Action], float | None]:
         """What to do about an event.
@@ -86,46 +86,27 @@ class Controller:
             The actions, in the order in which they are to be taken, and when to send a `Wake` (None: no need).
         """
         actions: list[Action] = []
-        turn = Turn(now)
+        pending = Pending(now)
         match event:
             case NodeJoined(node, runs):
-                self._sharing.join(node)
-                if self._queue is not None:
-                    self._queue.join(node)
-                actions += self._offer(now, node, runs)
-            case NodeLeft(name, runs, for_good):
-                if not runs:
-                    self._sharing.leave(name)
-                    if self._queue is not None:
-                        self._queue.leave(name)
-                self._miss(name, runs, now if for_good else now + faults.BACK_SECONDS)
-            case JobSubmitted(job, spec, resume, nodes, memory_bytes, work, gpus):
-                entry = self._jobs.add(job, spec, now, resume, nodes)
-                entry.needs_bytes, entry.work, entry.gpus = memory_bytes, work, gpus
-                entry.revision = 1
-                actions += [entry.mark("waiting", "being planned"), PlanJob(job, spec, entry.revision)]
-            case JobPlanned(job, revision, plan):
-                found = self._jobs.all.get(job)
-                if found is not None and found.revision == revision and found.state not in ENDED:
-                    found.plan = plan
-                    actions += starting.wait(now, found)
+                actions += self._node_joined(now, node, runs)
+            case NodeLeft():
+                self._node_left(now, event)
+            case JobSubmitted():
+                actions += self._submitted(now, event)
+            case JobPlanned():
+                actions += self._planned(now, event)
             case TaskExited(task, exit):
-                actions += self._exited(turn, task, exit)
+                actions += self._exited(pending, task, exit)
             case Usage() | Progress() | CheckpointDone() | CheckpointLost():
-                actions += self._told(turn, event)
+                actions += self._told(pending, event)
             case TaskConnected() | GpusUsed() | TaskJoined() | TaskLeaves():
-                actions += self._told(turn, event)
+                actions += self._told(pending, event)
             case Fitted(job, work, low, high, asymptote, drops, ends, cores):
                 if self.policy.predicts and (owner := self._jobs.all.get(job)) is not None and owner.tasks:
-                    turn.changes.append(Predicted(job, work, low, high, asymptote, drops, ends, cores))
-            case StopRequested(job, kill):
-                actions += self._stop(job, kill)
-            case ResizeRequested(job, workers):
-                if (owner := self._jobs.all.get(job)) is not None:
-                    actions += resizing.resize(owner, workers, self._sharing, turn)
-            case MoveRequested(job, plan, reason, waits):
-                if (owner := self._jobs.all.get(job)) is not None:
-                    actions += resizing.move(owner, plan, reason, waits)
+                    pending.changes.append(Predicted(job, work, low, high, asymptote, drops, ends, cores))
+            case StopRequested() | ResizeRequested() | MoveRequested():
+                actions += self._requested(pending, event)
             case TaskStarted(task):
                 if (owner := self._owner(task)) is not None:
                     starting.began(now, owner)
@@ -133,8 +114,8 @@ class Controller:
                 pass
         if self._jobs.limited:
             actions += self._timeouts(now)
-        actions += self._start_due(turn)
-        actions += self._sharing.share(turn)
+        actions += self._start_due(pending)
+        actions += self._allocator.settle(pending)
         return actions, self._wake_at()
 
     @property
@@ -152,9 +133,36 @@ class Controller:
         if self._queue is not None:
             self._queue.forget(forgotten)
 
+    # --- jobs, and what is asked of them ----------------------------------------------------------------------------
+
+    def _submitted(self, now: float, event: JobSubmitted) -> list[Action]:
+        job = self._jobs.add(event.job, event.spec, now, event.resume, event.nodes)
+        job.needs_bytes, job.work, job.gpus = event.memory_bytes, event.work, event.gpus
+        job.revision = 1
+        return [job.mark("waiting", "being planned"), PlanJob(job.id, job.spec, job.revision)]
+
+    def _planned(self, now: float, event: JobPlanned) -> list[Action]:
+        job = self._jobs.all.get(event.job)
+        if job is None or job.revision != event.revision or job.state in ENDED:
+            return []
+        job.plan = event.plan
+        return starting.wait(now, job)
+
+    def _requested(self, pending: Pending, event: StopRequested | ResizeRequested | MoveRequested) -> list[Action]:
+        job = self._jobs.all.get(event.job)
+        if job is None:
+            return []
+        match event:
+            case StopRequested(_, kill):
+                return self._stop(job, kill)
+            case ResizeRequested(_, workers):
+                return resizing.resize(job, workers, self._allocator, pending)
+            case MoveRequested(_, plan, reason, waits):
+                return resizing.move(job, plan, reason, waits)
+
     # --- what tasks tell --------------------------------------------------------------------------------------------
 
-    def _told(self, turn: Turn, event: _Told) -> list[Action]:
+    def _told(self, pending: Pending, event: _Told) -> list[Action]:
         job = self._owner(event.task)
         if job is None:
             return []
@@ -165,8 +173,8 @@ class Controller:
                 job.met = job.met or task.is_worker
             case GpusUsed():
                 task.computes_on = event.gpus
-                turn.nodes.add(task.node)
-                turn.moved[job.id] = job
+                pending.nodes.add(task.node)
+                pending.moved[job.id] = job
             case TaskJoined():
                 task.joins = False
             case TaskLeaves():
@@ -181,28 +189,28 @@ class Controller:
                     return faults.restart(job, task, event.text)
                 return self._end(job, "failed", f"{event.text}, and its run has none before it to go on from")
             case Usage():
-                turned = task.use(turn.now, event)
-                turn.changes.append(job.used())
+                turned = task.use(pending.now, event)
+                pending.changes.append(job.used())
                 if self._queue is not None:
-                    self._queue.uses(turn.now, job)
+                    self._queue.uses(pending.now, job)
                 if presses(job, task):
-                    turn.moved[job.id] = job
+                    pending.moved[job.id] = job
                 if turned:
-                    turn.sized.add(task.node)
+                    pending.sized.add(task.node)
                     return [MarkIdle(task.id, task.idle)]
             case Progress():
                 job.came_to_work()
-                return self._progressed(turn, job, event)
+                return self._progressed(pending, job, event)
         return []
 
-    def _progressed(self, turn: Turn, job: JobRecord, progress: Progress) -> list[Action]:
+    def _progressed(self, pending: Pending, job: JobRecord, progress: Progress) -> list[Action]:
         rule = job.spec.progress
         value = rule.of(progress.loss, progress.metrics)
         if value is None:
             return []
         less_is_better = -value if rule.rising else value
         place = progress.step, progress.epoch, progress.epochs, progress.count
-        turn.changes.append(Reported(job.id, less_is_better, *place, is_adversarial(rule.metric, progress.metrics)))
+        pending.changes.append(Reported(job.id, less_is_better, *place, is_adversarial(rule.metric, progress.metrics)))
         if job.watch is None or job.state != "running" or progress.covers == "part":
             return []  # what an epoch comes to is not known from its first batches
         told = rule.told_of(progress.loss, progress.metrics)
@@ -212,41 +220,41 @@ class Controller:
 
     # --- ends -------------------------------------------------------------------------------------------------------
 
-    def _exited(self, turn: Turn, id: TaskId, exit: Exit) -> list[Action]:
+    def _exited(self, pending: Pending, id: TaskId, exit: Exit) -> list[Action]:
         job = self._owner(id)
         if job is None:
             return []
         task = job.drop(id)
         job.kills += exit.kills
-        turn.left(job, task)
+        pending.left(job, task)
         actions: list[Action] = []
         if job.undisturbed and not task.stopping:
             if faults.is_last(job, task, exit):
                 job.finished = True
             else:
-                actions += self._lost(turn, job, task, exit)
+                actions += self._lost(pending, job, task, exit)
         elif job.ends_as is not None and not exit.ok and job.failure is None:
             job.failure = exit
         actions += faults.settle(job)
-        return actions if job.tasks else [*actions, *self._ended(turn, job, exit)]
+        return actions if job.tasks else [*actions, *self._ended(pending, job, exit)]
 
-    def _lost(self, turn: Turn, job: JobRecord, task: TaskRecord, exit: Exit) -> list[Action]:
+    def _lost(self, pending: Pending, job: JobRecord, task: TaskRecord, exit: Exit) -> list[Action]:
         """A task ended before its time."""
-        nodes = job.there(self._sharing.nodes)
+        nodes = job.there(self._allocator.nodes)
         if not faults.is_fault(job, task, exit, nodes):
             return self._fail(job, task, exit)
         what = faults.happened(task, exit, nodes)
         if not faults.costs_others(job, task):
-            return faults.alone(job, task, what, nodes, turn)
+            return faults.alone(job, task, what, nodes, pending)
         job.faults += 1
         node = instead(job, task.node, nodes)
-        has_nodes = node is not None or bool(job.missed(turn.now))
+        has_nodes = node is not None or bool(job.missed(pending.now))
         if job.faults > faults.MOST_BETWEEN_CHECKPOINTS or not has_nodes:
             why = f"{job.faults} times since its last checkpoint" if has_nodes else "none of its nodes is left"
             text = f"{what}; the job cannot go on: {why}"
             return [Fault(job.id, task.id, text), *self._end(job, "failed", text, exit)]
         if node is not None and faults.is_replaced(job, task):
-            return faults.server(job, task, what, node, turn)
+            return faults.server(job, task, what, node, pending)
         return faults.restart(job, task, what)
 
     def _fail(self, job: JobRecord, task: TaskRecord, exit: Exit) -> list[Action]:
@@ -260,19 +268,19 @@ class Controller:
         first = job.workers() or list(job.tasks.values())
         return [job.mark("stopping", reason), *(each.stop(reason) for each in first)]
 
-    def _ended(self, turn: Turn, job: JobRecord, exit: Exit) -> list[Action]:
+    def _ended(self, pending: Pending, job: JobRecord, exit: Exit) -> list[Action]:
         """The last task of an attempt has ended."""
         by_itself = job.failure is None and job.restart is None
-        turn.changes.append(Left(job.id, by_itself if job.ends_as is None else job.ends_as[0] == "done"))
+        pending.changes.append(Left(job.id, by_itself if job.ends_as is None else job.ends_as[0] == "done"))
         job.limit(None)
         if self._queue is not None:
-            self._queue.ended(turn.now, job)
+            self._queue.ended(pending.now, job)
         failure, job.failure = job.failure, None
         code = (failure or exit).shell_code
         if job.ends_as is not None:
             return [job.mark(*job.ends_as, code)]
         if job.restart is not None:
-            job.not_before = turn.now
+            job.not_before = pending.now
             return [job.mark("waiting", f"{job.restart}; started again")]
         if failure is None:
             return [job.mark("done", _finished(job), 0)]
@@ -283,7 +291,7 @@ class Controller:
         if started and job.retried < job.spec.retries:
             wait = min(2.0**job.retried, 60.0)
             job.retried += 1
-            job.not_before = turn.now + wait
+            job.not_before = pending.now + wait
             left = job.spec.retries - job.retried + 1
             again = f"{reason}; tried again in {say_seconds(wait)}" + (f" ({left} retries left)" if left > 1 else "")
             return [job.mark("waiting", again, code)]
@@ -295,9 +303,8 @@ class Controller:
         job.revision += 1
         return [job.mark("waiting", reason, code), PlanJob(job.id, job.spec, job.revision)]
 
-    def _stop(self, id: JobId, kill: bool) -> list[Action]:
-        job = self._jobs.all.get(id)
-        if job is None or job.state in ENDED:
+    def _stop(self, job: JobRecord, kill: bool) -> list[Action]:
+        if job.state in ENDED:
             return []
         if not job.tasks:
             if job.queued and self._queue is not None:
@@ -331,33 +338,38 @@ class Controller:
 
     # --- starting ---------------------------------------------------------------------------------------------------
 
-    def _start_due(self, turn: Turn) -> list[Action]:
-        due, actions = starting.due(turn.now, self._jobs, self._sharing.nodes)
+    def _start_due(self, pending: Pending) -> list[Action]:
+        due, actions = starting.due(pending.now, self._jobs, self._allocator.nodes)
         if self._queue is not None:
-            due, more = self._queue.sift(turn.now, due)
+            due, more = self._queue.sift(pending.now, due)
             actions += more
-        return actions + self._start(turn, due)
+        return actions + self._start(pending, due)
 
-    def _start(self, turn: Turn, jobs: Sequence[JobRecord]) -> list[Action]:
+    def _start(self, pending: Pending, jobs: Sequence[JobRecord]) -> list[Action]:
         if not jobs:
             return []
-        actions = [action for job in jobs for action in starting.place(turn, job, self._sharing)]
+        actions = [action for job in jobs for action in starting.place(pending, job, self._allocator)]
         # Newcomers' shares are settled with everybody else's before they start, so that they start with them.
         for job in jobs:
             workers = job.planned().workers
-            turn.changes.append(Arrived(job.id, job.spec.priority, job.spec.limits.cores, workers))
+            pending.changes.append(Arrived(job.id, job.spec.priority, job.spec.limits.cores, workers))
             if job.work is not None and job.attempt == 1 and job.resume is None and self.policy.predicts:
-                turn.changes.append(Predicted(job.id, *job.work))
-        actions += self._sharing.share(turn)
+                pending.changes.append(Predicted(job.id, *job.work))
+        actions += self._allocator.settle(pending)
         for job in jobs:
             text = f"going on from {job.resume.where}" if job.resume is not None else "started"
             again = f" (attempt {job.attempt})" if job.attempt > 1 else ""
             actions.append(job.mark("running", text + again))
         return actions
 
-    def _offer(self, now: float, node: Node, runs: Sequence[str]) -> list[Action]:
+    # --- nodes ------------------------------------------------------------------------------------------------------
+
+    def _node_joined(self, now: float, node: Node, runs: Sequence[str]) -> list[Action]:
         """A node is there that jobs of these runs may use: those that wait for room on others start with it, in their
-        turn."""
+        pending."""
+        self._allocator.join(node)
+        if self._queue is not None:
+            self._queue.join(node)
         jobs = in_order(job for run in runs for job in self._jobs.of(run))
         for job in jobs:
             if job.nodes and node.name not in job.nodes:
@@ -367,11 +379,17 @@ class Controller:
         if self._queue is None:
             return []
         waiting = [job for job in jobs if job.queued and job.plan is not None and not job.placed_by_user]
-        return self._queue.move(now, waiting, node, self._sharing.nodes)
+        return self._queue.move(now, waiting, node, self._allocator.nodes)
 
-    def _miss(self, name: str, runs: Sequence[str], until: float) -> None:
-        """A node is gone for the jobs of these runs, none: for all, and may come back `until` then: those that wait for
-        room there ask for it on another."""
+    def _node_left(self, now: float, event: NodeLeft) -> None:
+        """A node is gone for the jobs of some runs, none: for all, and may come back: those that wait for room there
+        ask for it on another."""
+        name, runs = event.node, event.runs
+        until = now if event.for_good else now + faults.BACK_SECONDS
+        if not runs:
+            self._allocator.leave(name)
+            if self._queue is not None:
+                self._queue.leave(name)
         for job in [job for run in runs for job in self._jobs.of(run)] if runs else self._jobs.all.values():
             job.gone[name] = until
             job.awaits = None
@@ -387,7 +405,7 @@ class Controller:
         return job if job is not None and task in job.tasks else None
 
     def _wake_at(self) -> float | None:
-        times = [self._sharing.wake_at, self._queue.wake_at if self._queue is not None else None]
+        times = [self._allocator.wake_at, self._queue.wake_at if self._queue is not None else None]
         times += [job.deadline for job in self._jobs.limited.values()]
         times += [starting.time_of(job) for job in self._jobs.waiting.values() if job.plan is not None]
         return min((t for t in times if t is not None), default=None)

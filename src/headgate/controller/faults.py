@@ -22,8 +22,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from headgate.cluster import Node
+from headgate.controller.allocation import Pending
 from headgate.controller.records import JobRecord, TaskRecord
-from headgate.controller.sharing import Turn
 from headgate.events import Action, Exit, Fault, Resize
 from headgate.planning.placement import place
 from headgate.task.stop import PeerLost
@@ -94,19 +94,19 @@ def is_replaced(job: JobRecord, task: TaskRecord) -> bool:
     return not task.is_worker and not is_coordinated(job)
 
 
-def alone(job: JobRecord, task: TaskRecord, what: str, nodes: Mapping[str, Node], turn: Turn) -> list[Action]:
+def alone(job: JobRecord, task: TaskRecord, what: str, nodes: Mapping[str, Node], pending: Pending) -> list[Action]:
     """A task was lost whose loss costs the others nothing."""
     if job.finished:
         return [Fault(job.id, task.id, f"{what}; the training was over")]
     if task.node not in nodes or job.starts[task.name] >= MOST_STARTS:
         return [Fault(job.id, task.id, f"{what}; the others go on without it")]
-    turn.start(job, [job.add(task.name, task.node, task.gpus, joins=not is_coordinated(job)).id])
+    pending.start(job, [job.add(task.name, task.node, task.gpus, joins=not is_coordinated(job)).id])
     return [Fault(job.id, task.id, f"{what}; the others go on, and it is started again to join them")]
 
 
-def server(job: JobRecord, task: TaskRecord, what: str, node: str, turn: Turn) -> list[Action]:
+def server(job: JobRecord, task: TaskRecord, what: str, node: str, pending: Pending) -> list[Action]:
     """A server was lost: another is started in its place."""
-    turn.start(job, [job.add(task.name, node, task.gpus).id])
+    pending.start(job, [job.add(task.name, node, task.gpus).id])
     where = f" on {node}" if node != task.node else ""
     return [Fault(job.id, task.id, f"{what}; it is started again{where}")]
 

@@ -53,7 +53,7 @@ def foresee(
     Args:
         now: Seconds on the run's clock; nobody starts before.
         room: What is free now; it stays as it is.
-        waiting: In their turn.
+        waiting: In their pending.
         ends: When those that run are expected to end; one that is not there is taken to go on.
         seconds: How long one that waits is expected to run for; None: it is taken to go on.
     """

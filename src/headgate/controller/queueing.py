@@ -90,7 +90,7 @@ class Queue:
 
     def move(self, now: float, jobs: Iterable[JobRecord], node: Node, nodes: Mapping[str, Node]) -> list[Action]:
         """A node has come: have jobs that wait start there, or else on several nodes that have room for them together,
-        those for which there is room now, in their turn.
+        those for which there is room now, in their pending.
 
         Args:
             now: Seconds on the run's clock.
@@ -172,7 +172,7 @@ class Queue:
             self._too_large.pop(id, None)
 
     def ahead(self, now: float, ends: Mapping[JobId, float]) -> list[Ahead]:
-        """What the jobs that wait are waiting for, in their turn.
+        """What the jobs that wait are waiting for, in their pending.
 
         Args:
             now: Seconds on the run's clock.

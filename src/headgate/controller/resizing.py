@@ -7,15 +7,15 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 
+from headgate.controller.allocation import Allocator, Pending
 from headgate.controller.faults import is_coordinated
 from headgate.controller.records import JobRecord, TaskRecord
-from headgate.controller.sharing import Sharing, Turn
 from headgate.events import Action, Resize
 from headgate.planning.placement import with_more
 from headgate.plans import Plan
 
 
-def resize(job: JobRecord, workers: int, sharing: Sharing, turn: Turn) -> list[Action]:
+def resize(job: JobRecord, workers: int, allocator: Allocator, pending: Pending) -> list[Action]:
     """Bring a running job to so many workers; what cannot be resized now is left as it is."""
     plan = job.plan
     if plan is None or plan.strategy == "single" or job.state != "running" or job.finished:
@@ -27,7 +27,7 @@ def resize(job: JobRecord, workers: int, sharing: Sharing, turn: Turn) -> list[A
         return []
     names = tuple(task.node for task in sorted(kept, key=lambda task: task.index))
     if workers > len(kept):
-        names = with_more(names, workers, job.reachable(sharing.nodes), plan.cores_per_worker)
+        names = with_more(names, workers, job.reachable(allocator.nodes), plan.cores_per_worker)
     job.plan = replace(plan, workers=workers, worker_nodes=names)
     text = f"resized from {len(staying)} to {workers} workers"
     if plan.strategy == "allreduce" or is_coordinated(job):
@@ -37,9 +37,9 @@ def resize(job: JobRecord, workers: int, sharing: Sharing, turn: Turn) -> list[A
     gone = [task for task in staying if task not in kept]
     for task in gone:
         task.leaving = True
-    new = _join(job, names[len(kept) :], sharing)
+    new = _join(job, names[len(kept) :], allocator)
     if new:
-        turn.start(job, [task.id for task in new])
+        pending.start(job, [task.id for task in new])
     who = ", ".join(task.name for task in gone + new)
     verb = ("leave" if gone else "join") + ("s" if len(gone + new) == 1 else "")
     ends = [task.stop(text) for task in gone]
@@ -58,13 +58,13 @@ def move(job: JobRecord, plan: Plan, reason: str, waits: bool = False) -> list[A
     return [Resize(job.id, plan, restarts=True), job.mark("stopping", reason), *ends]
 
 
-def _join(job: JobRecord, nodes: Collection[str], sharing: Sharing) -> list[TaskRecord]:
+def _join(job: JobRecord, nodes: Collection[str], allocator: Allocator) -> list[TaskRecord]:
     """Make workers that join on these nodes, with the lowest numbers that are free."""
     taken = {task.index for task in job.workers()}
     free = (index for index in range(len(taken) + len(nodes)) if index not in taken)
     beside = job.spread(workers=True) + Counter(nodes)
     new = []
     for name in nodes:
-        gpus = sharing.gpus(job, sharing.nodes[name], beside[name])
+        gpus = allocator.gpus(job, allocator.nodes[name], beside[name])
         new.append(job.add(f"worker-{next(free)}", name, gpus, joins=True))
     return new

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from headgate.cluster import Node
 from headgate.controller import faults
+from headgate.controller.allocation import Allocator, Pending
 from headgate.controller.records import JobRecord, Jobs, in_order
-from headgate.controller.sharing import Sharing, Turn
 from headgate.events import ENDED, Action, Resize
 from headgate.planning import placement
 from headgate.units import say_seconds
@@ -67,19 +67,19 @@ def due(now: float, jobs: Jobs, nodes: Mapping[str, Node]) -> tuple[list[JobReco
     return list(found.values()), actions
 
 
-def place(turn: Turn, job: JobRecord, sharing: Sharing) -> list[Action]:
+def place(pending: Pending, job: JobRecord, allocator: Allocator) -> list[Action]:
     """Make the tasks of a job's next attempt."""
     plan, actions = job.planned(), list[Action]()
     if not plan.worker_nodes:
-        plan = job.plan = placement.place(plan, job.reachable(sharing.nodes))
+        plan = job.plan = placement.place(plan, job.reachable(allocator.nodes))
         actions.append(Resize(job.id, plan))
     job.begin()
     for i, name in enumerate(plan.server_nodes):
         job.add(f"server-{i}", name, ())
     for i, name in enumerate(plan.worker_nodes):
-        node, beside = sharing.nodes[name], plan.worker_nodes.count(name)
-        job.add(f"worker-{i}", name, sharing.gpus(job, node, beside))
-    turn.start(job, job.tasks)
+        node, beside = allocator.nodes[name], plan.worker_nodes.count(name)
+        job.add(f"worker-{i}", name, allocator.gpus(job, node, beside))
+    pending.start(job, job.tasks)
     return actions
 
 

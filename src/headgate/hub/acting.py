@@ -95,25 +95,15 @@ class Acting:
                 self._choosing.plan(action)
             case events.StartTask():
                 self._start(action)
-            case events.SetShare(task, share, threads, entitled, reason):
-                if (boxed := replace(share, gpu_fraction=None)) != Share():  # a gate sees to GPUs
-                    self._engines.of(task).set_share(task, boxed)
-                self._granted(task, share, threads, entitled, reason)
-                _, live = self._ledger.find(task)
-                if live.current is not None:
-                    live.current.thread(task.rsplit("/", 1)[1])
+            case events.SetShare():
+                self._set_share(action)
             case events.StopTask(task, grace, _, leaves):
                 _, live = self._ledger.find(task)
                 if leaves and live.current is not None:
                     live.current.part(task.rsplit("/", 1)[1])  # so that nobody takes it for an order to all
                 self._engines.of(task).stop(task, grace)
-            case events.Resize(job, plan, restarts):
-                run, live = self._ledger.find(job)
-                live.plan = json.dumps(asdict(plan))
-                self._choosing.moved(job, plan)
-                if live.current is not None and not restarts:
-                    live.current.plan = plan
-                run.record_job(live.spec.name)
+            case events.Resize():
+                self._resize(action)
             case events.Fault(job, task, text, restarts):
                 run, live = self._ledger.find(job)
                 if restarts:
@@ -130,6 +120,23 @@ class Acting:
             case events.Warn(text, str(job)):
                 run, live = self._ledger.find(job)
                 self._ledger.event(run, "warning", text, live.spec.name)
+
+    def _set_share(self, action: events.SetShare) -> None:
+        task = action.task
+        if (boxed := replace(action.share, gpu_fraction=None)) != Share():  # a gate sees to GPUs
+            self._engines.of(task).set_share(task, boxed)
+        self._granted(task, action.share, action.threads, action.entitled_cores, action.reason)
+        _, live = self._ledger.find(task)
+        if live.current is not None:
+            live.current.thread(task.rsplit("/", 1)[1])
+
+    def _resize(self, action: events.Resize) -> None:
+        run, live = self._ledger.find(action.job)
+        live.plan = json.dumps(asdict(action.plan))
+        self._choosing.moved(action.job, action.plan)
+        if live.current is not None and not action.restarts:
+            live.current.plan = action.plan
+        run.record_job(live.spec.name)
 
     def _start(self, action: events.StartTask) -> None:
         run, live = self._ledger.find(action.job)

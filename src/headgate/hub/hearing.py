@@ -143,24 +143,8 @@ class Hearing(Listener):
         job = live.spec.name
         try:
             match message["type"]:
-                case "hello":
-                    run.note_seed(job, message.get("seed"))
-                    framework = messages.text(message.get("framework") or "")
-                    attempt.connect(name, framework)
-                    self._step(events.TaskConnected(task, framework))
-                case "listening":
-                    endpoints = [messages.text(each) for each in islice(message["endpoints"], _MOST_ENDPOINTS)]
-                    if attempt.listen(name, endpoints):
-                        self._ledger.event(run, "note", f"its tasks {_OPEN.format(', '.join(endpoints))}", job, task)
-                case "gpus":
-                    attempt.tasks[name].gpus = messages.gpus(message)
-                    self._step(events.GpusUsed(task, attempt.tasks[name].gpus))
-                case "joining":
-                    attempt.join(name)
-                case "meet":
-                    attempt.meetings.meet(name, message)
-                case "elsewhere":
-                    attempt.meetings.elsewhere(name, message["standing"])
+                case "hello" | "listening" | "gpus" | "joining" | "meet" | "elsewhere":
+                    self._introduced(task, message)
                 case "progress":
                     attempt.tasks[name].reports_itself = True
                     self._tell_rest(task)
@@ -176,15 +160,8 @@ class Hearing(Listener):
                     self._profiled(task, message["profile"])
                 case "checkpoint":
                     self._saved(task, message)
-                case "checkpoint_failed":
-                    if message.get("why") == "join":
-                        attempt.failed(name)
-                    why = messages.text(message["error"])
-                    self._ledger.event(run, "warning", f"no checkpoint was saved: {why}", job, task)
-                case "checkpoint_damaged" if attempt.tasks[name].state != "joining":  # else it alone ends
-                    file = Path(str(message["path"])).name
-                    text = f"checkpoint {file} {message['error']}"
-                    self._step(events.CheckpointLost(task, text, live.give_up(file)))
+                case "checkpoint_failed" | "checkpoint_damaged":
+                    self._not_saved(task, message)
                 case "fault":
                     self._recovered(task, message)
                 case "note":
@@ -194,6 +171,30 @@ class Hearing(Listener):
                     self._complain(task, f"a message that is no JSON object was left out: {message['line']!r}")
         except Exception as error:  # noqa: BLE001  # whatever one message may do, the next ones are heard
             self._complain(task, f"a message that makes no sense was left out: {error!r:.300}")
+
+    def _introduced(self, task: TaskId, message: Mapping[str, Any]) -> None:
+        """A task told what it is and where it can be found, or asks where the others are."""
+        run, live, attempt, name = self._find(task)
+        job = live.spec.name
+        match message["type"]:
+            case "hello":
+                run.note_seed(job, message.get("seed"))
+                framework = messages.text(message.get("framework") or "")
+                attempt.connect(name, framework)
+                self._step(events.TaskConnected(task, framework))
+            case "listening":
+                endpoints = [messages.text(each) for each in islice(message["endpoints"], _MOST_ENDPOINTS)]
+                if attempt.listen(name, endpoints):
+                    self._ledger.event(run, "note", f"its tasks {_OPEN.format(', '.join(endpoints))}", job, task)
+            case "gpus":
+                attempt.tasks[name].gpus = messages.gpus(message)
+                self._step(events.GpusUsed(task, attempt.tasks[name].gpus))
+            case "joining":
+                attempt.join(name)
+            case "meet":
+                attempt.meetings.meet(name, message)
+            case "elsewhere":
+                attempt.meetings.elsewhere(name, message["standing"])
 
     def ended(self, task: TaskId, exit: Exit) -> None:
         """A task has ended, or could not be started; on the loop."""
@@ -304,6 +305,19 @@ class Hearing(Listener):
             for joined in attempt.saved(name, checkpoint.path):
                 self._ledger.event(run, "note", f"{joined} has joined at step {checkpoint.step}", live.spec.name)
                 self._step(events.TaskJoined(f"{run.id}/{live.spec.name}/{joined}"))
+
+    def _not_saved(self, task: TaskId, message: Mapping[str, Any]) -> None:
+        """A checkpoint could not be saved, or one that was saved cannot be read."""
+        run, live, attempt, name = self._find(task)
+        if message["type"] == "checkpoint_failed":
+            if message.get("why") == "join":
+                attempt.failed(name)
+            why = messages.text(message["error"])
+            self._ledger.event(run, "warning", f"no checkpoint was saved: {why}", live.spec.name, task)
+        elif attempt.tasks[name].state != "joining":  # else it alone ends
+            file = Path(str(message["path"])).name
+            text = f"checkpoint {file} {message['error']}"
+            self._step(events.CheckpointLost(task, text, live.give_up(file)))
 
     def _recovered(self, task: TaskId, message: Mapping[str, Any]) -> None:
         """A task survived a fault of another one, of its node or of the network, or it leaves for being left behind."""

@@ -142,30 +142,14 @@ class WeighingPolicy(Policy):
     def _take(self, now: float, change: Change) -> bool:
         """Note a change; whether it calls for acting at once."""
         if isinstance(change, Arrived):
-            self._number += 1
-            self._jobs.pop(change.job, None)  # so that it is the last to have come
-            if len(self._jobs) == 1:
-                [alone] = self._jobs.values()
-                alone.told_nobody = alone.told_nobody or (alone.reports and alone.foretold is None)
-            served = self._served.pop(change.job, 0.0)
-            self._jobs[change.job] = Present(
-                change.job, change.priority, change.cores_limit, now, self._number, change.workers, before=served
-            )
-            self._grants.arrive(change.job)
+            self._arrived(now, change)
             return True
         job = self._jobs.get(change.job)
         if job is None:
             return False
         match change:
             case Left():
-                if change.done:
-                    self._needed.append(job.served)
-                else:
-                    self._served[job.id] = job.served
-                    if len(self._served) > _MOST_TO_COME_BACK:
-                        del self._served[next(iter(self._served))]
-                del self._jobs[job.id]
-                self._grants.leave(job.id)
+                self._left(job, change)
                 return True
             case Placed():
                 job.nodes = {node: max(cores, LEAST_CORES) for node, cores in change.cores.items()}
@@ -185,21 +169,47 @@ class WeighingPolicy(Policy):
                 job.use(now, change)
                 return self.tries and job.is_to_be_tried != tried
             case Predicted():
-                before, believed = job.prediction if change.ends else job.curve, job.remaining()
-                if job.foretold is None:
-                    if change.ends and job.attained > 0.0 and not job.told_nobody:
-                        self._told_after.append(job.attained)
-                    job.foretold = job.attained
-                job.curve = change, job.attained
-                if change.ends:
-                    job.prediction = job.curve
-                told = job.told_cores
-                if change.cores is not None:
-                    job.told_cores = change.cores
-                if before is None or job.told_cores != told:
-                    return True
-                return change.ends and abs(change.work - believed) > _NEWS * max(believed, 1e-9)
+                return self._predicted(job, change)
         return False
+
+    def _arrived(self, now: float, change: Arrived) -> None:
+        self._number += 1
+        self._jobs.pop(change.job, None)  # so that it is the last to have come
+        if len(self._jobs) == 1:
+            [alone] = self._jobs.values()
+            alone.told_nobody = alone.told_nobody or (alone.reports and alone.foretold is None)
+        served = self._served.pop(change.job, 0.0)
+        self._jobs[change.job] = Present(
+            change.job, change.priority, change.cores_limit, now, self._number, change.workers, before=served
+        )
+        self._grants.arrive(change.job)
+
+    def _left(self, job: Present, change: Left) -> None:
+        if change.done:
+            self._needed.append(job.served)
+        else:
+            self._served[job.id] = job.served
+            if len(self._served) > _MOST_TO_COME_BACK:
+                del self._served[next(iter(self._served))]
+        del self._jobs[job.id]
+        self._grants.leave(job.id)
+
+    def _predicted(self, job: Present, change: Predicted) -> bool:
+        """Note a prediction; whether it is news."""
+        before, believed = job.prediction if change.ends else job.curve, job.remaining()
+        if job.foretold is None:
+            if change.ends and job.attained > 0.0 and not job.told_nobody:
+                self._told_after.append(job.attained)
+            job.foretold = job.attained
+        job.curve = change, job.attained
+        if change.ends:
+            job.prediction = job.curve
+        told = job.told_cores
+        if change.cores is not None:
+            job.told_cores = change.cores
+        if before is None or job.told_cores != told:
+            return True
+        return change.ends and abs(change.work - believed) > _NEWS * max(believed, 1e-9)
 
 
 def check(policy: str, option: str, value: float, fits: bool, expected: str) -> None:

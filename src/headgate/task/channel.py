@@ -261,41 +261,51 @@ class Channel:
         except (ValueError, KeyError, TypeError):
             return
         with self._lock:
-            if kind in ("threads", "welcome"):
-                threads = message.get("threads")
-                if isinstance(threads, int) and threads > 0:
-                    self._threads = threads
-                    self.spin = message.get("spin") is not False
-                if kind == "welcome":
-                    self.welcome = message
-            elif kind == "refused":
-                self.refused, self._closed = int(message.get("pid", 0)), True
-            elif kind == "checkpoint":
-                if message.get("hold"):
-                    self._hold = self._holding = True
-                else:
-                    self._checkpoint = True
-            elif kind == "release":
-                self._holding = False
-            elif kind == "stop":
-                self.stopping = "stop"
-            elif kind == "gate":
-                self.gate = Grant.read(message)
-            elif kind == "peers":
-                self.peers = message
-            elif kind == "state":
-                self.state = str(message.get("path", ""))
-            elif kind == "met":
-                self.met = message["given"]
-                self.elsewhere = {i: told for i, told in self.elsewhere.items() if not told.get("waits")}
-            elif kind == "elsewhere":
-                self.elsewhere[message["index"]] = message["standing"]
+            if kind in ("peers", "state", "met", "elsewhere"):
+                self._told_of_others(kind, message)
+            else:
+                self._ordered(kind, message)
             if not self.pending:
                 self.pending_since = time.monotonic()
             self._settle()
             self._changed.notify_all()
         if kind in ("peers", "state") and self.watcher is not None:
             self.watcher(message)
+
+    def _ordered(self, kind: object, message: Mapping[str, Any]) -> None:
+        """Take in what the hub has this task do; under the lock."""
+        if kind in ("threads", "welcome"):
+            threads = message.get("threads")
+            if isinstance(threads, int) and threads > 0:
+                self._threads = threads
+                self.spin = message.get("spin") is not False
+            if kind == "welcome":
+                self.welcome = message
+        elif kind == "refused":
+            self.refused, self._closed = int(message.get("pid", 0)), True
+        elif kind == "checkpoint":
+            if message.get("hold"):
+                self._hold = self._holding = True
+            else:
+                self._checkpoint = True
+        elif kind == "release":
+            self._holding = False
+        elif kind == "stop":
+            self.stopping = "stop"
+        elif kind == "gate":
+            self.gate = Grant.read(message)
+
+    def _told_of_others(self, kind: object, message: Mapping[str, Any]) -> None:
+        """Take in where the other tasks of the job are, and what they hand over; under the lock."""
+        if kind == "peers":
+            self.peers = message
+        elif kind == "state":
+            self.state = str(message.get("path", ""))
+        elif kind == "met":
+            self.met = message["given"]
+            self.elsewhere = {i: told for i, told in self.elsewhere.items() if not told.get("waits")}
+        elif kind == "elsewhere":
+            self.elsewhere[message["index"]] = message["standing"]
 
     def _ended(self) -> None:
         with self._lock:

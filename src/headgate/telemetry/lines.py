@@ -198,29 +198,12 @@ class Scanner:
     def _value(
         self, reader: _Reader, described: _Name, pair: re.Match[str], parts: list[tuple[int, int, Part]]
     ) -> None:
-        name, part, is_loss, rank, _ = described
-        _, when, moment, separator, verb, number, of = pair.groups()
-        if of is not None and (is_loss or not self._metric.endswith(name)):
+        """Take in a name with its number: as the loss, or as another metric."""
+        named = self._in_context(reader.line, described, pair, parts)
+        if named is None:
             return
-        line, start = reader.line, pair.start()
-        words = _WORDS_BEFORE.search(line, max(0, start - 24), start)
-        before = (words[1], words[2]) if words is not None else ()
-        if name == "value" and "loss" in before:
-            name, is_loss, rank = "loss", True, 0
-        if is_loss and (not vocabulary.NO_LOSS.isdisjoint(before) or line[pair.end() : pair.end() + 1] == "%"):
-            return  # «packet loss: 3%», «best val loss: 0.2»
-        if separator is None and verb is None:
-            if not (is_loss or rank == _STANDS_IN or name in vocabulary.WITHOUT_SEPARATOR or name == self._metric):
-                return
-            if number.isdigit():
-                return  # «loss 3 times»
-        if part is None and parts:
-            part = _part_before(parts, line, start)
-            if part is not None and part != "train":
-                name = f"{part}_{name}"
-        last = before[-1] or before[0] if before else None
-        if last is not None and not is_loss and last not in vocabulary.PARTS and rank != _STANDS_IN:
-            name = f"{last}_{name}"  # «learning rate: 1e-4»
+        (name, part, is_loss, rank, _), last = named
+        _, when, moment, _, _, number, of = pair.groups()
         if is_loss:
             reader.about_loss = True
             reader.trains = reader.trains or part in (None, "train")
@@ -242,7 +225,7 @@ class Scanner:
             or (described.name == self._metric and not self._any_loss and not self._trained)
         ):
             self._trained = self._trained or part in (None, "train")
-            if self._as_fraction and _PERCENT.match(line, pair.end()):
+            if self._as_fraction and _PERCENT.match(reader.line, pair.end()):
                 value /= 100.0
             if reader.loss is not None:  # only a part of what this is the whole of
                 reader.metrics.setdefault(reader.name, reader.loss)
@@ -250,6 +233,35 @@ class Scanner:
             self._named = self._named or rank < _STANDS_IN
         elif name not in vocabulary.NOT_METRICS and not (number.isdigit() and name in vocabulary.PARTS):
             reader.metrics.setdefault(name, value)
+
+    def _in_context(
+        self, line: str, described: _Name, pair: re.Match[str], parts: list[tuple[int, int, Part]]
+    ) -> tuple[_Name, str | None] | None:
+        """What a name means by what stands around it, and the word before it; None where it names no metric."""
+        name, part, is_loss, rank, counts = described
+        _, _, _, separator, verb, number, of = pair.groups()
+        if of is not None and (is_loss or not self._metric.endswith(name)):
+            return None
+        start = pair.start()
+        words = _WORDS_BEFORE.search(line, max(0, start - 24), start)
+        before = (words[1], words[2]) if words is not None else ()
+        if name == "value" and "loss" in before:
+            name, is_loss, rank = "loss", True, 0
+        if is_loss and (not vocabulary.NO_LOSS.isdisjoint(before) or line[pair.end() : pair.end() + 1] == "%"):
+            return None  # «packet loss: 3%», «best val loss: 0.2»
+        if separator is None and verb is None:
+            if not (is_loss or rank == _STANDS_IN or name in vocabulary.WITHOUT_SEPARATOR or name == self._metric):
+                return None
+            if number.isdigit():
+                return None  # «loss 3 times»
+        if part is None and parts:
+            part = _part_before(parts, line, start)
+            if part is not None and part != "train":
+                name = f"{part}_{name}"
+        last = before[-1] or before[0] if before else None
+        if last is not None and not is_loss and last not in vocabulary.PARTS and rank != _STANDS_IN:
+            name = f"{last}_{name}"  # «learning rate: 1e-4»
+        return _Name(name, part, is_loss, rank, counts), last
 
     def _is_wanted(self, name: str, part: Part | None, is_loss: bool) -> bool:
         if self._any_loss:

@@ -271,6 +271,16 @@ class RayEngine(Engine):
                 self._listener.warned(about, text)
             case wire.Usage(target, reading):
                 self._listener.usage(target, reading)
+            case wire.FileAsked():
+                threading.Thread(target=self._give, args=(report,), daemon=True).start()
+            case wire.Told():
+                self._questions.told(report)
+            case _:
+                self._hear_of_nodes(report)
+
+    def _hear_of_nodes(self, report: object) -> None:
+        """What Ray reserved, or cannot reserve; which nodes joined or left."""
+        match report:
             case wire.Granted():
                 self._granted(report)
             case wire.Waits(key, text):
@@ -281,10 +291,6 @@ class RayEngine(Engine):
                         self._reservations[key].refused = text
                 for found in self._of(key, take=True):
                     self._end(found, Exit(code=None, reason=f"could not be started: {text}"))
-            case wire.FileAsked():
-                threading.Thread(target=self._give, args=(report,), daemon=True).start()
-            case wire.Told():
-                self._questions.told(report)
             case wire.Joined(node):
                 with self._lock:
                     self._nodes[node.name] = node
