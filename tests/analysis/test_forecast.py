@@ -9,7 +9,7 @@ import pytest
 
 from headgate.analysis.curves import fit
 from headgate.analysis.expected import Report, expect
-from headgate.analysis.forecast import Left, Outlook, Question, answer, first_end
+from headgate.analysis.forecast import Outlook, Question, Remaining, answer, first_end
 from headgate.jobs import ProgressRule
 from headgate.telemetry.patterns import ProgressReader
 
@@ -38,7 +38,7 @@ def run(
     return asked
 
 
-def last(asked: list[tuple[int, Question]]) -> Left:
+def last(asked: list[tuple[int, Question]]) -> Remaining:
     left = answer(asked[-1][1])
     assert left is not None
     return left

@@ -31,7 +31,7 @@ PATIENCE = 0.2
 the steps done so far."""
 
 
-class Left(NamedTuple):
+class Remaining(NamedTuple):
     """The answer: the fields of `headgate.policies.Predicted` but for the job and its cores."""
 
     work: float
@@ -154,7 +154,7 @@ class Outlook:
         return Question(points, step, (work - cost) / (done - steps), left, self._goal, rest)
 
 
-def answer(question: Question) -> Left | None:
+def answer(question: Question) -> Remaining | None:
     """Fit, and say what is left; None where nothing can be said. Takes milliseconds."""
     from headgate.analysis import curves
 
@@ -174,7 +174,7 @@ def answer(question: Question) -> Left | None:
     if not math.isfinite(high):
         return None
     ends = question.epochs is not None or question.goal is not None or question.rest is not None
-    return Left(work, low, high, asymptote, tuple(drops), ends)
+    return Remaining(work, low, high, asymptote, tuple(drops), ends)
 
 
 def _after(steps: float, estimate: Estimate) -> Estimate:

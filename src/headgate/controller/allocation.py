@@ -9,9 +9,9 @@ from functools import lru_cache
 from math import isfinite
 
 from headgate.cluster import Node
-from headgate.controller.dividing import on_gpus, part
-from headgate.controller.guarding import Granted, Guard
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order
+from headgate.controller.safeguards import Granted, Safeguards
+from headgate.controller.task_shares import on_gpus, part
 from headgate.events import Action, JobId, SetShare, TaskId, Warn
 from headgate.policies.base import Arrived, Change, Left, Placed, Policy
 from headgate.policies.granting import MOST_CHANGES, Changes
@@ -92,7 +92,7 @@ class Allocator:
         self._cores = 0.0
         self._asks_at: float | None = None
         self._fault = ""
-        self._guard = Guard(policy)
+        self._safeguards = Safeguards(policy)
         self._placed: dict[JobId, Placed] = {}  # as the policy was told last
         # When the time of a node's GPUs was divided, each change of which counts for all there; and where it is to be.
         self._gpu_changes: defaultdict[str, Changes] = defaultdict(Changes)
@@ -270,9 +270,9 @@ class Allocator:
             if self._fault != repr(error):  # not with each report of each job
                 self._fault = repr(error)
                 actions.append(Warn(f"policy {self.policy.name!r} failed, shares stay as they are: {error!r}"))
-        decided, dropped = self._guard.hold(pending.now, cores, pending.changes, shares)
+        decided, dropped = self._safeguards.hold(pending.now, cores, pending.changes, shares)
         actions += map(Warn, dropped)
-        self._asks_at = min((at for at in (wake_at, self._guard.free_at) if at is not None), default=None)
+        self._asks_at = min((at for at in (wake_at, self._safeguards.free_at) if at is not None), default=None)
         there = self._is_there
         return {id: each for id, each in decided.items() if there(id)}, {
             id: why for id, why in reasons.items() if id not in decided and there(id)

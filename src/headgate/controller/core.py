@@ -8,10 +8,10 @@ from dataclasses import replace
 from headgate.cluster import Node
 from headgate.controller import faults, resizing, starting
 from headgate.controller.allocation import Allocator, Pending
-from headgate.controller.dividing import presses
-from headgate.controller.foreseeing import Ahead
 from headgate.controller.queueing import Queue
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order, instead
+from headgate.controller.start_forecast import StartForecast
+from headgate.controller.task_shares import presses
 from headgate.events import (
     ENDED,
     Action,
@@ -123,7 +123,7 @@ class Controller:
         """Whether a job waits for room."""
         return self._queue is not None and self._queue.waits
 
-    def ahead(self, now: float, ends: Mapping[JobId, float]) -> list[Ahead]:
+    def ahead(self, now: float, ends: Mapping[JobId, float]) -> list[StartForecast]:
         """What the jobs that wait for room are waiting for: `Queue.ahead`."""
         return self._queue.ahead(now, ends) if self._queue is not None else []
 

@@ -11,7 +11,7 @@ from headgate.controller.records import JobRecord
 from headgate.controller.room import Ask
 from headgate.events import JobId
 
-Remaining = Callable[[JobId, float], float]
+RemainingSeconds = Callable[[JobId, float], float]
 """Seconds that a job would still run for, at a time: known, or predicted."""
 
 
@@ -91,7 +91,7 @@ class SrptOrder(Order):
     name = "srpt"
     preempts = overtakes = True
 
-    def __init__(self, remaining: Remaining) -> None:
+    def __init__(self, remaining: RemainingSeconds) -> None:
         self._remaining = remaining
 
     def rank(self, claim: Claim, now: float) -> tuple[float, ...]:
@@ -110,7 +110,7 @@ class PatientOrder(Order):
     name = "headgate"
     preempts = overtakes = True
 
-    def __init__(self, remaining: Remaining, patience: float = 30.0) -> None:
+    def __init__(self, remaining: RemainingSeconds, patience: float = 30.0) -> None:
         self._remaining, self._patience = remaining, patience
 
     def rank(self, claim: Claim, now: float) -> tuple[float, ...]:

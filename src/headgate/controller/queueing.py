@@ -9,11 +9,11 @@ from dataclasses import replace
 from functools import lru_cache
 
 from headgate.cluster import Node
-from headgate.controller.foreseeing import Ahead, beside, foresee
 from headgate.controller.orders import Claim, Order
 from headgate.controller.ranking import Key, Ranking
 from headgate.controller.records import JobRecord
 from headgate.controller.room import Ask, Room, asked
+from headgate.controller.start_forecast import StartForecast, beside, expected_starts
 from headgate.events import Action, JobId, MarkJob, Resize
 from headgate.planning.placement import place, place_within, unplaced
 from headgate.plans import Plan
@@ -171,7 +171,7 @@ class Queue:
             self._claims.pop(id, None)
             self._too_large.pop(id, None)
 
-    def ahead(self, now: float, ends: Mapping[JobId, float]) -> list[Ahead]:
+    def ahead(self, now: float, ends: Mapping[JobId, float]) -> list[StartForecast]:
         """What the jobs that wait are waiting for, in their pending.
 
         Args:
@@ -181,9 +181,9 @@ class Queue:
         running = list(self._running)
         waiting = [claim for _, claim in sorted(entry for each in self._waiting.values() for entry in each)]
         have = [(claim, claim.nodes) for claim in running]
-        starts = foresee(now, self._room, waiting, running, ends, self._seconds)
+        starts = expected_starts(now, self._room, waiting, running, ends, self._seconds)
         return [
-            Ahead(claim.job.id, claim.ask.in_words(), beside(claim.ask, have), start.at, start.unknown)
+            StartForecast(claim.job.id, claim.ask.in_words(), beside(claim.ask, have), start.at, start.unknown)
             for claim, start in zip(waiting, starts, strict=True)
         ]
 

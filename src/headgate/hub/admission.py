@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from headgate.controller.foreseeing import Ahead
+from headgate.controller.start_forecast import StartForecast
 from headgate.events import JobId
 from headgate.hub.ledger import Ledger
 from headgate.units import say_time
@@ -14,7 +14,7 @@ _NAMED = 3
 """Jobs that are named as having what another one waits for."""
 
 
-def tell(ledger: Ledger, ahead: Sequence[Ahead]) -> None:
+def tell(ledger: Ledger, ahead: Sequence[StartForecast]) -> None:
     """Write to the runs of the jobs that wait what each waits for, where that has changed.
 
     Args:
@@ -30,7 +30,7 @@ def tell(ledger: Ledger, ahead: Sequence[Ahead]) -> None:
             run.record_job(live.spec.name)
 
 
-def _in_words(ahead: Ahead, place: int) -> str:
+def _in_words(ahead: StartForecast, place: int) -> str:
     words = f"for {ahead.what}"
     if ahead.holders:
         words += f", which {_names(ahead.job, ahead.holders)} {'have' if len(ahead.holders) > 1 else 'has'}"

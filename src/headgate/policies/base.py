@@ -125,7 +125,7 @@ class Policy(ABC):
     3. Leave every job more than nothing: a CPU weight of at least 1, a cap above 0.
     4. Be deterministic: the same calls, the same decisions.
 
-    What it answers is held to `floor` and `most_changes`, and what is no share is dropped: `controller.guarding`.
+    What it answers is held to `floor` and `most_changes`, and what is no share is dropped: `controller.safeguards`.
 
     Attributes:
         grants: Whether it ever grants anything; one that does not is asked nothing.

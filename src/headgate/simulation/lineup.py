@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headgate import policies
-from headgate.controller.orders import FifoOrder, LasOrder, Order, PatientOrder, Remaining, SrptOrder
+from headgate.controller.orders import FifoOrder, LasOrder, Order, PatientOrder, RemainingSeconds, SrptOrder
 from headgate.errors import UsageError
 from headgate.policies import EqualPolicy, NoPolicy, Policy
 
@@ -27,7 +27,7 @@ class Chosen:
     note: str = ""
 
 
-def choose(name: str, remaining: Remaining, *, shared: bool) -> Chosen:
+def choose(name: str, remaining: RemainingSeconds, *, shared: bool) -> Chosen:
     """The policy and the order of that name; what is no order goes by arrival.
 
     Args:

@@ -14,7 +14,7 @@ from functools import partial
 from heapq import heappop, heappush
 from math import ceil, exp, inf
 
-from headgate.analysis.forecast import Left
+from headgate.analysis.forecast import Remaining
 from headgate.cluster import Cluster
 from headgate.controller import Controller, Queue
 from headgate.controller.orders import FifoOrder, Order
@@ -329,7 +329,7 @@ class _Simulation:
         if left is not None:
             self._step(Fitted(work.id, *left, watched.useful()))
 
-    def _known(self, work: Work) -> Left | None:
+    def _known(self, work: Work) -> Remaining | None:
         """What is left of a job, but for the error that is assumed; None where it has said nothing yet."""
         job, cost = work.job, self._cost(work)
         left, done = work.remaining(self._now) * cost, work.fraction(self._now)
@@ -337,7 +337,9 @@ class _Simulation:
             return None
         likely, spread = left * self._off.get(work.id, 1.0), exp(_NINE_OF_TEN * self._given.prediction_error)
         final = job.losses[-1][1] if job.losses else None
-        return Left(likely, likely / spread, likely * spread, final, drops_ahead(job.losses, done, job.seconds * cost))
+        return Remaining(
+            likely, likely / spread, likely * spread, final, drops_ahead(job.losses, done, job.seconds * cost)
+        )
 
     # --- what the controller has done -------------------------------------------------------------------------------
 

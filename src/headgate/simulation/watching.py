@@ -6,7 +6,7 @@ import math
 from bisect import bisect_right
 from statistics import fmean
 
-from headgate.analysis.forecast import LONGEST_SECONDS, Left, Outlook, Question, answer
+from headgate.analysis.forecast import LONGEST_SECONDS, Outlook, Question, Remaining, answer
 from headgate.analysis.scaling import Scaling
 from headgate.events import Progress
 from headgate.simulation.engine import Work
@@ -104,7 +104,7 @@ class Watched:
         epoch = min(int(done * job.epochs) + 1, job.epochs) if job.epochs is not None else None
         return step, epoch
 
-    def left(self) -> Left | None:
+    def left(self) -> Remaining | None:
         """What is left by what it told last; None where that calls for no answer, or there is none."""
         question, self._question = self._question, None
         return answer(question) if question is not None else None

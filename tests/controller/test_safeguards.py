@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.controller.driver import Driver, job, running
 
-from headgate.controller.guarding import Guard
+from headgate.controller.safeguards import Safeguards
 from headgate.events import Action, Event, Exit, SetShare, StartTask, TaskExited, Usage, Wake, Warn
 from headgate.policies import Arrived, Change, Decision, Left, Placed, Policy, make
 from headgate.policies.granting import FLOOR, MOST_CHANGES
@@ -241,13 +241,15 @@ def test_bounds_that_make_no_sense_end_no_job(floor: float, most: float) -> None
 
 def test_a_floor_holds_on_each_node_that_a_job_is_on() -> None:
     policy = Plugin()
-    guard = Guard(policy)
+    safeguards = Safeguards(policy)
     at = {"alone": ("x",), "a": ("y",), "b": ("y", "z"), "c": ("z",)}
     weights = {"alone": 10_000.0, "a": 1.0, "b": 100.0, "c": 9_000.0}
     happened = [
         change for id, nodes in at.items() for change in (Arrived(id, 1.0), Placed(id, dict.fromkeys(nodes, 2.0)))
     ]
-    granted, _ = guard.hold(0.0, 6.0, happened, {id: (Share(cpu_weight=w), "it likes") for id, w in weights.items()})
+    granted, _ = safeguards.hold(
+        0.0, 6.0, happened, {id: (Share(cpu_weight=w), "it likes") for id, w in weights.items()}
+    )
     has = {id: share.cpu_weight or 0.0 for id, (share, _) in granted.items()}
     assert (has["alone"], has["c"]) == (10_000.0, 9_000.0)
     for one, other in (("a", "b"), ("b", "c")):
@@ -256,32 +258,32 @@ def test_a_floor_holds_on_each_node_that_a_job_is_on() -> None:
 
 
 def test_a_floor_holds_on_the_cores_of_a_node_between_who_computes_on_its_gpus_and_who_does_not() -> None:
-    guard = Guard(Plugin())
+    safeguards = Safeguards(Plugin())
     on_gpus = {f"g{gpu}": Placed(f"g{gpu}", {f"n/gpu{gpu}": 64.0}, on_gpus=True) for gpu in range(8)}
     on_cores = {f"c{i}": Placed(f"c{i}", {"n": 64.0}) for i in range(20)}
     happened: list[Change] = [Arrived(id, 1.0) for id in (*on_gpus, *on_cores)]
     weights = dict.fromkeys(on_gpus, 6_400.0) | dict.fromkeys(on_cores, 1.0)
     said = {id: (Share(cpu_weight=weight), "as it likes") for id, weight in weights.items()}
-    granted, _ = guard.hold(0.0, 64.0, [*happened, *on_gpus.values(), *on_cores.values()], said)
+    granted, _ = safeguards.hold(0.0, 64.0, [*happened, *on_gpus.values(), *on_cores.values()], said)
     has = {id: share.cpu_weight or 0.0 for id, (share, _) in granted.items()}
     assert min(has.values()) / sum(has.values()) >= FLOOR / 28 * (1.0 - 1e-6)
 
 
 def test_a_cap_is_lifted_to_a_part_of_the_node_however_many_gpus_a_job_has_there() -> None:
-    guard = Guard(Plugin())
+    safeguards = Safeguards(Plugin())
     placed = Placed("a", {f"n/gpu{gpu}": 8.0 for gpu in range(8)}, on_gpus=True)
     said = {"a": (Share(cpu_cap_cores=2.0), "as it likes")}
-    assert guard.hold(0.0, 8.0, [Arrived("a", 1.0), placed], said)[0] == said  # a twentieth of 8 cores is 0.4
+    assert safeguards.hold(0.0, 8.0, [Arrived("a", 1.0), placed], said)[0] == said  # a twentieth of 8 cores is 0.4
 
 
 @pytest.mark.parametrize("most", [1_000.0, 10_000.0, 333.3])
 def test_a_floor_of_a_whole_equal_share_makes_all_alike(most: float) -> None:
     policy = Plugin()
     policy.floor = 1.0
-    guard = Guard(policy)
+    safeguards = Safeguards(policy)
     weights = dict.fromkeys(map(str, range(9)), 1.0) | {"9": most}
     said = {id: (Share(cpu_weight=weight), "as it likes") for id, weight in weights.items()}
-    granted, _ = guard.hold(0.0, 4.0, [Arrived(id, 1.0) for id in weights], said)
+    granted, _ = safeguards.hold(0.0, 4.0, [Arrived(id, 1.0) for id in weights], said)
     assert {id: share.cpu_weight for id, (share, _) in granted.items()} == dict.fromkeys(weights, most)
 
 
@@ -293,11 +295,11 @@ def test_what_headgates_own_policies_say_is_granted_as_they_say_it(name: str) ->
     @given(CALLS)
     def hold(calls: list[tuple[float, list[Change]]]) -> None:
         policy, now = make(name), 0.0
-        guard = Guard(policy)
+        safeguards = Safeguards(policy)
         for seconds, changes in calls:
             now += seconds
             said = policy.decide(now, CORES, changes).shares
-            assert guard.hold(now, CORES, changes, said) == (said, [])
+            assert safeguards.hold(now, CORES, changes, said) == (said, [])
 
     hold()
 

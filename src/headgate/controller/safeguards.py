@@ -38,7 +38,7 @@ class _Held:
     why: str = ""
 
 
-class Guard:
+class Safeguards:
     """Brings what a policy says to what may be granted.
 
     An entry that is no share, or is for a job that is not there, is dropped. A job whose share has changed as often as

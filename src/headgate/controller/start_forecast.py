@@ -15,8 +15,8 @@ _LITTLE = 0.05
 """Of what a job waits for; who has less of it is not named."""
 
 
-class Ahead(NamedTuple):
-    """What is ahead of a job that waits.
+class StartForecast(NamedTuple):
+    """When a job that waits is expected to start, and what it waits for.
 
     Args:
         what: What it waits for, in words.
@@ -33,21 +33,21 @@ class Ahead(NamedTuple):
     unknown: tuple[JobId, ...] = ()
 
 
-class Start(NamedTuple):
+class ExpectedStart(NamedTuple):
     """When a job is expected to start; None: cannot be told before it is known how long the `unknown` ones take."""
 
     at: float | None
     unknown: tuple[JobId, ...] = ()
 
 
-def foresee(
+def expected_starts(
     now: float,
     room: Room,
     waiting: Sequence[Claim],
     running: Sequence[Claim],
     ends: Mapping[JobId, float],
     seconds: Callable[[JobId], float | None],
-) -> Iterator[Start]:
+) -> Iterator[ExpectedStart]:
     """The start of each job that waits, if nobody starts before one that ranks higher.
 
     Args:
@@ -68,9 +68,9 @@ def foresee(
             now = max(now, end)
         if nodes is None:
             unknown = beside(claim.ask, staying)
-            yield from (Start(None, unknown) for _ in waiting[place:])
+            yield from (ExpectedStart(None, unknown) for _ in waiting[place:])
             return
-        yield Start(now)
+        yield ExpectedStart(now)
         lasts = seconds(claim.job.id)
         if lasts is None:
             staying.append((claim, nodes))
