@@ -83,7 +83,7 @@ def test_where_all_that_was_measured_failed_afterwards_there_is_still_something_
 def test_slopes_in_arrays_are_those_of_one_parameter_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     mixed = cluster(nodes("a", 4, 4.0), nodes("b", 3, 2.0, 25e6))
     costs = Costs(job(allow=("async",)), mixed, profile())
-    of = costs.traits(candidates(mixed, job(allow=("async",)), profile(), most=40))
+    of = costs.features(candidates(mixed, job(allow=("async",)), profile(), most=40))
     steps = np.linspace(0.01, 0.5, costs.prior.mean.size)
     here, slopes = physics.slopes(costs.prior.mean, of, steps)
     monkeypatch.setattr(physics, "_AT_ONCE", 1)

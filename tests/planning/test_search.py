@@ -12,7 +12,7 @@ from tests.planning.jobs import GIB, GIGABIT, cluster, gpus, job, nodes, profile
 
 from headgate.cluster import Cluster
 from headgate.errors import UsageError
-from headgate.planning import seeds
+from headgate.planning import initial_layouts
 from headgate.planning.bounds import bound
 from headgate.planning.cost import Costs
 from headgate.planning.kinds import kinds
@@ -77,7 +77,7 @@ def test_batches_of_unlike_workers_make_them_end_together() -> None:
 def test_it_finds_the_best_of_all_and_no_layout_exceeds_the_bound(seed: int, allow: tuple[str, ...]) -> None:
     costs = Costs(job(allow), some_cluster(seed), profile(batch=48, dense_bytes=int(10 ** (4 + seed % 4))))
     space = Space(costs)
-    every = max(space.cost(seeds.every(space), mode).throughput.max() for mode in space.modes)
+    every = max(space.cost(initial_layouts.every(space), mode).throughput.max() for mode in space.modes)
     assert bound(space) >= every * (1 - 1e-9)
     found = search(costs)
     assert found.best.throughput >= every * (1 - 5e-3)

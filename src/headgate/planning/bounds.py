@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from headgate.planning import physics
+from headgate.planning.features import Flags, Floats
 from headgate.planning.patterns import Mode
 from headgate.planning.spaces import Space
-from headgate.planning.traits import Flags, Floats
 
 
 def bound(space: Space) -> float:

@@ -16,9 +16,9 @@ from headgate.cluster import Cluster, Node
 from headgate.errors import UsageError
 from headgate.jobs import Job
 from headgate.planning import devices, gpu_links, physics
+from headgate.planning.features import Device, Features, Floats, Known, features
 from headgate.planning.kinds import Kind, kinds
 from headgate.planning.memory import memory
-from headgate.planning.traits import Device, Floats, Known, Traits, traits
 from headgate.plans import Plan, Prediction
 from headgate.profiles import Profile
 from headgate.units import say_bits, say_bytes, say_seconds
@@ -269,8 +269,8 @@ class Costs:
 
     # --- predictions -------------------------------------------------------------------------------------------------
 
-    def traits(self, plans: Sequence[Plan]) -> Traits:
-        """The traits of plans, at least one.
+    def features(self, plans: Sequence[Plan]) -> Features:
+        """The features of plans, at least one.
 
         Raises:
             UsageError: A plan names a node that is not there.
@@ -278,13 +278,13 @@ class Costs:
         for plan in plans:
             for name in {*plan.worker_nodes, *plan.server_nodes} - self.known.devices.keys():
                 raise UsageError(f"the plan names node {name!r}; expected nodes of the cluster")
-        return traits(plans, self.cluster, 1.0, self.known)
+        return features(plans, self.cluster, 1.0, self.known)
 
     def many(self, plans: Sequence[Plan]) -> tuple[Floats, Floats]:
         """Samples a second of plans, and the standard deviations of their logarithms."""
-        return self._spread(self.traits(plans))
+        return self._spread(self.features(plans))
 
-    def _spread(self, of: Traits) -> tuple[Floats, Floats]:
+    def _spread(self, of: Features) -> tuple[Floats, Floats]:
         # A whole deviation at once: what hides behind compute now may not at a third of the rate.
         logs, slopes = physics.slopes(self.prior.mean, of, self.prior.deviation)
         return np.exp(logs), np.sqrt(((slopes * self.prior.deviation) ** 2).sum(1) + _LEFT_OVER**2)
@@ -293,7 +293,7 @@ class Costs:
         """What plans are expected to bring, in their order."""
         if not plans:
             return []
-        of = self.traits(plans)
+        of = self.features(plans)
         step = physics.seconds(self.prior.mean, of)
         _, deviation = self._spread(of)
         found = []
@@ -310,7 +310,7 @@ class Costs:
 
     def explain(self, plan: Plan) -> tuple[Term, ...]:
         """The parts of a plan's step that take time, the longest first."""
-        step = physics.seconds(self.prior.mean, self.traits([plan]))
+        step = physics.seconds(self.prior.mean, self.features([plan]))
         terms = [
             Term(name, float(values[0]), _MEANING[name], physics.OF[name], self._how[name])
             for name, values in step.terms.items()

@@ -17,7 +17,7 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import least_squares, minimize
 
 from headgate.planning import physics
-from headgate.planning.traits import Floats, Indices, Traits, part
+from headgate.planning.features import Features, Floats, Indices, part
 
 _SCALE = 0.05  # of the logarithm: past it, a measurement far from the formula counts for less
 _SMOOTH, _OWN, _LENGTH = (0.10, 0.7), (0.06, 0.5), (1.5, 0.7)  # usual value, deviation of its logarithm
@@ -60,11 +60,13 @@ class Belief:
         return np.asarray(self._slopes[of] @ self._slopes[others].T + smooth + own)
 
 
-def fit(of: Traits, prior: physics.Prior, told: Sequence[int], logs: Sequence[float], noise: Sequence[float]) -> Belief:
+def fit(
+    of: Features, prior: physics.Prior, told: Sequence[int], logs: Sequence[float], noise: Sequence[float]
+) -> Belief:
     """Learn from measurements.
 
     Args:
-        of: Traits of all plans.
+        of: Features of all plans.
         prior: What the parameters are before.
         told: Indices of the plans that were measured, each once.
         logs: Logarithms of their throughputs.
@@ -92,7 +94,7 @@ def fit(of: Traits, prior: physics.Prior, told: Sequence[int], logs: Sequence[fl
     return Belief(most_probable, after, deviation, known, of.shape, at, weights, smooth, own, lengths)
 
 
-def _most_probable(of: Traits, prior: physics.Prior, at: Indices, y: Floats) -> Floats:
+def _most_probable(of: Features, prior: physics.Prior, at: Indices, y: Floats) -> Floats:
     """Parameters by least squares with priors, in which a single measurement that is far off counts for little."""
     if at.size == 0:
         return prior.mean

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from headgate.jobs import Job
 from headgate.planning.cost import Costs
-from headgate.planning.traits import Indices
+from headgate.planning.features import Indices
 
 SERVES = {"torch"}
 """Frameworks that train under parameter servers, synchronously as well."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headgate.planning.traits import Floats, Traits, repeated
+from headgate.planning.features import Features, Floats, repeated
 
 TERMS: Mapping[str, tuple[float, float]] = {
     "alpha": (0.3, 1.2),  # compute that does not depend on the batch
@@ -106,7 +106,7 @@ def prior(step_seconds: float, batch: float, kinds: int) -> Prior:
     return Prior(np.array(means + [0.0] * more), np.array(deviations + [_KIND_DEVIATION] * more))
 
 
-def seconds(parameters: Floats, of: Traits) -> Step:
+def seconds(parameters: Floats, of: Features) -> Step:
     """What a step of each plan takes.
 
     Args:
@@ -173,7 +173,7 @@ def compute(
     return alpha * overhead / pace, beta * work / np.maximum(cores, 1.0) ** power / pace, reading * reads / pace
 
 
-def _busy(p: Mapping[str, Floats], each: Floats, of: Traits) -> Floats:
+def _busy(p: Mapping[str, Floats], each: Floats, of: Features) -> Floats:
     """Seconds that the cores of the busiest node with workers need for all that its tasks do in a step: they compute,
     send and serve one after the other, however well that hides behind the network."""
     exchanges = (of.servers > 0) * p["exchange"]
@@ -183,7 +183,7 @@ def _busy(p: Mapping[str, Floats], each: Floats, of: Traits) -> Floats:
 
 
 def _synchronous(
-    p: Mapping[str, Floats], slowest: Floats, busy: Floats, terms: Mapping[str, Floats], of: Traits
+    p: Mapping[str, Floats], slowest: Floats, busy: Floats, terms: Mapping[str, Floats], of: Features
 ) -> tuple[Floats, dict[str, Floats]]:
     """Seconds of a step that waits for its workers, and by resource.
 
@@ -209,7 +209,7 @@ def _synchronous(
 
 
 def _asynchronous(
-    p: Mapping[str, Floats], each: Floats, terms: Mapping[str, Floats], of: Traits
+    p: Mapping[str, Floats], each: Floats, terms: Mapping[str, Floats], of: Features
 ) -> tuple[Floats, dict[str, Floats]]:
     """Samples a second where no worker waits for another, and seconds of one worker's step by resource.
 
@@ -245,12 +245,12 @@ def _norm(power: Floats, *parts: Floats) -> Floats:
     return np.asarray(longest * sum((part / longest) ** power for part in parts) ** (1 / power))
 
 
-def slopes(parameters: Floats, of: Traits, steps: Floats | float = 1e-4) -> tuple[Floats, Floats]:
+def slopes(parameters: Floats, of: Features, steps: Floats | float = 1e-4) -> tuple[Floats, Floats]:
     """Logarithm of the throughput, (plans,), and how it changes with each parameter, (plans, parameters).
 
     Args:
         parameters: As of `seconds`.
-        of: Traits of plans.
+        of: Features of plans.
         steps: By how much each parameter is moved to see that.
     """
     moved = np.concatenate([parameters[None, :], parameters + np.diag(np.broadcast_to(steps, parameters.shape))])

@@ -14,7 +14,7 @@ from headgate.jobs import Job
 from headgate.planning import fitting, physics
 from headgate.planning.candidates import tells
 from headgate.planning.cost import Costs
-from headgate.planning.traits import NOTHING, Floats, Indices, traits
+from headgate.planning.features import NOTHING, Floats, Indices, features
 from headgate.plans import Plan, Prediction
 from headgate.profiles import Profile
 
@@ -68,7 +68,7 @@ class Planner:
         self._failed: dict[int, str] = {}
         self._tasks = np.array([plan.tasks for plan in self._space])
         self._belief: fitting.Belief | None = None
-        self._batch: float | None = None  # that the traits are for
+        self._batch: float | None = None  # that the features are for
         self._costs: Costs | None = None
         if profile is not None and tells(profile):
             there = cluster if cluster is not None else Cluster((Node("node", cores=1.0, memory_bytes=1 << 40),))
@@ -200,14 +200,14 @@ class Planner:
             usual_batch = median(self._batches) if self._batches else 1.0
             known = self._costs.known if self._costs is not None else NOTHING
             if self._batch != usual_batch:
-                self._traits, self._batch = traits(self._space, self._cluster, usual_batch, known), usual_batch
+                self._features, self._batch = features(self._space, self._cluster, usual_batch, known), usual_batch
             spare = [log - sum(logs) / len(logs) for logs in told.values() for log in logs if len(logs) > 1]
             free = sum(len(logs) - 1 for logs in told.values())
             noise = math.sqrt((_NOISE_WEIGHT * _NOISE**2 + sum(x * x for x in spare)) / (_NOISE_WEIGHT + free))
             logs = [sum(each) / len(each) for each in told.values()]
             usual = self._usual(list(told), logs) if self._costs is None else self._informed(self._costs.prior)
             sigma = [noise / math.sqrt(len(each)) for each in told.values()]
-            self._belief = fitting.fit(self._traits, usual, list(told), logs, sigma)
+            self._belief = fitting.fit(self._features, usual, list(told), logs, sigma)
         return self._belief
 
     def _informed(self, informed: physics.Prior) -> physics.Prior:
@@ -220,14 +220,14 @@ class Planner:
 
     def _usual(self, told: Sequence[int], logs: Sequence[float]) -> physics.Prior:
         """What is usual for a job of which there is no profile."""
-        samples = self._traits.samples
+        samples = self._features.samples
         step = median(samples[i] / math.exp(log) for i, log in zip(told, logs)) if told else 1.0
-        batch = math.exp(np.log(samples / self._traits.workers).mean())
-        return physics.prior(step, batch, len(self._traits.kind_names))
+        batch = math.exp(np.log(samples / self._features.workers).mean())
+        return physics.prior(step, batch, len(self._features.kind_names))
 
     def _prediction(self, at: int) -> Prediction:
         belief = self._believe()
-        step = physics.seconds(belief.physics, self._traits)
+        step = physics.seconds(belief.physics, self._features)
         free = 2.0 if self._costs is None else 8.0
         # The band is 90 % of Student's t: how large deviations are is itself known from few measurements only.
         mean, off = belief.mean[at], t.ppf(0.95, max(len(self._told) / 2, free)) * belief.deviation[at]

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from headgate.errors import UsageError
-from headgate.planning import seeds
+from headgate.planning import initial_layouts
 from headgate.planning.bounds import bound
 from headgate.planning.cost import Costs
+from headgate.planning.features import Floats, Indices
 from headgate.planning.patterns import Mode
 from headgate.planning.spaces import Space
-from headgate.planning.traits import Floats, Indices
 from headgate.plans import Plan, Prediction
 from headgate.units import say_bytes
 
@@ -104,7 +104,7 @@ class Looked:
         self._rows: list[Indices] = []
         self._facts: list[Floats] = []  # throughput, nodes, tasks, mode
         if space.patterns:
-            self._look_everywhere(seeds.likely(space))
+            self._look_everywhere(initial_layouts.likely(space))
         if not self._rows and not self.enumerate():
             raise UsageError(_nowhere(space))
         if not self.exact:
@@ -112,8 +112,12 @@ class Looked:
 
     def enumerate(self) -> bool:
         """Cost all layouts, where they are few enough; whether one can be."""
-        if not self.exact and self.space.patterns and seeds.count(self.space) * len(self.space.modes) <= _EXACT:
-            self._look_everywhere(seeds.every(self.space))
+        if (
+            not self.exact
+            and self.space.patterns
+            and initial_layouts.count(self.space) * len(self.space.modes) <= _EXACT
+        ):
+            self._look_everywhere(initial_layouts.every(self.space))
             self.exact = True
         return bool(self._rows)
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from headgate.planning import physics
 from headgate.planning.cost import Costs
+from headgate.planning.features import Device, Features, Flags, Floats, Indices, server_cores
 from headgate.planning.kinds import name_of
 from headgate.planning.memory import most_gpu_bytes
 from headgate.planning.patterns import JOINS, SERVES, Mode, modes, patterns
-from headgate.planning.traits import Device, Flags, Floats, Indices, Traits, server_cores
 from headgate.plans import Plan, Strategy
 
 _BISECTIONS = 26
@@ -108,7 +108,7 @@ class Space:
         throughput = np.zeros(len(rows))
         if runs.any():
             at = np.flatnonzero(runs)
-            of = self._traits(rows[at], batches[at], cores[at], float(batch), mode)
+            of = self._features(rows[at], batches[at], cores[at], float(batch), mode)
             throughput[at] = physics.seconds(self.costs.prior.mean, of).throughput
         return Costed(throughput, nodes, tasks, batches)
 
@@ -170,7 +170,7 @@ class Space:
             misses |= self._gpu & (self.workers > 0) & (memory.gpu + memory.gpu_sample * batches > self._gpu_memory)
         return np.asarray(~(misses & (rows > 0)).any(1))
 
-    def _traits(self, rows: Indices, batches: Floats, cores: Floats, batch: float, mode: Mode) -> Traits:
+    def _features(self, rows: Indices, batches: Floats, cores: Floats, batch: float, mode: Mode) -> Features:
         counts = (rows * self.workers).astype(np.float64)
         workers, servers = counts.sum(1), (rows * self.servers).sum(1).astype(np.float64)
         works, serves, there = self.workers > 0, self.servers > 0, rows > 0
@@ -191,7 +191,7 @@ class Space:
         samples = batch * waited_for / workers if mode.synchronous else batch * workers
         stated = None if self.job.limits.cores is None else self._share((workers + servers).astype(np.intp))
         bent = np.stack([device.bent(batches[:, i]) for i, device in enumerate(self._devices)], 1)
-        return Traits(
+        return Features(
             counts=counts,
             batches=batches,
             cores=cores,

@@ -100,7 +100,7 @@ NOTHING = Known()
 
 
 @dataclass(frozen=True, slots=True)
-class Traits:
+class Features:
     """Arrays with a row for each plan. Workers that are alike are one class; there are as many columns for classes as
     the most mixed plan has, the rest of them with count 0.
 
@@ -170,8 +170,8 @@ class Traits:
     shape: Floats
 
 
-def traits(space: Sequence[Plan], cluster: Cluster | None, batch: float, known: Known = NOTHING) -> Traits:
-    """The traits of plans.
+def features(space: Sequence[Plan], cluster: Cluster | None, batch: float, known: Known = NOTHING) -> Features:
+    """The features of plans.
 
     Args:
         space: At least one plan.
@@ -213,7 +213,7 @@ def traits(space: Sequence[Plan], cluster: Cluster | None, batch: float, known: 
     sparse = (counts * known.sparse(batches)).sum(1) / workers
     pushed = known.dense + sparse
     gathered = known.dense + sparse * workers / 2  # everybody gets the rows of all others
-    return Traits(
+    return Features(
         counts=counts,
         batches=batches,
         cores=cores,
@@ -257,17 +257,17 @@ def ring_copies(workers: Floats, nodes: Floats) -> Floats:
     return np.asarray(np.where(nodes > 1, 2 * (workers - 1) / workers, 0.0))
 
 
-def repeated(of: Traits, times: int) -> Traits:
-    """The same traits so many times, one after the other."""
+def repeated(of: Features, times: int) -> Features:
+    """The same features so many times, one after the other."""
     return _each(of, lambda array: np.tile(array, (times, *(1,) * (array.ndim - 1))))
 
 
-def part(of: Traits, at: Indices) -> Traits:
-    """The traits of some plans."""
+def part(of: Features, at: Indices) -> Features:
+    """The features of some plans."""
     return _each(of, lambda array: array[at])
 
 
-def _each(of: Traits, change: Callable[[Any], Any]) -> Traits:
+def _each(of: Features, change: Callable[[Any], Any]) -> Features:
     arrays = {f.name: change(getattr(of, f.name)) for f in fields(of) if f.name != "kind_names"}
     return replace(of, **arrays)
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from headgate.planning import physics
+from headgate.planning.features import Indices
 from headgate.planning.spaces import Space
-from headgate.planning.traits import Indices
 
 
 def count(space: Space) -> int:
