@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import _baselines as baselines
 from pydantic import TypeAdapter
 
 from headgate.cluster import Cluster, Node
 from headgate.jobs import Job
-from headgate.planning import Planner, baselines
+from headgate.planning import Planner
 from headgate.planning.placement import place
 from headgate.plans import Plan
 from headgate.profiles import Profile

@@ -10,7 +10,7 @@ measurements, and the baselines' plans that are not far behind are measured agai
 median of the latter. One that fails is tried once more.
 
 `after N` is the plan chosen when N measurements, those that `Planner` asked for, are told. The baselines are those of
-`planning.baselines`; Optimus has eight measurements of its own. Nothing is encrypted.
+`_baselines.py`; Optimus has eight measurements of its own. Nothing is encrypted.
 
 Tasks run on the nodes' cores, through their NICs, in boxes, as in a run; they are forked from a process that has
 imported PyTorch. Needs root, for the lab, and a machine of two cores that does nothing else; about half an hour.

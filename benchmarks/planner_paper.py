@@ -24,12 +24,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import _baselines as baselines
 import _frame
 import numpy as np
 
 from headgate.cluster import Cluster, Gpu, Node
 from headgate.jobs import Job
-from headgate.planning import baselines
 from headgate.planning.candidates import candidates
 from headgate.planning.choosing import in_words
 from headgate.planning.cost import Costs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,19 @@ def test_what_stands_lower_never_imports_what_stands_higher() -> None:
             if here in RANK and there in RANK and RANK[there] > RANK[here]:
                 wrong.append(f"{path.relative_to(PACKAGE)}:{line}: {here} imports {name}")
     assert wrong == []
+
+
+@pytest.mark.parametrize("name", ["controller", "policies", "planning", "analysis", "simulation"])
+def test_the_modules_of_a_room_import_each_other_in_no_circle(name: str) -> None:
+    modules = {path.relative_to(PACKAGE.parent).with_suffix("").as_posix().replace("/", "."): path for path in MODULES}
+    there = {module: path for module, path in modules.items() if path.parent == PACKAGE / name}
+    graph = {
+        module: {part for _, imported in imports(path) for part in (imported, imported.rpartition(".")[0])}
+        & there.keys()
+        for module, path in there.items()
+    }
+    order = list(TopologicalSorter(graph).static_order())  # raises where there is none
+    assert order
 
 
 def test_the_training_side_is_imported_by_nobody_else() -> None:
