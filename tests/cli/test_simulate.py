@@ -34,10 +34,21 @@ def simulated(*words: str) -> Result:
 
 def test_policies_are_compared_in_a_table(files: Path) -> None:
     lines = simulated("--policy", "fifo", "--policy", "srpt").stdout.splitlines()
-    assert re.match(r"policy +mean +median +p95 +p99 +makespan +max ρ +used +restarts", lines[0])
+    assert re.match(r"policy +mean +median +p95 +p99 +makespan +max ρ +used +restarts +as live", lines[0])
     # Completion 10, 12, 12 s and, least remaining first, 16, 4, 4 s.
-    assert re.match(r"fifo +11.3 s +12 s +12 s +12 s +16 s .* 100 % +0$", lines[1])
-    assert re.match(r"srpt +8 s +4 s +14.8 s +15.8 s +16 s .* 100 % +1$", lines[2])
+    assert re.match(r"fifo +11.3 s +12 s +12 s +12 s +16 s .* 100 % +0 +yes *$", lines[1])
+    assert re.match(r"srpt +8 s +4 s +14.8 s +15.8 s +16 s .* 100 % +1 +no: only simulated$", lines[2])
+
+
+def test_an_order_that_no_live_hub_has_is_told_apart(files: Path) -> None:
+    policies = ("--policy", "fifo", "--policy", "srpt")
+    done = simulated(*policies, "--output", "page.html")
+    assert re.fullmatch(r"srpt: this order is only simulated: live, no job is stopped for another .*\n", done.stderr)
+    assert (files / "page.html").read_text().count("no: only simulated") == 1
+    told = json.loads(simulated(*policies, "--json").stdout)["policies"]
+    assert [(each["as_live"], len(each["warnings"])) for each in told] == [(True, 0), (False, 1)]
+    shared = json.loads(simulated(*policies, "--share-gpus", "--json").stdout)["policies"]
+    assert [(each["as_live"], each["warnings"]) for each in shared] == [(True, []), (True, [])]
 
 
 def test_json_has_the_figures_of_each_policy_and_is_the_same_each_time(files: Path) -> None:

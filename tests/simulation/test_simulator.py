@@ -521,5 +521,14 @@ def test_where_jobs_wait_for_whole_gpus_a_policy_that_is_no_order_is_said_to_be_
     equal = simulate(trace, gpus(1), "equal", FREE)
     assert ends(equal) == ran(trace, gpus(1), "fifo")
     assert equal.warnings == ["the jobs wait for whole GPUs and share nothing: as fifo"]
-    assert simulate(trace, gpus(1), "srpt", FREE).warnings == []
-    assert simulate(trace, gpus(1), "equal", SHARED).warnings == []
+    assert equal.as_live
+    shared = simulate(trace, gpus(1), "equal", SHARED)
+    assert (shared.warnings, shared.as_live) == ([], True)
+
+
+@pytest.mark.parametrize("policy", ["srpt", "las", "headgate"])
+def test_an_order_that_preempts_is_said_to_be_no_live_hub_s(policy: str) -> None:
+    waits, shared = (simulate(on_gpus(*STAGGERED), gpus(1), policy, given) for given in (FREE, SHARED))
+    [said] = waits.warnings
+    assert said.startswith("this order is only simulated: live, no job is stopped for another")
+    assert (waits.as_live, shared.as_live, shared.warnings) == (False, True, [])

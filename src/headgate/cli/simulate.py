@@ -115,9 +115,12 @@ def command(
 ) -> None:
     """Run the jobs of a trace under policies, with a clock of its own.
 
-    TRACE is a CSV with a line for each job, or the folder of a run. The controller and the policies are those that run
-    live; jobs go on as fast as what they are granted allows. Lines that make no sense, and jobs that the cluster cannot
-    hold, are left out, which is said.
+    TRACE is a CSV with a line for each job, or the folder of a run. Jobs run as fast as what they are granted allows.
+    Lines that make no sense, and jobs that the cluster cannot hold, are left out, which is said.
+
+    On cores and on shared GPUs the controller and the policies are those that run live. Jobs that ask for whole GPUs
+    wait for them. There srpt, las and headgate stop running jobs for others, which no live hub does: the column «as
+    live» tells these results apart.
 
     \b
     Example: headgate simulate trace.csv --policy fifo --policy srpt --cluster cluster.yaml

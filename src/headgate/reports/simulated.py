@@ -28,7 +28,7 @@ _COLUMNS = (  # name, field of Figures, unit, what it is
     ("used", "utilisation", "%", "of the GPUs, or cores where no job has GPUs, until the makespan"),
     ("restarts", "restarts", "", "times that a job was stopped for another"),
 )
-
+_AS_LIVE = "whether a live hub decides the same way: none stops a job that has whole GPUs for another"
 
 _MANY = 1_000
 """Of more jobs than these the slowest hundredth is left out of the distribution: it would take up most of it."""
@@ -40,9 +40,15 @@ def table(results: Sequence[Figures]) -> Table:
     made.add_column("policy", no_wrap=True)
     for name, _, _, _ in _COLUMNS:
         made.add_column(name, justify="right", no_wrap=True)
+    made.add_column("as live", no_wrap=True)
     for each in results:
-        made.add_row(Text(each.policy), *(say(getattr(each, field), unit) for _, field, unit, _ in _COLUMNS))
+        values = (say(getattr(each, field), unit) for _, field, unit, _ in _COLUMNS)
+        made.add_row(Text(each.policy), *values, _as_live(each))
     return made
+
+
+def _as_live(figures: Figures) -> str:
+    return "yes" if figures.as_live else "no: only simulated"
 
 
 def write(trace: Trace, outcomes: Sequence[Outcome], results: Sequence[Figures], to: Path) -> Path:
@@ -74,11 +80,13 @@ def page(trace: Trace, outcomes: Sequence[Outcome], results: Sequence[Figures]) 
 def _summary(results: Sequence[Figures]) -> Markup:
     header = [element("th", "policy", scope="col", class_="text")]
     header += [element("th", name, scope="col", title=why) for name, _, _, why in _COLUMNS]
+    header.append(element("th", "as live", scope="col", title=_AS_LIVE, class_="text"))
     rows = []
     for index, each in enumerate(results):
         colour, _ = job_colour(index)
         name = element("span", class_="swatch", style=f"--c:var(--{colour})")
         cells = [element("td", figure_of(getattr(each, field), unit, key=field)) for _, field, unit, _ in _COLUMNS]
+        cells.append(element("td", _as_live(each), class_="text"))
         rows.append(element("tr", element("th", name, each.policy, scope="row", class_="text"), cells))
     made = element("table", element("thead", element("tr", header)), element("tbody", rows), id="policies")
     return element("div", made, class_="scroll", tabindex=0, role="region", aria_label="Figures by policy")

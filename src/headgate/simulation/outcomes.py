@@ -85,6 +85,7 @@ class Outcome:
 
     Args:
         order: Who went first where jobs wait for GPUs or memory; empty where none does.
+        as_live: Whether a live hub decides the same way. None stops a job that has whole GPUs for another.
         busy: Times, and how many GPUs (cores, where no job has GPUs) were busy from then on.
         capacity: How many there are.
         cores: How many cores there are.
@@ -96,6 +97,7 @@ class Outcome:
 
     policy: str
     order: str
+    as_live: bool
     jobs: list[JobOutcome]
     busy: list[tuple[float, float]]
     capacity: float

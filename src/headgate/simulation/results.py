@@ -17,6 +17,7 @@ class Figures:
     """Figures of a policy on a trace; seconds.
 
     Args:
+        as_live: Whether a live hub decides the same way. None stops a job that has whole GPUs for another.
         done: Jobs that came to their end.
         mean: Completion time, from the moment a job came: the mean, the median, and percentiles.
         makespan: From the first job's coming to the last one's end.
@@ -28,6 +29,7 @@ class Figures:
 
     policy: str
     order: str
+    as_live: bool
     jobs: int
     done: int
     mean: float
@@ -56,6 +58,7 @@ def figures(outcome: Outcome, speeds: Speeds | None = None) -> Figures:
     return Figures(
         policy=outcome.policy,
         order=outcome.order,
+        as_live=outcome.as_live,
         jobs=len(outcome.jobs),
         done=len(done),
         mean=float(times.mean()) if len(times) else 0.0,

@@ -61,6 +61,10 @@ _BULK = 0.9
 _STRAY_TIMES = 100.0
 """As many times what those come within, or the longest job, is far from them."""
 _NAMED = 3
+_ONLY_SIMULATED = (
+    "this order is only simulated: live, no job is stopped for another that waits for whole GPUs. "
+    "Live jobs share the GPUs of a machine, as with --share-gpus; on Ray they wait in the order of arrival"
+)
 _DONE = Exit(code=0, cpu_seconds=0.0)
 _STOPPED = Exit(code=None, signal=15)
 
@@ -197,9 +201,9 @@ class _Simulation:
         gpus, cores = (float(sum(each)) for each in zip(*((len(node.gpus), node.cores) for node in cluster.nodes)))
         capacity = gpus if self._on_gpus else cores
         order = self._queue.order.name if self._queue is not None else ""
-        self.outcome = Outcome(policy, order, [], [(0.0, 0.0)], capacity, cores, 0, 0.0, [], modelled)
-        if chosen.note:
-            self.outcome.warnings.append(chosen.note)
+        as_live = self._queue is None or not self._queue.order.preempts
+        warnings = [note for note in (chosen.note, "" if as_live else _ONLY_SIMULATED) if note]
+        self.outcome = Outcome(policy, order, as_live, [], [(0.0, 0.0)], capacity, cores, 0, 0.0, warnings, modelled)
         self._check(trace)
 
     def _queued(self, trace: Trace, order: Order) -> Queue | None:
