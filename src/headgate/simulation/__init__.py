@@ -2,7 +2,8 @@
 
 from headgate.simulation.outcomes import Assumptions, Outcome
 from headgate.simulation.results import Figures, figures
-from headgate.simulation.simulator import fitting, simulate
+from headgate.simulation.simulator import simulate
+from headgate.simulation.specs import fitting
 from headgate.simulation.trace_files import read
 from headgate.simulation.traces import Trace, TraceJob
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import gc
 import random
 import time
-from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from heapq import heappop, heappush
-from math import ceil, exp, inf
+from math import exp, inf
 
 from headgate.analysis.forecast import Remaining
 from headgate.cluster import Cluster
@@ -46,21 +45,15 @@ from headgate.plans import Plan
 from headgate.simulation import lineup
 from headgate.simulation.engine import Engine, Work, drops_ahead, ends_at, halt
 from headgate.simulation.modelled import Modelled
-from headgate.simulation.outcomes import LONGEST, Assumptions, JobOutcome, Outcome
-from headgate.simulation.specs import Specs
-from headgate.simulation.traces import Trace, TraceJob, made
+from headgate.simulation.outcomes import Assumptions, JobOutcome, Outcome
+from headgate.simulation.specs import Specs, against
+from headgate.simulation.traces import Trace, TraceJob
 from headgate.simulation.watching import Watched
-from headgate.units import say_seconds
 
 _NINE_OF_TEN = 1.645
 """Standard deviations on each side of the mean that hold nine of ten."""
 _ROUNDS = 10.0
 """That a policy has at most between two reports of a job."""
-_BULK = 0.9
-"""Part of the jobs from which others may come so far that it is told: where more do, that is how the jobs come."""
-_STRAY_TIMES = 100.0
-"""As many times what those come within, or the longest job, is far from them."""
-_NAMED = 3
 _ONLY_SIMULATED = (
     "this order is only simulated: live, no job is stopped for another that waits for whole GPUs. "
     "Live jobs share the GPUs of a machine, as with --share-gpus; on Ray they wait in the order of arrival"
@@ -95,62 +88,6 @@ def simulate(
     outcome = simulation.outcome
     outcome.wall_seconds = time.perf_counter() - began
     return outcome
-
-
-def fitting(trace: Trace, cluster: Cluster) -> Trace:
-    """The trace without the jobs that no simulation on a cluster could hold, which its notes say, as they do of jobs
-    that come long before or after all others.
-
-    Raises:
-        UsageError: At least half of them.
-    """
-    specs = Specs([len(node.gpus) for node in cluster.nodes])
-    begin = _begin([job.submitted for job in trace.jobs])
-    reasons = [reason for job in trace.jobs if (reason := _against(job, specs, begin)) is not None]
-    jobs, notes = trace.jobs, list(trace.notes)
-    if reasons:
-        said = f"{len(reasons)} of {len(jobs)} jobs"
-        if 2 * len(reasons) >= len(jobs):
-            raise UsageError(reasons[0] if len(jobs) == 1 else f"{said} cannot run there: {reasons[0]}")
-        jobs = tuple(job for job in jobs if _against(job, specs, begin) is None)
-        more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-        notes.append(f"{said} cannot run there and are left out: {reasons[0]}{more}")
-    notes += _strays(jobs)
-    return made(trace.name, jobs, notes) if notes != list(trace.notes) else trace
-
-
-def _begin(times: Sequence[float]) -> float:
-    """From when on most jobs come within `LONGEST` seconds, given when each comes, in order: the time of one that is
-    far below those of the others is the one that is wrong."""
-    counts = [bisect_right(times, time + LONGEST) - place for place, time in enumerate(times)]
-    return times[counts.index(max(counts))]
-
-
-def _strays(jobs: Sequence[TraceJob]) -> Iterator[str]:
-    """What jobs come so long before or after the others that their times may be wrong: the simulation holds them, and
-    figures of its length mean little."""
-    times = [job.submitted for job in jobs]
-    most = ceil(len(jobs) * _BULK)
-    within, first = min((times[i + most - 1] - times[i], times[i]) for i in range(len(jobs) - most + 1))
-    far = _STRAY_TIMES * max(within, *(job.seconds for job in jobs))
-    if strays := [job for job in jobs if job.submitted < first - far or job.submitted > first + within + far]:
-        away = min(max(first - job.submitted, job.submitted - first - within) for job in strays)
-        named = ", ".join(repr(job.name) for job in strays[:_NAMED])
-        named += f" and {len(strays) - _NAMED} more" if len(strays) > _NAMED else ""
-        what = f"come {say_seconds(away)} or more before or after most others"
-        yield f"{len(strays)} of {len(jobs)} jobs {what} ({named}); their times may be wrong"
-
-
-def _against(job: TraceJob, specs: Specs, begin: float = 0.0) -> str | None:
-    """Why a job could not run even if it were alone, or what of the trace is said to come first `begin` s in."""
-    if job.seconds > LONGEST or not 0 <= job.submitted - begin <= LONGEST:
-        away, way = abs(job.submitted - begin), "before" if job.submitted < begin else "after"
-        long = f"lasts {job.seconds:g} s and comes {away:g} s {way} the first{' of most' if begin else ''}"
-        return f"job {job.name!r} {long}; expected at most {LONGEST:g} of each"
-    if not specs.fits(job):
-        room = f"the cluster has {specs.gpus}, at most {specs.gpus_of_node} on a node"
-        return f"job {job.name!r} asks for too many GPUs: {job.gpus}; {room}"
-    return None
 
 
 @contextmanager
@@ -222,7 +159,7 @@ class _Simulation:
         """
         memory = max(node.memory_bytes for node in self._nodes.values())
         for job in trace.jobs:
-            if (reason := _against(job, self._specs)) is not None:
+            if (reason := against(job, self._specs)) is not None:
                 raise UsageError(reason)
             if job.profile and job.profile not in self._given.profiles:
                 raise UsageError(f"job {job.name!r} names the profile {job.profile!r}, which is not given")

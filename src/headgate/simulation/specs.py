@@ -1,16 +1,84 @@
-"""What a trace's job would have been handed in as: its workers, the GPUs of each, and a plan without nodes."""
+"""What of a trace a cluster can hold, and what its jobs would have been handed in as."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from math import ceil
 
+from headgate.cluster import Cluster
+from headgate.errors import UsageError
 from headgate.jobs import Job, Limits
 from headgate.plans import Plan, Strategy
-from headgate.simulation.traces import TraceJob
+from headgate.simulation.outcomes import LONGEST
+from headgate.simulation.traces import Trace, TraceJob, made
+from headgate.units import say_seconds
+
+_BULK = 0.9
+"""Part of the jobs from which others may come so far that it is told: where more do, that is how the jobs come."""
+_STRAY_TIMES = 100.0
+"""As many times what those come within, or the longest job, is far from them."""
+_NAMED = 3
+
+
+def fitting(trace: Trace, cluster: Cluster) -> Trace:
+    """The trace without the jobs that no simulation on a cluster could hold, which its notes say, as they do of jobs
+    that come long before or after all others.
+
+    Raises:
+        UsageError: At least half of them.
+    """
+    specs = Specs([len(node.gpus) for node in cluster.nodes])
+    begin = _begin([job.submitted for job in trace.jobs])
+    reasons = [reason for job in trace.jobs if (reason := against(job, specs, begin)) is not None]
+    jobs, notes = trace.jobs, list(trace.notes)
+    if reasons:
+        said = f"{len(reasons)} of {len(jobs)} jobs"
+        if 2 * len(reasons) >= len(jobs):
+            raise UsageError(reasons[0] if len(jobs) == 1 else f"{said} cannot run there: {reasons[0]}")
+        jobs = tuple(job for job in jobs if against(job, specs, begin) is None)
+        more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+        notes.append(f"{said} cannot run there and are left out: {reasons[0]}{more}")
+    notes += _strays(jobs)
+    return made(trace.name, jobs, notes) if notes != list(trace.notes) else trace
+
+
+def _begin(times: Sequence[float]) -> float:
+    """From when on most jobs come within `LONGEST` seconds, given when each comes, in order: the time of one that is
+    far below those of the others is the one that is wrong."""
+    counts = [bisect_right(times, time + LONGEST) - place for place, time in enumerate(times)]
+    return times[counts.index(max(counts))]
+
+
+def _strays(jobs: Sequence[TraceJob]) -> Iterator[str]:
+    """What jobs come so long before or after the others that their times may be wrong: the simulation holds them, and
+    figures of its length mean little."""
+    times = [job.submitted for job in jobs]
+    most = ceil(len(jobs) * _BULK)
+    within, first = min((times[i + most - 1] - times[i], times[i]) for i in range(len(jobs) - most + 1))
+    far = _STRAY_TIMES * max(within, *(job.seconds for job in jobs))
+    if strays := [job for job in jobs if job.submitted < first - far or job.submitted > first + within + far]:
+        away = min(max(first - job.submitted, job.submitted - first - within) for job in strays)
+        named = ", ".join(repr(job.name) for job in strays[:_NAMED])
+        named += f" and {len(strays) - _NAMED} more" if len(strays) > _NAMED else ""
+        what = f"come {say_seconds(away)} or more before or after most others"
+        yield f"{len(strays)} of {len(jobs)} jobs {what} ({named}); their times may be wrong"
+
+
+def against(job: TraceJob, specs: Specs, begin: float = 0.0) -> str | None:
+    """Why a job could not run even if it were alone, or what of the trace is said to come first `begin` s in."""
+    if job.seconds > LONGEST or not 0 <= job.submitted - begin <= LONGEST:
+        away, way = abs(job.submitted - begin), "before" if job.submitted < begin else "after"
+        long = f"lasts {job.seconds:g} s and comes {away:g} s {way} the first{' of most' if begin else ''}"
+        return f"job {job.name!r} {long}; expected at most {LONGEST:g} of each"
+    if not specs.fits(job):
+        room = f"the cluster has {specs.gpus}, at most {specs.gpus_of_node} on a node"
+        return f"job {job.name!r} asks for too many GPUs: {job.gpus}; {room}"
+    return None
 
 
 class Specs:
-    """Divides jobs as the nodes of a cluster have room for them.
+    """The workers of a job, the GPUs of each, and a plan without nodes: as the nodes of a cluster have room for them.
 
     Args:
         gpus: GPUs of each node.
