@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import csv
 import math
-import os
 import statistics
 import time
 from collections import defaultdict
@@ -186,7 +185,7 @@ def main() -> None:
     command = _frame.parser("Predicted against true steps to a loss.", 3)
     command.add_argument("--data", type=Path, help="folder of what others measured, with losses/ in it")
     options = command.parse_args()
-    folder = options.data or Path(os.environ.get("HEADGATE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    folder = options.data or _frame.measurements()
     if not (folder / "losses").is_dir():
         print(
             f"no {folder / 'losses'}: only curves that are trained here; name the folder with --data or HEADGATE_DATA"

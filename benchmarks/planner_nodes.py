@@ -18,7 +18,6 @@ import csv
 import io
 import json
 import math
-import os
 import re
 import statistics
 import sys
@@ -210,7 +209,7 @@ def shown(name: str, cases: list[Case]) -> dict[str, object]:
 
 def main() -> None:
     options = _frame.parser("Several GPUs in a node, from a profile of one.", 1).parse_args()
-    folder = Path(os.environ.get("HEADGATE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    folder = _frame.measurements()
     try:
         flow, first = list(elasticflow(folder)), list(pollux(folder))
         others = {f"gavel, up to 8 {kind.upper()}": list(gavel(folder, kind)) for kind in ("k80", "p100", "v100")}

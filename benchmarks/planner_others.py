@@ -25,7 +25,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-import os
 import re
 import statistics
 from collections import defaultdict
@@ -253,7 +252,7 @@ def scaled(folder: Path) -> list[tuple[str, int, float, float]]:
 
 def main() -> None:
     options = _frame.parser("Planner on what others measured.", 3).parse_args()
-    folder = Path(os.environ.get("HEADGATE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    folder = _frame.measurements()
     if not (folder / "pollux").is_dir():
         raise SystemExit(f"no {folder / 'pollux'}: name the folder of the measurements with HEADGATE_DATA")
     _frame.heading(options.repetitions)

@@ -17,7 +17,6 @@ what a person would do.
 from __future__ import annotations
 
 import csv
-import os
 import statistics
 import sys
 import time
@@ -106,7 +105,7 @@ def _even(plan: Plan, batch: int) -> Plan:
 
 def main() -> None:
     options = _frame.parser("The chosen plan on a mixed cluster, beside others.", 5).parse_args()
-    folder = Path(os.environ.get("HEADGATE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    folder = _frame.measurements()
     try:
         known = speeds(folder)
     except OSError as error:

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import random
 import resource
 import statistics
@@ -136,7 +135,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, help="only the first so many jobs of each trace")
     parser.add_argument("--json", type=Path, help="write the result to this file")
     options = parser.parse_args()
-    folder = options.data or Path(os.environ.get("HEADGATE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    folder = options.data or _frame.measurements()
     archive = folder / "traces" / "elasticflow-traces.tar.gz"
     if not archive.exists():
         raise SystemExit(f"no {archive}: name the folder of the measurements with --data or HEADGATE_DATA")

@@ -1,0 +1,376 @@
+"""What Headgate costs: a job that is alone, a script's three calls, the node that it watches, and whoever types.
+
+    python benchmarks/overhead.py [--only alone,calls,watching,commands] [--repetitions 5] [--json PATH]
+
+- `alone`: wall time under `headgate run` over that under plain python, of `examples/cnn.py` with its three calls and of
+  `examples/plain.py`, which never mentions Headgate. The two ways are taken in turn and compared pair by pair. Both are
+  whole commands, from the prompt to the prompt; that the hub starts, and that a report is written at the end, is in the
+  figure. Beside it stands the job alone, as the run recorded it.
+- `calls`: import, report, and a step with a prepared model, optimizer and loader; of a model so small that little but
+  the overhead is left of it. Under an engine (a bare listener) and under plain `python` it is compared with the same
+  loop without Headgate, taking turns.
+- `watching`: the part of one core that sampling ten tasks once a second takes. Ten real tasks, half busy and half idle,
+  are watched by the samplers of a run, first through cgroups, then (in boxes without any) through psutil; beside them
+  `dstat` watches the node alone, where it is installed. CPU time is that of the watching process by the kernel's own
+  account, so that other load on the machine counts little.
+- `commands`: how long commands take to answer, beside a bare `python -c pass`, and how large the core install is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import distribution, requires
+from pathlib import Path
+from typing import Any, Literal
+
+import _frame
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import headgate.torch as hg
+from headgate.isolation.base import Box, Launch
+from headgate.isolation.process import ProcessIsolation
+from headgate.shares import Share
+from headgate.telemetry.base import Target
+from headgate.telemetry.round import Round, samplers
+from headgate.testing.listener import ChannelListener
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+AIM_ALONE = 1.02
+
+# --- a job that is alone ----------------------------------------------------------------------------------------------
+
+JOBS = {"cnn.py, three calls": ("cnn.py", "--epochs", "120"), "plain.py": ("plain.py", "--epochs", "60")}
+
+
+def plain(command: tuple[str, ...]) -> float:
+    """Wall seconds under plain python."""
+    began = time.monotonic()
+    subprocess.run([sys.executable, *command], cwd=EXAMPLES, stdout=subprocess.DEVNULL, check=True)
+    return time.monotonic() - began
+
+
+def under_headgate(command: tuple[str, ...], home: str) -> tuple[float, float]:
+    """Wall seconds of the whole command, and of the job alone as the run recorded it."""
+    script, *rest = command
+    began = time.monotonic()
+    answer = subprocess.run(
+        [sys.executable, "-m", "headgate", "run", script, "--json", "--", *rest],
+        cwd=EXAMPLES,
+        env=_frame.environment(HEADGATE_HOME=home),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=True,
+    )
+    wall = time.monotonic() - began
+    [job] = json.loads(answer.stdout)["jobs"]
+    return wall, job["ended"] - job["started"]
+
+
+def of_a_job_alone(options: argparse.Namespace) -> object:
+    print(f"{'':24}{'plain python':>14}{'headgate run':>14}{'ratio of whole commands':>32}{'ratio, job alone':>28}")
+    rows = []
+    with tempfile.TemporaryDirectory() as home:
+        for name, command in JOBS.items():
+            plain(command)  # warms the page cache for both
+            pairs = [(plain(command), *under_headgate(command, home)) for _ in range(options.repetitions)]
+            whole = [wall / base for base, wall, _ in pairs]
+            inside = [job / base for base, _, job in pairs]
+            base, wall = (statistics.median(pair[i] for pair in pairs) for i in (0, 1))
+            print(f"{name:24}{base:>12.1f} s{wall:>12.1f} s{_frame.spread(whole):>32}{_frame.spread(inside):>28}")
+            rows.append({"job": name, "pairs": pairs, "ratio": statistics.median(whole), "aim": AIM_ALONE})
+        _frame.end_hub(_frame.environment(HEADGATE_HOME=home))
+    return rows
+
+
+# --- the three calls --------------------------------------------------------------------------------------------------
+
+ROUNDS = 15
+STEPS = 200
+REPORTS = 20_000
+
+
+def import_milliseconds(repetitions: int) -> float:
+    """Median milliseconds that importing the library adds to having imported torch."""
+    script = "import torch, time; t = time.perf_counter(); import headgate.torch; print(time.perf_counter() - t)"
+    source = str(ROOT / "src")
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONPATH": source},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        for _ in range(repetitions)
+    ]
+    return statistics.median(float(run.stdout) for run in runs) * 1e3
+
+
+def report_microseconds() -> float:
+    """Mean microseconds of a report, the sending of what it folds included; median over rounds."""
+    loss = torch.tensor(0.5, requires_grad=True) * 2
+    rounds = []
+    for _ in range(5):
+        begun = time.perf_counter()
+        for _ in range(REPORTS):
+            hg.report(loss=loss)
+        rounds.append((time.perf_counter() - begun) / REPORTS)
+    return statistics.median(rounds) * 1e6
+
+
+class Loop:
+    """A training loop over a tiny model, timed a round at a time."""
+
+    def __init__(self, report: Callable[..., None]) -> None:
+        self.model: nn.Module = nn.Linear(4, 2)
+        self.optimizer: Any = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        data = TensorDataset(torch.randn(STEPS, 4), torch.randint(0, 2, (STEPS,)))
+        self.loader: Iterable[Any] = DataLoader(data, batch_size=1)
+        self.report = report
+        self.rounds: list[float] = []
+
+    def prepare(self) -> Loop:
+        self.model, self.optimizer, self.loader = hg.prepare(self.model, self.optimizer, self.loader)
+        return self
+
+    def run(self) -> None:
+        begun = time.perf_counter()
+        for features, labels in self.loader:
+            loss = nn.functional.cross_entropy(self.model(features), labels)
+            self.optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+            self.report(loss=loss)
+        self.rounds.append((time.perf_counter() - begun) / STEPS)
+
+    @property
+    def microseconds(self) -> float:
+        return statistics.median(self.rounds[1:]) * 1e6
+
+
+def of_the_three_calls(options: argparse.Namespace) -> object:
+    torch.set_num_threads(1)
+    bare = Loop(lambda loss: None)
+    plain = Loop(hg.report).prepare()
+    for _ in range(ROUNDS):
+        bare.run()
+        plain.run()
+    added_plain = plain.microseconds - bare.microseconds
+    plain_report = report_microseconds()
+
+    with tempfile.TemporaryDirectory() as folder, ChannelListener(Path(folder)) as listener:
+        os.environ.update(listener.environment())
+        hg._joined = False  # join anew, with an engine this time
+        bare, watched = Loop(lambda loss: None), Loop(hg.report).prepare()
+        for _ in range(ROUNDS):
+            bare.run()
+            watched.run()
+        report = report_microseconds()
+        if hg._session is not None:
+            hg._session.close()
+            hg._session._channel.close()
+        for name in listener.environment():
+            os.environ.pop(name)
+
+    results = {
+        "import over torch, ms": import_milliseconds(options.repetitions),
+        "report under an engine, µs": report,
+        "report under plain python, µs": plain_report,
+        "step without Headgate, µs": bare.microseconds,
+        "added to a step under an engine (report included), µs": watched.microseconds - bare.microseconds,
+        "added to a step under plain python (report included), µs": added_plain,
+    }
+    print(f"medians of {ROUNDS} rounds of {STEPS} steps, and of 5 of {REPORTS:,} reports")
+    for name, value in results.items():
+        print(f"{name:<58}{value:>10.2f}")
+    return results
+
+
+# --- watching ---------------------------------------------------------------------------------------------------------
+
+TASKS = 10
+BUSY = "while True: pass"
+IDLE = "import signal; signal.pause()"
+AIMS = {"cgroups": 0.01, "psutil": 0.04}
+DSTAT = ("dstat", "--cpu", "--mem", "--disk", "--net", "--noupdate", "--nocolor", "1")
+
+
+@contextmanager
+def tasks(mode: Literal["auto", "none"]) -> Iterator[list[Box]]:
+    """Ten tasks in boxes of a kind; those that are busy get little CPU, so that the machine stays usable."""
+    isolation = ProcessIsolation(f"watching-{os.getpid()}", mode=mode)
+    boxes: list[Box] = []
+    try:
+        with open(os.devnull, "w") as nowhere:
+            for n in range(TASKS):
+                argv = (sys.executable, "-I", "-S", "-c", BUSY if n % 2 else IDLE)
+                launch = Launch(f"watching/task{n}/worker-0", argv, dict(os.environ), os.getcwd(), 1)
+                boxes.append(isolation.start(launch, Share(cpu_weight=1), nowhere.fileno()))
+        yield boxes
+    finally:
+        for box in boxes:
+            box.close()
+
+
+def watch(mode: Literal["auto", "none"], seconds: int) -> tuple[float, float]:
+    """Share of one core, and milliseconds of CPU time of the median round."""
+    with tasks(mode) as boxes:
+        targets = [*(Target(box.task, box) for box in boxes), Target("node", None)]
+        watching = Round(samplers(print), print)
+        watching.read(time.monotonic(), targets)
+        rounds = []
+        start, used = time.monotonic(), time.process_time()
+        for n in range(1, seconds + 1):
+            time.sleep(max(0.0, start + n - time.monotonic()))
+            before = time.process_time()
+            readings = watching.read(time.monotonic(), targets)
+            rounds.append(time.process_time() - before)
+        share = (time.process_time() - used) / (time.monotonic() - start)
+        if readings.keys() != {target.id for target in targets}:
+            raise RuntimeError(f"not every task was read: {sorted(readings)}")
+        watching.read(time.monotonic(), ())
+        return share, statistics.median(rounds) * 1e3
+
+
+def dstat(seconds: int) -> float | None:
+    """Share of one core that dstat takes to watch the node once a second, its start not counted; None where it is
+    missing."""
+    if shutil.which(DSTAT[0]) is None:
+        return None
+
+    def cpu_seconds(count: int) -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([*DSTAT, str(count)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    return max(0.0, cpu_seconds(seconds) - cpu_seconds(1)) / (seconds - 1)
+
+
+def of_watching(options: argparse.Namespace) -> object:
+    through = ProcessIsolation("watching").mode
+    rows: list[dict[str, object]] = []
+    for name, mode in (("cgroups", "auto"), ("psutil", "none")):
+        if name == "cgroups" and through == "none":
+            print("no cgroup can be written here; that row is left out", file=sys.stderr)
+            continue
+        results = [watch("auto" if mode == "auto" else "none", options.seconds) for _ in range(options.repetitions)]
+        shares = [share for share, _ in results]
+        rows.append(
+            {
+                "what": f"headgate, ten tasks and the node, through {name if mode == 'none' else f'cgroup {through}'}",
+                "share_of_one_core": statistics.median(shares),
+                "all": shares,
+                "milliseconds_a_round": statistics.median(ms for _, ms in results),
+                "aim": AIMS[name],
+            }
+        )
+    others = [share for _ in range(options.repetitions) if (share := dstat(options.seconds)) is not None]
+    if others:
+        rows.append({"what": "dstat, the node alone", "share_of_one_core": statistics.median(others), "all": others})
+    print(f"{'':58}{'of a core':>10}{'aim':>7}{'a round':>12}")
+    for row in rows:
+        aim = f"{row['aim']:.0%}" if "aim" in row else ""
+        each = f"{row['milliseconds_a_round']:.2f} ms" if "milliseconds_a_round" in row else ""
+        print(f"{row['what']:58}{row['share_of_one_core']:>10.2%}{aim:>7}{each:>12}")
+    return rows
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+COMMANDS = {
+    "python -c pass": (sys.executable, "-c", "pass"),
+    "headgate --help": (sys.executable, "-m", "headgate", "--help"),
+    "headgate run --help": (sys.executable, "-m", "headgate", "run", "--help"),
+    "headgate ps": (sys.executable, "-m", "headgate", "ps"),
+}
+
+
+def milliseconds(command: tuple[str, ...], home: str) -> float:
+    """Wall milliseconds of a command."""
+    environment = {**os.environ, "HEADGATE_HOME": home}
+    began = time.monotonic()
+    subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
+    return (time.monotonic() - began) * 1e3
+
+
+def core() -> dict[str, int]:
+    """Bytes on disk of each package of the core install, and of Headgate itself."""
+    found: dict[str, int] = {}
+    waiting = ["headgate"]
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        package = distribution(name)
+        files = [Path(str(package.locate_file(file))) for file in package.files or ()]
+        found[name] = sum(file.stat().st_size for file in files if file.is_file())
+        needed = [text for text in requires(name) or () if "extra ==" not in text and ";" not in text]
+        waiting += [re.split(r"[^A-Za-z0-9._-]", text)[0] for text in needed]
+    source = ROOT / "src" / "headgate"
+    found["headgate"] = sum(
+        file.stat().st_size for file in source.rglob("*") if file.is_file() and file.suffix != ".pyc"
+    )
+    return found
+
+
+def of_commands(options: argparse.Namespace) -> object:
+    times: dict[str, list[float]] = {name: [] for name in COMMANDS}
+    with tempfile.TemporaryDirectory() as home:
+        for _ in range(options.repetitions):
+            for name, command in COMMANDS.items():
+                times[name].append(milliseconds(command, home))
+    for name, found in times.items():
+        print(f"{name:24}{statistics.median(found):>8.0f} ms ({min(found):.0f} to {max(found):.0f})")
+    sizes = core()
+    print(
+        f"core install: {sum(sizes.values()) / 1e6:.1f} MB: "
+        + ", ".join(f"{name} {size / 1e6:.1f}" for name, size in sorted(sizes.items(), key=lambda item: -item[1]))
+    )
+    return {"milliseconds": times, "core_bytes": sizes}
+
+
+COSTS: dict[str, Callable[[argparse.Namespace], object]] = {
+    "alone": of_a_job_alone,
+    "calls": of_the_three_calls,
+    "watching": of_watching,
+    "commands": of_commands,
+}
+
+
+def main() -> None:
+    parser = _frame.parser("What Headgate costs.", 5)
+    parser.add_argument("--only", default=",".join(COSTS), help=f"some of {', '.join(COSTS)}, by comma (default: all)")
+    parser.add_argument("--seconds", type=int, default=20, help="rounds of a repetition of watching (default: 20)")
+    options = parser.parse_args()
+    if options.seconds < 2 or options.repetitions < 1:
+        parser.error("expected at least 2 seconds and 1 repetition")
+    if unknown := [name for name in options.only.split(",") if name not in COSTS]:
+        parser.error(f"--only: found {', '.join(unknown)}; expected some of {', '.join(COSTS)}")
+    packages = ("torch", "psutil", "click", "pydantic")
+    _frame.heading(options.repetitions, *packages)
+    content = {}
+    for name in options.only.split(","):
+        print(f"== {name}")
+        content[name] = COSTS[name](options)
+        print()
+    _frame.write(options.json, "overhead", content, *packages)
+
+
+if __name__ == "__main__":
+    main()
