@@ -14,7 +14,7 @@ from tests.controller.driver import Driver, job, running
 from headgate.controller.safeguards import Safeguards
 from headgate.events import Action, Event, Exit, SetShare, StartTask, TaskExited, Usage, Wake, Warn
 from headgate.policies import Arrived, Change, Decision, Left, Placed, Policy, make
-from headgate.policies.granting import FLOOR, MOST_CHANGES
+from headgate.policies.weights import FLOOR, MOST_CHANGES
 from headgate.shares import NOTHING, UNLIMITED, WEIGHT_DEFAULT, Share
 from headgate.testing.policy import CALLS, CORES
 

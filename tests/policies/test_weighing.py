@@ -16,7 +16,7 @@ from tests.policies.playing import Play, arrivals, loss, predicted, used
 from headgate import policies
 from headgate.errors import UsageError
 from headgate.policies import Arrived, Change, Left, Predicted, Reported, Used
-from headgate.policies.present import TYPICAL_WORK, Present
+from headgate.policies.running_job import TYPICAL_WORK, RunningJob
 from headgate.policies.weighing import SteadyOrder
 
 WEIGHING = ("flowcon", "slaq", "srpt", "las", "themis", "headgate")
@@ -307,14 +307,14 @@ def test_of_jobs_of_which_nothing_is_known_the_first_goes_on_until_it_is(name: s
 
 
 def test_a_job_of_which_nothing_is_predicted_is_ranked_by_what_its_like_cost_for_each_that_is_done() -> None:
-    job = Present("a", 1.0, None, 0.0, 1, attained=2.0, needs=(10.0, 20.0, 40.0), tells_after=4.0)
+    job = RunningJob("a", 1.0, None, 0.0, 1, attained=2.0, needs=(10.0, 20.0, 40.0), tells_after=4.0)
     # 2 more core-seconds tell what it needs. To give up on all but the shortest takes 3 * 2 + 6 for one that is done;
     # to give up on the longest 3 * 2 + 6 + 16 for two; on none 3 * 2 + 6 + 16 + 36 for three.
-    assert job.patience() == pytest.approx(min(12 / 1, 28 / 2, 64 / 3))
+    assert job.rank() == pytest.approx(min(12 / 1, 28 / 2, 64 / 3))
     job.attained = 25.0  # it should have told: as long again, for the only kind of job that it can be
-    assert job.patience() == pytest.approx(min(25.0, 25.0 + max(15.0 - 25.0, 0.0)))
+    assert job.rank() == pytest.approx(min(25.0, 25.0 + max(15.0 - 25.0, 0.0)))
     job.prediction = Predicted("a", 7.0, 5.0, 9.0), 25.0
-    assert job.patience() == 7.0
+    assert job.rank() == 7.0
 
 
 def test_how_long_a_job_was_alone_says_nothing_of_when_others_tell_what_they_need() -> None:
@@ -329,7 +329,7 @@ def test_how_long_a_job_was_alone_says_nothing_of_when_others_tell_what_they_nee
 
 def test_jobs_keep_their_places_until_one_is_clearly_before_another() -> None:
     order = SteadyOrder()
-    jobs = [Present(id, 1.0, None, 0.0, number) for number, id in enumerate("abc")]
+    jobs = [RunningJob(id, 1.0, None, 0.0, number) for number, id in enumerate("abc")]
 
     def sort(**measure: float) -> str:
         return "".join(job.id for job in order.sort(jobs, {job.id: (False, measure[job.id]) for job in jobs}))
@@ -337,7 +337,7 @@ def test_jobs_keep_their_places_until_one_is_clearly_before_another() -> None:
     assert sort(a=3, b=2, c=1) == "cba"
     assert sort(a=1.9, b=2, c=2.05) == "cba"
     assert sort(a=1.5, b=2, c=1.6) == "cab"
-    jobs.append(Present("d", 1.0, None, 0.0, 3))
+    jobs.append(RunningJob("d", 1.0, None, 0.0, 3))
     assert sort(a=1.5, b=2, c=1.6, d=1.55) == "cadb"  # one that has just come goes where it belongs
     assert "".join(job.id for job in order.sort(jobs[:2], {"a": (True, 1.0), "b": (False, 9.0)})) == "ba"
 
@@ -357,7 +357,7 @@ def test_a_clock_that_jumps_by_an_hour_is_no_hour_of_work() -> None:
 
 @pytest.mark.parametrize("tasks", [2, 4, 64])
 def test_a_job_of_several_tasks_is_served_what_all_of_them_use(tasks: int) -> None:
-    job = Present("a", 1.0, None, 0.0, 1)
+    job = RunningJob("a", 1.0, None, 0.0, 1)
     for second in range(60):
         for task in range(tasks):  # each reading tells what all use; the readings of a round come at once
             job.use(second + 0.01 + 0.0003 * task, used("a", 0.5 * tasks))
@@ -367,7 +367,7 @@ def test_a_job_of_several_tasks_is_served_what_all_of_them_use(tasks: int) -> No
 
 
 def test_the_time_until_a_task_runs_is_hardly_counted_and_a_clock_that_jumps_after_it_neither() -> None:
-    job = Present("a", 1.0, None, 0.0, 1)
+    job = RunningJob("a", 1.0, None, 0.0, 1)
     for now in range(120, 150):  # a container that took two minutes to start
         job.use(now, used("a", 0.9))
     had = job.attained
@@ -377,7 +377,7 @@ def test_the_time_until_a_task_runs_is_hardly_counted_and_a_clock_that_jumps_aft
 
 
 def test_a_reading_over_a_time_that_is_known_counts_whole_and_no_more() -> None:
-    job = Present("a", 1.0, None, 0.0, 1)
+    job = RunningJob("a", 1.0, None, 0.0, 1)
     job.use(3600.0, Used("a", 0.5, 0.0, seconds=3500.0))  # it started 100 s late
     assert job.attained == 1750.0
     job.use(3600.0, Used("a", 1.0, 0.0, seconds=3500.0))  # another task of it, told at once
@@ -386,7 +386,7 @@ def test_a_reading_over_a_time_that_is_known_counts_whole_and_no_more() -> None:
 
 
 def test_what_is_read_less_often_from_now_on_is_no_clock_that_jumps() -> None:
-    job = Present("a", 1.0, None, 0.0, 1)
+    job = RunningJob("a", 1.0, None, 0.0, 1)
     for now in (*range(60), *range(60, 36_000, 60)):
         job.use(now, used("a", 1.0))
     assert job.attained == pytest.approx(36_000, rel=0.05)
@@ -442,7 +442,7 @@ def test_what_others_of_a_script_took_stays_known_whatever_its_loss_looks_like()
 
 
 def test_losses_that_are_trained_against_each_other_do_not_diverge_but_for_no_numbers() -> None:
-    job = Present("a", 1.0, None, 0.0, 1)
+    job = RunningJob("a", 1.0, None, 0.0, 1)
     for step in range(60):
         job.report(float(step), replace(loss("a", 1.0 + 0.1 * step, step), adversarial=True))
     assert job.last_because == ""
@@ -491,7 +491,7 @@ def test_a_jump_of_the_loss_leaves_what_is_predicted_by_epochs_unless_they_begin
         play.at(1 + step, Reported("a", value, step, 1, 10, 1), used("a", 2.0), used("b", 0.0))
     play.at(70)
     assert play.over("a", "b") == pytest.approx(AHEAD, rel=1e-3)
-    job = Present("a", 1.0, None, 0.0, 1)
+    job = RunningJob("a", 1.0, None, 0.0, 1)
     job.report(1.0, Reported("a", 1.0, 100, 2, 10, 1))
     job.prediction = Predicted("a", 7.0, 5.0, 9.0), 0.0
     assert job.report(2.0, Reported("a", 1.0, 1, 1, 10, 1))

@@ -14,7 +14,7 @@ from headgate.controller.safeguards import Granted, Safeguards
 from headgate.controller.task_shares import on_gpus, part
 from headgate.events import Action, JobId, SetShare, TaskId, Warn
 from headgate.policies.base import Arrived, Change, Left, Placed, Policy
-from headgate.policies.granting import MOST_CHANGES, Changes
+from headgate.policies.weights import MOST_CHANGES, ChangeHistory
 from headgate.shares import FIELDS, NOTHING, UNLIMITED, Share, Unlimited, entitled, threads
 
 _SOONEST_SECONDS = 0.1
@@ -95,7 +95,7 @@ class Allocator:
         self._safeguards = Safeguards(policy)
         self._placed: dict[JobId, Placed] = {}  # as the policy was told last
         # When the time of a node's GPUs was divided, each change of which counts for all there; and where it is to be.
-        self._gpu_changes: defaultdict[str, Changes] = defaultdict(Changes)
+        self._gpu_changes: defaultdict[str, ChangeHistory] = defaultdict(ChangeHistory)
         self._gpus_waiting: set[str] = set()
 
     @property

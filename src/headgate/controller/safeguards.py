@@ -9,8 +9,8 @@ from typing import Any
 
 from headgate.events import JobId
 from headgate.policies.base import Arrived, Change, Left, Placed, Policy
-from headgate.policies.granting import KEPT, Changes
 from headgate.policies.nodes import ONE_NODE, Nodes
+from headgate.policies.weights import KEPT, ChangeHistory
 from headgate.shares import FIELDS, NOTHING, WEIGHT_DEFAULT, Share
 
 _ABOVE = 4.0
@@ -30,7 +30,7 @@ class _Held:
     """What a job was granted, and what the policy wants it to have but could not be granted yet. `nodes` are what the
     policy was told that it is on; where these are GPUs, `hosts` are the nodes of those."""
 
-    changes: Changes
+    changes: ChangeHistory
     nodes: Mapping[str, float] = field(default_factory=lambda: ONE_NODE)
     hosts: Mapping[str, float] = field(default_factory=lambda: ONE_NODE)
     granted: Share = NOTHING
@@ -116,7 +116,7 @@ class Safeguards:
                 self._waiting.pop(change.job, None)
                 self._warned.discard(change.job)
             if isinstance(change, Arrived):
-                self._present[change.job] = _Held(Changes(self._most))
+                self._present[change.job] = _Held(ChangeHistory(self._most))
             if isinstance(change, Placed) and (held := self._present.get(change.job)) is not None:
                 moved = True
                 held.nodes = {node: max(cores, _LITTLE) for node, cores in change.cores.items()} or ONE_NODE

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headgate.events import JobId
-from headgate.policies.granting import FLOOR, MOST_CHANGES
+from headgate.policies.weights import FLOOR, MOST_CHANGES
 from headgate.shares import Share
 
 

@@ -10,7 +10,7 @@ from headgate.events import JobId
 from headgate.policies.base import Change, Decision, Policy
 from headgate.policies.flowcon_published import Listed, PublishedFlowCon
 from headgate.policies.nodes import Nodes
-from headgate.policies.present import Present
+from headgate.policies.running_job import RunningJob
 from headgate.policies.weighing import LEAST_CORES, WeighingPolicy, check, nodes_of
 from headgate.shares import UNLIMITED, Share
 
@@ -152,7 +152,7 @@ class _PaperFlowCon(WeighingPolicy):
         for id, job in self._jobs.items():
             watched = self._watched[id]
             wanted = self._limits(job, watched)
-            if wanted != watched.limits and (id in shares or self._grants.change(now, id)):
+            if wanted != watched.limits and (id in shares or self._weights.change(now, id)):
                 share, reason = shares.get(
                     id, (Share(), f"{watched.placed['cpu']}: limits of what it hardly learns by")
                 )
@@ -160,14 +160,14 @@ class _PaperFlowCon(WeighingPolicy):
                 watched.limits = wanted
         return Decision(shares, decision.wake_at, {id: why for id, why in decision.reasons.items() if id not in shares})
 
-    def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
+    def divide(self, now: float, cores: float, jobs: Sequence[RunningJob]) -> Mapping[JobId, tuple[float, str]]:
         before = self._watched
         self._watched = {
             job.id: before[job.id] if job.id in before and before[job.id].number == job.number else _Watched(job.number)
             for job in jobs
         }
         for job in jobs:
-            self._measure(now, (sum(job.nodes.values()) or cores) / job.takes, job, self._watched[job.id])
+            self._measure(now, (sum(job.nodes.values()) or cores) / job.node_cores_per_core, job, self._watched[job.id])
         nodes = nodes_of(cores, jobs)
         last = {job.id for job in jobs if job.last_because}
         for resource in _LIMITED:
@@ -178,7 +178,7 @@ class _PaperFlowCon(WeighingPolicy):
     def settled(self) -> bool:
         return all(each.placed["cpu"] == "completing" for each in self._watched.values())
 
-    def _measure(self, now: float, cores: float, job: Present, watched: _Watched) -> None:
+    def _measure(self, now: float, cores: float, job: RunningJob, watched: _Watched) -> None:
         """Growth efficiency since the last round, and the lists that follow; an early round measures nothing."""
         if job.last_because:
             watched.growth = dict.fromkeys(("cpu", *self._capacity), 0.0)
@@ -238,7 +238,7 @@ class _PaperFlowCon(WeighingPolicy):
             else:
                 each.parts[resource] = min(own / total, 1.0)
 
-    def _limits(self, job: Present, watched: _Watched) -> Share:
+    def _limits(self, job: RunningJob, watched: _Watched) -> Share:
         """Limits of disk and memory of a job that is Completing; lifted for any other."""
         memory, disk = self._capacity.get("memory"), self._capacity.get("disk")
         memory_bytes: int | None = None
@@ -270,7 +270,7 @@ def _least(count: int) -> float:
     return 1.0 / ((1.0 + 1.0 / count) * count)
 
 
-def _mean(job: Present, after: float) -> float | None:
+def _mean(job: RunningJob, after: float) -> float | None:
     """Mean of the losses after a step; None where there are none."""
     points = [(loss * count, count) for step, loss, count in job.losses.points() if step > after]
     return sum(loss for loss, _ in points) / sum(count for _, count in points) if points else None

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from headgate.events import JobId
-from headgate.policies.present import TRIAL_CORES, Present
+from headgate.policies.running_job import TRIAL_CORES, RunningJob
 from headgate.policies.themis import FairFinish
 from headgate.policies.weighing import SteadyOrder, WeighingPolicy, before_each, check, first_come, nodes_of
 
@@ -50,7 +50,7 @@ class HeadgatePolicy(WeighingPolicy):
         self._finish = FairFinish()
         self._order = SteadyOrder()
 
-    def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
+    def divide(self, now: float, cores: float, jobs: Sequence[RunningJob]) -> Mapping[JobId, tuple[float, str]]:
         fair = self._finish.fair(now, cores, jobs)
         nodes = nodes_of(cores, jobs)
         order = self._order.shortest(jobs)
@@ -58,7 +58,7 @@ class HeadgatePolicy(WeighingPolicy):
         for job in jobs:
             latest = job.arrived + self._rho * max(fair[job.id], _SHORTEST_SECONDS)
             equal = nodes.equal(job.id) * len(nodes.of[job.id])
-            ends = now + job.remaining() * job.takes / min(equal, job.most_cores(cores))
+            ends = now + job.remaining() * job.node_cores_per_core / min(equal, job.most_cores(cores))
             if job.diverging:
                 continue
             if ends > latest:
@@ -75,7 +75,7 @@ class HeadgatePolicy(WeighingPolicy):
         before = before_each(cores, order)
         return {job.id: (parts[job.id], self._why(job, before[job.id], job.id in pressed)) for job in order}
 
-    def _why(self, job: Present, before: int, pressed: bool) -> str:
+    def _why(self, job: RunningJob, before: int, pressed: bool) -> str:
         if pressed:
             return f"would else end later than {self._rho:g} times its fair time"
         return job.last_because or f"{'first' if before == 0 else f'{before} before it'}: {job.remaining_in_words()}"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from headgate.events import JobId
-from headgate.policies.present import Present
+from headgate.policies.running_job import RunningJob
 from headgate.policies.weighing import WeighingPolicy, check, first_come
 
 
@@ -34,13 +34,17 @@ class LasPolicy(WeighingPolicy):
         check(self.name, "factor", factor, factor > 1, "more than 1")
         self._ends = [first * factor**i for i in range(8)]
 
-    def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
-        queues = {job.id: sum(job.served * job.width / job.priority >= end for end in self._ends) for job in jobs}
+    def divide(self, now: float, cores: float, jobs: Sequence[RunningJob]) -> Mapping[JobId, tuple[float, str]]:
+        queues = {
+            job.id: sum(job.served * job.gpus_per_core / job.priority >= end for end in self._ends) for job in jobs
+        }
         order = sorted(jobs, key=lambda job: (queues[job.id], job.number))
         parts = first_come(cores, order, self.floor)
         # No sooner than with all that it may use does one come to the end of its queue.
         left = (
-            (self._ends[queues[job.id]] * job.priority / job.width - job.served) * job.takes / job.most_cores(cores)
+            (self._ends[queues[job.id]] * job.priority / job.gpus_per_core - job.served)
+            * job.node_cores_per_core
+            / job.most_cores(cores)
             for job in jobs
             if queues[job.id] < len(self._ends)
         )

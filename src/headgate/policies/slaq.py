@@ -7,7 +7,7 @@ from heapq import heapify, heapreplace
 from itertools import pairwise
 
 from headgate.events import JobId
-from headgate.policies.present import Present
+from headgate.policies.running_job import RunningJob
 from headgate.policies.weighing import WeighingPolicy, nodes_of
 
 _UNITS = 40
@@ -31,7 +31,7 @@ class SlaqPolicy(WeighingPolicy):
         super().__init__(itval=itval, floor=floor)
         self._levels: dict[JobId, tuple[int, float, float]] = {}  # number, level at the last round, largest drop
 
-    def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
+    def divide(self, now: float, cores: float, jobs: Sequence[RunningJob]) -> Mapping[JobId, tuple[float, str]]:
         largest = self._largest(jobs)
         known = [job for job in jobs if _is_known(job, largest[job.id])]
         nodes = nodes_of(cores, jobs)
@@ -55,7 +55,7 @@ class SlaqPolicy(WeighingPolicy):
             job = by_id[id]
             if job.last_because:
                 return 0.0
-            seconds = len(nodes.of[id]) / job.takes * self.itval
+            seconds = len(nodes.of[id]) / job.node_cores_per_core * self.itval
             before, after = has(id), has(id, 1)
             if after - before < 1e-9 or any(left[node] < 0.5 * unit[id] for node in nodes.of[id]):
                 return 0.0
@@ -74,12 +74,12 @@ class SlaqPolicy(WeighingPolicy):
                 now_gains = -gain(id)
             heapreplace(heap, (now_gains, number, id))
         for job in known:
-            there = has(job.id, 0 if got[job.id] else 1) * len(nodes.of[job.id]) / job.takes
+            there = has(job.id, 0 if got[job.id] else 1) * len(nodes.of[job.id]) / job.node_cores_per_core
             part = _part(_drop(job, there * self.itval), largest[job.id])
             wanted[job.id] = has(job.id), job.last_because or f"a drop of {part:.2g} of its largest expected"
         return wanted
 
-    def _largest(self, jobs: Sequence[Present]) -> dict[JobId, float]:
+    def _largest(self, jobs: Sequence[RunningJob]) -> dict[JobId, float]:
         """The largest drop of each job in a round so far."""
         levels = {}
         for job in jobs:
@@ -92,7 +92,7 @@ class SlaqPolicy(WeighingPolicy):
         return {id: largest for id, (_, _, largest) in levels.items()}
 
 
-def _is_known(job: Present, largest: float) -> bool:
+def _is_known(job: RunningJob, largest: float) -> bool:
     """Whether it is predicted what a job would gain, and what that is to be measured by; of who gains nothing that is
     not needed, nor any prediction of who comes last."""
     if job.last_because:
@@ -106,7 +106,7 @@ def _part(drop: float, largest: float) -> float:
     return drop / largest if drop > 0.0 and largest > 0.0 else 0.0
 
 
-def _drop(job: Present, work: float) -> float:
+def _drop(job: RunningJob, work: float) -> float:
     """What the loss is predicted to fall by during so many core-seconds from now on."""
     if job.curve is None:
         return 0.0

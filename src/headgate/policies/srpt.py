@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headgate.events import JobId
-from headgate.policies.present import Present
+from headgate.policies.running_job import RunningJob
 from headgate.policies.weighing import SteadyOrder, WeighingPolicy, before_each, first_come
 
 
@@ -27,13 +27,13 @@ class SrptPolicy(WeighingPolicy):
         super().__init__(itval=itval, floor=floor)
         self._order = SteadyOrder()
 
-    def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
+    def divide(self, now: float, cores: float, jobs: Sequence[RunningJob]) -> Mapping[JobId, tuple[float, str]]:
         order = self._order.shortest(jobs)
         parts = first_come(cores, order, self.floor)
         before = before_each(cores, order)
         return {job.id: (parts[job.id], _why(job, before[job.id])) for job in order}
 
 
-def _why(job: Present, before: int) -> str:
+def _why(job: RunningJob, before: int) -> str:
     place = "shortest" if before == 0 else f"{before} before it"
     return job.last_because or f"{place}: {job.remaining_in_words()}"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from headgate.events import JobId
-from headgate.policies.present import Present
+from headgate.policies.running_job import RunningJob
 from headgate.policies.weighing import WeighingPolicy, check
 
 _NOT_SERVED = 0.5
@@ -25,7 +25,7 @@ class FairFinish:
         self._at = 0.0
         self.present = {False: 0, True: 0}
 
-    def fair(self, now: float, cores: float, jobs: Sequence[Present]) -> dict[JobId, float]:
+    def fair(self, now: float, cores: float, jobs: Sequence[RunningJob]) -> dict[JobId, float]:
         """Seconds from its arrival in which each job would be done alone on 1/n; 0 where nothing is known of it.
 
         To be called whenever a job has come or gone.
@@ -39,14 +39,14 @@ class FairFinish:
         sizes = machine(cores, jobs)
         result = {}
         for job in jobs:
-            elapsed, whole = now - job.arrived, (job.attained + job.remaining()) * job.takes
+            elapsed, whole = now - job.arrived, (job.attained + job.remaining()) * job.node_cores_per_core
             crowd = self._crowd[job.number] / elapsed if elapsed > 0.0 else float(self.present[job.on_gpus])
             # Alone on 1/n of the machine it has that much of the cores, and no more than it may use.
             result[job.id] = max(whole * max(crowd, 1.0) / sizes[job.on_gpus], whole / job.most_cores(cores))
         return result
 
 
-def machine(cores: float, jobs: Sequence[Present]) -> dict[bool, float]:
+def machine(cores: float, jobs: Sequence[RunningJob]) -> dict[bool, float]:
     """Cores of what jobs on GPUs have together, those that any computes on, and of what others have."""
     gpus = {gpu: size for job in jobs if job.on_gpus for gpu, size in job.nodes.items()}
     return {True: sum(gpus.values()), False: cores}
@@ -75,13 +75,13 @@ class ThemisPolicy(WeighingPolicy):
         self._fairness = fairness
         self._finish = FairFinish()
 
-    def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
+    def divide(self, now: float, cores: float, jobs: Sequence[RunningJob]) -> Mapping[JobId, tuple[float, str]]:
         fair, sizes = self._finish.fair(now, cores, jobs), machine(cores, jobs)
         each = {kind: count / sizes[kind] for kind, count in self._finish.present.items() if count}
         rho = {}
         for job in jobs:
             # With an equal share from now on, and no more than it may use.
-            left = job.remaining() * job.takes * max(each[job.on_gpus], 1.0 / job.most_cores(cores))
+            left = job.remaining() * job.node_cores_per_core * max(each[job.on_gpus], 1.0 / job.most_cores(cores))
             rho[job.id] = (now - job.arrived + left) / fair[job.id] if fair[job.id] > 0 else 1.0
         served = max(math.ceil((1.0 - self._fairness) * len(jobs) - 1e-9), 1)
         most = (len(jobs) - _NOT_SERVED * (len(jobs) - served)) / served

@@ -11,9 +11,9 @@ from statistics import median
 from headgate.errors import UsageError
 from headgate.events import JobId
 from headgate.policies.base import Arrived, Change, Decision, Left, Placed, Policy, Predicted, Reported, Used
-from headgate.policies.granting import FLOOR, Grants
 from headgate.policies.nodes import Nodes
-from headgate.policies.present import SPREAD, STARTUP_WORK, TYPICAL_WORK, Present
+from headgate.policies.running_job import SPREAD, STARTUP_WORK, TYPICAL_WORK, RunningJob
+from headgate.policies.weights import FLOOR, Weights
 from headgate.shares import Share
 
 ITVAL_SECONDS = 10.0
@@ -62,8 +62,8 @@ class WeighingPolicy(Policy):
         self.floor = floor
         self.look_at = math.inf
         self._period = itval
-        self._grants = Grants(floor)
-        self._jobs: dict[JobId, Present] = {}
+        self._weights = Weights(floor)
+        self._jobs: dict[JobId, RunningJob] = {}
         self._number = 0
         self._round_at: float | None = None
         self._settle_at: float | None = None
@@ -74,7 +74,7 @@ class WeighingPolicy(Policy):
         self._told_after: deque[float] = deque(maxlen=_REMEMBERED)
 
     @abstractmethod
-    def divide(self, now: float, cores: float, jobs: Sequence[Present]) -> Mapping[JobId, tuple[float, str]]:
+    def divide(self, now: float, cores: float, jobs: Sequence[RunningJob]) -> Mapping[JobId, tuple[float, str]]:
         """What each job should have of the CPU on each of its nodes, on any scale, and why.
 
         Args:
@@ -102,8 +102,8 @@ class WeighingPolicy(Policy):
         shares: dict[JobId, tuple[Share, str]] = {}
         reasons: dict[JobId, str] = {}
         if acts or due or (self._settle_at is not None and now >= self._settle_at):
-            shares, self._settle_at = self._grants.settle(now, self._wanted)
-            reasons = self._grants.reasons(now, {job: why for job, why in self._wanted.items() if job not in shares})
+            shares, self._settle_at = self._weights.settle(now, self._wanted)
+            reasons = self._weights.reasons(now, {job: why for job, why in self._wanted.items() if job not in shares})
         if acts or due:
             quiet = not (acts or shares) and self.settled()
             self._period = min(2.0 * self._period, _BACK_OFF * self.itval) if quiet else self.itval
@@ -156,7 +156,7 @@ class WeighingPolicy(Policy):
                 job.on_gpus = change.on_gpus
                 if change.workers is not None:
                     job.workers = change.workers
-                self._grants.place(job.id, job.nodes)
+                self._weights.place(job.id, job.nodes)
                 return True
             case Reported():
                 acts = job.report(now, change)
@@ -179,12 +179,12 @@ class WeighingPolicy(Policy):
             [alone] = self._jobs.values()
             alone.told_nobody = alone.told_nobody or (alone.reports and alone.foretold is None)
         served = self._served.pop(change.job, 0.0)
-        self._jobs[change.job] = Present(
+        self._jobs[change.job] = RunningJob(
             change.job, change.priority, change.cores_limit, now, self._number, change.workers, before=served
         )
-        self._grants.arrive(change.job)
+        self._weights.arrive(change.job)
 
-    def _left(self, job: Present, change: Left) -> None:
+    def _left(self, job: RunningJob, change: Left) -> None:
         if change.done:
             self._needed.append(job.served)
         else:
@@ -192,9 +192,9 @@ class WeighingPolicy(Policy):
             if len(self._served) > _MOST_TO_COME_BACK:
                 del self._served[next(iter(self._served))]
         del self._jobs[job.id]
-        self._grants.leave(job.id)
+        self._weights.leave(job.id)
 
-    def _predicted(self, job: Present, change: Predicted) -> bool:
+    def _predicted(self, job: RunningJob, change: Predicted) -> bool:
         """Note a prediction; whether it is news."""
         before, believed = job.prediction if change.ends else job.curve, job.remaining()
         if job.foretold is None:
@@ -228,14 +228,14 @@ class SteadyOrder:
     def __init__(self) -> None:
         self._order: list[JobId] = []
 
-    def shortest(self, jobs: Sequence[Present]) -> list[Present]:
+    def shortest(self, jobs: Sequence[RunningJob]) -> list[RunningJob]:
         """The jobs by what is left of each, or what it costs to find out, over its priority; last those that diverge or
         have ceased to report."""
         return self.sort(
-            jobs, {job.id: (bool(job.last_because), job.patience() * job.width / job.priority) for job in jobs}
+            jobs, {job.id: (bool(job.last_because), job.rank() * job.gpus_per_core / job.priority) for job in jobs}
         )
 
-    def sort(self, jobs: Sequence[Present], measure: Mapping[JobId, tuple[bool, float]]) -> list[Present]:
+    def sort(self, jobs: Sequence[RunningJob], measure: Mapping[JobId, tuple[bool, float]]) -> list[RunningJob]:
         """The jobs in order.
 
         Args:
@@ -243,7 +243,7 @@ class SteadyOrder:
         """
         known = {job.id: job for job in jobs}
         before = [known.pop(id) for id in self._order if id in known]
-        order: list[Present] = []
+        order: list[RunningJob] = []
         for clearly, each in ((_CLEARLY, before), (1.0, sorted(known.values(), key=lambda job: measure[job.id]))):
             for job in each:
                 last, size = measure[job.id]
@@ -259,13 +259,13 @@ def _scaled(measure: tuple[bool, float], by: float) -> tuple[bool, float]:
     return measure[0], by * measure[1]
 
 
-def nodes_of(cores: float, jobs: Sequence[Present]) -> Nodes:
+def nodes_of(cores: float, jobs: Sequence[RunningJob]) -> Nodes:
     """The nodes that jobs are on; of whom none is told, on one with all the cores."""
     one = {"": cores}
     return Nodes({job.id: job.nodes or one for job in jobs})
 
 
-def before_each(cores: float, order: Sequence[Present]) -> dict[JobId, int]:
+def before_each(cores: float, order: Sequence[RunningJob]) -> dict[JobId, int]:
     """How many are before each job in an order on a node of its: the one where most are."""
     nodes, count, before = nodes_of(cores, order), Counter[str](), {}
     for job in order:
@@ -275,7 +275,7 @@ def before_each(cores: float, order: Sequence[Present]) -> dict[JobId, int]:
 
 
 def first_come(
-    cores: float, order: Sequence[Present], floor: float, well: bool = False, behind: Collection[JobId] = ()
+    cores: float, order: Sequence[RunningJob], floor: float, well: bool = False, behind: Collection[JobId] = ()
 ) -> dict[JobId, float]:
     """Cores on each of its nodes by an order: each job has what those before it leave there and it may use, but for an
     eighth of it, which goes on to those after it. On which of its nodes that is least is what it has on all, for it is
@@ -299,7 +299,7 @@ def first_come(
     for job in order:
         equal, most = nodes.equal(job.id), job.most_cores(cores) / len(nodes.of[job.id])
         take(job.id, min(equal, most) if job.id in behind else floor * equal)
-    for use in (Present.good_cores, Present.most_cores) if well else (Present.most_cores,):
+    for use in (RunningJob.good_cores, RunningJob.most_cores) if well else (RunningJob.most_cores,):
         behind_it = {node: len(jobs) for node, jobs in nodes.on.items()}
         for job in order:
             there = nodes.of[job.id]

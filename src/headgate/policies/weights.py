@@ -39,7 +39,7 @@ _LARGEST_SCALE = 20.0
 _FIGURES = re.compile(r"(?<=.)\b\d[\d.e+-]*")
 
 
-class Changes:
+class ChangeHistory:
     """When a job's share was changed of late.
 
     Args:
@@ -74,10 +74,10 @@ class _Held:
     weight: float | None = None
     why: str = ""
     told: float = 0.0
-    changes: Changes = field(default_factory=Changes)
+    changes: ChangeHistory = field(default_factory=ChangeHistory)
 
 
-class Grants:
+class Weights:
     """The weights that jobs have, and what is changed of them.
 
     Weights count only relative to others on the same node, so they are kept on the scale on which most stay as they

@@ -35,7 +35,7 @@ _FOLLOWING = 0.2
 
 
 @dataclass(slots=True, eq=False)
-class Present:
+class RunningJob:
     """A job that is there.
 
     Args:
@@ -116,13 +116,13 @@ class Present:
         return "it has ceased to report: last" if self.stalled else ""
 
     @property
-    def width(self) -> float:
+    def gpus_per_core(self) -> float:
         """GPU-seconds that a core-second of it takes: each worker keeps one core busy while its GPUs are its own; 1 for
         who computes on none."""
         return len(self.nodes) / self.workers if self.on_gpus else 1.0
 
     @property
-    def takes(self) -> float:
+    def node_cores_per_core(self) -> float:
         """Core-seconds of its nodes that a core-second of it takes, where GPUs stand for nodes."""
         return sum(self.nodes.values()) / self.workers if self.on_gpus else 1.0
 
@@ -143,7 +143,7 @@ class Present:
             return max(typical - self.attained, self.attained)
         return self._left(self.prediction[0].work)
 
-    def patience(self) -> float:
+    def rank(self) -> float:
         """Core-seconds by which it is ranked among the others, the least first: those left, where they are predicted.
 
         A job of which nothing was predicted yet is worth beginning with: soon it tells what it needs, and where that is
