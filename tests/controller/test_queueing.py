@@ -9,7 +9,7 @@ from tests.controller.driver import PLAN, job
 
 from headgate.cluster import Gpu, Node
 from headgate.controller import Controller, Queue
-from headgate.controller.orders import FifoOrder, LasOrder, Order, SrptOrder
+from headgate.controller.queue_orders import FifoOrder, LasOrder, Order, SrptOrder
 from headgate.events import (
     GRACE_SECONDS,
     Action,

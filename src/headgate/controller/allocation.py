@@ -11,7 +11,7 @@ from math import isfinite
 from headgate.cluster import Node
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order
 from headgate.controller.safeguards import Granted, Safeguards
-from headgate.controller.task_shares import on_gpus, part
+from headgate.controller.task_shares import gpu_fractions, share_of_task
 from headgate.events import Action, JobId, SetShare, TaskId, Warn
 from headgate.policies.base import Arrived, Change, Left, Placed, Policy
 from headgate.policies.weights import MOST_CHANGES, ChangeHistory
@@ -288,7 +288,7 @@ class Allocator:
             return NOTHING
         node = self.nodes.get(task.node)
         cores = node.cores if node is not None else task.entitled
-        return part(share, job, task, beside[task.node], cores, sum(self._slices(task.node).values()))
+        return share_of_task(share, job, task, beside[task.node], cores, sum(self._slices(task.node).values()))
 
     def _is_pinned(self, job: JobId) -> bool:
         """Whether a job has a slice of its own, which is no business of the policy."""
@@ -365,7 +365,7 @@ class Allocator:
             for job, task in there:
                 for gpu in task.computes_on:
                     users.setdefault(gpu, {})[job.id] = job
-            fractions = on_gpus({gpu: jobs.values() for gpu, jobs in users.items()})
+            fractions = gpu_fractions({gpu: jobs.values() for gpu, jobs in users.items()})
             beside = Counter((job.id, gpu) for job, task in there for gpu in task.computes_on)
             for job, task in there:
                 if job.granted.gpu_fraction is not None:

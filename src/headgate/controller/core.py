@@ -11,7 +11,7 @@ from headgate.controller.allocation import Allocator, Pending
 from headgate.controller.queueing import Queue
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order, instead
 from headgate.controller.start_forecast import StartForecast
-from headgate.controller.task_shares import presses
+from headgate.controller.task_shares import outgrows_memory
 from headgate.events import (
     ENDED,
     Action,
@@ -193,7 +193,7 @@ class Controller:
                 pending.changes.append(job.used())
                 if self._queue is not None:
                     self._queue.uses(pending.now, job)
-                if presses(job, task):
+                if outgrows_memory(job, task):
                     pending.moved[job.id] = job
                 if turned:
                     pending.sized.add(task.node)
@@ -341,7 +341,7 @@ class Controller:
     def _start_due(self, pending: Pending) -> list[Action]:
         due, actions = starting.due(pending.now, self._jobs, self._allocator.nodes)
         if self._queue is not None:
-            due, more = self._queue.sift(pending.now, due)
+            due, more = self._queue.admit(pending.now, due)
             actions += more
         return actions + self._start(pending, due)
 
@@ -366,7 +366,7 @@ class Controller:
 
     def _node_joined(self, now: float, node: Node, runs: Sequence[str]) -> list[Action]:
         """A node is there that jobs of these runs may use: those that wait for room on others start with it, in their
-        pending."""
+        turn."""
         self._allocator.join(node)
         if self._queue is not None:
             self._queue.join(node)

@@ -9,10 +9,10 @@ from dataclasses import replace
 from functools import lru_cache
 
 from headgate.cluster import Node
-from headgate.controller.orders import Claim, Order
-from headgate.controller.ranking import Key, Ranking
+from headgate.controller.free_resources import FreeResources, ResourceRequest, request_of
+from headgate.controller.preemption import Key, Ranking
+from headgate.controller.queue_orders import Claim, Order
 from headgate.controller.records import JobRecord
-from headgate.controller.room import Ask, Room, asked
 from headgate.controller.start_forecast import StartForecast, beside, expected_starts
 from headgate.events import Action, JobId, MarkJob, Resize
 from headgate.planning.placement import place, place_within, unplaced
@@ -42,14 +42,16 @@ class Queue:
         self.order = order
         self._seconds = seconds
         self._gpus_are_shared = gpus_are_shared
-        self._room = Room()
+        self._resources = FreeResources()
         self._claims: dict[JobId, Claim] = {}
-        self._waiting: dict[Ask, list[tuple[Key, Claim]]] = {}
+        self._waiting: dict[ResourceRequest, list[tuple[Key, Claim]]] = {}
         self._too_large: dict[JobId, JobRecord] = {}
         self._running = Ranking(order)
         self._reserved: tuple[Key, Claim] | None = None
         self._leaving: set[JobId] = set()
-        self._hopeless: dict[Ask, Key] = {}  # ranks for which not enough is free and in the hands of who ranks behind
+        self._hopeless: dict[
+            ResourceRequest, Key
+        ] = {}  # ranks for which not enough is free and in the hands of who ranks behind
         self._changed = False
 
     @property
@@ -66,31 +68,31 @@ class Queue:
 
     def join(self, node: Node) -> None:
         """A node is there, or has changed."""
-        self._room.join(node)
+        self._resources.join(node)
         self._changed = True
         self._hopeless.clear()
 
     def leave(self, name: str) -> None:
         """A node is gone."""
-        self._room.leave(name)
+        self._resources.leave(name)
 
-    def wait(self, now: float, job: JobRecord) -> list[Action]:
+    def enqueue(self, now: float, job: JobRecord) -> list[Action]:
         """Take in a job whose time has come; one that asks for nothing of its own is not for a queue."""
-        ask = self._asked(job)
-        if ask is None:
+        request = self._request_of(job)
+        if request is None:
             return []
         job.queued, self._changed = True, True
-        if not self._room.could(ask):
+        if not self._resources.could(request):
             self._too_large[job.id] = job
-            return [job.mark("waiting", f"for {ask.in_words()}, which the nodes do not have as they are now")]
-        claim = self._claims.setdefault(job.id, Claim(job, ask))
-        claim.job, claim.ask = job, ask
-        insort(self._waiting.setdefault(ask, []), (self._running.key(claim, now), claim))
-        return [job.mark("waiting", f"for {ask.in_words()}")]
+            return [job.mark("waiting", f"for {request.in_words()}, which the nodes do not have as they are now")]
+        claim = self._claims.setdefault(job.id, Claim(job, request))
+        claim.job, claim.request = job, request
+        insort(self._waiting.setdefault(request, []), (self._running.key(claim, now), claim))
+        return [job.mark("waiting", f"for {request.in_words()}")]
 
     def move(self, now: float, jobs: Iterable[JobRecord], node: Node, nodes: Mapping[str, Node]) -> list[Action]:
         """A node has come: have jobs that wait start there, or else on several nodes that have room for them together,
-        those for which there is room now, in their pending.
+        those for which there is room now, in their turn.
 
         Args:
             now: Seconds on the run's clock.
@@ -99,65 +101,65 @@ class Queue:
             nodes: All that are there.
         """
         actions: list[Action] = []
-        taken: list[tuple[Ask, tuple[str, ...]]] = []
+        taken: list[tuple[ResourceRequest, tuple[str, ...]]] = []
         for job in jobs:
             found = self._elsewhere(job, node, nodes)
             if found is None:
                 continue
-            ask = found[0]
+            request = found[0]
             taken.append(found)
             actions.append(Resize(job.id, job.planned()))
             if job.id not in self._too_large:
                 claim = self._claims[job.id]
-                self._leave_off(claim)
-                claim.ask = ask
-                insort(self._waiting.setdefault(ask, []), (self._running.key(claim, now), claim))
-        for ask, names in taken:
-            self._room.give(ask, names)
+                self._dequeue(claim)
+                claim.request = request
+                insort(self._waiting.setdefault(request, []), (self._running.key(claim, now), claim))
+        for request, names in taken:
+            self._resources.give(request, names)
         self._changed = self._changed or bool(taken)
         return actions
 
     def withdraw(self, job: JobRecord) -> None:
         """A job waits no longer, and those behind it may start."""
         if self._too_large.pop(job.id, None) is None:
-            self._leave_off(self._claims[job.id])
+            self._dequeue(self._claims[job.id])
         job.queued, self._changed = False, True
 
     def uses(self, now: float, job: JobRecord) -> None:
         """Tasks of a job use memory: of one of which nobody knew how much it needs, the most that they used is taken
         from then on; of one that needs more than such jobs did before, that much more."""
         claim = self._claims.get(job.id)
-        asked = claim is not None and claim.since is not None and not claim.found
-        if not self._gpus_are_shared or (asked and job.spec.limits.memory_bytes is not None):
+        has_request = claim is not None and claim.since is not None and not claim.found
+        if not self._gpus_are_shared or (has_request and job.spec.limits.memory_bytes is not None):
             return
         tasks = job.tasks.values()
         most = math.ceil(sum(task.most_bytes for task in tasks) / len(tasks))
-        if claim is not None and asked:
-            if most > claim.ask.memory_bytes:
-                more = claim.ask._replace(memory_bytes=most)
-                self._room.give(claim.ask, claim.nodes)
-                self._room.take(more, claim.nodes)
-                claim.ask = more
+        if claim is not None and has_request:
+            if most > claim.request.memory_bytes:
+                more = claim.request._replace(memory_bytes=most)
+                self._resources.give(claim.request, claim.nodes)
+                self._resources.take(more, claim.nodes)
+                claim.request = more
             return
-        ask, nodes = Ask(len(tasks), 0, most, (), None), tuple(task.node for task in tasks)
+        request, nodes = ResourceRequest(len(tasks), 0, most, (), None), tuple(task.node for task in tasks)
         if claim is None or claim.since is None:
-            claim = self._claims[job.id] = Claim(job, ask, since=now, found=True)
+            claim = self._claims[job.id] = Claim(job, request, since=now, found=True)
             self._running.add(claim, now)
-        elif most <= claim.ask.memory_bytes and nodes == claim.nodes:
+        elif most <= claim.request.memory_bytes and nodes == claim.nodes:
             return
         else:
-            self._room.give(claim.ask, claim.nodes)
+            self._resources.give(claim.request, claim.nodes)
             self._changed = self._changed or nodes != claim.nodes
             self._hopeless.clear()
-        claim.ask, claim.nodes = ask, nodes
-        self._room.take(ask, nodes)
+        claim.request, claim.nodes = request, nodes
+        self._resources.take(request, nodes)
 
     def ended(self, now: float, job: JobRecord) -> None:
         """The last task of an attempt has ended."""
         claim = self._claims.get(job.id)
         if claim is None or claim.since is None:
             return
-        self._room.give(claim.ask, claim.nodes)
+        self._resources.give(claim.request, claim.nodes)
         claim.served += now - claim.since
         claim.since, claim.nodes, claim.found = None, (), False
         self._leaving.discard(job.id)
@@ -172,7 +174,7 @@ class Queue:
             self._too_large.pop(id, None)
 
     def ahead(self, now: float, ends: Mapping[JobId, float]) -> list[StartForecast]:
-        """What the jobs that wait are waiting for, in their pending.
+        """What the jobs that wait are waiting for, in their turn.
 
         Args:
             now: Seconds on the run's clock.
@@ -181,25 +183,25 @@ class Queue:
         running = list(self._running)
         waiting = [claim for _, claim in sorted(entry for each in self._waiting.values() for entry in each)]
         have = [(claim, claim.nodes) for claim in running]
-        starts = expected_starts(now, self._room, waiting, running, ends, self._seconds)
+        starts = expected_starts(now, self._resources, waiting, running, ends, self._seconds)
         return [
-            StartForecast(claim.job.id, claim.ask.in_words(), beside(claim.ask, have), start.at, start.unknown)
+            StartForecast(claim.job.id, claim.request.in_words(), beside(claim.request, have), start.at, start.unknown)
             for claim, start in zip(waiting, starts, strict=True)
         ]
 
     # --- what follows -----------------------------------------------------------------------------------------------
 
-    def sift(self, now: float, due: Iterable[JobRecord]) -> tuple[list[JobRecord], list[Action]]:
+    def admit(self, now: float, due: Iterable[JobRecord]) -> tuple[list[JobRecord], list[Action]]:
         """Of the jobs whose time has come, those that share all they use, and those that have got their room; and what
         is to be done to make more."""
-        actions = [action for job in due for action in self.wait(now, job)]
+        actions = [action for job in due for action in self.enqueue(now, job)]
         free = [job for job in due if not job.queued]
-        admitted, more = self._admit(now)
+        admitted, more = self._admit_waiting(now)
         at_once = {job.id for job in admitted}  # of which it would be noise to say that they wait
         actions = [each for each in actions + more if not (isinstance(each, MarkJob) and each.job in at_once)]
         return free + admitted, actions
 
-    def _admit(self, now: float) -> tuple[list[JobRecord], list[Action]]:
+    def _admit_waiting(self, now: float) -> tuple[list[JobRecord], list[Action]]:
         if self._running.review(now):
             self._changed = True
             self._hopeless.clear()
@@ -210,55 +212,57 @@ class Queue:
         self._changed = False
         for job in [job for job in self._too_large.values() if self._could(job)]:
             del self._too_large[job.id]
-            actions += self.wait(now, job)
+            actions += self.enqueue(now, job)
         self._settle()
-        blocked: set[Ask] = set()
+        blocked: set[ResourceRequest] = set()
         while (head := self._head(blocked)) is not None:
             key, claim = head
             if self._reserved is not None and key > self._reserved[0]:
                 break
-            nodes = self._room.seize(claim.ask)
+            nodes = self._resources.seize(claim.request)
             if nodes is not None:
                 actions += self._start(now, claim, nodes)
                 admitted.append(claim.job)
                 continue
-            hopeless = self._hopeless.get(claim.ask)
+            hopeless = self._hopeless.get(claim.request)
             if self.order.preempts and self._reserved is None and (hopeless is None or key < hopeless):
-                victims = self._running.victims(now, key, claim.ask, self._room)
+                victims = self._running.victims(now, key, claim.request, self._resources)
                 for victim in victims:
                     actions += self._stop(victim, claim)
                 if victims:
                     self._reserved = head
                 else:
-                    self._hopeless[claim.ask] = key
+                    self._hopeless[claim.request] = key
             if not self.order.overtakes:
                 break
-            blocked.add(claim.ask)
+            blocked.add(claim.request)
         return admitted, actions
 
     def _could(self, job: JobRecord) -> bool:
-        ask = self._asked(job)
-        return ask is None or self._room.could(ask)
+        request = self._request_of(job)
+        return request is None or self._resources.could(request)
 
-    def _asked(self, job: JobRecord) -> Ask | None:
-        ask = asked(job, self._gpus_are_shared)
-        return self._room.trimmed(ask) if ask is not None and self._gpus_are_shared else ask
+    def _request_of(self, job: JobRecord) -> ResourceRequest | None:
+        request = request_of(job, self._gpus_are_shared)
+        return self._resources.trimmed(request) if request is not None and self._gpus_are_shared else request
 
-    def _elsewhere(self, job: JobRecord, node: Node, nodes: Mapping[str, Node]) -> tuple[Ask, tuple[str, ...]] | None:
+    def _elsewhere(
+        self, job: JobRecord, node: Node, nodes: Mapping[str, Node]
+    ) -> tuple[ResourceRequest, tuple[str, ...]] | None:
         """Take room for a job by another plan, which it has from then on; None, with nothing changed, where there is
         none."""
         before = job.planned()
         waits = self._claims.get(job.id)
-        least = waits.ask.memory_bytes if waits is not None and job.id not in self._too_large else 0
+        least = waits.request.memory_bytes if waits is not None and job.id not in self._too_large else 0
         for plan in (place(unplaced(before), [node]), self._spread(job, node, nodes)):
             if plan is None:
                 continue
             job.plan = plan
-            ask = self._asked(job)
+            request = self._request_of(job)
             # On nodes that are smaller than those it waits for it would get along with less memory than there.
-            taken = self._room.seize(ask) if ask is not None and ask.memory_bytes >= least else None
-            if ask is not None and taken is not None:
-                return ask, taken
+            taken = self._resources.seize(request) if request is not None and request.memory_bytes >= least else None
+            if request is not None and taken is not None:
+                return request, taken
         job.plan = before
         return None
 
@@ -268,11 +272,11 @@ class Queue:
         before = job.planned()
         left = [node, *(each for each in job.reachable(nodes) if each.name != node.name)]
         job.plan = unplaced(before)
-        ask = asked(job, self._gpus_are_shared)
+        request = request_of(job, self._gpus_are_shared)
         job.plan = before
-        if ask is None:
+        if request is None:
             return None
-        plan = place_within(before, left, lambda name, workers, _: self._room.has_place(ask, name, workers))
+        plan = place_within(before, left, lambda name, workers, _: self._resources.has_place(request, name, workers))
         return plan if plan is not None and node.name in plan.worker_nodes else None
 
     def _settle(self) -> None:
@@ -283,25 +287,25 @@ class Queue:
         if not self._leaving or not job.queued:
             self._reserved = None
 
-    def _head(self, blocked: set[Ask]) -> tuple[Key, Claim] | None:
+    def _head(self, blocked: set[ResourceRequest]) -> tuple[Key, Claim] | None:
         """The first of those that wait, of other asks than those."""
         best: tuple[Key, Claim] | None = None
-        for ask, waiting in self._waiting.items():
-            if ask not in blocked and (best is None or waiting[0] < best):
+        for request, waiting in self._waiting.items():
+            if request not in blocked and (best is None or waiting[0] < best):
                 best = waiting[0]
         return best
 
-    def _leave_off(self, claim: Claim) -> None:
+    def _dequeue(self, claim: Claim) -> None:
         """Take a claim from those that wait."""
-        left = [entry for entry in self._waiting.pop(claim.ask) if entry[1] is not claim]
+        left = [entry for entry in self._waiting.pop(claim.request) if entry[1] is not claim]
         if left:
-            self._waiting[claim.ask] = left
+            self._waiting[claim.request] = left
 
     def _start(self, now: float, claim: Claim, nodes: tuple[str, ...]) -> list[Action]:
-        waiting = self._waiting[claim.ask]
+        waiting = self._waiting[claim.request]
         waiting.pop(0)
         if not waiting:
-            del self._waiting[claim.ask]
+            del self._waiting[claim.request]
         job = claim.job
         job.queued = False
         claim.since, claim.nodes = now, nodes

@@ -7,8 +7,8 @@ from copy import deepcopy
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from headgate.controller.orders import Claim
-from headgate.controller.room import Ask, Room
+from headgate.controller.free_resources import FreeResources, ResourceRequest
+from headgate.controller.queue_orders import Claim
 from headgate.events import JobId
 
 _LITTLE = 0.05
@@ -42,7 +42,7 @@ class ExpectedStart(NamedTuple):
 
 def expected_starts(
     now: float,
-    room: Room,
+    resources: FreeResources,
     waiting: Sequence[Claim],
     running: Sequence[Claim],
     ends: Mapping[JobId, float],
@@ -52,22 +52,22 @@ def expected_starts(
 
     Args:
         now: Seconds on the run's clock; nobody starts before.
-        room: What is free now; it stays as it is.
+        resources: What is free now; it stays as it is.
         waiting: In their pending.
         ends: When those that run are expected to end; one that is not there is taken to go on.
         seconds: How long one that waits is expected to run for; None: it is taken to go on.
     """
-    room = deepcopy(room)
+    resources = deepcopy(resources)
     leaving = [(ends[claim.job.id], -i, claim, claim.nodes) for i, claim in enumerate(running) if claim.job.id in ends]
     heapify(leaving)
     staying = [(claim, claim.nodes) for claim in running if claim.job.id not in ends]
     for place, claim in enumerate(waiting):
-        while (nodes := room.seize(claim.ask)) is None and leaving:
+        while (nodes := resources.seize(claim.request)) is None and leaving:
             end, _, gone, left = heappop(leaving)
-            room.give(gone.ask, left)
+            resources.give(gone.request, left)
             now = max(now, end)
         if nodes is None:
-            unknown = beside(claim.ask, staying)
+            unknown = beside(claim.request, staying)
             yield from (ExpectedStart(None, unknown) for _ in waiting[place:])
             return
         yield ExpectedStart(now)
@@ -78,13 +78,13 @@ def expected_starts(
             heappush(leaving, (now + lasts, place + 1, claim, nodes))
 
 
-def beside(ask: Ask, claims: Iterable[tuple[Claim, tuple[str, ...]]]) -> tuple[JobId, ...]:
+def beside(request: ResourceRequest, claims: Iterable[tuple[Claim, tuple[str, ...]]]) -> tuple[JobId, ...]:
     """The jobs of some claims, each with its nodes, that are on nodes which are asked for; but for those that asked for
     nothing and have little."""
-    wanted = set(ask.fixed)
+    wanted = set(request.fixed)
     return tuple(
         claim.job.id
         for claim, nodes in claims
         if (not wanted or wanted.intersection(nodes))
-        and not (claim.found and claim.ask.memory_bytes < _LITTLE * ask.memory_bytes)
+        and not (claim.found and claim.request.memory_bytes < _LITTLE * request.memory_bytes)
     )

@@ -21,7 +21,7 @@ _NEAR = 1.1
 """Times the most memory that it used, below which a limit has to be looked at again."""
 
 
-def part(share: Share, job: JobRecord, task: TaskRecord, beside: int, cores: float, pinned: float) -> Share:
+def share_of_task(share: Share, job: JobRecord, task: TaskRecord, beside: int, cores: float, pinned: float) -> Share:
     """What a job is granted on one of its tasks, never above what the user allows: caps and disk rates are divided
     among all tasks, memory by what each uses, the weight among the `beside` that are on one node. A job that is pinned
     has its slice of the node's `cores`, cut down where all slices there, `pinned`, are more than the node; the others'
@@ -53,7 +53,7 @@ def part(share: Share, job: JobRecord, task: TaskRecord, beside: int, cores: flo
     )
 
 
-def presses(job: JobRecord, task: TaskRecord) -> bool:
+def outgrows_memory(job: JobRecord, task: TaskRecord) -> bool:
     """Whether the limit that a task has by its part of what its job is granted has to be looked at: the task has come
     near it, or has none because nobody knew what it needs."""
     granted, limit = job.granted.memory_bytes, task.share.memory_bytes
@@ -82,7 +82,7 @@ def _mean_bytes(tasks: Iterable[TaskRecord]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def on_gpus(users: Mapping[int, Collection[JobRecord]]) -> Mapping[JobId, float]:
+def gpu_fractions(users: Mapping[int, Collection[JobRecord]]) -> Mapping[JobId, float]:
     """The fraction of their GPUs' time that jobs have, by who computes on each GPU of a node: those that are pinned
     their slice, cut down where these are more than the GPU, and the others by weight as much as the fullest of theirs
     leaves each; what one leaves of a GPU for another's sake who else is there has (max-min fairness by progressive

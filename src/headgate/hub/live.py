@@ -17,7 +17,7 @@ from typing import Any
 from headgate import events, isolation, runs
 from headgate.cluster import Cluster, Node
 from headgate.controller import Controller, Queue
-from headgate.controller.orders import FifoOrder
+from headgate.controller.queue_orders import FifoOrder
 from headgate.engines import scripts
 from headgate.engines.base import LOCAL, Engine
 from headgate.engines.environment import MORE, sent

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headgate import policies
-from headgate.controller.orders import FifoOrder, LasOrder, Order, PatientOrder, RemainingSeconds, SrptOrder
+from headgate.controller.queue_orders import FifoOrder, LasOrder, Order, PatientOrder, RemainingSeconds, SrptOrder
 from headgate.errors import UsageError
 from headgate.policies import EqualPolicy, NoPolicy, Policy
 

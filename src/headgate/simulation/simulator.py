@@ -16,7 +16,7 @@ from math import exp, inf
 from headgate.analysis.forecast import Remaining
 from headgate.cluster import Cluster
 from headgate.controller import Controller, Queue
-from headgate.controller.orders import FifoOrder, Order
+from headgate.controller.queue_orders import FifoOrder, Order
 from headgate.errors import UsageError
 from headgate.events import (
     ENDED,

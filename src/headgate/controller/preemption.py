@@ -6,8 +6,8 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
-from headgate.controller.orders import Claim, Order
-from headgate.controller.room import Ask, Room, Trial
+from headgate.controller.free_resources import Eviction, FreeResources, ResourceRequest
+from headgate.controller.queue_orders import Claim, Order
 from headgate.events import JobId
 
 Key = tuple[float, ...]
@@ -66,24 +66,24 @@ class Ranking:
                 found = True
         return found
 
-    def victims(self, now: float, key: Key, ask: Ask, room: Room) -> list[Claim]:
+    def victims(self, now: float, key: Key, request: ResourceRequest, resources: FreeResources) -> list[Claim]:
         """The jobs that would have to be stopped for one to fit, the last in rank first; none where all those that rank
         behind it would not be enough."""
-        if not self._enough(key, ask.all_gpus - room.free_gpus):
+        if not self._enough(key, request.all_gpus - resources.free_gpus):
             return []
         gone: list[tuple[Key, Claim]] = []
-        trial = Trial(room, ask)
-        while not trial.fits and (worst := self._worst(now)) is not None and worst[0] > key:
+        eviction = Eviction(resources, request)
+        while not eviction.fits and (worst := self._worst(now)) is not None and worst[0] > key:
             gone.append(self._entries.pop())
-            trial.give(worst[1].ask, worst[1].nodes)
+            eviction.give(worst[1].request, worst[1].nodes)
         self._entries.extend(reversed(gone))  # each was the last when it was taken
-        if not trial.fits:
+        if not eviction.fits:
             return []
         needed: list[Claim] = []
         for _, claim in reversed(gone):  # of what the others give already, the first in rank keep theirs
-            trial.give(claim.ask, claim.nodes, -1)
-            if not trial.fits:
-                trial.give(claim.ask, claim.nodes)
+            eviction.give(claim.request, claim.nodes, -1)
+            if not eviction.fits:
+                eviction.give(claim.request, claim.nodes)
                 needed.append(claim)
         return needed
 
@@ -92,7 +92,7 @@ class Ranking:
         for other, claim in reversed(self._entries):
             if other <= key:
                 return False
-            wanting -= claim.ask.all_gpus
+            wanting -= claim.request.all_gpus
             if wanting <= 0:
                 return True
         return False

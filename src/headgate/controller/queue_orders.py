@@ -7,8 +7,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from headgate.controller.free_resources import ResourceRequest
 from headgate.controller.records import JobRecord
-from headgate.controller.room import Ask
 from headgate.events import JobId
 
 RemainingSeconds = Callable[[JobId, float], float]
@@ -29,7 +29,7 @@ class Claim:
     """
 
     job: JobRecord
-    ask: Ask
+    request: ResourceRequest
     served: float = 0.0
     since: float | None = None
     nodes: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Claim:
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.size = max(self.ask.all_gpus, 1)
+        self.size = max(self.request.all_gpus, 1)
 
     def attained(self, now: float) -> float:
         """GPU-seconds that it had."""

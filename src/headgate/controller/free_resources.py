@@ -10,7 +10,7 @@ from headgate.controller.records import JobRecord
 from headgate.units import say_bytes
 
 
-class Ask(NamedTuple):
+class ResourceRequest(NamedTuple):
     """What a job needs before it can start.
 
     Args:
@@ -37,7 +37,7 @@ class Ask(NamedTuple):
         return f"{say_bytes(self.workers * self.memory_bytes)} of memory"
 
 
-def asked(job: JobRecord, gpus_are_shared: bool = False) -> Ask | None:
+def request_of(job: JobRecord, gpus_are_shared: bool = False) -> ResourceRequest | None:
     """What a planned job has to itself; None where it shares all it uses."""
     limits, plan = job.spec.limits, job.planned()
     gpus = 0 if gpus_are_shared else limits.gpus or 0
@@ -47,10 +47,10 @@ def asked(job: JobRecord, gpus_are_shared: bool = False) -> Ask | None:
     own = job.spec.plan
     settled = not gpus or (own is not None and bool(own.worker_nodes))
     allowed = frozenset(job.nodes) if job.nodes and not settled else None
-    return Ask(plan.workers, gpus, memory, plan.worker_nodes if settled else (), allowed)
+    return ResourceRequest(plan.workers, gpus, memory, plan.worker_nodes if settled else (), allowed)
 
 
-class Room:
+class FreeResources:
     """GPUs and memory of nodes, and how much of each is taken.
 
     A worker goes where the fewest GPUs are left that are enough for it (best fit), so that whole nodes stay free for
@@ -63,7 +63,7 @@ class Room:
         self._free: dict[str, int] = {}  # GPUs; below 0 where a node has fewer than it had
         self._taken: dict[str, list[int]] = {}  # GPUs and bytes, of nodes that are gone too
         self._by_free: list[dict[str, None]] = [{}]
-        self._possible: dict[Ask, bool] = {}
+        self._possible: dict[ResourceRequest, bool] = {}
 
     def join(self, node: Node) -> None:
         """A node is there, or has changed; what is taken of it stays so."""
@@ -82,77 +82,77 @@ class Room:
             self._possible.clear()
             self.free_gpus -= max(free, 0)
 
-    def could(self, ask: Ask) -> bool:
+    def could(self, request: ResourceRequest) -> bool:
         """Whether there would be room if nothing ran."""
-        if ask not in self._possible:
-            whole = (self.held(ask, name, len(node.gpus), node.memory_bytes) for name, node in self._nodes.items())
-            self._possible[ask] = sum(whole) >= ask.workers
-        return self._possible[ask]
+        if request not in self._possible:
+            whole = (self.held(request, name, len(node.gpus), node.memory_bytes) for name, node in self._nodes.items())
+            self._possible[request] = sum(whole) >= request.workers
+        return self._possible[request]
 
-    def trimmed(self, ask: Ask) -> Ask:
-        """An ask for settled nodes, with no more memory than they have as a whole."""
-        there = [name for name in set(ask.fixed) if name in self._nodes]
-        most = min((self._nodes[name].memory_bytes // ask.fixed.count(name) for name in there), default=None)
-        return ask if most is None else ask._replace(memory_bytes=min(ask.memory_bytes, most))
+    def trimmed(self, request: ResourceRequest) -> ResourceRequest:
+        """A request for settled nodes, with no more memory than they have as a whole."""
+        there = [name for name in set(request.fixed) if name in self._nodes]
+        most = min((self._nodes[name].memory_bytes // request.fixed.count(name) for name in there), default=None)
+        return request if most is None else request._replace(memory_bytes=min(request.memory_bytes, most))
 
-    def held(self, ask: Ask, name: str, gpus: int, memory_bytes: int) -> int:
+    def held(self, request: ResourceRequest, name: str, gpus: int, memory_bytes: int) -> int:
         """How many of the workers find room on a node with so much left of it."""
-        most = ask.fixed.count(name) if ask.fixed else ask.workers
-        if ask.allowed is not None and name not in ask.allowed:
+        most = request.fixed.count(name) if request.fixed else request.workers
+        if request.allowed is not None and name not in request.allowed:
             return 0
-        if ask.gpus:
-            most = min(most, gpus // ask.gpus)
-        return max(min(most, memory_bytes // ask.memory_bytes) if ask.memory_bytes else most, 0)
+        if request.gpus:
+            most = min(most, gpus // request.gpus)
+        return max(min(most, memory_bytes // request.memory_bytes) if request.memory_bytes else most, 0)
 
     def left(self, name: str) -> tuple[int, int]:
         """Free GPUs and bytes of a node that is there."""
         return self._free[name], self._nodes[name].memory_bytes - self._taken[name][1]
 
-    def has_place(self, ask: Ask, name: str, workers: int) -> bool:
+    def has_place(self, request: ResourceRequest, name: str, workers: int) -> bool:
         """Whether so many of the workers find room on a node now."""
-        return name in self._nodes and self.held(ask, name, *self.left(name)) >= workers
+        return name in self._nodes and self.held(request, name, *self.left(name)) >= workers
 
-    def places(self, ask: Ask) -> int:
+    def places(self, request: ResourceRequest) -> int:
         """For how many workers there is room now."""
-        if ask.gpus and not ask.memory_bytes and not ask.fixed and ask.allowed is None:
-            return sum(len(names) * (free // ask.gpus) for free, names in enumerate(self._by_free))
-        return sum(self.held(ask, name, *self.left(name)) for name in self._nodes)
+        if request.gpus and not request.memory_bytes and not request.fixed and request.allowed is None:
+            return sum(len(names) * (free // request.gpus) for free, names in enumerate(self._by_free))
+        return sum(self.held(request, name, *self.left(name)) for name in self._nodes)
 
     def is_there(self, name: str) -> bool:
         return name in self._nodes
 
-    def seize(self, ask: Ask) -> tuple[str, ...] | None:
+    def seize(self, request: ResourceRequest) -> tuple[str, ...] | None:
         """Take what is asked for: the node of each worker; None, with nothing taken, where there is no room now."""
-        if ask.all_gpus > self.free_gpus:
+        if request.all_gpus > self.free_gpus:
             return None
         found: list[str] = []
-        for i in range(ask.workers):
-            name = ask.fixed[i] if ask.fixed else self._best(ask)
-            if name is None or name not in self._nodes or not self._fits(ask, name):
-                self.give(ask, found)
+        for i in range(request.workers):
+            name = request.fixed[i] if request.fixed else self._best(request)
+            if name is None or name not in self._nodes or not self._fits(request, name):
+                self.give(request, found)
                 return None
-            self.take(ask, (name,))
+            self.take(request, (name,))
             found.append(name)
         return tuple(found)
 
-    def take(self, ask: Ask, nodes: Iterable[str]) -> None:
+    def take(self, request: ResourceRequest, nodes: Iterable[str]) -> None:
         """Take what a worker asks for on each of these nodes."""
-        self._change(ask.gpus, ask.memory_bytes, nodes)
+        self._change(request.gpus, request.memory_bytes, nodes)
 
-    def give(self, ask: Ask, nodes: Iterable[str]) -> None:
+    def give(self, request: ResourceRequest, nodes: Iterable[str]) -> None:
         """Give it back."""
-        self._change(-ask.gpus, -ask.memory_bytes, nodes)
+        self._change(-request.gpus, -request.memory_bytes, nodes)
 
-    def _best(self, ask: Ask) -> str | None:
-        for bucket in self._by_free[ask.gpus :]:
+    def _best(self, request: ResourceRequest) -> str | None:
+        for bucket in self._by_free[request.gpus :]:
             for name in bucket:
-                if (ask.allowed is None or name in ask.allowed) and self._fits(ask, name):
+                if (request.allowed is None or name in request.allowed) and self._fits(request, name):
                     return name
         return None
 
-    def _fits(self, ask: Ask, name: str) -> bool:
+    def _fits(self, request: ResourceRequest, name: str) -> bool:
         gpus, memory_bytes = self.left(name)
-        return gpus >= ask.gpus and (not ask.memory_bytes or memory_bytes >= ask.memory_bytes)
+        return gpus >= request.gpus and (not request.memory_bytes or memory_bytes >= request.memory_bytes)
 
     def _change(self, gpus: int, memory_bytes: int, nodes: Iterable[str]) -> None:
         for name in nodes:
@@ -172,29 +172,29 @@ class Room:
         self.free_gpus += max(free, 0)
 
 
-class Trial:
+class Eviction:
     """Whether something would fit if some jobs gave back what they have; nothing is taken or given."""
 
-    def __init__(self, room: Room, ask: Ask) -> None:
-        self._room, self._ask = room, ask
+    def __init__(self, resources: FreeResources, request: ResourceRequest) -> None:
+        self._resources, self._ask = resources, request
         self._given: dict[str, tuple[int, int]] = {}
         self._held: dict[str, int] = {}  # workers that nodes would have room for, of those that were given something
-        self._places = room.places(ask)
+        self._places = resources.places(request)
 
     @property
     def fits(self) -> bool:
         return self._places >= self._ask.workers
 
-    def give(self, ask: Ask, nodes: Iterable[str], sign: int = 1) -> None:
+    def give(self, request: ResourceRequest, nodes: Iterable[str], sign: int = 1) -> None:
         """One gives back what it has on these nodes; with a sign of -1 it keeps it after all."""
         for name in nodes:
-            if self._room.is_there(name):
-                free_gpus, free_bytes = self._room.left(name)
+            if self._resources.is_there(name):
+                free_gpus, free_bytes = self._resources.left(name)
                 if name not in self._held:
                     self._given[name] = 0, 0
-                    self._held[name] = self._room.held(self._ask, name, free_gpus, free_bytes)
+                    self._held[name] = self._resources.held(self._ask, name, free_gpus, free_bytes)
                 gpus, memory_bytes = self._given[name]
-                gpus, memory_bytes = gpus + sign * ask.gpus, memory_bytes + sign * ask.memory_bytes
-                held = self._room.held(self._ask, name, free_gpus + gpus, free_bytes + memory_bytes)
+                gpus, memory_bytes = gpus + sign * request.gpus, memory_bytes + sign * request.memory_bytes
+                held = self._resources.held(self._ask, name, free_gpus + gpus, free_bytes + memory_bytes)
                 self._places += held - self._held[name]
                 self._given[name], self._held[name] = (gpus, memory_bytes), held
