@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headgate.analysis.progress import Progress, pace, together
+from headgate.analysis.progress import Progress, growth_rate, together
 
 NAN = float("nan")
 
@@ -64,13 +64,13 @@ def test_reports_of_one_task_are_left_as_they_are() -> None:
 
 
 def test_a_pace_has_no_part_where_its_counter_started_again() -> None:
-    found = pace(np.array([0.0, 1.0, 3.0, 4.0, 5.0]), np.array([0.0, 10.0, NAN, 0.0, 30.0]), 1.0)
+    found = growth_rate(np.array([0.0, 1.0, 3.0, 4.0, 5.0]), np.array([0.0, 10.0, NAN, 0.0, 30.0]), 1.0)
     assert (found.start.tolist(), found.end.tolist(), found.value.tolist()) == ([0.0, 4.0], [1.0, 5.0], [10.0, 30.0])
-    assert pace(np.array([1.0]), np.array([1.0]), 1.0).mean is None
+    assert growth_rate(np.array([1.0]), np.array([1.0]), 1.0).mean is None
 
 
 def test_a_pace_is_no_larger_because_two_reports_came_at_once() -> None:
-    found = pace(np.array([0.1, 0.9, 1.899, 1.9, 2.9]), np.array([0.0, 8.0, 17.0, 18.0, 28.0]), 1.0)
+    found = growth_rate(np.array([0.1, 0.9, 1.899, 1.9, 2.9]), np.array([0.0, 8.0, 17.0, 18.0, 28.0]), 1.0)
     assert found.value.tolist() == pytest.approx([10.0, 10.0, 10.0])
     assert found.integral == pytest.approx(28.0)
 

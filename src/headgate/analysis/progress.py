@@ -82,7 +82,7 @@ def _highest(turn: npt.NDArray[np.int_], values: Array, rounds: int) -> Array:
     return result
 
 
-def pace(times: Array, counter: Array, least: float) -> Signal:
+def growth_rate(times: Array, counter: Array, least: float) -> Signal:
     """Growth of a counter a second; nothing where it started again.
 
     Args:

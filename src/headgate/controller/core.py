@@ -232,13 +232,13 @@ class Controller:
             if faults.is_last(job, task, exit):
                 job.finished = True
             else:
-                actions += self._lost(pending, job, task, exit)
+                actions += self._task_lost(pending, job, task, exit)
         elif job.ends_as is not None and not exit.ok and job.failure is None:
             job.failure = exit
         actions += faults.settle(job)
         return actions if job.tasks else [*actions, *self._ended(pending, job, exit)]
 
-    def _lost(self, pending: Pending, job: JobRecord, task: TaskRecord, exit: Exit) -> list[Action]:
+    def _task_lost(self, pending: Pending, job: JobRecord, task: TaskRecord, exit: Exit) -> list[Action]:
         """A task ended before its time."""
         nodes = job.there(self._allocator.nodes)
         if not faults.is_fault(job, task, exit, nodes):

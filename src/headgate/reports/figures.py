@@ -10,7 +10,7 @@ import numpy as np
 
 from headgate.analysis.jobs import running
 from headgate.analysis.nics import NicUse
-from headgate.analysis.progress import pace
+from headgate.analysis.progress import growth_rate
 from headgate.analysis.usage import Array, Buckets, Signal, means
 from headgate.reports.recording import NodeRecord, Recording
 from headgate.telemetry.columns import Column
@@ -195,7 +195,7 @@ def pace_plot(run: Recording, index: int) -> Plot | None:
     job = run.jobs[index]
     least = min(1.0, max(run.seconds / 20, 1e-3))
     samples, steps = (
-        pace(job.progress.t, counter, least).during(running(job.phases))
+        growth_rate(job.progress.t, counter, least).during(running(job.phases))
         for counter in (job.progress.samples, job.progress.step)
     )
     signal, unit = (samples, "samples/s") if len(samples) else (steps, "steps/s")

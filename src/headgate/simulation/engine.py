@@ -29,7 +29,7 @@ class RunningTask:
         at: Since when it uses what it uses now.
         told: When it was asked last what it used.
         cores: That it uses; on GPUs those that feed them.
-        pace: Work a second, in parts of what the job does alone with all it asks for.
+        speed: Work a second, in parts of what the job does alone with all it asks for.
         had: Core-seconds that it used from `told` to `at`.
     """
 
@@ -43,7 +43,7 @@ class RunningTask:
     at: float
     told: float
     cores: float = 0.0
-    pace: float = 0.0
+    speed: float = 0.0
     had: float = 0.0
 
     @property
@@ -71,8 +71,8 @@ class Work:
 
     Args:
         left: Seconds that it would still take alone, at the time `at`; also what it has to do before its work.
-        pace: Of the slowest of its tasks; 0 while not all of them run.
-        version: Counts the changes of its pace, so that an end that was foreseen under another is known for stale.
+        speed: Of the slowest of its tasks; 0 while not all of them run.
+        version: Counts the changes of its speed, so that an end that was foreseen under another is known for stale.
         needs: Tasks that it takes.
         starting: Whether it does what comes before its work, on one core.
         curve: How fast it is where its tasks are, if there is a profile of it.
@@ -83,7 +83,7 @@ class Work:
     needs: int
     left: float
     at: float = 0.0
-    pace: float = 0.0
+    speed: float = 0.0
     version: int = 0
     starting: bool = False
     curve: Curve | None = None
@@ -99,7 +99,7 @@ class Work:
 
     def remaining(self, now: float) -> float:
         """Seconds that it would still take alone."""
-        return max(self.left - (now - self.at) * self.pace, 0.0)
+        return max(self.left - (now - self.at) * self.speed, 0.0)
 
     def fraction(self, now: float) -> float:
         """The part of its work that is done; below 0 while it starts, or makes up for a restart."""
@@ -216,14 +216,14 @@ class Engine:
         return self._speeds.relative(work.job.model, cores, work.most)
 
     def settle(self, now: float) -> list[Work]:
-        """Bring every job to the pace that follows from what changed; those whose pace is another now."""
+        """Bring every job to the speed that follows from what changed; those whose speed is another now."""
         touched: dict[JobId, Work] = {}
         for name in self._stale_nodes:
             self._divide(name, now)
             touched.update((task.work.id, task.work) for task in self._on_cores[name].values())
         for task in self._stale_tasks.values():
-            task.pace = self._pace_on_gpus(task)
-            task.use(now, task.pace)
+            task.speed = self._speed_on_gpus(task)
+            task.use(now, task.speed)
             touched[task.work.id] = task.work
         self._stale_nodes.clear()
         self._stale_tasks.clear()
@@ -239,7 +239,7 @@ class Engine:
             task.use(now, given[task.id])
         for task in tasks.values():
             kept = self._kept(node, task) if self._interference.pairs and not task.work.starting else 1.0
-            task.pace = kept * self.relative(task.work, task.cores)
+            task.speed = kept * self.relative(task.work, task.cores)
 
     def _kept(self, node: Node, task: RunningTask) -> float:
         """The part of its speed that a task keeps beside other jobs; what it costs those of its own job is in the job's
@@ -252,14 +252,14 @@ class Engine:
                 others.append((each.work.job.model, each.cores))
         return self._interference.on_cores(node.kind, task.work.job.model, node.cores, rest, others)
 
-    def _pace_on_gpus(self, task: RunningTask) -> float:
+    def _speed_on_gpus(self, task: RunningTask) -> float:
         if task.work.starting:
             return 1.0
         whole = task.work.curve.whole if task.work.curve is not None else 1.0
         return whole * self._part_of_gpus(task)
 
     def _part_of_gpus(self, task: RunningTask) -> float:
-        fraction, pace = _fraction(task), 1.0
+        fraction, speed = _fraction(task), 1.0
         if fraction is not None:
             return fraction
         for gpu in task.gpus:
@@ -269,8 +269,8 @@ class Engine:
                 free = 1.0 - sum(_fraction(other) or 0.0 for other in others)  # the others' turns are their own
                 models = (other.work.job.model for other in others if _fraction(other) is None)
                 kept = self._interference.on_gpu(self._gpu_names[task.node, gpu], task.work.job.model, models)
-                pace = min(pace, free * kept)
-        return pace
+                speed = min(speed, free * kept)
+        return speed
 
 
 def _fraction(task: RunningTask) -> float | None:
@@ -281,11 +281,11 @@ def _fraction(task: RunningTask) -> float | None:
 
 def _repace(work: Work, now: float) -> bool:
     tasks = work.tasks
-    pace = min(task.pace for task in tasks.values()) if len(tasks) == work.needs else 0.0
-    if pace == work.pace:
+    speed = min(task.speed for task in tasks.values()) if len(tasks) == work.needs else 0.0
+    if speed == work.speed:
         return False
     work.left, work.at = work.remaining(now), now
-    work.pace = pace
+    work.speed = speed
     work.version += 1
     return True
 
@@ -293,14 +293,14 @@ def _repace(work: Work, now: float) -> bool:
 def halt(work: Work, now: float) -> None:
     """A job stands still: it is stopped, or one of its tasks is gone."""
     work.left, work.at = work.remaining(now), now
-    work.pace = 0.0
+    work.speed = 0.0
     work.version += 1
 
 
 def ends_at(work: Work) -> float:
     """When a job will be done, or has started and begins with its work, if nothing changes."""
     left = work.left - work.job.seconds if work.starting else work.left
-    return work.at + left / work.pace if work.pace > 0 else math.inf
+    return work.at + left / work.speed if work.speed > 0 else math.inf
 
 
 def loss_at(losses: tuple[tuple[float, float], ...], fraction: float) -> float:

@@ -298,7 +298,7 @@ class _Simulation:
 
     def _settle(self) -> None:
         for work in self._engine.settle(self._now):
-            if work.pace > 0:
+            if work.speed > 0:
                 self._at(ends_at(work), _END, partial(self._end, work, work.version))
         busy = float(self._engine.gpus_held) if self._on_gpus else self._engine.cores_used
         if busy != self.outcome.busy[-1][1]:
@@ -358,7 +358,7 @@ class _Simulation:
         keeps one busy, which feeds them."""
         if work.job.gpus:
             return float(work.needs)
-        return sum(task.cores for task in work.tasks.values()) / work.pace if work.pace > 0 else work.job.cores
+        return sum(task.cores for task in work.tasks.values()) / work.speed if work.speed > 0 else work.job.cores
 
     def _remaining(self, id: JobId, now: float) -> float:
         return self._works[id].remaining(now) * self._off.get(id, 1.0)

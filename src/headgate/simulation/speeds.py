@@ -88,8 +88,8 @@ class Interference:
             rest: Those that the job does not have.
             others: Model and cores of each of the others.
         """
-        lost = sum(had * (1.0 - (self.kept(device, model, other) or 1.0)) for other, had in others)
-        return 1.0 - min(lost / max(rest, cores / 2), 1.0)
+        slowed = sum(had * (1.0 - (self.kept(device, model, other) or 1.0)) for other, had in others)
+        return 1.0 - min(slowed / max(rest, cores / 2), 1.0)
 
 
 def read_speeds(path: Path) -> dict[str, tuple[tuple[float, float], ...]]:

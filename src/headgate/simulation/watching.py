@@ -76,7 +76,7 @@ class Watched:
         work, job = self._work, self._work.job
         heard = slice(self._heard - news, self._heard)
         for place, ((part, loss), (step, epoch)) in enumerate(zip(job.losses[heard], job.told[heard], strict=True), 1):
-            ago = (done - part) * job.seconds / work.pace if work.pace > 0 else 0.0
+            ago = (done - part) * job.seconds / work.speed if work.speed > 0 else 0.0
             within = None
             if job.tells_parts and step is not None and epoch is not None and job.steps and job.epochs:
                 within = min(max(step / job.steps * job.epochs - (epoch - 1), 0.0), 1.0)
