@@ -164,7 +164,7 @@ def _is_task(process: psutil.Process) -> bool:
 
 def _of_headgate(bench: _frame.Bench, ray: _frame.Raylets) -> dict[str, psutil.Process]:
     """Agent, warden and bridge of this hub, once all are there."""
-    marks = {"agent": "ray::HeadgateAgent", "warden": "engines.ray.warden", "bridge": "engines.ray.bridge"}
+    marks = {"agent": "ray::HeadgateAgent", "warden": "engines.remote.warden", "bridge": "engines.ray.bridge"}
     found: dict[str, psutil.Process] = {}
     raylets = {str(process.pid) for process in ray.below(HEAD)}
     for process in psutil.process_iter(["cmdline", "environ"]):

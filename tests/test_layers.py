@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import headgate
+from headgate.engines.declared import declared
 
 PACKAGE = Path(headgate.__file__).parent
 
@@ -159,6 +161,13 @@ def test_the_core_has_no_clock_no_files_and_no_sockets(name: str) -> None:
         "time",
     }
     assert outside.isdisjoint(imported.split(".")[0] for _, imported in imports(PACKAGE / name))
+
+
+@pytest.mark.parametrize("name", declared())
+def test_an_engine_of_a_cluster_is_named_in_its_own_package_alone(name: str) -> None:
+    own = PACKAGE / "engines" / name
+    others = [path for path in MODULES if own not in path.parents]
+    assert [path for path in others if re.search(rf"\b{name}\b", path.read_text(), re.IGNORECASE)] == []
 
 
 @pytest.mark.parametrize("name", headgate.__all__)

@@ -39,7 +39,7 @@ LEAVE_SECONDS = 120.0
 """Ray ends the workers of a raylet, agents among them, 60 s after that has lost its head."""
 
 AGENT = "ray::HeadgateAgent"
-WARDEN = "headgate.engines.ray.warden"
+WARDEN = "headgate.engines.remote.warden"
 
 # A machine that is busy with other tests takes its time to answer.
 HEALTH = {

@@ -9,6 +9,7 @@ from dataclasses import asdict
 import click
 
 from headgate import runs
+from headgate.cli import options
 from headgate.cli.layout import Layout
 from headgate.cli.reaching import reached
 from headgate.cluster import Cluster, Node
@@ -23,9 +24,10 @@ from headgate.units import say_bits, say_bytes, say_seconds
 @click.command()
 @click.option("--cluster", metavar="LAB|FILE", help="Measure the links between the nodes of this lab, too.")
 @click.option("--engine", metavar="NAME", help="Measure the nodes of an engine's cluster, and the links between them.")
-@click.option("--address", metavar="HOST:PORT", help="ray: the cluster's head, or http:// its dashboard.")
+@options.of_engines("address")
 @click.option("--again", is_flag=True, help="Measure, though it is known.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@options.example("headgate calibrate")
 def command(cluster: str | None, engine: str | None, address: str | None, again: bool, as_json: bool) -> None:
     """Measure how fast this machine is, in seconds: a core and each kind of GPU on small standard kernels, an
     all-reduce between several GPUs, the disk;
@@ -38,7 +40,6 @@ def command(cluster: str | None, engine: str | None, address: str | None, again:
     \b
     Example: headgate calibrate
              headgate calibrate --cluster lab.yaml --again
-             headgate calibrate --engine ray --address 10.0.0.1:6379
     """
     home = runs.home()
     where = Layout(cluster=cluster, engine=engine, address=address).place()

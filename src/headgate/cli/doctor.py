@@ -14,6 +14,7 @@ import click
 
 from headgate import isolation, registry, runs
 from headgate.engines.base import LOCAL
+from headgate.engines.declared import Declaration, declared
 from headgate.errors import HeadgateError, HubError
 from headgate.hub.client import clean, connect
 from headgate.telemetry import machine
@@ -53,12 +54,18 @@ def command(as_json: bool) -> None:
 
 
 def _engines() -> list[str]:
-    """What can start tasks here; without importing Ray, which takes seconds."""
+    """What can start tasks here; without importing what engines need, which takes seconds."""
+    return [LOCAL.name, *map(_installed, declared().values()), *registry.load("headgate.engines").found]
+
+
+def _installed(engine: Declaration) -> str:
+    """An engine's name, with the version of what it needs."""
+    if not engine.distribution:
+        return engine.name
     try:
-        ray = f"ray {metadata.version('ray')}"
+        return f"{engine.name} {metadata.version(engine.distribution)}"
     except metadata.PackageNotFoundError:
-        ray = "ray (not installed: pip install 'headgate[ray]')"
-    return [LOCAL.name, ray, *registry.load("headgate.engines").found]
+        return f"{engine.name} (not installed: pip install 'headgate[{engine.distribution}]')"
 
 
 def _containers() -> str:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headgate.cluster import Node
-from headgate.engines.base import LOCAL, EngineSpec, usual_address
+from headgate.engines.base import LOCAL, EngineSpec
+from headgate.engines.declared import takers, usual
 from headgate.errors import UsageError
 from headgate.hub import clusters
 from headgate.jobs import Allowed, Job
@@ -97,8 +98,11 @@ class Layout:
             same = before.only if engine == before.engine else ()
             return Where(engine=engine, only=same if names is None else tuple(names))
         if self.address is not None or self.shared_files:
-            option = "--address" if self.address is not None else "--shared-files"
-            raise UsageError(f"found {option} for engine local, which starts tasks on this machine; add --engine ray")
+            option = "address" if self.address is not None else "shared_files"
+            raise UsageError(
+                f"found --{option.replace('_', '-')} for engine local, which starts tasks on this machine; add "
+                f"--engine {' or '.join(takers(option))}"
+            )
         wanted = self.cluster or (before.cluster if self.engine is None else "")
         if not wanted:
             if names is not None:
@@ -108,7 +112,7 @@ class Layout:
 
     def _engine(self, name: str, before: EngineSpec) -> EngineSpec:
         if before.name != name:
-            before = EngineSpec(name, usual_address(name))
+            before = EngineSpec(name, usual(name, "address"))
         address = before.address if self.address is None else self.address
         return EngineSpec(name, address, self.shared_files or before.shared_files)
 

@@ -12,8 +12,11 @@ from typing import Any, TypeVar
 
 import click
 
+from headgate.engines.declared import declared
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 _COUNT = click.IntRange(min=1)
+_EXAMPLE = " " * 13 + "headgate"  # how a further example begins in a docstring
 
 
 class Finite(click.FloatRange):
@@ -111,13 +114,43 @@ def _not_ours(ctx: click.Context, args: list[str], error: click.NoSuchOption) ->
     return f"No such option: {name}.{meant} Options of a script follow `--`: {cure}"
 
 
+def of_engines(name: str) -> Callable[[_F], _F]:
+    """Gives a command an option that engines declare, as the keyword argument of that name."""
+    takes = {engine.name: each for engine in declared().values() for each in engine.options if each.name == name}
+    metavar = next(each.metavar for each in takes.values())
+    said = "; ".join(f"{engine}: {each.help}" for engine, each in takes.items())
+    return click.option(f"--{name.replace('_', '-')}", metavar=metavar or None, is_flag=not metavar, help=f"{said}.")
+
+
+def example(words: str) -> Callable[[_F], _F]:
+    """Adds one example for each engine behind the others of a command's help.
+
+    Args:
+        words: The command line, to which the options are added that say where the engine's cluster is.
+    """
+
+    def add(command: _F) -> _F:
+        lines = (command.__doc__ or "").splitlines()
+        last = max(at for at, line in enumerate(lines) if line.startswith(_EXAMPLE))
+        examples = (f"{words} --engine {each.name} {each.example}" for each in declared().values() if each.example)
+        command.__doc__ = "\n".join(
+            [*lines[: last + 1], *(_EXAMPLE.removesuffix("headgate") + each for each in examples), *lines[last + 1 :]]
+        )
+        return command
+
+    return add
+
+
+def _engines() -> str:
+    return ", ".join(["local (default)", *declared()])
+
+
 def layout(command: _F) -> _F:
     """Gives a command the options that `layout.Layout` takes, as keyword arguments."""
     for option in reversed(
         (
-            click.option("--engine", metavar="NAME", help="What starts tasks: local (default), ray, or a plug-in's."),
-            click.option("--address", metavar="HOST:PORT", help="ray: a cluster's head, or http:// its dashboard."),
-            click.option("--shared-files", is_flag=True, help="ray: the nodes see this machine's files; send none."),
+            click.option("--engine", metavar="NAME", help=f"What starts tasks: {_engines()}, or a plug-in's."),
+            *map(of_engines, ("address", "shared_files")),
             click.option("--cluster", metavar="LAB|FILE", help="Run on the nodes of a lab that is up, or of its file."),
             click.option("--nodes", metavar="A,B,...", help="Only on these nodes of the cluster."),
             click.option("--plan", "plan_file", metavar="FILE", help="Its layout: `headgate schema plan`."),

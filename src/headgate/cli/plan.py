@@ -16,7 +16,7 @@ import yaml
 from headgate import runs
 from headgate.cli import planned, profiled
 from headgate.cli.layout import Layout
-from headgate.cli.options import Asked, Finite, OfJobs
+from headgate.cli.options import Asked, Finite, OfJobs, example, of_engines
 from headgate.cli.planned import Answer
 from headgate.cluster import Cluster, Node
 from headgate.errors import UsageError
@@ -36,7 +36,7 @@ from headgate.telemetry import machine
 @click.option("--profile", "key", metavar="KEY|FILE", help="Plan from this stored profile; needs no script.")
 @click.option("--cluster", metavar="FILE|LAB", help="Plan for these nodes, which may exist only on paper.")
 @click.option("--engine", metavar="NAME", help="Plan for the nodes of this engine's cluster.")
-@click.option("--address", metavar="HOST:PORT", help="ray: the cluster's head, or http:// its dashboard.")
+@of_engines("address")
 @click.option("--allow", multiple=True, type=click.Choice(["async", "weak"]), help="What may change the mathematics.")
 @click.option("--cores", type=Finite(min=0, min_open=True), help="Most cores for the whole job.")
 @click.option("--memory", help="Most memory of a task, such as 2GiB.")
@@ -48,6 +48,7 @@ from headgate.telemetry import machine
 @click.option("--save", type=click.Path(dir_okay=False), metavar="FILE", help="Write the choice for `run --plan`.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 @click.pass_context
+@example("headgate plan train.py")
 def command(
     ctx: click.Context,
     scripts: tuple[str, ...],
@@ -78,7 +79,6 @@ def command(
              headgate plan train.py --cluster lab.yaml --what-if nic=10Gbit --what-if "+2 node of kind a"
              headgate plan train.py --cluster lab.yaml --history --probe 3 --save plan.yaml
              headgate plan a.py b.py --cluster lab.yaml
-             headgate plan train.py --engine ray --address 10.0.0.1:6379
     """
     here = machine.detect(runs.home() / "node.json")
     asked: Asked = ctx.meta["asked"]

@@ -32,6 +32,7 @@ from headgate.errors import UsageError
 @click.option("--dry-run", is_flag=True, help="Print exactly what would be started, and start nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_context
+@options.example("headgate run train.py")
 def command(
     ctx: click.Context,
     /,
@@ -63,7 +64,6 @@ def command(
              headgate run --cores 1 python -m package.train --epochs 5
              headgate run jobs.yaml --detach
              headgate run train.py --cluster lab.yaml --strategy ps --workers 4 --servers 2
-             headgate run train.py --engine ray --address 10.0.0.1:6379
              headgate run train.py --isolation container --image pytorch/pytorch --mount ~/data --mount /out:rw
 
     Exit codes: 0 every job is done, 1 one is not, 2 bad input, 3 a part is missing, 4 no place to write, 6 no hub, 130

@@ -36,7 +36,7 @@ MOST_STARTS = 4
 
 BACK_SECONDS = 60.0
 """How long a job of which no node is left waits for one to come back: where only its agent died it has another in a few
-seconds, and somebody may start its raylet again."""
+seconds, and somebody may start what joins it to its cluster again."""
 
 
 def is_fault(job: JobRecord, task: TaskRecord, exit: Exit, nodes: Mapping[str, Node]) -> bool:

@@ -1,11 +1,19 @@
-"""What starts tasks: this machine, or a cluster of others."""
+"""What starts tasks: this machine, or a cluster of others.
+
+Names of the contract are handed out lazily: help needs what engines declare, and none of that.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from headgate import registry
-from headgate.engines.base import LOCAL, Engine, EngineSpec
+from headgate.engines.declared import declared
+
+if TYPE_CHECKING:
+    from headgate.engines.base import LOCAL, Engine, EngineSpec
+
+__all__ = ["LOCAL", "Engine", "EngineSpec", "make"]
 
 
 def make(spec: EngineSpec, home: Path) -> Engine:
@@ -20,12 +28,17 @@ def make(spec: EngineSpec, home: Path) -> Engine:
         UsageError: None is so called.
         MissingExtraError: What it needs is not installed.
     """
-    if spec.name == "ray":
-        from headgate.engines.ray import RayEngine
+    from headgate import registry
+    from headgate.engines.base import LOCAL, Engine
 
-        ray: Engine = RayEngine(spec.address, shared_files=spec.shared_files, speeds=home / "ray-speeds.json")
-        return ray
-    return registry.make("headgate.engines", Engine, spec.name, (LOCAL.name, "ray"), lambda factory: factory(spec))
+    if (ours := declared().get(spec.name)) is not None:
+        return ours.make(spec, home)
+    return registry.make("headgate.engines", Engine, spec.name, (LOCAL.name, *declared()), lambda make: make(spec))
 
 
-__all__ = ["LOCAL", "Engine", "EngineSpec", "make"]
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from headgate.engines import base
+
+        return getattr(base, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,11 +36,6 @@ class EngineSpec:
 
 
 LOCAL = EngineSpec()
-
-
-def usual_address(engine: str) -> str:
-    """Where the environment says that the cluster of an engine is; empty: nowhere."""
-    return os.environ.get("RAY_ADDRESS", "") if engine == "ray" else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +80,7 @@ class Listener(ABC):
         """Something was worked around."""
 
     def waits(self, task: TaskId, what: str) -> None:
-        """A task waits for what `Engine.reserve` is to set aside, `for Ray: ...` say."""
+        """A task waits for what `Engine.reserve` is to set aside: `for the cluster: 2 CPUs on node b`, say."""
         self.warned(task, f"it waits {what}")
 
     def usage(self, target: str, reading: Mapping[Column, float]) -> None:  # noqa: B027  # those who do not record

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from headgate import runs
-from headgate.engines.base import LOCAL, EngineSpec, usual_address
+from headgate.engines.base import LOCAL, EngineSpec
+from headgate.engines.declared import usual
 from headgate.engines.program import program
 from headgate.errors import HeadgateError, UsageError
 from headgate.hub import clusters
@@ -121,9 +122,9 @@ def run(
         jobs: What to run.
         policy: What moves shares between them; None: what the jobs that run already have, else `headgate`.
         cluster: Name or file of a lab that is up, to run on its nodes; None: on this machine.
-        engine: What starts tasks: `local`, `ray`, or a plug-in's.
-        address: Where the cluster of an engine is reached; empty: for `ray` what `RAY_ADDRESS` says, else a Ray that is
-            started on this machine.
+        engine: What starts tasks: `local`, or another of those that `headgate doctor` lists.
+        address: Where the cluster of an engine is reached; empty: where the environment says, else a
+            cluster that is started on this machine.
         shared_files: The nodes of that cluster see this machine's files, so that none are sent there.
 
     Returns:
@@ -138,7 +139,7 @@ def run(
         >>> headgate.run(headgate.Job(name="a", script="a.py"), headgate.Job(name="b", run="make b"))
     """
     name, nodes = clusters.reach(cluster) if cluster is not None else ("", ())
-    where = EngineSpec(engine, address or usual_address(engine), shared_files)
+    where = EngineSpec(engine, address or usual(engine, "address"), shared_files)
     if cluster is not None and where != LOCAL:
         raise UsageError(f"found cluster={cluster!r} with engine {engine!r}, which has nodes of its own; give one")
     with submitted(submission(jobs, cluster=name, nodes=nodes, engine=where), policy, kill=False) as (hub, answer):

@@ -20,9 +20,9 @@ from headgate.controller import Controller, Queue
 from headgate.controller.queue_orders import FifoOrder
 from headgate.engines import scripts
 from headgate.engines.base import LOCAL, Engine
-from headgate.engines.environment import MORE, sent
 from headgate.engines.launch import command, inject
 from headgate.engines.program import source, words_of
+from headgate.engines.remote.environment import more, sent
 from headgate.errors import HeadgateError, UsageError
 from headgate.events import ENDED, Action, Event
 from headgate.hub import admission, company, neighbours
@@ -167,7 +167,7 @@ class LiveHub:
     async def _take_in(self, submission: Submission, engine: Engine) -> LiveRun:
         kept: list[str] = []
         if submission.engine != LOCAL:
-            environment = sent(submission.environment)
+            environment = sent(submission.environment, submission.engine.name)
             kept = sorted(name for name in submission.environment.keys() - environment if name[:9] != "HEADGATE_")
             submission = replace(submission, environment=environment)
         cluster = self._nodes.cluster(submission)
@@ -200,7 +200,9 @@ class LiveHub:
             self._loop.call_soon(self._ledger.event, run, "warning", text)
         if kept:
             text = f"these variables of your environment are not sent to nodes: {', '.join(kept)}"
-            self._loop.call_soon(self._ledger.event, run, "note", f"{text}; name those that jobs need in {MORE}")
+            self._loop.call_soon(
+                self._ledger.event, run, "note", f"{text}; name those that jobs need in {more(submission.engine.name)}"
+            )
         if missed := _out_of_reach(submission):
             self._loop.call_soon(self._ledger.event, run, "warning", missed)
         for name, text in submission.warnings.items():

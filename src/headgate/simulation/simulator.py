@@ -56,7 +56,7 @@ _ROUNDS = 10.0
 """That a policy has at most between two reports of a job."""
 _ONLY_SIMULATED = (
     "this order is only simulated: live, no job is stopped for another that waits for whole GPUs. "
-    "Live jobs share the GPUs of a machine, as with --share-gpus; on Ray they wait in the order of arrival"
+    "Live jobs share the GPUs of a machine, as with --share-gpus; on a cluster they wait in the order of arrival"
 )
 _DONE = Exit(code=0, cpu_seconds=0.0)
 _STOPPED = Exit(code=None, signal=15)

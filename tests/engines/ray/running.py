@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from headgate.engines.base import Slot
-from headgate.engines.ray import RayEngine
+from headgate.engines.ray.engine import RayEngine
 from headgate.events import Exit, TaskId
 from headgate.isolation import processes
 from headgate.isolation.base import Launch

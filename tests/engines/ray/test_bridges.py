@@ -15,9 +15,9 @@ from tests.engines.ray.cluster import free_port, head
 from tests.engines.ray.running import PATIENCE_SECONDS, Running
 
 from headgate.cluster import Node
-from headgate.engines.ray import RayEngine
-from headgate.engines.ray.pipe import Pipe, facts
-from headgate.engines.ray.wire import Close, Exited, Joined, Output, Release, Told, Usage
+from headgate.engines.ray.engine import RayEngine
+from headgate.engines.remote.pipe import Pipe, facts
+from headgate.engines.remote.wire import Close, Exited, Joined, Output, Release, Told, Usage
 from headgate.errors import HeadgateError, UsageError
 from headgate.events import Exit
 from headgate.testing.recorder import Recorder

@@ -12,7 +12,8 @@ import pytest
 
 from headgate.cli.layout import Layout, Where
 from headgate.engines.base import LOCAL, EngineSpec
-from headgate.engines.ray import RayEngine, connect
+from headgate.engines.ray import connect
+from headgate.engines.ray.engine import RayEngine
 from headgate.errors import HeadgateError, UsageError
 from headgate.testing.recorder import Recorder
 

@@ -9,7 +9,7 @@ import pytest
 from tests.engines.ray.cluster import folders_left
 
 from headgate.engines.base import Engine, Listener
-from headgate.engines.ray import RayEngine
+from headgate.engines.ray.engine import RayEngine
 from headgate.events import Exit, TaskId
 from headgate.isolation.base import Launch
 from headgate.shares import Share

@@ -14,7 +14,7 @@ import pytest
 from tests.engines.ray.cluster import folders_left
 from tests.engines.ray.running import PATIENCE_SECONDS, Running, bridge
 
-from headgate.engines.ray import RayEngine
+from headgate.engines.ray.engine import RayEngine
 from headgate.errors import UsageError
 from headgate.isolation import processes
 from headgate.testing import engine_programs, programs

@@ -11,7 +11,7 @@ import pytest
 from tests.engines.ray.cluster import folders_left
 from tests.engines.ray.running import PATIENCE_SECONDS, Running
 
-from headgate.engines.ray import files
+from headgate.engines.remote import files
 from headgate.errors import UsageError
 from headgate.testing.wait import until
 

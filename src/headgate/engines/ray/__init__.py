@@ -2,12 +2,33 @@
 
 The hub holds a `RayEngine`, which starts a bridge: the process that is connected to Ray, so that what ends with that
 connection (Ray ends a driver whose head is gone) is not the hub, and so that the hub can use several clusters. The
-bridge puts an agent on each node, an actor that runs a `LocalEngine` there; a warden beside each agent clears up
-should it be killed.
+bridge puts an agent on each node, as a Ray actor; `headgate.engines.remote` has the agent and what it and the hub say.
 """
 
 from __future__ import annotations
 
-from headgate.engines.ray.engine import RayEngine
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["RayEngine"]
+from headgate.engines.declared import Declaration, Option
+
+if TYPE_CHECKING:
+    from headgate.engines.base import Engine, EngineSpec
+
+
+def _make(spec: EngineSpec, home: Path) -> Engine:
+    from headgate.engines.ray.engine import RayEngine
+
+    return RayEngine(spec.address, shared_files=spec.shared_files, speeds=home / "ray-speeds.json")
+
+
+ENGINE = Declaration(
+    "ray",
+    _make,
+    options=(
+        Option("address", "a cluster's head, or http:// its dashboard", metavar="HOST:PORT", variable="RAY_ADDRESS"),
+        Option("shared_files", "the nodes see this machine's files; send none"),
+    ),
+    example="--address 10.0.0.1:6379",
+    distribution="ray",
+)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
 import ray
 
 import headgate
-from headgate.engines.ray import files
+from headgate.engines.remote import files
+
+_NICE = "CPU priority of tasks: Ray runs them at niceness {}; start Ray with RAY_worker_niceness=0"
 
 
 def package() -> Any:
@@ -39,9 +43,10 @@ def actor_class() -> Any:
             os.environ["PYTHONPATH"] = library
             os.environ["HEADGATE_HOME"] = os.path.join(folder, "home")
             try:
-                from headgate.engines.ray.agent import Agent
+                from headgate.engines.ray.bootstrap import undo_priorities
+                from headgate.engines.remote.agent import Agent
 
-                self.agent = Agent(folder, settings, owner)
+                self.agent = Agent(folder, settings, owner, undo_priorities())
             except ImportError as error:
                 self.trouble = f"its Python {sys.executable} lacks {error.name}; install headgate's requirements there"
             except Exception as error:  # noqa: BLE001  # told in words, for its class may not be known there
@@ -72,3 +77,16 @@ def actor_class() -> Any:
     return remote(num_cpus=0, max_restarts=0, concurrency_groups={"events": 1, "files": 1, "questions": 1})(
         HeadgateAgent
     )
+
+
+def undo_priorities() -> tuple[str, ...]:
+    """Undo what Ray does to the priorities of its workers, lest tasks inherit it; a line for what cannot be undone."""
+    with contextlib.suppress(OSError):  # Ray has the kernel kill its workers first
+        Path("/proc/self/oom_score_adj").write_text("0")
+    niceness = os.getpriority(os.PRIO_PROCESS, 0)
+    if niceness > 0:
+        try:
+            os.setpriority(os.PRIO_PROCESS, 0, 0)
+        except PermissionError:
+            return (_NICE.format(niceness),)
+    return ()

@@ -9,8 +9,8 @@ import sys
 import threading
 
 from headgate.engines.ray import connect
-from headgate.engines.ray.pipe import Pipe
-from headgate.engines.ray.wire import Open, Refused
+from headgate.engines.remote.pipe import Pipe
+from headgate.engines.remote.wire import Open, Refused
 from headgate.errors import HeadgateError, UsageError
 
 

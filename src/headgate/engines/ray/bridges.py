@@ -16,9 +16,9 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 
 import headgate
-from headgate.engines.ray import files
 from headgate.engines.ray.jobs_api import JobsApi
-from headgate.engines.ray.pipe import Pipe
+from headgate.engines.remote import files
+from headgate.engines.remote.pipe import Pipe
 from headgate.errors import HeadgateError
 
 CALL_SECONDS = 120.0

@@ -10,7 +10,7 @@ import socket
 from importlib import import_module
 from typing import Any
 
-from headgate.engines.ray.wire import HERE, Open
+from headgate.engines.remote.wire import HERE, Open
 from headgate.errors import HeadgateError, MissingExtraError, UsageError
 
 PROBE_SECONDS = 5.0
@@ -62,7 +62,7 @@ def connect(wanted: Open) -> str:
             "and see that this machine reaches it"
         )
     own: dict[str, Any] = {} if wanted.address else {"include_dashboard": False}
-    at = f"{host}:{port}" if host else wanted.address or "local"
+    at = f"{host}:{port}" if host else "auto" if wanted.address == HERE else "local"
     try:
         if host:
             _take_token(at)

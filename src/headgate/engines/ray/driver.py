@@ -14,14 +14,15 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from headgate.cluster import Node
-from headgate.engines.ray import connect, files
+from headgate.engines.ray import connect
 from headgate.engines.ray.bootstrap import actor_class, package
-from headgate.engines.ray.far_files import FarFiles
 from headgate.engines.ray.link import Link
-from headgate.engines.ray.pipe import Pipe
 from headgate.engines.ray.reservation import Reservations
-from headgate.engines.ray.settings import Settings
-from headgate.engines.ray.wire import (
+from headgate.engines.remote import files
+from headgate.engines.remote.far_files import FarFiles
+from headgate.engines.remote.pipe import Pipe
+from headgate.engines.remote.settings import Settings
+from headgate.engines.remote.wire import (
     HERE,
     Answered,
     Ask,
@@ -191,6 +192,7 @@ class Driver:
         given = facts["Resources"]
         custom = [name for name in given if name not in _PLAIN and not name.startswith(("node:", "accelerator_type:"))]
         settings = Settings(
+            engine="ray",
             name=self._name(facts),
             address=facts["NodeManagerAddress"],
             cores=given["CPU"],

@@ -13,11 +13,12 @@ from typing import TypeVar, cast
 from headgate.cluster import Cluster, Node
 from headgate.engines.base import Engine, Listener, Slot
 from headgate.engines.log import TaskLog
-from headgate.engines.ray import bridges, far_files, wire
-from headgate.engines.ray.files import Files
-from headgate.engines.ray.questions import Questions
-from headgate.engines.ray.speeds import Speeds
-from headgate.engines.ray.wire import Command, SetShare, Start
+from headgate.engines.ray import bridges
+from headgate.engines.remote import far_files, wire
+from headgate.engines.remote.files import Files
+from headgate.engines.remote.questions import Questions
+from headgate.engines.remote.speeds import Speeds
+from headgate.engines.remote.wire import Command, SetShare, Start
 from headgate.errors import HeadgateError, UsageError
 from headgate.events import Exit, JobId, TaskId
 from headgate.isolation.base import Box, Launch

@@ -18,9 +18,9 @@ from ray.exceptions import ActorUnavailableError, RayError
 
 from headgate.cluster import Node
 from headgate.engines.launch import snapshot_of
-from headgate.engines.ray import files
-from headgate.engines.ray.pipe import facts
-from headgate.engines.ray.wire import Ask, Command, Event, Exited, Left, Message, Report, Saved, Send, Start, Told
+from headgate.engines.remote import files
+from headgate.engines.remote.pipe import facts
+from headgate.engines.remote.wire import Ask, Command, Event, Exited, Left, Message, Report, Saved, Send, Start, Told
 from headgate.errors import HeadgateError
 from headgate.events import Exit, TaskId
 from headgate.isolation.base import Launch

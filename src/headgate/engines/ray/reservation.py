@@ -20,7 +20,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from headgate.engines.base import Slot
-from headgate.engines.ray.wire import Granted, Impossible, Report, Waits
+from headgate.engines.remote.wire import Granted, Impossible, Report, Waits
 from headgate.events import TaskId
 
 PATIENCE_SECONDS = 2.0

@@ -2,7 +2,7 @@
 
 Docker joins a container to the network of another container, and to no other namespace. So one that does nothing
 enters that of the node, and holds it for the one that runs the task. Where this process itself is in a network of its
-own, as the agent of a Ray node in a lab, its tasks are there as well.
+own, as the agent of a cluster's node in a lab, its tasks are there as well.
 """
 
 from __future__ import annotations

@@ -11,9 +11,10 @@ class Settings:
     """What an agent is told at its start.
 
     Args:
+        engine: Name of the engine that it works for.
         name: Of its node.
         address: Of its node, by which the others reach it.
-        cores: That Ray may hand out there.
+        cores: That the cluster lets jobs have there.
         memory_bytes: Likewise.
         gpus: Likewise.
         kind: Names of the node's custom resources.
@@ -22,6 +23,7 @@ class Settings:
         patience_seconds: An agent that hears nothing from the bridge for longer is cut off, and ends.
     """
 
+    engine: str
     name: str
     address: str
     cores: float

@@ -1,13 +1,10 @@
-"""Which variables of the user's environment go to the nodes of a cluster (docs/ray.md)."""
+"""Which variables of the user's environment go to the nodes of a cluster."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-
-MORE = "HEADGATE_RAY_ENV"
-"""The variable that names further ones to be sent, with commas between: `HF_TOKEN,WANDB_*`."""
 
 SENT = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "LD_LIBRARY_PATH"),
@@ -28,10 +25,17 @@ _HERE = frozenset({"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_
 _SECRET = re.compile(r"TOKEN(?!IZERS)|SECRET|PASS(WORD|WD|PHRASE)|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY|AUTH")
 
 
-def sent(environment: Mapping[str, str]) -> dict[str, str]:
-    """What of the user's environment goes to nodes: what `SENT` and `MORE` name. A secret, by its name, and what names
-    devices of this machine go only where `MORE` names them. A job's own `env:` is added to it as ever."""
-    wanted = [name.strip() for name in environment.get(MORE, "").split(",")]
+def more(engine: str) -> str:
+    """The variable that names further ones to be sent to the nodes of an engine, with commas between
+    (`HF_TOKEN,WANDB_*`): `HEADGATE_SLURM_ENV` for an engine `slurm`."""
+    return f"HEADGATE_{re.sub('[^A-Z0-9]', '_', engine.upper())}_ENV"
+
+
+def sent(environment: Mapping[str, str], engine: str) -> dict[str, str]:
+    """What of the user's environment goes to the nodes of an engine: what `SENT` and the variable `more` name. A
+    secret, by its name, and what names devices of this machine go only where that variable names them. A job's own
+    `env:` is added to it as ever."""
+    wanted = [name.strip() for name in environment.get(more(engine), "").split(",")]
     return {
         name: value
         for name, value in environment.items()

@@ -1,7 +1,7 @@
 """The warden: a small process beside an agent that clears up what an agent leaves which was killed.
 
-It is no child of the agent's, for Ray ends those with their parent. When the agent's end of the socket closes, for
-whatever reason, it kills what is left of the boxes it was told of, removes them, and removes the agent's folder.
+It is no child of the agent's, for a cluster may end those with their parent. When the agent's end of the socket closes,
+for whatever reason, it kills what is left of the boxes it was told of, removes them, and removes the agent's folder.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Warden:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             subprocess.run(
-                [sys.executable, "-m", "headgate.engines.ray.warden", str(theirs.fileno()), str(folder)],
+                [sys.executable, "-m", "headgate.engines.remote.warden", str(theirs.fileno()), str(folder)],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

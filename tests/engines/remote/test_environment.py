@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.engines.environment import sent
+from headgate.engines.remote.environment import sent
 
 
 def test_what_jobs_need_goes_and_what_is_the_user_s_own_stays() -> None:
@@ -34,9 +34,9 @@ def test_what_jobs_need_goes_and_what_is_the_user_s_own_stays() -> None:
         "CUDA_VISIBLE_DEVICES": "2,3",
         "PATHS": "",
     }
-    assert sent(goes | stays) == goes
+    assert sent(goes | stays, "ray") == goes
 
 
 def test_what_the_user_names_goes_as_well_secrets_too() -> None:
     environment = {"HEADGATE_RAY_ENV": "HF_TOKEN, WANDB_*", "HF_TOKEN": "x", "WANDB_API_KEY": "y", "AWS_KEY": "z"}
-    assert sent(environment) == {"HF_TOKEN": "x", "WANDB_API_KEY": "y"}
+    assert sent(environment, "ray") == {"HF_TOKEN": "x", "WANDB_API_KEY": "y"}

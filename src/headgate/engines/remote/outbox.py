@@ -7,11 +7,11 @@ import threading
 from collections import deque
 
 from headgate.engines.log import TaskLog
-from headgate.engines.ray.wire import Event, Output
+from headgate.engines.remote.wire import Event, Output
 from headgate.events import TaskId
 
 BATCH_BYTES = 64 * 2**10
-"""Output in one batch: Ray sends what is below 100 KB with the answer itself, and what is above by its object store."""
+"""Output in one batch, which is to fit into the answer of one call: larger ones take a slower way in some clusters."""
 
 HELD_BYTES = 2 * 2**20
 """Output of one task that may wait to be fetched; then the task waits."""

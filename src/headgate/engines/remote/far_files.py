@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Any, cast
 
-from headgate.engines.ray.files import Files
-from headgate.engines.ray.pipe import Pipe
-from headgate.engines.ray.wire import Answered, FileAsked
+from headgate.engines.remote.files import Files
+from headgate.engines.remote.pipe import Pipe
+from headgate.engines.remote.wire import Answered, FileAsked
 from headgate.errors import HeadgateError
 from headgate.isolation.base import Launch
 

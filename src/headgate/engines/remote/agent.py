@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pickle
@@ -19,11 +18,11 @@ from headgate.cluster import Node
 from headgate.engines.base import Listener
 from headgate.engines.launch import files_of, inject, transport
 from headgate.engines.local import LocalEngine
-from headgate.engines.ray import files, speeds
-from headgate.engines.ray.outbox import Outbox, RelayedLog
-from headgate.engines.ray.settings import Settings
-from headgate.engines.ray.warden import Warden
-from headgate.engines.ray.wire import (
+from headgate.engines.remote import files, speeds
+from headgate.engines.remote.outbox import Outbox, RelayedLog
+from headgate.engines.remote.settings import Settings
+from headgate.engines.remote.warden import Warden
+from headgate.engines.remote.wire import (
     Command,
     Exited,
     Message,
@@ -45,7 +44,6 @@ from headgate.telemetry.base import Target
 from headgate.telemetry.round import Round, samplers
 
 SAMPLE_SECONDS = 1.0
-_NICE = "CPU priority of tasks: Ray runs them at niceness {}; start Ray with RAY_worker_niceness=0"
 
 
 class Agent:
@@ -55,17 +53,18 @@ class Agent:
         folder: Its own, removed at its end.
         settings: Pickled `Settings`.
         owner: Process id of the hub: what is found on a node can be told by it.
+        lost: What cannot be controlled in a process that the cluster started, as `Engine.lost`.
     """
 
-    def __init__(self, folder: str, settings: bytes, owner: str) -> None:
+    def __init__(self, folder: str, settings: bytes, owner: str, lost: tuple[str, ...] = ()) -> None:
         self._settings: Settings = pickle.loads(settings)
         self._folder = Path(folder)
-        self._lost = _unbend()
+        self._lost = lost
         self._warden = Warden(self._folder)
         self._outbox = Outbox()
         self._done = 0
         self._node = self._describe()
-        group = f"ray-{owner}-{os.getpid()}"
+        group = f"{self._settings.engine}-{owner}-{os.getpid()}"
         self._engine = LocalEngine(
             self._node,
             isolation.make(isolation.DEFAULT, group),
@@ -209,14 +208,14 @@ class Agent:
     # --- the node ---------------------------------------------------------------------------------------------------
 
     def _describe(self) -> Node:
-        """The node: what Ray may hand out of it, and what it is."""
+        """The node: what the cluster lets jobs have of it, and what it is."""
         given = self._settings
         found = machine.describe()
         cache = self._folder / "node.json"
         known = given.speeds.get(speeds.key(found.cpu_model, found.cores))
         if known is not None:
             cache.write_text(json.dumps({"cpu_model": found.cpu_model, "cores": found.cores, "core_gflops": known}))
-        found = machine.detect(cache, {})  # Ray says which GPUs there are
+        found = machine.detect(cache, {})  # the cluster says how many GPUs there are
         return replace(
             found,
             name=given.name,
@@ -280,16 +279,3 @@ class _Relay(Listener):
 
     def warned(self, task: TaskId | None, text: str) -> None:
         self._outbox.put(Warned(task, text))
-
-
-def _unbend() -> tuple[str, ...]:
-    """Undo what Ray does to its workers, lest tasks inherit it; a line for what cannot be undone."""
-    with contextlib.suppress(OSError):  # Ray has the kernel kill its workers first
-        Path("/proc/self/oom_score_adj").write_text("0")
-    niceness = os.getpriority(os.PRIO_PROCESS, 0)
-    if niceness > 0:
-        try:
-            os.setpriority(os.PRIO_PROCESS, 0, 0)
-        except PermissionError:
-            return (_NICE.format(niceness),)
-    return ()

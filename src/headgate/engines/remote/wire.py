@@ -50,8 +50,8 @@ class To:
     command: Command
 
 
-HERE = "auto"
-"""What Ray calls the cluster that a process is part of."""
+HERE = "here"
+"""As an address: the cluster that the bridge itself is a job of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ class Granted:
     """A reservation can be used.
 
     Args:
-        gpus: What Ray calls the GPUs of each task that has some (numbers, or names of parts of one).
+        gpus: What the cluster calls the GPUs of each task that has some (numbers, or names of parts of one).
     """
 
     key: str

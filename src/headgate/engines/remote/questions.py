@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from headgate.engines.ray.wire import Ask, Told
+from headgate.engines.remote.wire import Ask, Told
 from headgate.errors import HeadgateError
 
 

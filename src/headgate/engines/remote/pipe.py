@@ -13,7 +13,7 @@ import threading
 from dataclasses import is_dataclass
 from typing import Any
 
-from headgate.engines.ray.wire import Report, Request
+from headgate.engines.remote.wire import Report, Request
 
 _HEADER = struct.Struct("!Q")
 _IDLE_SECONDS = 20
