@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from headgate import runs
-from headgate.errors import StorageError
-from headgate.paths import below, exposure
+from headgate import clusterfile, jobfile, paths, planfile, runs
+from headgate.errors import StorageError, UsageError
+from headgate.paths import below, exposure, opened
+from headgate.profiling import store
+from headgate.simulation import trace_files
+from headgate.simulation.speeds import read_pairs, read_speeds
 
 
 @pytest.mark.parametrize(
@@ -98,3 +103,41 @@ def test_a_folder_of_sockets_that_others_can_write_is_refused(tmp_path: Path, mo
             runs.sockets()
     finally:
         folder.rmdir()
+
+
+def test_a_pipe_in_which_somebody_writes_is_read_to_its_end(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"a\r\nb")
+    os.close(writing)
+    with opened(f"/dev/fd/{reading}", newline="") as file:
+        assert file.read() == "a\r\nb"
+    os.close(reading)
+
+
+@pytest.mark.parametrize(("kind", "why"), [("folder", "directory"), ("device", "a device"), ("pipe", "into this pipe")])
+@pytest.mark.parametrize(
+    "read",
+    [jobfile.load, clusterfile.read, planfile.load, trace_files.read, read_speeds, read_pairs],
+    ids=lambda of: of.__name__,
+)
+def test_what_is_no_file_and_has_no_end_is_refused_as_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, why: str, read: Callable[[Any], object]
+) -> None:
+    monkeypatch.setattr(paths, "PIPE_SECONDS", 0.01)
+    path = tmp_path / "file.yaml"
+    match kind:
+        case "folder":
+            path.mkdir()
+        case "device":
+            path.symlink_to("/dev/zero")
+        case _:
+            os.mkfifo(path)
+    if (read, kind) == (trace_files.read, "folder"):
+        return  # of a run
+    with pytest.raises(UsageError, match=f"cannot read .*{why}"):
+        read(str(path) if read in (jobfile.load, clusterfile.read, planfile.load) else path)
+
+
+def test_a_device_is_no_stored_profile(tmp_path: Path) -> None:
+    (tmp_path / "key.json").symlink_to("/dev/zero")
+    assert store.load(tmp_path, "key") is None

@@ -1,12 +1,42 @@
-"""Where a path leads, and who besides its user can change what is there."""
+"""Where a path leads, what is there, and who besides its user can change that."""
 
 from __future__ import annotations
 
+import errno
 import grp
 import os
 import pwd
+import select
 import stat
 from pathlib import Path
+from typing import TextIO
+
+PIPE_SECONDS = 10.0
+"""How long a pipe that is to be read may be silent at first: in one by name perhaps nobody will ever write."""
+
+
+def opened(path: str | Path, encoding: str = "utf-8", errors: str = "strict", newline: str | None = None) -> TextIO:
+    """A file that a user names, open to be read to its end: one, or a pipe in which somebody writes; no device, of
+    which some have no end.
+
+    Raises:
+        OSError: It cannot be read, or is none; `strerror` says why.
+        ValueError: There is a NUL in the path.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe without a writer would wait for one
+    try:
+        kind = stat.S_IFMT(os.fstat(fd).st_mode)
+        if kind == stat.S_IFDIR:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if kind == stat.S_IFIFO and not select.select([fd], [], [], PIPE_SECONDS)[0]:
+            raise OSError(errno.ETIMEDOUT, f"nobody has written into this pipe for {PIPE_SECONDS:g} s")
+        if kind not in (stat.S_IFREG, stat.S_IFIFO):
+            raise OSError(errno.EINVAL, "it is a device; expected a file")
+        os.set_blocking(fd, True)
+        return open(fd, encoding=encoding, errors=errors, newline=newline)
+    except BaseException:
+        os.close(fd)
+        raise
 
 
 def below(folder: str | Path, path: str | Path) -> str | None:

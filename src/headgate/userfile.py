@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from headgate.errors import InvalidFileError, Problem, UsageError
+from headgate.paths import opened
 
 Place = tuple[str | int, ...]
 """Keys and indices that lead to a value."""
@@ -94,7 +95,7 @@ class UserFile:
         self._lines: dict[Place, int] = {}
         self._values = 0
         try:
-            with open(path, encoding="utf-8") as file:
+            with opened(path) as file:
                 text = file.read(MOST_LETTERS + 1)
         except (OSError, ValueError) as error:  # no UTF-8, or a NUL in the path
             raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error

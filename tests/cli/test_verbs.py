@@ -101,6 +101,7 @@ def test_status_shows_what_a_run_warned_of(user: User) -> None:
 def test_logs_are_whole_or_only_their_end(past: User) -> None:
     assert past.types("logs", "bad").stdout == "one\ntwo\nthree\nno data\n"
     assert past.types("logs", "bad", "--tail", "1").stdout == "no data\n"
+    assert past.types("logs", "bad", "--tail", "9" * 30).stdout == "one\ntwo\nthree\nno data\n"
     assert past.types("logs", "bad", "-f", "-n", "2").stdout == "three\nno data\n"
     [file] = past.json("logs", "bad")
     assert Path(file["path"]).stat().st_size == file["bytes"] > 0

@@ -1,4 +1,5 @@
-"""Damaged and odd input for all that Headgate reads: files of users, output and messages of jobs, requests, stores.
+"""Damaged and odd input for all that Headgate reads: command lines, files of users, output and messages of jobs,
+requests, stores.
 
 Whatever comes in, what reads it answers with a value or with one of Headgate's own errors, within a second:
 
@@ -205,6 +206,13 @@ _TRACES = (
     "job_id,submit_time,duration,num_gpu\n1,2020-01-01 00:00:00,100,1\n2,2020-01-01 00:01:00,50,8\n",
     "timestamp,duration,num_gpus,gpu_milli\n0,100,1,500\n10,20,2,1000\n",
 )
+_SPEEDS = "model,cores,throughput\nresnet,1,10\nresnet,2,18\n"
+_PAIRS = '{"V100": {"resnet": {"null": 8.1, "bert": [5.6, 5.2]}}}'
+_PROFILE = (
+    '{"framework": "torch", "framework_version": "2", "parameters_dense": 1000, "parameters_sparse": 0, "batch": 64, '
+    '"dense_bytes": 4000, "flops_per_sample": 1e6, "source": "profile", "step_times": [{"batch": 64, "threads": 1, '
+    '"device": "cpu", "seconds": 0.1, "steps": 20}]}'
+)
 
 
 class Chance(random.Random):
@@ -394,22 +402,7 @@ class _Task:
 class _Hub:
     """The hub's answers to requests, of a hub that does nothing."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        def refuse(*_: object, **__: object) -> None:
-            raise HeadgateError("not here")
-
-        async def submit(_: object) -> None:
-            refuse()
-
-        hub = SimpleNamespace(
-            busy=False,
-            has_runs=True,
-            policy="none",
-            runs={"r": None},
-            submit=submit,
-            watchers=SimpleNamespace(add=refuse),
-        )
-        hub.stop = hub.checkpoint = hub.resize = hub.set_policy = refuse
+    def __init__(self, loop: asyncio.AbstractEventLoop, hub: object) -> None:
         self._server = Server(cast(Any, hub))
         self._loop = loop
 
@@ -503,12 +496,12 @@ class _Stores:
             recorder.add("shares", t=t, task="a/worker-0", entitled_cores=1.0, threads=1, reason="alone")
             recorder.add("events", t=t, job="a", kind="note", text="told")
         recorder.close()
-        self._whole = path.read_bytes()
-        self._marks = [i for i in range(len(self._whole)) if self._whole[i]]
+        self.whole = path.read_bytes()
+        self._marks = [i for i in range(len(self.whole)) if self.whole[i]]
 
     def read(self, chance: Chance) -> object:
         """A store with some bytes changed, more often where there is something, or with odd values in its rows."""
-        data = bytearray(self._whole)
+        data = bytearray(self.whole)
         path = self._folder / runs.STORE
         odd = chance.random() < 0.5
         for _ in range(0 if odd else chance.choice([1, 3, 20])):
@@ -560,6 +553,8 @@ class _Stores:
 @contextmanager
 def readers() -> Iterator[dict[str, Read]]:
     """All that reads, by name; in a `HEADGATE_HOME` of its own."""
+    from tests.fuzz.command_lines import CommandLines, idle_hub  # found from the root, which `main` sees to
+
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headgate-fuzz-")))
         before = {name: os.environ.get(name) for name in ("HEADGATE_HOME",)}
@@ -571,9 +566,13 @@ def readers() -> Iterator[dict[str, Read]]:
         files, stores = _Files(folder / "files"), _Stores(folder / "store")
 
         async def made() -> tuple[_Task, _Hub]:
-            return _Task(loop), _Hub(loop)
+            return _Task(loop), _Hub(loop, idle_hub())
 
         task, hub = loop.run_until_complete(made())
+        files_of = {"jobs.yaml": _JOBS, "cluster.yaml": _CLUSTER, "plan.yaml": _PLAN, "trace.csv": _TRACES[0]}
+        files_of |= {"speeds.csv": _SPEEDS, "pairs.json": _PAIRS, "profile.json": _PROFILE}
+        lines = CommandLines(folder / "lines", stores.whole, files_of)
+        stack.enter_context(lines.served())
         yield {
             "job file": files.yaml(jobfile.load, _JOBS),
             "cluster file": files.yaml(clusterfile.read, _CLUSTER),
@@ -585,11 +584,12 @@ def readers() -> Iterator[dict[str, Read]]:
             "request": hub.request,
             "submission": hub.submission,
             "store": stores.read,
+            "command line": lines.line,
         }
         task.close()
 
 
-WEIGHTS = {"store": 1, "job file": 3, "cluster file": 3, "plan file": 3}
+WEIGHTS = {"store": 1, "command line": 2, "job file": 3, "cluster file": 3, "plan file": 3}
 """How often what reads slowly comes, where the others come ten times."""
 
 
@@ -634,6 +634,7 @@ def fuzz(inputs: int, seed: int, only: str = "", tell: Callable[[str], None] = l
 
 def main() -> int:
     """Fuzz by hand; 1 where anything failed."""
+    sys.path.insert(0, str(Path(__file__).parents[2]))
     parser = argparse.ArgumentParser(description="Hand odd and damaged input to all that Headgate reads.")
     parser.add_argument("--inputs", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)

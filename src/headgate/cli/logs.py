@@ -119,7 +119,7 @@ def _print(path: Path, tail: int | None = None, start: int = 0) -> _Place:
     with path.open("rb") as file:
         file.seek(start)
         if tail is not None:
-            sys.stdout.buffer.writelines(deque(file, maxlen=tail))
+            sys.stdout.buffer.writelines(deque(file, maxlen=min(tail, sys.maxsize)))
         while chunk := file.read(1 << 16):
             sys.stdout.buffer.write(chunk)
         sys.stdout.flush()

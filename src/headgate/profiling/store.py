@@ -7,12 +7,13 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from headgate.cluster import Node
 from headgate.engines.program import program, source
 from headgate.errors import UsageError
 from headgate.jobs import Job
+from headgate.paths import opened
 from headgate.profiles import Profile
 
 _ADAPTER = TypeAdapter(Profile)
@@ -71,8 +72,9 @@ def dump(profile: Profile) -> str:
 def load(folder: Path, key: str) -> Profile | None:
     """The stored profile, None where there is none that can be read."""
     try:
-        return _ADAPTER.validate_json((folder / f"{key}.json").read_bytes())
-    except (OSError, ValidationError):
+        with opened(folder / f"{key}.json") as file:
+            return _ADAPTER.validate_json(file.read())
+    except (OSError, ValueError):
         return None
 
 

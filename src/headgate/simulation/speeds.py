@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headgate.errors import InvalidFileError, Problem, UsageError
+from headgate.paths import opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def read_speeds(path: Path) -> dict[str, tuple[tuple[float, float], ...]]:
         InvalidFileError: A line makes no sense.
     """
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with opened(path, encoding="utf-8-sig", newline="") as file:
             rows = list(csv.DictReader(file))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
@@ -132,7 +133,8 @@ def read_pairs(path: Path) -> Interference:
         UsageError: It cannot be read, or is of another shape.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        with opened(path) as file:
+            data = json.load(file)
         pairs = {
             str(device).lower(): {
                 str(model): {

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from headgate.errors import InvalidFileError, Problem, UsageError
+from headgate.paths import opened
 from headgate.simulation import recorded
 from headgate.simulation.traces import Trace, TraceJob, made
 
@@ -24,7 +25,7 @@ def read(path: Path) -> Trace:
     if path.is_dir() or path.suffix == ".sqlite":
         return recorded.read(path)
     try:
-        with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+        with opened(path, encoding="utf-8-sig", errors="replace", newline="") as file:
             return made(path.stem, *_jobs(str(path), csv.reader(file)))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
