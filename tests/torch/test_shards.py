@@ -14,8 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from headgate.torch import rng
 from headgate.torch.dealing import Dealer, Hand, Pass, Slices, divided
-from headgate.torch.iteration import Iteration
-from headgate.torch.loaders import Loaders
+from headgate.torch.loaders import Iteration, Loaders
 from headgate.torch.shards import ShardingSampler, Sharing
 
 

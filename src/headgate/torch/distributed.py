@@ -151,7 +151,7 @@ class Worker:
             self._weighing.by_batch = loss_reduction
         self._check_layers(model)
         if self.on_servers:
-            from headgate.torch.ps.deferred import defer
+            from headgate.torch.ps.tables.lazy_tensor import defer
 
             defer(model)
         if self._resume is None:

@@ -22,8 +22,7 @@ from headgate.task.saving import restored
 from headgate.torch import batches, checkpoints
 from headgate.torch.backend import Exchange, Movement
 from headgate.torch.distributed import JOIN_SECONDS, Worker, state_to_join
-from headgate.torch.iteration import Iteration
-from headgate.torch.loaders import Loaders, Position
+from headgate.torch.loaders import Iteration, Loaders, Position
 from headgate.torch.measuring import Measuring, fetched
 from headgate.torch.orders import AgreedOrders
 from headgate.torch.schedulers import steps_on_mean

@@ -48,7 +48,7 @@ def _watch(kind: Any, on_servers: Callable[[], bool]) -> None:
         if not layer["sparse"] or layer["_weight"] is not None or not on_servers():
             make(self, *args, **kwargs)
             return
-        from headgate.torch.ps.deferred import table_for  # needs pyzmq, which other plans do without
+        from headgate.torch.ps.tables.lazy_tensor import table_for  # needs pyzmq, which other plans do without
 
         layer["_weight"] = table_for(type(self).__name__, layer)
         make(*bound.args, **bound.kwargs)

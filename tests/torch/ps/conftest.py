@@ -21,9 +21,9 @@ from headgate.task import Channel
 from headgate.testing import wait
 from headgate.testing.gang import Gang
 from headgate.torch import ps
-from headgate.torch.ps.dense import Dense
-from headgate.torch.ps.server import Server
+from headgate.torch.ps.rounds.dense import Dense
 from headgate.torch.ps.services import services
+from headgate.torch.ps.transport.server import Server
 
 _SECONDS = 120.0
 T = TypeVar("T")

@@ -18,9 +18,9 @@ from headgate.testing import wait
 from headgate.testing.gang import Gang
 from headgate.testing.warm import TORCH
 from headgate.torch.dealing import Pass
-from headgate.torch.ps import snapshots
-from headgate.torch.ps.calls import Answer, Caller
-from headgate.torch.ps.leased import Leased
+from headgate.torch.ps.asynchronous.leased import Leased
+from headgate.torch.ps.transport import snapshots
+from headgate.torch.ps.transport.calls import Answer, Caller
 
 SCRIPT = Path(__file__).with_name("digits.py")
 SAMPLES = 1440

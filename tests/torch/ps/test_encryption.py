@@ -11,7 +11,7 @@ import torch
 import zmq
 
 from headgate.hub.peers import Peers
-from headgate.torch.ps.wire import _LAYOUT, Header, Kind, token
+from headgate.torch.ps.transport.wire import _LAYOUT, Header, Kind, token
 
 MakeJob = Callable[..., Any]
 _QUIET_MILLISECONDS = 300

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from headgate.torch.ps.clocks import Clocks
-from headgate.torch.ps.leases import LATER, OVER, Leases
+from headgate.torch.ps.asynchronous.leases import LATER, OVER, Leases
+from headgate.torch.ps.asynchronous.staleness import Staleness
 
 
 def lease(leases: Leases, worker: str, epoch: int = 0) -> int | str | None:
@@ -135,7 +135,7 @@ def test_whatever_happens_every_batch_is_done_exactly_once(seed: int) -> None:
 # --- clocks ----------------------------------------------------------------------------------------------------------
 
 
-def step(clocks: Clocks, worker: str) -> bool:
+def step(clocks: Staleness, worker: str) -> bool:
     """Whether a worker that wants to step may."""
     clocks.ask(worker)
     if worker not in clocks.allowed():
@@ -145,7 +145,7 @@ def step(clocks: Clocks, worker: str) -> bool:
 
 
 def test_a_fast_worker_is_held_before_it_would_be_too_far_ahead() -> None:
-    clocks = Clocks(2)
+    clocks = Staleness(2)
     clocks.enter("fast")
     clocks.enter("slow")
     assert [step(clocks, "fast") for _ in range(3)] == [True, True, False]
@@ -155,7 +155,7 @@ def test_a_fast_worker_is_held_before_it_would_be_too_far_ahead() -> None:
 
 
 def test_without_a_bound_nobody_is_held_and_the_lead_is_recorded() -> None:
-    clocks = Clocks(None)
+    clocks = Staleness(None)
     clocks.enter("fast")
     clocks.enter("slow")
     assert all(step(clocks, "fast") for _ in range(5))
@@ -164,7 +164,7 @@ def test_without_a_bound_nobody_is_held_and_the_lead_is_recorded() -> None:
 
 @pytest.mark.parametrize("leave", ["gone", "rest"])
 def test_who_is_gone_or_has_nothing_to_do_holds_nobody(leave: str) -> None:
-    clocks = Clocks(1)
+    clocks = Staleness(1)
     clocks.enter("fast")
     clocks.enter("slow")
     assert [step(clocks, "fast") for _ in range(2)] == [True, False]
@@ -173,7 +173,7 @@ def test_who_is_gone_or_has_nothing_to_do_holds_nobody(leave: str) -> None:
 
 
 def test_who_goes_on_after_it_had_nothing_to_do_takes_new_values_and_is_beside_the_slowest() -> None:
-    clocks = Clocks(1)
+    clocks = Staleness(1)
     clocks.enter("a")
     clocks.enter("b")
     clocks.rest("b")
@@ -184,7 +184,7 @@ def test_who_goes_on_after_it_had_nothing_to_do_takes_new_values_and_is_beside_t
 
 
 def test_one_that_comes_later_begins_beside_the_slowest() -> None:
-    clocks = Clocks(1)
+    clocks = Staleness(1)
     clocks.enter("a")
     assert all(step(clocks, "a") for _ in range(3))
     clocks.enter("b")
@@ -192,7 +192,7 @@ def test_one_that_comes_later_begins_beside_the_slowest() -> None:
 
 
 def test_who_saves_lets_steps_end_and_none_begin_until_it_steps_itself() -> None:
-    clocks = Clocks(None)
+    clocks = Staleness(None)
     clocks.enter("a")
     clocks.enter("b")
     clocks.ask("b")

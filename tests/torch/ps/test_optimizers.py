@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from headgate.torch.ps import optimizers
+from headgate.torch.ps.asynchronous.parameters import Held
 from headgate.torch.ps.optimizers import OptimizerError, cut, cut_state, joined_state, part
-from headgate.torch.ps.parameters import Held
-from headgate.torch.ps.payload import octets, pack, unpack
-from headgate.torch.ps.table_optimizers import check
+from headgate.torch.ps.tables.model_tables import check
+from headgate.torch.ps.transport.payload import octets, pack, unpack
 
 SHAPES = [(40, 70), (70,), (), (3, 5, 7), (9000,)]
 ELEMENT_WISE: list[Callable[[Any], Any]] = [

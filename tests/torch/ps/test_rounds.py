@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headgate.torch.ps.rounds import HISTORY, HISTORY_BYTES, LONGEST_HISTORY, Contribution, Reply, Rounds
+from headgate.torch.ps.rounds.aggregation import HISTORY, HISTORY_BYTES, LONGEST_HISTORY, Contribution, Reply, Rounds
 
 VIEW = 5
 

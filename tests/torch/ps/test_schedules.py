@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from headgate.torch.ps.schedules import Pace, Schedule
+from headgate.torch.ps.asynchronous.schedules import PassProgress, Schedule
 
 PASSES = 3
 BATCHES = 10
@@ -25,7 +25,7 @@ def rates(scheduler: Any, taken: list[int], after: bool = False) -> list[float]:
     schedule = Schedule(scheduler)
     found = []
     for _ in range(PASSES):
-        pace = Pace(BATCHES, 0)
+        pace = PassProgress(BATCHES, 0)
         schedule.enter(pace)
         for number in taken:
             pace.given(number)
@@ -61,7 +61,7 @@ def test_a_step_between_passes_stays_one() -> None:
 def test_a_step_for_every_second_batch_counts_half_the_batches() -> None:
     scheduler = scheduler_of(torch.optim.lr_scheduler.LinearLR, total_iters=1000)
     schedule = Schedule(scheduler)
-    pace = Pace(BATCHES, 0)
+    pace = PassProgress(BATCHES, 0)
     schedule.enter(pace)
     for number in (1, 3, 6, 9):
         pace.given(number)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from headgate.testing import wait
-from headgate.torch.ps import server
+from headgate.torch.ps.transport import server
 
 MakeJob = Callable[..., Any]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from headgate.torch.ps import snapshots
-from headgate.torch.ps.payload import PayloadError, pack, unpack
-from headgate.torch.ps.snapshots import SnapshotError, Writer
-from headgate.torch.ps.table_steps import Steps
+from headgate.torch.ps.tables.steps import Steps
+from headgate.torch.ps.transport import snapshots
+from headgate.torch.ps.transport.payload import PayloadError, pack, unpack
+from headgate.torch.ps.transport.snapshots import SnapshotError, Writer
 
 TREE = {
     "numbers": [1, 2.5, None, True, "text", float("inf")],

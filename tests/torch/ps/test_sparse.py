@@ -19,12 +19,12 @@ from headgate.plans import Plan
 from headgate.testing import wait
 from headgate.testing.gang import Gang
 from headgate.torch import sparse_layers
-from headgate.torch.ps.deferral import TableError
-from headgate.torch.ps.deferred import DeferredTensor
-from headgate.torch.ps.filling import Operation, filled
-from headgate.torch.ps.rows import Rows
-from headgate.torch.ps.shard import Shard
-from headgate.torch.ps.table_steps import Steps, merged
+from headgate.torch.ps.tables.initializers import Operation, filled
+from headgate.torch.ps.tables.lazy_tensor import LazyTensor
+from headgate.torch.ps.tables.remote_table import TableError
+from headgate.torch.ps.tables.rows import Rows
+from headgate.torch.ps.tables.shard import Shard
+from headgate.torch.ps.tables.steps import Steps, merged
 
 SCRIPT = Path(embeddings.__file__)
 SOURCE = Path(__file__).parents[3] / "src"
@@ -43,7 +43,7 @@ def on_servers(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return answer
 
 
-def both(on_servers: list[bool], make: Callable[[], Any]) -> tuple[torch.Tensor, DeferredTensor]:
+def both(on_servers: list[bool], make: Callable[[], Any]) -> tuple[torch.Tensor, LazyTensor]:
     """The weight that one process makes, and the one that a worker makes; what is drawn next has to be the same."""
     made = []
     for deferred in (False, True):
@@ -80,8 +80,8 @@ def test_first_values_are_bit_by_bit_those_of_one_process(
     found = torch.full_like(wanted, float("nan"))
     place = Rows(rows, servers)
     for server in range(servers):
-        operations = [Operation.received(operation.sent()) for operation in weight._deferral.operations]
-        values = filled(operations, place, server, width, weight._deferral.first_dtype)
+        operations = [Operation.received(operation.sent()) for operation in weight._placeholder.operations]
+        values = filled(operations, place, server, width, weight._placeholder.first_dtype)
         for row, local, count in place.runs(server, 0, place.count(server)):
             found[row : row + count] = values[local : local + count]
     assert torch.equal(found, wanted)
@@ -105,8 +105,8 @@ def test_rows_lie_on_servers_evenly_and_each_on_one(rows: int, servers: int) -> 
 def test_a_layer_can_be_moved_to_another_type_before_it_is_used(on_servers: list[bool]) -> None:
     wanted, weight = both(on_servers, lambda: nn.Embedding(50, 3, sparse=True).double())
     assert weight.dtype == torch.float64
-    operations = weight._deferral.operations
-    assert torch.equal(filled(operations, Rows(50, 1), 0, 3, weight._deferral.first_dtype), wanted)
+    operations = weight._placeholder.operations
+    assert torch.equal(filled(operations, Rows(50, 1), 0, 3, weight._placeholder.first_dtype), wanted)
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_a_table_does_not_wait_for_a_worker_that_may_be_left_out(tmp_path: Path)
 
 
 class Pushed:
-    """A question that pushes rows for a step."""
+    """A request that pushes rows for a step."""
 
     def __init__(self, worker: int, step: int) -> None:
         self.worker = worker
@@ -312,7 +312,7 @@ class Pushed:
 
 def due(steps: Steps, present: frozenset[int], needed: int | None = None) -> tuple[list[int], bool] | None:
     found = steps.next(present, needed)
-    return None if found is None else ([question.worker for question in found.questions], found.counts)
+    return None if found is None else ([request.worker for request in found.requests], found.counts)
 
 
 def test_a_late_push_is_part_of_no_later_step() -> None:

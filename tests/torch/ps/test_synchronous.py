@@ -13,8 +13,8 @@ import torch
 from headgate.task import Stop
 from headgate.testing import wait
 from headgate.torch.backend import RoundResult
-from headgate.torch.ps import client, pushing
-from headgate.torch.ps.dense import Dense
+from headgate.torch.ps.rounds import client, pushing
+from headgate.torch.ps.rounds.dense import Dense
 
 MakeJob = Callable[..., Any]
 
@@ -111,11 +111,11 @@ def test_a_worker_beside_its_server_sends_it_headers_only(job: MakeJob) -> None:
     running.together(add(*buffers))
 
     def settled_then_once(backend: Dense) -> RoundResult:
-        board = backend._board
-        assert board is not None
-        wait.until(lambda: 0 in board.regions, what="shared memory")
+        exchange = backend._exchange
+        assert exchange is not None
+        wait.until(lambda: 0 in exchange.regions, what="shared memory")
         before = backend._client._links.traffic(0)
-        result = once(board.buffers)(backend)  # type: ignore[arg-type]
+        result = once(exchange.buffers)(backend)  # type: ignore[arg-type]
         after = backend._client._links.traffic(0)
         assert max(after[0] - before[0], after[1] - before[1]) < 2000
         return result

@@ -6,7 +6,7 @@ import pytest
 
 from headgate.hub.peers import Peers
 from headgate.plans import Plan
-from headgate.torch.ps.views import Member, View
+from headgate.torch.ps.transport.views import Member, View
 
 
 def test_how_many_contributions_are_enough_goes_by_how_many_workers_there_are_to_be() -> None:

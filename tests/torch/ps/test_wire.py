@@ -18,9 +18,9 @@ from headgate.engines import launch
 from headgate.hub.peers import Peers
 from headgate.plans import Plan
 from headgate.torch import ps
-from headgate.torch.ps import wire
-from headgate.torch.ps.loop import Loop
-from headgate.torch.ps.wire import DTYPES, Header, Message, memory
+from headgate.torch.ps.transport import wire
+from headgate.torch.ps.transport.loop import Loop
+from headgate.torch.ps.transport.wire import DTYPES, Header, Message, memory
 
 
 @pytest.fixture

@@ -1,5 +1,8 @@
 """Training over parameter servers: `python -m headgate.torch.ps` is a server, `backend` the workers' side of it.
 
+`transport` has the sockets, messages and calls, `rounds` synchronous plans, `asynchronous` those whose workers do not
+wait, and `tables` sparse tables. docs/parameter-servers.md follows one step through them.
+
 It needs pyzmq: the user's own, or else the hub's, to which `HEADGATE_ZMQ` points.
 """
 
@@ -14,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 if TYPE_CHECKING:
     from headgate.task import Channel
     from headgate.torch.backend import Asynchronous, Backend
-    from headgate.torch.ps.links import Links
-    from headgate.torch.ps.loop import Loop
+    from headgate.torch.ps.transport.links import Links
+    from headgate.torch.ps.transport.loop import Loop
 
 
 class _Fails(Protocol):
@@ -65,9 +68,9 @@ def backend(channel: Channel, joined: Mapping[str, Any] | None = None) -> Backen
     Raises:
         RuntimeError: The hub told no view of the job's tasks.
     """
-    from headgate.torch.ps.calls import Caller
-    from headgate.torch.ps.dense import Dense
-    from headgate.torch.ps.model_tables import RemoteTables
+    from headgate.torch.ps.rounds.dense import Dense
+    from headgate.torch.ps.tables.model_tables import RemoteTables
+    from headgate.torch.ps.transport.calls import Caller
 
     def make(links: Links, loop: Loop) -> Dense:
         dense = Dense(channel, links, loop, joined)
@@ -93,15 +96,15 @@ def asynchronous_backend(channel: Channel) -> Asynchronous:
     Raises:
         RuntimeError: The hub told no view of the job's tasks.
     """
-    from headgate.torch.ps.asynchronous import OnServers
+    from headgate.torch.ps.asynchronous.worker import OnServers
 
     return _tied(channel, lambda links, loop: OnServers(channel, links, loop, _checkpoints()))
 
 
 def _tied(channel: Channel, make: Callable[[Links, Loop], _Tie]) -> _Tie:
     """What `make` makes of links to the servers, which are under way then; it is told if their thread fails."""
-    from headgate.torch.ps.links import Links
-    from headgate.torch.ps.loop import Loop
+    from headgate.torch.ps.transport.links import Links
+    from headgate.torch.ps.transport.loop import Loop
 
     if not channel.wait_for(lambda: bool(channel.peers), _VIEW_SECONDS):
         raise RuntimeError(f"the hub did not tell this worker of its job's other tasks within {_VIEW_SECONDS:g} s")

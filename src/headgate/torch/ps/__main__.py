@@ -8,8 +8,8 @@ import torch
 
 from headgate.task import Channel, TaskEnvironment
 from headgate.task.part import WELCOME_SECONDS
-from headgate.torch.ps.server import Server
 from headgate.torch.ps.services import services
+from headgate.torch.ps.transport.server import Server
 
 
 def main() -> int:

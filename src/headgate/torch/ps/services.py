@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from headgate.task import TaskEnvironment
-from headgate.torch.ps.broadcasts import Broadcasts
-from headgate.torch.ps.calls import Clerk
-from headgate.torch.ps.desk import Desk
-from headgate.torch.ps.pace import Pace
-from headgate.torch.ps.parameters import Parameters
-from headgate.torch.ps.server import Server, Service
-from headgate.torch.ps.synchronous import Synchronous
-from headgate.torch.ps.tables import Tables
-from headgate.torch.ps.timing import RoundSpans
+from headgate.torch.ps.asynchronous.coordinator import Broadcasts, Coordinator
+from headgate.torch.ps.asynchronous.parameters import Parameters
+from headgate.torch.ps.rounds.service import Synchronous
+from headgate.torch.ps.tables.service import Tables
+from headgate.torch.ps.transport.requests import Dispatcher, Handler
+from headgate.torch.ps.transport.server import Server, Service
+from headgate.torch.ps.transport.timing import RoundSpans
 
 
 def services(server: Server) -> list[Service]:
@@ -23,17 +21,19 @@ def services(server: Server) -> list[Service]:
     plan = server.plan
     together: bool = plan["synchronous"]
 
-    def clerks(saved: Mapping[str, Any], again: bool) -> dict[str, Clerk]:
+    def handlers(saved: Mapping[str, Any], again: bool) -> dict[str, Handler]:
         tables = Tables(server.index, together, plan["backup_workers"], saved.get("tables", {}), server.note)
         if together:
             return {"tables": tables}
         parameters = Parameters(saved.get("parameters", {}))
         if server.index:
             return {"tables": tables, "parameters": parameters}
-        pace = Pace(plan["staleness"], saved.get("pace", {}), again, server.note)
+        pace = Coordinator(plan["staleness"], saved.get("pace", {}), again, server.note)
         return {"tables": tables, "parameters": parameters, "pace": pace, "broadcasts": Broadcasts()}
 
     task = TaskEnvironment.read()
     spans = None if together else RoundSpans(server.loop, server.notify)
-    desk = Desk(server, clerks, None if task.checkpoints is None else Path(task.checkpoints), spans, task.away)
-    return [Synchronous(server), desk] if together else [desk]
+    dispatcher = Dispatcher(
+        server, handlers, None if task.checkpoints is None else Path(task.checkpoints), spans, task.away
+    )
+    return [Synchronous(server), dispatcher] if together else [dispatcher]

@@ -1,0 +1,1 @@
+"""Workers that do not wait for each other: the optimizer is on the servers, and server 0 bounds how stale they get."""

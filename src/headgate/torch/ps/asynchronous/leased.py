@@ -1,0 +1,187 @@
+"""What a worker trains on where workers go at their own pace: whole batches, each leased to one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from headgate.torch.dealing import Dealer, Hand, Pass
+from headgate.torch.ps.asynchronous.leases import LATER, OVER
+from headgate.torch.ps.asynchronous.schedules import PassProgress, Schedule
+from headgate.torch.ps.transport.calls import Caller
+
+Key = tuple[int, int]
+"""A loader's number, and that of the pass over it."""
+
+
+class Leased(Dealer):
+    """Takes leases from server 0.
+
+    Args:
+        caller: Asks the servers.
+        refresh: Brings new values, after others went on without this worker.
+        note: Tells the user something.
+        freeze: Holds the others before their next step, and sets `positions`.
+
+    Attributes:
+        positions: Batches of each pass under which all are done, when the others were last held; empty while they are
+            not.
+        ahead: Batches past `positions` that were done then, and past the pass of each loader that this worker is in.
+        schedules: Schedulers that count the batches of all workers; passes over the first loader are theirs.
+    """
+
+    def __init__(
+        self,
+        caller: Caller,
+        refresh: Callable[[], None],
+        note: Callable[[str], None],
+        freeze: Callable[[], None],
+    ) -> None:
+        self.caller = caller
+        self.refresh = refresh
+        self.note = note
+        self.positions: dict[Key, int] = {}
+        self.ahead = 0
+        self.freeze = freeze
+        self.held: dict[Key, list[int]] = {}
+        self._given: dict[Key, list[int]] = {}
+        self._done: dict[Key, list[int]] = {}
+        self._passes: dict[int, Key] = {}
+        self._over: dict[int, int] = {}
+        self.schedules: list[Schedule] = []
+        self._pace: PassProgress | None = None
+
+    def deal(self, coming: Pass) -> Hand:
+        # Passes are counted alike by all workers, and later ones have higher numbers.
+        number = ((coming.phase + 1) << 40) + ((coming.epoch + 1) << 20) + coming.nth
+        key = (coming.loader, number)
+        for past in [k for k in self._done if k[0] == key[0] and k[1] < number]:
+            del self._done[past]
+        self._passes[key[0]] = key
+        if key[0] == 0:
+            self._pace = PassProgress(coming.batches, coming.done)
+            for schedule in self.schedules:
+                schedule.enter(self._pace)
+        return _LeasedHand(self, key, coming)
+
+    def given(self, loader: int, number: int) -> None:
+        if loader == 0 and self._pace is not None:
+            self._pace.given(number)
+        self._given.setdefault(self._passes[loader], []).append(number)
+
+    def take_given(self) -> list[tuple[int, int, list[int]]]:
+        """The batches that the gradients of this step are of, by pass: they are done once the step is."""
+        found = [(*key, numbers) for key, numbers in self._given.items() if numbers]
+        self._given = {}
+        for loader, number, numbers in found:
+            key = (loader, number)
+            self._done.setdefault(key, []).extend(numbers)
+            left = set(numbers)
+            self.held[key] = [n for n in self.held.get(key, ()) if n not in left]
+        return found
+
+    def take_positions(self, found: Iterable[tuple[int, int, int, Sequence[int]]]) -> None:
+        """The others are held: of each pass, by loader and number, under which batch all are done, and which others."""
+        found = list(found)
+        self.positions = {(loader, number): below for loader, number, below, _ in found}
+        self.ahead = 0
+        for loader, number, below, others in found:
+            here = self._passes.get(loader, (loader, -1))[1]
+            self.ahead += (below if number > here else 0) + (len(others) if number >= here else 0)
+
+    def told(self) -> list[tuple[int, int, list[int], list[int]]]:
+        """What this worker did and has, for a server that was started again."""
+        keys = dict.fromkeys((*self._done, *self.held))
+        return [(*key, list(self._done.get(key, ())), list(self.held.get(key, ()))) for key in keys]
+
+    def over(self) -> list[tuple[int, int]]:
+        """The last pass over each loader that a server said is over: its worker forgets what it did in it."""
+        return list(self._over.items())
+
+    def ask(self, key: Key, below: int) -> int | str:
+        """The number of the next batch of a pass; `OVER` or `LATER` where there is none."""
+        self.positions = {}
+        content: Mapping[str, Any] = {"loader": key[0], "epoch": key[1], "below": below}
+
+        def take(answer: Mapping[str, Any]) -> None:
+            if isinstance(answer["number"], int):
+                self.held.setdefault(key, []).append(answer["number"])
+
+        answer = self.caller.call(0, "pace.lease", content, take).wait()
+        found: int | str = answer["number"]
+        if answer["refresh"] or found == OVER:
+            self.refresh()
+        if found == OVER:
+            self._over[key[0]] = key[1]
+            if key == self._passes.get(0) and self._pace is not None:
+                self._pace.over = True
+                for schedule in self.schedules:
+                    schedule.finish()
+        return found
+
+
+class _LeasedHand(Hand):
+    def __init__(self, dealer: Leased, key: Key, coming: Pass) -> None:
+        self._dealer = dealer
+        self._key = key
+        self._below = coming.done
+        self.steps_back = coming.by_index
+        self._by_index = coming.by_index
+        self._last = -1
+        self._left_early = False
+        self._found: int | None = None
+
+    def next(self) -> int | None:
+        dealer, key = self._dealer, self._key
+        if self._found is not None:
+            found, self._found = self._found, None
+            return found
+        while True:
+            number = dealer.ask(key, self._below)
+            if number == LATER:
+                if not self._acknowledge_given():  # it reads ahead: what it holds is not used yet
+                    self._left_early = True
+                    return None
+            elif not isinstance(number, int):
+                return None
+            elif number < self._last and not self._by_index:
+                dealer.note(f"batch {number} of a stream is left out: its worker was lost, and it cannot be read again")
+                dealer.given(key[0], number)
+                self._acknowledge_given()
+            else:
+                self._last = number
+                return number
+
+    def more(self, can_be_drawn: bool) -> bool:
+        if not self._left_early:
+            return False
+        self._left_early = False
+        if can_be_drawn:
+            self._found = self.next()
+        else:
+            self._dealer.note(
+                "a loader that reads ahead and cannot go back ends its pass before other workers have ended theirs: "
+                "what one of them might leave undone would be left out"
+            )
+        return self._found is not None
+
+    def part(self, number: int, samples: int) -> tuple[int, int]:
+        return 0, samples
+
+    def ended(self, number: int) -> bool:
+        dealer, key = self._dealer, self._key
+        dealer.held[key] = [held for held in dealer.held.get(key, ()) if held != number]
+        dealer.caller.ask(0, "pace.ends", {"loader": key[0], "epoch": key[1], "total": number})
+        return True  # some that others hold may come back
+
+    @property
+    def done(self) -> int | None:
+        self._dealer.freeze()
+        return self._dealer.positions.get(self._key, self._below)
+
+    def _acknowledge_given(self) -> bool:
+        """Batches that were given and that no step followed are done; whether there were any."""
+        leases = self._dealer.take_given()
+        if leases:
+            self._dealer.caller.ask(0, "pace.done", {"leases": leases})
+        return bool(leases)

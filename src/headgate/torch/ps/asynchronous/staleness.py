@@ -1,0 +1,112 @@
+"""How far workers may run ahead of each other: the clocks of stale synchronous parallel training (Ho et al.: More
+effective distributed ML via a stale synchronous parallel parameter server, NIPS 2013), kept by server 0. No clock of
+seconds and no sockets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class _Worker:
+    clock: int
+    asking: bool = False
+    stepping: bool = False
+    idle: bool = False
+
+
+class Staleness:
+    """Counts the steps of each worker; a step that would be more than `bound` ahead of the slowest is held.
+
+    A worker asks, may step, and says when it has. One that is idle (it waits for data that others have to give back) is
+    not waited for, nor one that is gone. A worker that comes, and one that goes on after it was idle, is put beside
+    the slowest of the others, and has to take new values.
+
+    Args:
+        bound: Most steps ahead, at least 1; None: no bound.
+
+    Attributes:
+        largest: Most steps that a worker was ahead of the slowest when a step of it was let through.
+    """
+
+    def __init__(self, bound: int | None) -> None:
+        self._bound = bound
+        self._workers: dict[str, _Worker] = {}
+        self._frozen: set[str] = set()
+        self.largest = 0
+
+    def enter(self, worker: str, clock: int | None = None) -> None:
+        """A worker comes, or tells the clock that it has to a server that was started again."""
+        others = self._slowest(leaving_out=worker)
+        start = clock if clock is not None else others if others is not None else 0
+        self._workers[worker] = _Worker(start)
+
+    def ask(self, worker: str) -> None:
+        """A worker has gradients and wants to step; `allowed` names it once it may."""
+        found = self._known(worker)
+        found.asking, found.idle = True, False
+        self._frozen.discard(worker)
+
+    def allowed(self) -> list[str]:
+        """Workers that asked and may step now: each is named once."""
+        found = []
+        # The slowest first: where it steps, those that are ahead of it may as well.
+        for name, worker in sorted(self._workers.items(), key=lambda item: item[1].clock):
+            if not worker.asking or self._frozen - {name}:
+                continue
+            slowest = self._slowest(leaving_out=name)
+            ahead = 0 if slowest is None else max(0, worker.clock + 1 - slowest)
+            if self._bound is not None and ahead > self._bound:
+                continue
+            self.largest = max(self.largest, ahead)
+            worker.asking, worker.stepping = False, True
+            found.append(name)
+        return found
+
+    def stepped(self, worker: str) -> None:
+        """All servers have applied the step of a worker."""
+        found = self._known(worker)
+        if found.stepping:
+            found.stepping = False
+            found.clock += 1
+
+    def rest(self, worker: str) -> None:
+        """A worker has nothing to train on."""
+        self._known(worker).idle = True
+
+    def resume(self, worker: str) -> bool:
+        """It has again; whether it has to take new values, because the others went on meanwhile."""
+        found = self._known(worker)
+        found.idle = False
+        slowest = self._slowest(leaving_out=worker)
+        if slowest is None or slowest <= found.clock:
+            return False
+        found.clock = slowest
+        return True
+
+    def gone(self, worker: str) -> None:
+        """A worker has ended."""
+        self._workers.pop(worker, None)
+        self._frozen.discard(worker)
+
+    def freeze(self, worker: str) -> None:
+        """Let nobody but `worker` begin a step until it asks for its own next one: it wants to save a state that all
+        agree on."""
+        self._frozen.add(worker)
+
+    def still(self, worker: str) -> bool:
+        """Whether no step of another worker is being applied."""
+        return not any(w.stepping for name, w in self._workers.items() if name != worker)
+
+    def read(self) -> dict[str, int]:
+        """The clock of each worker."""
+        return {name: worker.clock for name, worker in self._workers.items()}
+
+    def _known(self, worker: str) -> _Worker:
+        if worker not in self._workers:
+            self.enter(worker)
+        return self._workers[worker]
+
+    def _slowest(self, leaving_out: str) -> int | None:
+        counted = [w.clock for name, w in self._workers.items() if name != leaving_out and not w.idle]
+        return min(counted, default=None)

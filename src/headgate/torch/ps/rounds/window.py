@@ -1,0 +1,104 @@
+"""How fast chunks go to a server: in step with the other workers, so that sums come back from the first moment on.
+
+TCP shares a server's NIC between workers unfairly for seconds. If one got far ahead, no sum could be formed until the
+others had caught up, and all would come back at the end, with nothing going the other way. So only a few chunks are
+under way before their sums are there. A worker that waits because others have not begun goes on all the same, at its
+usual pace: the NIC would be idle otherwise.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from headgate.torch.ps.rounds.chunks import Chunk
+from headgate.torch.ps.transport.loop import Loop
+
+WINDOW = 8
+"""Chunks under way to a server."""
+_FIRST_SECONDS = 0.05
+_PATIENCE = 4
+"""Usual intervals between two sums without one, after which the others are taken not to have begun."""
+_WEIGHT = 0.1
+
+
+class SumInterval:
+    """How long it usually takes from one sum of a server to the next.
+
+    Attributes:
+        seconds: So long.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = _FIRST_SECONDS
+
+    def observe(self, seconds: float) -> None:
+        """It took so long now; a pause is no pace."""
+        if seconds < 2 * _PATIENCE * self.seconds:
+            self.seconds += _WEIGHT * (seconds - self.seconds)
+
+
+class SendWindow:
+    """The chunks of a round that go to one server. In the loop's thread only.
+
+    Args:
+        loop: Keeps the time.
+        pace: Of that server.
+        push: Sends a chunk.
+    """
+
+    def __init__(self, loop: Loop, pace: SumInterval, push: Callable[[Chunk], None]) -> None:
+        self._loop = loop
+        self._pace = pace
+        self._push = push
+        self._waiting: deque[Chunk] = deque()
+        self._under_way = 0
+        self._moved = time.monotonic()
+        self._timed = False
+        self._closed = False
+
+    def add(self, chunk: Chunk) -> None:
+        """This chunk may go."""
+        self._waiting.append(chunk)
+        self._go_on()
+
+    def came(self, now: float) -> None:
+        """A sum has come."""
+        if self._under_way > 1:
+            self._pace.observe(now - self._moved)
+        self._moved = now
+        self._under_way = max(0, self._under_way - 1)
+        self._go_on()
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """These chunks need not go any more."""
+        gone = set(numbers)
+        self._waiting = deque(chunk for chunk in self._waiting if chunk.number not in gone)
+
+    def close(self) -> None:
+        """Nothing is to go any more."""
+        self._waiting.clear()
+        self._closed = True
+
+    def _go_on(self) -> None:
+        while self._waiting and self._under_way < WINDOW:
+            self._send()
+        if self._waiting and not self._timed:
+            self._timed = True
+            self._loop.after(_PATIENCE * self._pace.seconds, self._look)
+
+    def _send(self) -> None:
+        self._under_way += 1
+        self._push(self._waiting.popleft())
+
+    def _look(self) -> None:
+        self._timed = False
+        if self._closed or not self._waiting:
+            return
+        again = self._moved + _PATIENCE * self._pace.seconds - time.monotonic()
+        if again <= 0:
+            self._send()
+            again = self._pace.seconds
+        self._timed = True
+        self._loop.after(again, self._look)

@@ -1,0 +1,104 @@
+"""Lookups in tables that no worker holds: they bring the rows that the batch uses, whose gradient is a sparse gradient
+of the weight, as torch has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from headgate.torch.ps.tables.remote_table import Placeholder, TableError
+
+
+class _Lookup(torch.autograd.Function):
+    """The rows that were brought; their gradient is a sparse one of the table."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(rows)
+        ctx.weight = weight
+        return values
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        (rows,) = ctx.saved_tensors
+        ctx.weight._placeholder.arriving(ctx.weight)
+        sparse = torch.sparse_coo_tensor(
+            rows.unsqueeze(0), gradients[0], ctx.weight.shape, check_invariants=False, is_coalesced=True
+        )
+        return sparse, None, None
+
+
+def _looked_up(indices: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Different rows that are used, the number among them of each index, and their values."""
+    placeholder = getattr(weight, "_placeholder", None)
+    if not isinstance(placeholder, Placeholder):
+        raise TypeError(f"a table was given as indices of a lookup in a {type(weight).__name__}")
+    table = placeholder.table
+    if table is None:
+        raise TableError(
+            "a sparse layer is used that is not on the parameter servers yet; call headgate.torch.prepare(model, ...) "
+            "first"
+        )
+    rows, numbers = torch.unique(indices, return_inverse=True)
+    if rows.numel() and (rows[0] < 0 or rows[-1] >= weight.shape[0]):
+        raise IndexError(f"index out of range in a table of {weight.shape[0]} rows")
+    rows = rows.long()
+    values = table.pull(rows.cpu()).to(device=indices.device, dtype=weight.dtype)
+    return rows, numbers, _Lookup.apply(weight, rows, values)  # type: ignore[no-untyped-call]
+
+
+def _padding(rows: torch.Tensor, padding_idx: int | None, total: int) -> int | None:
+    """The number of the padding row among `rows`; None where it is not used."""
+    if padding_idx is None:
+        return None
+    found = (rows == (padding_idx + total if padding_idx < 0 else padding_idx)).nonzero()
+    return int(found[0]) if found.numel() else None
+
+
+def embedding(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> torch.Tensor:
+    _check(max_norm, scale_grad_by_freq)
+    rows, numbers, values = _looked_up(input, weight)
+    return F.embedding(numbers, values, _padding(rows, padding_idx, weight.shape[0]))
+
+
+def embedding_bag(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    offsets: torch.Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: torch.Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> torch.Tensor:
+    _check(max_norm, scale_grad_by_freq)
+    if mode == "max":
+        raise ValueError("max mode does not support sparse weights")  # as torch says it
+    rows, numbers, values = _looked_up(input, weight)
+    return F.embedding_bag(
+        numbers,
+        values,
+        offsets,
+        mode=mode,
+        per_sample_weights=per_sample_weights,
+        include_last_offset=include_last_offset,
+        padding_idx=_padding(rows, padding_idx, weight.shape[0]),
+    )
+
+
+def _check(max_norm: float | None, scale_grad_by_freq: bool) -> None:
+    if max_norm is not None or scale_grad_by_freq:
+        raise TableError("max_norm and scale_grad_by_freq cannot be had for a table on parameter servers")

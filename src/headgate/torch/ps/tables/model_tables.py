@@ -1,0 +1,309 @@
+"""The sparse tables of prepared models: has the servers make and step them, and ties them to layers and optimizers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from headgate.torch.backend import Movement, Observer, Passage, Transfer
+from headgate.torch.ps import optimizers
+from headgate.torch.ps.optimizers import OptimizerError
+from headgate.torch.ps.tables.initializers import coalesced
+from headgate.torch.ps.tables.lazy_tensor import LazyTensor
+from headgate.torch.ps.tables.remote_table import Placeholder, RemoteTable, TableError
+from headgate.torch.ps.transport.calls import Answer, Caller
+
+
+def sparse(rows: torch.Tensor, values: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """A sparse gradient of different rows."""
+    return torch.sparse_coo_tensor(rows.unsqueeze(0), values, shape, check_invariants=False, is_coalesced=True)
+
+
+def check(optimizer: Any, group: Mapping[str, Any]) -> None:
+    """Try an optimizer on a table of two rows.
+
+    Raises:
+        OptimizerError: It takes no sparse gradients, or moves rows that the batch does not use.
+    """
+    made = {**optimizers.recipe(optimizer), "groups": [optimizers.options(group)]}
+    table = torch.ones(2, 1)
+    tried, _ = optimizers.build(made, [(table, 0)])
+    name = type(optimizer).__name__
+    try:
+        for row in (0, 1):
+            before = table.clone()
+            table.grad = sparse(torch.tensor([row]), torch.ones(1, 1), table.shape)
+            tried.step()
+    except RuntimeError as error:
+        raise OptimizerError(
+            f"{name} cannot step a table on parameter servers: {error}. Give sparse layers an optimizer of their own: "
+            "SparseAdam, Adagrad, or SGD"
+        ) from None
+    if not torch.equal(table[0], before[0]):
+        options = ", ".join(key for key in ("momentum", "weight_decay", "lambd") if group.get(key))
+        raise OptimizerError(
+            f"{name} with {options or 'these options'} changes every row of a table in every step, not only those that "
+            "the batch uses; leave that out for sparse layers, in a parameter group of their own"
+        )
+
+
+@dataclass
+class _Adopted:
+    """A table of a prepared model.
+
+    Args:
+        table: It.
+        placeholder: What it was before it was there.
+        weight: What stands for it in the model.
+        optimizer: What steps it; None: nobody.
+        made: What it takes to make it.
+    """
+
+    table: RemoteTable
+    placeholder: Placeholder
+    weight: LazyTensor
+    optimizer: Any
+    made: dict[str, Any]
+
+
+class RemoteTables:
+    """The tables of all prepared models.
+
+    Args:
+        caller: Asks the servers; not connected yet.
+        together: Whether the workers step together.
+        folder: Where files go that hold a whole table.
+        observer: Gives whom to tell of lookups, and of pushes where the workers step together.
+        members: Workers that take part in the step that ends now.
+        meet: Waits until all workers that step together call it.
+
+    Attributes:
+        arriving: Is given what stands for a table, when a gradient of it is about to come with a backward.
+        share: This worker's part of the mean that the last gradients are of; None: they are of a sum.
+    """
+
+    def __init__(
+        self,
+        caller: Caller,
+        together: bool,
+        folder: str | None,
+        observer: Callable[[], Observer | None],
+        members: Callable[[], Sequence[int]] = tuple,
+        meet: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.caller = caller
+        self._together = together
+        self._folder = folder
+        self._observer = observer
+        self.arriving: Callable[[torch.Tensor], None] = lambda weight: None
+        self.share: float | None = 1.0
+        self._members = members
+        self._meet = meet
+        self._adopted: list[_Adopted] = []
+        caller.greetings.append(self._greet)
+
+    def adopt(self, number: int, model: nn.Module, optimizer: Any, steps: Mapping[str, int] | None = None) -> None:
+        """Have the servers make the tables of a model and step them, and its layers use them.
+
+        Args:
+            number: Of the model, in the order in which they are prepared.
+            model: The model.
+            optimizer: Its optimizer, or None.
+            steps: By name of a table, the steps of it that others have taken before this worker joins them.
+
+        Raises:
+            OptimizerError: The optimizer cannot step a table.
+        """
+        known = {id(adopted.placeholder) for adopted in self._adopted}
+        stepped = False
+        for name, weight in model.named_parameters():
+            if not isinstance(weight, LazyTensor) or id(weight._placeholder) in known:
+                continue
+            known.add(id(weight._placeholder))
+            group = _group(optimizer, weight)
+            if group is not None:
+                check(optimizer, group)
+            made = self._made(weight, optimizer, group)
+            name = f"{number}.{name}"
+            before = (steps or {}).get(name, 0)
+            table = RemoteTable(
+                self.caller, name, weight._placeholder, self._folder, self._observer, self._meet, before
+            )
+            adopted = _Adopted(table, weight._placeholder, weight, None if group is None else optimizer, made)
+            if self.caller.lowest:
+                self._create(adopted)
+            with self.caller.preparing():
+                table.open()
+            self._adopted.append(adopted)
+            weight._placeholder.table, weight._placeholder.arriving = table, self.arriving
+            if group is not None:
+                stepped = True
+                optimizer.state.pop(weight, None)
+        if stepped:
+            if self._together:
+                optimizer.register_step_pre_hook(lambda found, *_: self._push_together(found))
+            optimizer.register_state_dict_post_hook(self._with_state)
+
+    def push(self, optimizer: Any) -> list[Answer]:
+        """Push the gradients of the optimizer's tables, and hide them from it; what the servers will answer."""
+        pushed = []
+        for adopted in self._of(optimizer):
+            if not isinstance(adopted.weight, LazyTensor):
+                raise TableError(
+                    f"the weight of sparse layer {adopted.table.name} was exchanged for another after "
+                    "headgate.torch.prepare (torch.utils.swap_tensors); exchange it before"
+                )
+            options = optimizers.options(_group(optimizer, adopted.weight))
+            adopted.made["recipe"] = {**adopted.made["recipe"], "groups": [options]}
+            head = {"share": self.share, "members": list(self._members()), "options": options}
+            gradient, adopted.weight.grad = adopted.weight.grad, None
+            if gradient is not None or self._together:
+                pushed += adopted.table.push(gradient, head)
+        return pushed
+
+    def steps(self) -> dict[str, int]:
+        """By name of a table, the steps of it that this worker knows of."""
+        return {adopted.table.name: adopted.table.steps for adopted in self._adopted}
+
+    def overflows(self) -> list[bool]:
+        """For each table, whether the gradient that is to be pushed is not finite."""
+        return [
+            adopted.weight.grad is not None and not _finite(adopted.weight.grad.detach()) for adopted in self._adopted
+        ]
+
+    @torch.no_grad()
+    def overflowed(self, anywhere: Sequence[bool]) -> None:
+        """Whether, for each table, the gradient of any worker that counts in this round is not finite.
+
+        A scaler that finds such a gradient leaves out the step: all have to find one, or none. So where another's is,
+        this worker's gets a row that is; and where this worker's does not count, it is dropped.
+        """
+        for adopted, is_anywhere, is_here in zip(self._adopted, anywhere, self.overflows()):
+            weight = adopted.weight
+            if is_here == is_anywhere:
+                continue
+            row = torch.zeros(int(is_anywhere), dtype=torch.int64, device=weight.device)
+            values = torch.full((len(row), weight.shape[1]), torch.inf, dtype=weight.dtype, device=weight.device)
+            marked = sparse(row, values, weight.shape)
+            kept = weight.grad if is_anywhere else None
+            weight.grad = marked if kept is None else kept + marked
+
+    def settle(self) -> None:
+        """Wait until all that was pushed is part of the tables."""
+        for adopted in self._adopted:
+            adopted.table.settle()
+
+    def finish(self, seconds: float) -> None:
+        """Wait so long until what was pushed to tables has come."""
+        for adopted in self._adopted:
+            adopted.table.finish(seconds)
+
+    def traffic(self) -> str:
+        """What tables cost on the wire, in words; empty where there are none."""
+        if not self._adopted:
+            return ""
+        size = sum(a.weight.numel() * a.weight.element_size() for a in self._adopted)
+        pulled, pushed = sum(self.caller.bytes_in), sum(self.caller.bytes_out)
+        return (
+            f"sparse tables of {size / 1e6:.1f} MB: {pulled / 1e6:.1f} MB came from the servers and {pushed / 1e6:.1f} "
+            "MB went to them"
+        )
+
+    def _push_together(self, optimizer: Any) -> None:
+        """Push, and let the servers take the step until the next lookup."""
+        begin = time.perf_counter()
+        pushed = self.push(optimizer)
+        end = time.perf_counter()
+        observer = self._observer()
+        if pushed and observer is not None and observer.sampling():
+            told = [Transfer(f"server-{answer.server}", Passage(begin, end, answer.bytes_out)) for answer in pushed]
+            observer.moved(Movement((("push", begin, end - begin),), told))
+
+    def _of(self, optimizer: Any) -> Iterator[_Adopted]:
+        return (adopted for adopted in self._adopted if adopted.optimizer is optimizer)
+
+    def _made(self, weight: LazyTensor, optimizer: Any, group: Any) -> dict[str, Any]:
+        """What it takes to make a table."""
+        placeholder = weight._placeholder
+        made: dict[str, Any] = {
+            "rows": placeholder.rows,
+            "width": placeholder.width,
+            "dtype": str(placeholder.first_dtype).rpartition(".")[2],
+            "servers": self.caller.servers,
+            "operations": [each.sent() for each in coalesced(placeholder.operations, placeholder.first_dtype)],
+            "recipe": None,
+        }
+        if group is not None:
+            made["recipe"] = {**optimizers.recipe(optimizer), "groups": [optimizers.options(group)]}
+        return made
+
+    def _create(self, adopted: _Adopted) -> None:
+        """Make a table on the servers, with the values and the optimizer's state that were loaded here."""
+        table, weight = adopted.table, adopted.weight
+        state = {} if adopted.optimizer is None else adopted.optimizer.state.get(weight, {})
+        # What the optimizer's constructor made without a storage, it makes on the servers too.
+        state = {name: value for name, value in state.items() if not isinstance(value, LazyTensor)}
+        by_row = {name: v for name, v in state.items() if isinstance(v, torch.Tensor) and v.shape == weight.shape}
+        single = {name: value for name, value in state.items() if name not in by_row}
+        calls = [
+            self.caller.call(server, operation, content)
+            for server in table.servers
+            for operation, content in self._making(adopted, single)
+        ]
+        answers = [answer.wait() for answer in calls]
+        if all(answer.get("new", True) for answer in answers):
+            values = weight._placeholder.values
+            fields: list[tuple[str | None, torch.Tensor]] = [] if values is None else [(None, values)]
+            for field, values in [*fields, *by_row.items()]:
+                for answer in table.written(field, values):
+                    answer.wait()
+        for answer in [self.caller.call(server, "table.ready", {"name": table.name}) for server in table.servers]:
+            answer.wait()
+
+    def _making(self, adopted: _Adopted, state: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+        name, made = adopted.table.name, adopted.made
+        head = {key: value for key, value in made.items() if key != "recipe"}
+        calls = [("table.create", {"name": name, **head})]
+        if made["recipe"] is not None:
+            calls.append(("table.optimize", {"name": name, "recipe": made["recipe"], "state": state}))
+        return calls
+
+    def _greet(self, server: int, again: bool) -> list[tuple[str, Mapping[str, Any]]]:
+        """What a server that was started again is told: what it needs to make the tables that no snapshot of it has,
+        as they were in the beginning, and which steps are known here."""
+        calls: list[tuple[str, Mapping[str, Any]]] = []
+        for adopted in self._adopted if again else []:
+            calls += self._making(adopted, {})
+            name = adopted.table.name
+            calls += [("table.ready", {"name": name}), ("table.open", {"name": name, "taken": adopted.table.taken})]
+        return calls
+
+    def _with_state(self, optimizer: Any, state: dict[str, Any]) -> dict[str, Any]:
+        """The optimizer's state dict with what the servers have, which is brought when it is saved."""
+        ordered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        for adopted in self._of(optimizer):
+            weight = adopted.weight
+            number = next(number for number, parameter in enumerate(ordered) if parameter is weight)
+            fields = {
+                name: weight._like(field=name) if value is None else value
+                for name, value in adopted.table.fields().items()
+            }
+            if fields:
+                state["state"][number] = fields
+        return state
+
+
+def _finite(gradient: torch.Tensor) -> bool:
+    values = gradient._values() if gradient.is_sparse else gradient
+    return bool(values.isfinite().all())
+
+
+def _group(optimizer: Any, weight: torch.Tensor) -> Any:
+    """The parameter group that a weight is in; None: none."""
+    groups = [] if optimizer is None else optimizer.param_groups
+    return next((group for group in groups if any(parameter is weight for parameter in group["params"])), None)

@@ -1,0 +1,248 @@
+"""A worker's side of one sparse table: it pulls the rows that a batch uses, and pushes their gradients."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from headgate.torch.backend import Movement, Observer
+from headgate.torch.ps.tables.initializers import PLAIN, RANDOM, Operation
+from headgate.torch.ps.tables.rows import Rows
+from headgate.torch.ps.transport.calls import Answer, Caller, transfers
+
+_PIECE_BYTES = 4 << 20
+
+
+class TableError(RuntimeError):
+    """Something was asked of a table that cannot be done where nobody holds all of it."""
+
+
+class Placeholder:
+    """What all tensors that stand for one table share.
+
+    Attributes:
+        operations: What was done to it in place, in that order.
+        values: All of its values, where the script put them in place; until there is a table, what is done to it is
+            done to them. None: it did not.
+        table: The table on the servers; None before the model was prepared.
+        dtype: Its type; `first_dtype` before all operations.
+        arriving: Is given what stands for it, when a gradient of it is about to come with a backward.
+    """
+
+    def __init__(self, rows: int, width: int, dtype: torch.dtype) -> None:
+        self.rows = rows
+        self.width = width
+        self.dtype = self.first_dtype = dtype
+        self.operations: list[Operation] = []
+        self.values: torch.Tensor | None = None
+        self.table: RemoteTable | None = None
+        self.arriving: Callable[[torch.Tensor], None] = lambda weight: None
+
+    def done(self, operation: Operation) -> None:
+        """Record an operation.
+
+        Raises:
+            TableError: It comes too late.
+        """
+        if self.table is not None:
+            raise TableError(
+                f"{operation.name} on a table that is on the parameter servers already; give it its first values "
+                "before headgate.torch.prepare, or load all of them with load_state_dict"
+            )
+        self.operations.append(operation)
+
+
+def refused(name: str) -> TableError:
+    return TableError(
+        f"{name} on the weight of a sparse layer: the table is on the parameter servers and no worker holds it. Its "
+        f"first values may be set by {', '.join((*RANDOM, *PLAIN))}, row by row, or all at once by load_state_dict and "
+        "weight.data = tensor; after headgate.torch.prepare, torch.save(model.state_dict(), ...) writes it, and "
+        "clone() brings it into a file. For anything else make the layer sparse=False"
+    )
+
+
+class RemoteTable:
+    """One table on the servers.
+
+    Args:
+        caller: Asks them.
+        name: Of the table, the same for all workers.
+        placeholder: What stands for it here.
+        folder: Where files go that hold all of it; None: where temporary files go.
+        observer: Gives whom to tell of lookups.
+        meet: Waits until all workers that step together call it.
+        steps: Steps of it that were taken before this worker takes part.
+
+    Attributes:
+        steps: Steps that this worker knows of: those before, and those that it pushed for.
+        taken: The last of them of which the servers have said that it was taken.
+    """
+
+    def __init__(
+        self,
+        caller: Caller,
+        name: str,
+        placeholder: Placeholder,
+        folder: str | None,
+        observer: Callable[[], Observer | None],
+        meet: Callable[[], None],
+        steps: int = 0,
+    ) -> None:
+        self.name = name
+        self._caller = caller
+        self._placeholder = placeholder
+        self._folder = folder
+        self._observer = observer
+        self._meet = meet
+        self._rows = Rows(placeholder.rows, caller.servers)
+        self._pushed: list[Answer] = []
+        self.steps = self.taken = steps
+
+    @property
+    def servers(self) -> range:
+        return range(self._caller.servers)
+
+    def open(self) -> None:
+        """Wait until the servers have the table."""
+        for answer in [self._ask(server, "open", taken=self.taken) for server in self.servers]:
+            answer.wait()
+
+    def pull(self, rows: torch.Tensor) -> torch.Tensor:
+        """The values of these rows (ascending, each once), after what was pushed here before."""
+        begin = time.perf_counter()
+        self.settle()
+        settled = time.perf_counter()
+        parts = [(server, *part) for server, part in enumerate(self._parted(rows))]
+        answers = [(places, self._ask(server, "pull", rows=sent)) for server, places, sent in parts if len(sent)]
+        if len(answers) == 1 and len(self.servers) == 1:
+            values: torch.Tensor = answers[0][1].wait()["values"]
+        else:
+            values = torch.empty(len(rows), self._placeholder.width, dtype=self._placeholder.dtype)
+            for places, answer in answers:
+                values[places] = answer.wait()["values"]
+        observer = self._observer()
+        if observer is not None and observer.sampling():
+            spans = (("wait", begin, settled - begin), ("pull", settled, time.perf_counter() - settled))
+            observer.moved(Movement(spans, transfers(answer for _, answer in answers)))
+        return values
+
+    def push(self, gradient: torch.Tensor | None, head: Mapping[str, Any]) -> list[Answer]:
+        """Push the sparse gradient of a step; returns at once, with what the servers will answer.
+
+        Args:
+            gradient: It; None: this worker did not use the table.
+            head: What goes with it: `share`, `members`, `options`.
+        """
+        if gradient is None:
+            rows = torch.empty(0, dtype=torch.int64)
+            values = torch.empty(0, self._placeholder.width, dtype=self._placeholder.dtype)
+        else:
+            gradient = gradient.coalesce()
+            rows, values = gradient.indices()[0].cpu(), gradient.values().cpu()
+        # Counted here, not by the servers: where some may be left out, they are ahead of a worker that is late.
+        self.steps += 1
+        head = {**head, "step": self.steps, "used": gradient is not None}
+        pushed = []
+        for server, (places, sent) in enumerate(self._parted(rows)):
+            part = values if len(self.servers) == 1 else values[places]
+            pushed.append(self._ask(server, "push", rows=sent, gradients=part, **head))
+        self._pushed += pushed
+        return pushed
+
+    def settle(self) -> None:
+        """Wait until what was pushed is part of the table."""
+        pushed, self._pushed = self._pushed, []
+        for answer in pushed:
+            answer.wait()
+        self.taken = self.steps
+
+    def finish(self, seconds: float) -> None:
+        """Wait so long until what was pushed has come: servers no longer listen to a worker that has left."""
+        for answer in self._pushed:
+            answer.there_within(seconds)
+
+    def fields(self) -> dict[str, Any]:
+        """The state of the table's optimizer; None for what it has for each row, which `read` gives."""
+        self.settle()
+        found: dict[str, Any] = self._ask(0, "fields").wait()["fields"]
+        return found
+
+    def read(self, field: str | None) -> torch.Tensor:
+        """All rows, in a tensor whose memory is a file that nobody else sees.
+
+        Args:
+            field: Name in the optimizer's state; None: the values.
+        """
+        self.settle()
+        values = self._file()
+        for server in self.servers:
+            pieces = self._pieces(server)
+            asked = [self._ask(server, "read", field=field, start=start, stop=stop) for start, stop in pieces[:2]]
+            for number, (start, stop) in enumerate(pieces):
+                if number + 2 < len(pieces):  # the next piece is on its way while this one is stored
+                    begin, end = pieces[number + 2]
+                    asked.append(self._ask(server, "read", field=field, start=begin, stop=end))
+                found = asked.pop(0).wait()["values"]
+                for row, place, count in self._rows.runs(server, start, stop):
+                    values[row : row + count] = found[place - start : place - start + count]
+        return values
+
+    def write(self, field: str | None, values: torch.Tensor) -> None:
+        """Overwrite all rows, with the values that the lowest of the workers gives."""
+        self.settle()
+        self._meet()  # nobody looks up rows as they were before
+        if self._caller.lowest:
+            for answer in self.written(field, values):
+                answer.wait()
+        self._meet()  # and nobody goes on with these
+
+    def written(self, field: str | None, values: torch.Tensor) -> Sequence[Answer]:
+        answers: list[Answer] = []
+        for server in self.servers:
+            for start, stop in self._pieces(server):
+                runs = self._rows.runs(server, start, stop)
+                part = torch.cat([values[row : row + count] for row, _, count in runs])
+                part = part.to(dtype=self._placeholder.dtype, device="cpu")
+                if len(answers) > 2:
+                    answers[-2].wait()
+                answers.append(self._ask(server, "write", field=field, start=start, values=part))
+        return answers
+
+    def _ask(self, server: int, verb: str, **content: Any) -> Answer:
+        return self._caller.call(server, f"table.{verb}", {"name": self.name, **content})
+
+    def _parted(self, rows: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """For each server, which of `rows` it has: their places among them, and as they are sent."""
+        sent = rows.to(torch.int32) if self._placeholder.rows < 2**31 else rows
+        if len(self.servers) == 1:
+            return [(sent, sent)]
+        owners = self._rows.owner(rows)
+        places = [(owners == server).nonzero().squeeze(1) for server in self.servers]
+        return [(found, sent[found]) for found in places]
+
+    def _pieces(self, server: int) -> list[tuple[int, int]]:
+        """Places on a server in pieces of a few MiB."""
+        item = torch.empty((), dtype=self._placeholder.dtype).element_size()
+        size = max(1, _PIECE_BYTES // max(1, item * self._placeholder.width))
+        count = self._rows.count(server)
+        return [(start, min(start + size, count)) for start in range(0, count, size)]
+
+    def _file(self) -> torch.Tensor:
+        shape = (self._placeholder.rows, self._placeholder.width)
+        count = shape[0] * shape[1]
+        if not count:
+            return torch.empty(shape, dtype=self._placeholder.dtype)
+        if self._folder is not None:
+            os.makedirs(self._folder, exist_ok=True)
+        descriptor, path = tempfile.mkstemp(prefix=".table-", dir=self._folder)
+        try:
+            os.close(descriptor)
+            flat = torch.from_file(path, shared=True, size=count, dtype=self._placeholder.dtype)
+        finally:
+            os.unlink(path)
+        return flat.view(shape)

@@ -1,0 +1,1 @@
+"""What workers and servers talk over: sockets, messages, requests with their answers, and snapshots."""

@@ -1,0 +1,167 @@
+"""A parameter server: one socket, the views, and the services that answer the workers."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from headgate.task import Channel
+from headgate.torch.ps.transport import wire
+from headgate.torch.ps.transport.loop import Loop
+from headgate.torch.ps.transport.views import View
+from headgate.torch.ps.transport.wire import Buffer, Header, Kind, Message
+
+ORPHANED_SECONDS = 10.0
+"""How long a server whose hub is gone goes on without a word from any worker."""
+
+
+class Service(ABC):
+    """Answers some kinds of messages. All calls come from the server's one thread."""
+
+    kinds: frozenset[int]
+
+    @abstractmethod
+    def received(self, worker: int, message: Message) -> None:
+        """A worker that is in the present view sent a message of one of the kinds."""
+
+    @abstractmethod
+    def entered(self, view: View) -> None:
+        """The view changed."""
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to close
+        """The server ends."""
+
+
+class Server:
+    """Receives for its services and sends for them.
+
+    A message from a worker whose view is newer than the server's waits for that view; one from a former life of a
+    worker, or from one that has left, is dropped.
+
+    Args:
+        channel: To the hub; was welcomed.
+        services: Makes the services, given the server.
+
+    Attributes:
+        index: Of this server.
+        life: How often it was started.
+        plan: The fields of the job's plan.
+        loop: Drives the socket.
+        view: The present view.
+        socket: The socket.
+        notify: Sends a message up to the hub.
+    """
+
+    def __init__(self, channel: Channel, services: Callable[[Server], Sequence[Service]]) -> None:
+        welcome = channel.welcome
+        self.index: int = welcome["index"]
+        self.life = 1
+        self.plan: Mapping[str, Any] = welcome["plan"]
+        self.notify = channel.send
+        self.view = View()
+        self.loop = Loop("headgate-server", self._crashed)
+        self._channel = channel
+        self._make_services = services
+        self._services: dict[int, Service] = {}
+        self._routes: dict[int, bytes] = {}
+        self._early: list[Message] = []
+        self._heard = time.monotonic()
+        self.failed = False
+        self.loop.call(self._start, welcome)
+
+    # --- for services ------------------------------------------------------------------------------------------------
+
+    def send(self, worker: int, header: Header, *frames: Buffer) -> None:
+        """Send a message to a worker; one that never said anything cannot be reached and is skipped."""
+        route = self._routes.get(worker)
+        if route is not None:
+            self.socket.send(header._replace(sender=self.index, life=self.life), *frames, route=route)
+
+    def send_json(self, worker: int, header: Header, content: Mapping[str, object]) -> None:
+        """Send a message with one frame of JSON."""
+        self.send(worker, header, json.dumps(content).encode())
+
+    def note(self, text: str) -> None:
+        """Tell the user something."""
+        self.notify({"type": "note", "text": f"server-{self.index}: {text}"})
+
+    # --- the process -------------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Serve until the hub says stop, or is gone and no worker speaks any more; the exit code."""
+        self._channel.wait_for(lambda: self.failed, threading.TIMEOUT_MAX)
+        while not self.failed and self._channel.stopping != "stop":
+            left = self._heard + ORPHANED_SECONDS - time.monotonic()
+            if left <= 0:
+                break
+            time.sleep(left)
+        finished = threading.Event()
+        self.loop.call(self._finish, finished)
+        if not self.failed:
+            finished.wait()
+            self.loop.close(linger_seconds=1.0)
+        self._channel.flush(1.0)
+        return 1 if self.failed else 0
+
+    def _start(self, welcome: Mapping[str, Any]) -> None:
+        self.socket, endpoint = wire.serve(self.loop, welcome["secrets"], welcome["address"])
+        for service in self._make_services(self):
+            self._services.update(dict.fromkeys(service.kinds, service))
+        self.loop.add(self.socket.zmq, self._receive)
+        self._channel.watcher = lambda message: self.loop.call(self._watch, message)
+        self._watch(self._channel.peers)
+        self.notify({"type": "listening", "endpoints": [endpoint]})
+
+    def _finish(self, finished: threading.Event) -> None:
+        for service in dict.fromkeys(self._services.values()):
+            service.close()
+        finished.set()
+
+    def _crashed(self, error: BaseException) -> None:
+        traceback.print_exception(type(error), error, error.__traceback__, file=sys.stderr)
+        self.failed = True
+        self._channel.close()  # whoever waits for the hub is to wake up
+
+    # --- what arrives ------------------------------------------------------------------------------------------------
+
+    def _watch(self, message: Mapping[str, Any]) -> None:
+        view = View.read(message) if message.get("type") == "peers" else self.view
+        if view.number <= self.view.number:
+            return
+        for index, member in self.view.workers.items():
+            if index not in view.workers or view.workers[index].life != member.life:
+                self._routes.pop(index, None)
+        self.view = view
+        if self.index in view.servers:
+            self.life = view.servers[self.index].life
+        for service in dict.fromkeys(self._services.values()):
+            service.entered(view)
+        early, self._early = self._early, []
+        for waiting in early:
+            self._take(waiting)
+
+    def _receive(self) -> None:
+        message = self.socket.receive()
+        if message is not None:
+            self._heard = message.at
+            self._take(message)
+
+    def _take(self, message: Message) -> None:
+        header = message.header
+        if header.view > self.view.number:
+            self._early.append(message)
+            return
+        member = self.view.workers.get(header.sender)
+        if member is None or member.life != header.life:
+            return
+        self._routes[header.sender] = message.route
+        if header.kind == Kind.PING:
+            self.send(header.sender, Header(Kind.PONG, asked=message.at))
+        elif header.kind in self._services:
+            self._services[header.kind].received(header.sender, message)

@@ -1,0 +1,247 @@
+"""What goes between workers and parameter servers: messages of a fixed header and raw frames, over ZeroMQ.
+
+A server has one ROUTER socket, a worker one DEALER for each server. No message is ever dropped at a high-water mark:
+the rounds bound what is under way. With keys (CURVE), a server admits whoever has the job's own client key and nobody
+else; without, each header carries a token of the job, and what has another one is ignored.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import hmac
+import json
+import struct
+import time
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
+
+import torch
+import zmq
+from zmq.utils import z85
+
+if TYPE_CHECKING:
+    from headgate.torch.ps.transport.loop import Loop
+
+Buffer = Union[bytes, memoryview]
+
+DTYPES = (torch.float32, torch.float64, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.int32)
+"""Types of payloads; a header has a type's place in this list."""
+LATE = 1
+"""Flag: the sum was formed without the receiver's contribution."""
+COMPLETE = 2
+"""Flag: this server has every sum of the round."""
+EMPTY = 4
+"""Flag: a contribution of zeros, without payload."""
+SHARED = 8
+"""Flag: the payload is in the memory that both map, at `offset`."""
+ALL = 16
+"""Flag: the sum needs the contributions of all workers that count, whatever the plan says."""
+
+_LARGEST_BYTES = 1 << 30
+_SMALL_BYTES = 16384
+_DOMAIN = b"headgate"
+
+
+class Kind(IntEnum):
+    """What a message is. Dense synchronous rounds use those below 32."""
+
+    PING = 1
+    PONG = 2
+    ASK = 3
+    ANSWER = 4
+    PUSH = 5
+    SUM = 6
+    PULL = 7
+    PENDING = 8
+    WANT = 9
+    SUPPLY = 10
+    SHARE = 11
+    MAPPED = 12
+    PAUSE = 13
+
+
+class Header(NamedTuple):
+    """The first frame of every message.
+
+    Args:
+        kind: What the message is.
+        flags: Of what is in this module in capitals.
+        dtype: Type of the payload: its place in `DTYPES`.
+        sender: Index of the worker or server that sends it.
+        life: How often that task was started.
+        view: Number of the view that the sender acts in.
+        round: Number of the round.
+        chunk: Number of the chunk.
+        chunks: Chunks of the round on that server.
+        offset: Where the payload is in shared memory, in bytes.
+        size: Bytes of the payload.
+        weight: Weight of the contribution, or of all in a sum.
+        asked: When the message that this one answers arrived, on the sender's clock, in seconds.
+        sent: When this message was sent, on the sender's clock, in seconds.
+    """
+
+    kind: int
+    flags: int = 0
+    dtype: int = 0
+    sender: int = 0
+    life: int = 0
+    view: int = 0
+    round: int = 0
+    chunk: int = 0
+    chunks: int = 0
+    offset: int = 0
+    size: int = 0
+    weight: float = 0.0
+    asked: float = 0.0
+    sent: float = 0.0
+
+
+_LAYOUT = struct.Struct("<8sBBBxHHIqIIQQddd")
+
+
+class Message(NamedTuple):
+    """A message that arrived.
+
+    Args:
+        route: Where an answer goes to; empty on a worker.
+        header: Its header.
+        frames: What follows the header.
+        at: When it arrived, on our clock, in seconds.
+    """
+
+    route: bytes
+    header: Header
+    frames: list[zmq.Frame]
+    at: float
+
+    def json(self) -> Any:
+        """The first frame as JSON; an empty object where there is none."""
+        return json.loads(self.frames[0].bytes) if self.frames else {}
+
+    def tensor(self, index: int = 0) -> torch.Tensor:
+        """The frame of that index as a flat tensor of the header's type, in the memory that it arrived in.
+
+        The memory is the receiver's alone: it may be written to.
+        """
+        # Small frames lie within the buffer that they were read into, at any address.
+        frame = self.frames[index]
+        data = bytearray(frame.buffer) if len(frame.buffer) < _SMALL_BYTES else frame.buffer
+        return torch.frombuffer(data, dtype=DTYPES[self.header.dtype]) if len(data) else torch.empty(0)
+
+
+def memory(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a contiguous tensor of the CPU, without a copy; keeps the tensor alive."""
+    array = (ctypes.c_char * (tensor.numel() * tensor.element_size())).from_address(tensor.data_ptr())
+    array.owner = tensor  # type: ignore[attr-defined]
+    return memoryview(array).cast("B")
+
+
+class Socket:
+    """One end: frames messages, counts their bytes.
+
+    Attributes:
+        bytes_in: Bytes of payload and headers received.
+        bytes_out: The same, sent.
+    """
+
+    def __init__(self, socket: zmq.Socket[bytes], secrets: Mapping[str, Any], routed: bool) -> None:
+        self.zmq = socket
+        self._token = token(secrets)
+        self._routed = routed
+        self.bytes_in = 0
+        self.bytes_out = 0
+
+    def send(self, header: Header, *frames: Buffer, route: bytes = b"") -> None:
+        """Send a message; returns at once. The memory of a large frame must not change until it was answered."""
+        first = _LAYOUT.pack(self._token, *header[:-1], time.monotonic())
+        parts: list[Buffer] = [route, first, *frames] if self._routed else [first, *frames]
+        self.bytes_out += len(first) + sum(map(len, frames))
+        self.zmq.send_multipart(parts, copy=False)
+
+    def receive(self) -> Message | None:
+        """The next message of this job; None for one that is no such message.
+
+        Raises:
+            zmq.Again: Nothing has arrived.
+        """
+        parts = self.zmq.recv_multipart(zmq.NOBLOCK, copy=False)
+        now = time.monotonic()
+        route = parts.pop(0).bytes if self._routed else b""
+        if not parts or len(parts[0]) != _LAYOUT.size:
+            return None
+        mark, *fields = _LAYOUT.unpack(parts[0].buffer)
+        if not hmac.compare_digest(mark, self._token):
+            return None
+        self.bytes_in += sum(map(len, parts))
+        return Message(route, Header(*fields), parts[1:], now)
+
+    def close(self) -> None:
+        self.zmq.close(linger=0)
+
+
+def token(secrets: Mapping[str, Any]) -> bytes:
+    """What marks the messages of a job."""
+    keys = f"{secrets['server_public']} {secrets['client_public']}"
+    return hashlib.sha256(keys.encode()).digest()[:8]
+
+
+def serve(loop: Loop, secrets: Mapping[str, Any], address: str) -> tuple[Socket, str]:
+    """A server's socket, bound to a free port of `address`, and its endpoint.
+
+    Args:
+        loop: Drives it; is given the gatekeeper too.
+        secrets: Those of the task's welcome.
+        address: IP address of the task's node.
+    """
+    socket = _socket(loop, zmq.ROUTER, address)
+    if secrets["encrypt"]:
+        _keep_gate(loop, secrets["client_public"].encode())
+        socket.zap_domain = _DOMAIN
+        socket.curve_server = True
+        socket.curve_secretkey = secrets["server_secret"].encode()
+    socket.bind(f"tcp://{_host(address)}:0")
+    return Socket(socket, secrets, routed=True), str(socket.get_string(zmq.LAST_ENDPOINT))
+
+
+def connect(loop: Loop, secrets: Mapping[str, Any], endpoint: str) -> Socket:
+    """A worker's socket to the server at `endpoint`."""
+    socket = _socket(loop, zmq.DEALER, endpoint.removeprefix("tcp:"))
+    if secrets["encrypt"]:
+        socket.curve_serverkey = secrets["server_public"].encode()
+        socket.curve_publickey = secrets["client_public"].encode()
+        socket.curve_secretkey = secrets["client_secret"].encode()
+    socket.connect(endpoint)
+    return Socket(socket, secrets, routed=False)
+
+
+def _socket(loop: Loop, kind: int, address: str) -> zmq.Socket[bytes]:
+    socket: zmq.Socket[bytes] = loop.context.socket(kind)
+    socket.set_hwm(0)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.MAXMSGSIZE, _LARGEST_BYTES)
+    socket.setsockopt(zmq.IPV6, int("[" in address or address.count(":") > 1))
+    socket.setsockopt(zmq.RECONNECT_IVL, 100)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+    return socket
+
+
+def _host(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
+
+
+def _keep_gate(loop: Loop, client_public: bytes) -> None:
+    """Answer the library's question whom to admit (ZAP, RFC 27): whoever has the job's client key."""
+    admitted = z85.decode(client_public)
+    gate = loop.context.socket(zmq.REP)
+    gate.linger = 0
+    gate.bind("inproc://zeromq.zap.01")
+
+    def decide() -> None:
+        version, request, _domain, _address, _identity, mechanism, *credentials = gate.recv_multipart(zmq.NOBLOCK)
+        admit = mechanism == b"CURVE" and len(credentials) == 1 and hmac.compare_digest(credentials[0], admitted)
+        status, text = (b"200", b"OK") if admit else (b"400", b"not a task of this job")
+        gate.send_multipart([version, request, status, text, b"", b""])
+
+    loop.add(gate, decide)
