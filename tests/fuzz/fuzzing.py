@@ -38,8 +38,8 @@ from headgate.engines.channel import Connection
 from headgate.engines.log import TaskLog
 from headgate.errors import HeadgateError, StorageError
 from headgate.hub.attempt import Attempt
-from headgate.hub.hearing import Hearing
-from headgate.hub.ledger import Ledger
+from headgate.hub.listener import HubListener
+from headgate.hub.live_runs import LiveRuns
 from headgate.hub.run import LiveRun
 from headgate.hub.server import Server
 from headgate.hub.submission import Submission, parse
@@ -344,8 +344,8 @@ class _Task:
         live.begin(self._attempt, 0)
         self._attempt.start("worker-0", "here", "127.0.0.1", ProgressReader(ProgressRule()), joins=False)
         self._failed: list[str] = []
-        ledger = cast(Ledger, SimpleNamespace(find=lambda _: (self._run, live), event=self._event, failed=self._fail))
-        self._hearing = Hearing(ledger, self._run.folder, lambda _: None, lambda _: None, lambda *_: None)
+        ledger = cast(LiveRuns, SimpleNamespace(find=lambda _: (self._run, live), event=self._event, failed=self._fail))
+        self._hearing = HubListener(ledger, self._run.folder, lambda _: None, lambda _: None, lambda *_: None)
         self._log = TaskLog(os.devnull)
         self._live = live
 

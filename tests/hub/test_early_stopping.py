@@ -87,7 +87,7 @@ def test_a_restart_is_weighed_by_it_as_well(tmp_path: Path, monkeypatch: pytest.
     live.current.connect("worker-0", "keras")
     cluster = planned.cluster(planned.nodes("a", 2, cores=2))
     run = SimpleNamespace(submission=SimpleNamespace(mode="run", environment={}, cluster=""))
-    ledger, nodes = SimpleNamespace(find=lambda _: (run, live)), SimpleNamespace(cluster=lambda _: cluster)
+    live_runs, nodes = SimpleNamespace(find=lambda _: (run, live)), SimpleNamespace(cluster=lambda _: cluster)
     now = 0.0
     clock = SimpleNamespace(monotonic=lambda: now, thread_time=lambda: 0.0)
     monkeypatch.setattr("headgate.hub.replanning.time", clock)
@@ -100,13 +100,14 @@ def test_a_restart_is_weighed_by_it_as_well(tmp_path: Path, monkeypatch: pytest.
             "headgate.hub.replanning.answer", lambda question: loop.call_soon_threadsafe(asked.set_result, question)
         )
         choosing = SimpleNamespace(used=lambda *_: Counter())
-        parts = cast("Any", (ledger, nodes, None, choosing, cluster.nodes[0], lambda _: None))
+        parts = cast("Any", (live_runs, nodes, None, choosing, cluster.nodes[0], lambda _: None))
         replanning = Replanning(tmp_path, *parts)
         for second in range(4):
             now = float(second)
             if second == 1:
                 live.stops_after(3, 0.1, "loss")
-            replanning.hear(Progress("r/a/worker-0", 100 * (second + 1), 1 + second, loss=1 / (second + 1), epochs=99))
+            report = Progress("r/a/worker-0", 100 * (second + 1), 1 + second, loss=1 / (second + 1), epochs=99)
+            replanning.hear(report, ())
         return await asyncio.wait_for(asked, 60)
 
     assert asyncio.run(weigh()).rest == (300.0, 0.1)

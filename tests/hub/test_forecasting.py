@@ -15,7 +15,7 @@ from headgate.events import Checkpoint, Event, Fitted, Progress, TaskStarted, Us
 from headgate.hub.attempt import Attempt
 from headgate.hub.forecasting import Forecasting
 from headgate.hub.job import LiveJob
-from headgate.hub.ledger import Ledger
+from headgate.hub.live_runs import LiveRuns
 from headgate.jobs import Job, ProgressRule
 from headgate.plans import Plan
 from headgate.profiling import lengths
@@ -85,19 +85,20 @@ def test_of_several_workers_each_is_told_to_put_a_core_to_good_use(
     live.current = Attempt("r/a", 1, plan, False, lambda task, message: None)
     for i in range(workers):
         live.current.start(f"worker-{i}", "here", "127.0.0.1", ProgressReader(ProgressRule()), False)
-    ledger = cast("Ledger", SimpleNamespace(find=lambda id: (None, live)))
+    live_runs = cast("LiveRuns", SimpleNamespace(find=lambda id: (None, live)))
     now = 0.0
     monkeypatch.setattr("headgate.hub.forecasting.time", SimpleNamespace(monotonic=lambda: now))
 
     async def hear() -> Fitted:
         nonlocal now
         fitted: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
-        forecasting = Forecasting(ledger, tmp_path, fitted.set_result, waits=lambda: True, predicts=lambda: True)
+        forecasting = Forecasting(live_runs, tmp_path, fitted.set_result, waits=lambda: True, predicts=lambda: True)
         for second in range(4):
             now = float(second)
             for i in range(workers):
-                forecasting.hear(Usage(f"r/a/worker-{i}", 1.0, 1e9))
-            forecasting.hear(Progress("r/a/worker-0", 100 * (second + 1), 1 + second, loss=1 / (second + 1), epochs=9))
+                forecasting.hear(Usage(f"r/a/worker-{i}", 1.0, 1e9), ())
+            report = Progress("r/a/worker-0", 100 * (second + 1), 1 + second, loss=1 / (second + 1), epochs=9)
+            forecasting.hear(report, ())
         return cast("Fitted", await asyncio.wait_for(fitted, 60))
 
     assert asyncio.run(hear()).cores == cores
@@ -108,11 +109,11 @@ def test_who_saves_a_checkpoint_is_no_longer_expected_to_last_as_long_once_it_wa
     plan = Plan(strategy="single", workers=1, batch_per_worker=None)
     live.current = Attempt("r/a", 1, plan, False, lambda task, message: None)
     run = SimpleNamespace(submission=SimpleNamespace(mode="run"))
-    ledger = cast("Ledger", SimpleNamespace(find=lambda id: (run, live)))
-    forecasting = Forecasting(ledger, tmp_path, lambda event: None, waits=lambda: True, predicts=lambda: True)
+    live_runs = cast("LiveRuns", SimpleNamespace(find=lambda id: (run, live)))
+    forecasting = Forecasting(live_runs, tmp_path, lambda event: None, waits=lambda: True, predicts=lambda: True)
     lengths.remember(tmp_path, "script", lengths.Took("job", 50.0, 100.0))
     assert forecasting.lasts("r/a") == 100.0
-    forecasting.hear(TaskStarted("r/a/worker-0", 1))
+    forecasting.hear(TaskStarted("r/a/worker-0", 1), ())
     ends = dict(forecasting.ends)
     assert set(ends) == {"r/a"}
     live.keep(Checkpoint("r/a/worker-0/1.pt", 1, 0, 1))

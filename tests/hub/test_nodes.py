@@ -11,7 +11,7 @@ from headgate.cluster import Node
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.events import Event, NodeJoined, NodeLeft
 from headgate.hub import clusters
-from headgate.hub.ledger import Ledger
+from headgate.hub.live_runs import LiveRuns
 from headgate.hub.nodes import Nodes
 
 ENGINE = EngineSpec("elsewhere")
@@ -29,8 +29,8 @@ class Known:
             name: SimpleNamespace(id=name, submission=SimpleNamespace(engine=engine, only=()), meet=lambda node: None)
             for name, engine in (("on-it", ENGINE), ("local", LOCAL))
         }
-        ledger = cast(Ledger, SimpleNamespace(runs=runs, event=lambda *_: None))
-        self.nodes = Nodes(HERE, ledger, self.told.append)
+        live_runs = cast(LiveRuns, SimpleNamespace(runs=runs, event=lambda *_: None))
+        self.nodes = Nodes(HERE, live_runs, self.told.append)
         self.nodes.open(ENGINE, cast(Any, SimpleNamespace(nodes=(THERE, FAR))))
         self.told.clear()
 
@@ -60,7 +60,7 @@ def test_every_run_on_a_lab_is_told_that_a_node_is_gone(monkeypatch: pytest.Monk
     runs = {name: SimpleNamespace(id=name, submission=submission) for name in ("first", "second")}
     told: list[object] = []
     event = lambda run, kind, text: told.append((run.id, kind, text))  # noqa: E731
-    nodes = Nodes(HERE, cast(Ledger, SimpleNamespace(runs=runs, event=event)), told.append)
+    nodes = Nodes(HERE, cast(LiveRuns, SimpleNamespace(runs=runs, event=event)), told.append)
     nodes.join(cast(Any, submission))
     told.clear()
     monkeypatch.setattr(clusters, "there", lambda _: frozenset())

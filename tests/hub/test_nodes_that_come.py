@@ -10,9 +10,9 @@ import pytest
 
 from headgate.cluster import Node
 from headgate.engines.base import EngineSpec, Slot
-from headgate.events import Action, JobId, NodeJoined, StartTask
+from headgate.events import Action, Exit, JobId, NodeJoined, StartTask, TaskExited
 from headgate.hub.engines import Engines
-from headgate.hub.ledger import Ledger
+from headgate.hub.live_runs import LiveRuns
 from headgate.hub.nodes import Nodes
 from headgate.hub.reserving import Reserving
 from headgate.jobs import Job, Limits
@@ -41,7 +41,7 @@ class Hub:
         self.jobs: dict[str, Any] = {}
         self.submission = SimpleNamespace(engine=ENGINE, only=())
         self.run = SimpleNamespace(submission=self.submission)
-        ledger = cast(Ledger, SimpleNamespace(find=lambda id: (self.run, self.jobs[id.split("/")[1]]), runs={}))
+        live_runs = cast(LiveRuns, SimpleNamespace(find=lambda id: (self.run, self.jobs[id.split("/")[1]]), runs={}))
         self.given_back: list[str] = []
         engine = SimpleNamespace(
             waiting=lambda: frozenset(self.waiting),
@@ -50,9 +50,9 @@ class Hub:
         )
         engines = cast(Engines, SimpleNamespace(of=lambda _: engine, spec_of=lambda _: ENGINE))
         self.set_aside: dict[str, tuple[str, float]] = {}
-        self.nodes = Nodes(node("here"), ledger, lambda _: None)
+        self.nodes = Nodes(node("here"), live_runs, lambda _: None)
         self.nodes.open(ENGINE, cast(Any, SimpleNamespace(nodes=nodes)))
-        self.reserving = Reserving(ledger, engines, self.nodes)
+        self.reserving = Reserving(live_runs, engines, self.nodes)
 
     def _reserve(self, job: JobId, attempt: int, slots: Mapping[str, Slot]) -> None:
         self.set_aside |= {task: (slot.node, slot.cores) for task, slot in slots.items()}
@@ -77,7 +77,7 @@ class Hub:
         self.jobs[name].current.tasks = {
             task: SimpleNamespace(state="ended" if task in ended else "running") for task in tasks
         }
-        self.reserving.give_back(f"r/{name}")
+        self.reserving.hear(TaskExited(f"r/{name}/worker-0", Exit(code=0)), ())
 
     def meets(self, *nodes: Node) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
         """Nodes come; where the workers and servers of jobs go to for the last of them, by job."""

@@ -10,9 +10,8 @@ from typing import Any
 from headgate.events import Exit, Progress, TaskId
 from headgate.hub.gating import OPEN, strictest
 from headgate.hub.meetings import Meetings
-from headgate.hub.merging import Course
-from headgate.hub.pace import Pace
 from headgate.hub.peers import Peers
+from headgate.hub.stragglers import Stragglers
 from headgate.plans import Plan
 from headgate.task.part import LOOPBACK
 from headgate.telemetry.columns import Column
@@ -89,14 +88,14 @@ class Attempt:
 
     def __init__(self, job: str, number: int, plan: Plan, encrypt: bool, send: Send) -> None:
         self.number = number
-        self.pace = Pace()
+        self.stragglers = Stragglers()
         self.tasks: dict[str, LiveTask] = {}
         self._job = job
         self._peers = Peers(plan, encrypt)
         self._send = send
         self._keyless = plan.strategy == "allreduce" or not encrypt
         self._connected: set[str] = set()
-        self._course = Course()
+        self._course = MergedProgress()
         self.meetings = Meetings(self._peers.workers, lambda name, message: send(f"{job}/{name}", message))
         self._waiting: list[str] = []
         self._donor: str | None = None  # while it was told to save and has not
@@ -167,7 +166,7 @@ class Attempt:
             self._course.drop(f"{self._job}/{name}")
         self._peers.leave(name)
         self.meetings.leave(name)
-        self.pace.drop(name)
+        self.stragglers.drop(name)
         self._waiting = [each for each in self._waiting if each != name]
         self._tell()
         self.hold()
@@ -284,3 +283,46 @@ def _of_one_file(reason: str, begun: bool) -> bool:
     """Whether a task may have failed because another one writes the same file. `begun`: it trained already, so that
     what it reads was there."""
     return bool(_OF_ONE_FILE.search(reason) or (begun and _MAY_BE_OF_ONE_FILE.search(reason)))
+
+
+class MergedProgress:
+    """Merges what the workers of a job report.
+
+    Steps, epochs and samples are those of the lowest worker, whose reports set the pace. Losses and metrics are the
+    means of what each reported since its last one, or before if it had nothing new, weighted by how many losses each
+    stands for.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[TaskId, Progress] = {}
+        self._told: dict[TaskId, Progress] = {}
+
+    def add(self, progress: Progress, lowest: TaskId) -> Progress | None:
+        """Take in a report; the job's progress, if it was that of the lowest worker."""
+        before = self._waiting.get(progress.task)
+        self._waiting[progress.task] = progress if before is None else before.merged(progress)
+        if progress.task != lowest:
+            return None
+        self._told |= self._waiting
+        self._waiting.clear()
+        own, every = self._told[lowest], self._told.values()
+        losses = [(each.loss, each.count) for each in every if each.loss is not None]
+        names = dict.fromkeys(name for each in every for name in each.metrics)
+        return replace(
+            own,
+            loss=_mean(losses) if losses else None,
+            count=sum(count for _, count in losses) or own.count,
+            metrics={
+                name: _mean([(each.metrics[name], each.count) for each in every if name in each.metrics])
+                for name in names
+            },
+        )
+
+    def drop(self, task: TaskId) -> None:
+        """A worker was lost: what it reported last is no part of the mean any more."""
+        self._waiting.pop(task, None)
+        self._told.pop(task, None)
+
+
+def _mean(values: list[tuple[float, int]]) -> float:
+    return sum(value * count for value, count in values) / sum(count for _, count in values)

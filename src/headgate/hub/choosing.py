@@ -14,7 +14,8 @@ from headgate.cluster import Cluster, Node
 from headgate.engines import scripts
 from headgate.errors import UsageError
 from headgate.events import ENDED, Event, JobId, JobPlanned, PlanJob, StopRequested
-from headgate.hub.ledger import Ledger
+from headgate.hub.component import Component
+from headgate.hub.live_runs import LiveRuns
 from headgate.hub.nodes import Nodes
 from headgate.planning.choosing import Asked, Choice, choose, has_choice, starts_at_once
 from headgate.plans import Plan
@@ -23,20 +24,22 @@ from headgate.profiling import store
 from headgate.profiling.calibration import calibrated
 
 
-class Choosing:
+class Choosing(Component):
     """Answers `PlanJob`. The jobs of a run are planned together.
 
     Args:
         home: Headgate's folder.
-        ledger: Where the runs are.
+        live_runs: Where the runs are.
         nodes: Where their tasks can go.
         machine: The node that stored profiles were measured on.
         step: Tells the controller.
     """
 
-    def __init__(self, home: Path, ledger: Ledger, nodes: Nodes, machine: Node, step: Callable[[Event], None]) -> None:
+    def __init__(
+        self, home: Path, live_runs: LiveRuns, nodes: Nodes, machine: Node, step: Callable[[Event], None]
+    ) -> None:
         self._home = home
-        self._ledger = ledger
+        self._live_runs = live_runs
         self._nodes = nodes
         self._machine = machine
         self._step = step
@@ -57,11 +60,9 @@ class Choosing:
         self._plans[job] = plan
 
     def forget(self, run: str) -> None:
-        """A run has ended."""
         self._plans = {job: plan for job, plan in self._plans.items() if job.split("/")[0] != run}
 
     def close(self) -> None:
-        """Answer nothing more."""
         for task in self._work:
             task.cancel()
 
@@ -70,7 +71,7 @@ class Choosing:
         names = {node.name for node in cluster.nodes}
         found: Counter[str] = Counter()
         for job, plan in self._plans.items():
-            _, live = self._ledger.find(job)
+            _, live = self._live_runs.find(job)
             soon = live.state == "waiting" and (live.attempt > 0 or starts_at_once(live.spec))
             if job != besides and (soon or live.state in ("running", "stopping")):
                 found.update(name for name in (*plan.worker_nodes, *plan.server_nodes) if name in names)
@@ -85,14 +86,14 @@ class Choosing:
             by_run.setdefault(action.job.split("/")[0], []).append(action)
         self._asked = []
         for run, actions in by_run.items():
-            if run not in self._ledger.runs:
+            if run not in self._live_runs.runs:
                 continue
             try:
-                self._plan(actions, self._nodes.cluster(self._ledger.runs[run].submission))
+                self._plan(actions, self._nodes.cluster(self._live_runs.runs[run].submission))
             except UsageError as error:  # a node has gone since it was handed in
                 self._refuse(actions, error)
             except Exception as error:  # noqa: BLE001  # these jobs cannot be planned, and others can
-                self._ledger.failed("no plan could be made", error, run)
+                self._live_runs.failed("no plan could be made", error, run)
                 self._refuse(actions, UsageError("no plan could be made"))
 
     def _plan(self, actions: Sequence[PlanJob], cluster: Cluster) -> None:
@@ -105,11 +106,11 @@ class Choosing:
             self._told(actions, choose(asked, cluster, used=self.used(cluster)))
 
     def _profiled(self, action: PlanJob, cluster: Cluster) -> bool:
-        run, live = self._ledger.find(action.job)
+        run, live = self._live_runs.find(action.job)
         return run.submission.mode == "run" and live.profile is not None and has_choice(cluster, action.spec)
 
     def _ask(self, action: PlanJob, profile: Profile | None) -> Asked:
-        run, _ = self._ledger.find(action.job)
+        run, _ = self._live_runs.find(action.job)
         environment = {**run.submission.environment, **action.spec.env}
         return Asked(action.spec, profile, scripts.other_cluster(action.spec, environment))
 
@@ -117,12 +118,12 @@ class Choosing:
         async with self._turn:
             asked = []
             for action in actions:
-                if action.job.split("/")[0] not in self._ledger.runs:
+                if action.job.split("/")[0] not in self._live_runs.runs:
                     return  # it has ended while others were planned
-                _, live = self._ledger.find(action.job)
+                _, live = self._live_runs.find(action.job)
                 profile = store.parse(json.loads(live.profile)) if live.profile is not None else None
                 asked.append(self._ask(action, profile))
-            run, _ = self._ledger.find(actions[0].job)
+            run, _ = self._live_runs.find(actions[0].job)
             used = self.used(cluster)
             if run.submission.cluster:
                 cluster = calibrated(run.submission.cluster, cluster, self._machine, self._home)
@@ -130,28 +131,28 @@ class Choosing:
             try:
                 found = await asyncio.to_thread(search, asked, cluster)
             except Exception as error:  # noqa: BLE001  # a profile is odd: its job runs all the same
-                self._ledger.failed("no plan was searched for", error, run.id)
+                self._live_runs.failed("no plan was searched for", error, run.id)
                 found = choose([replace(each, profile=None) for each in asked], cluster, used=used)
             self._told(actions, found)
 
     def _told(self, actions: Sequence[PlanJob], found: Sequence[Choice | UsageError]) -> None:
         for action, each in zip(actions, found):
-            if action.job.split("/")[0] not in self._ledger.runs:
+            if action.job.split("/")[0] not in self._live_runs.runs:
                 continue
             if isinstance(each, UsageError):
                 self._refuse([action], each)
                 continue
-            run, live = self._ledger.find(action.job)
+            run, live = self._live_runs.find(action.job)
             if live.state in ENDED:
                 continue
             self._plans[action.job] = each.plan
             live.spec, live.plan = action.spec, json.dumps(asdict(each.plan))
             if each.why and run.submission.mode == "run":
-                self._ledger.event(run, "plan", each.why, live.spec.name)
+                self._live_runs.event(run, "plan", each.why, live.spec.name)
             self._step(JobPlanned(action.job, action.revision, each.plan))
 
     def _refuse(self, actions: Sequence[PlanJob], error: UsageError) -> None:
         for action in actions:
-            run, live = self._ledger.find(action.job)
-            self._ledger.event(run, "warning", str(error), live.spec.name)
+            run, live = self._live_runs.find(action.job)
+            self._live_runs.event(run, "warning", str(error), live.spec.name)
             self._step(StopRequested(action.job))

@@ -14,7 +14,7 @@ from headgate.cluster import Cluster, Node
 from headgate.engines.base import LOCAL, Engine, EngineSpec, Listener
 from headgate.errors import HeadgateError
 from headgate.events import Exit, TaskId
-from headgate.hub.ledger import Ledger
+from headgate.hub.live_runs import LiveRuns
 from headgate.hub.nodes import Nodes
 from headgate.profiling import calibration
 from headgate.telemetry.columns import Column
@@ -31,29 +31,29 @@ class Engines:
         listener: Whom the engines tell of tasks.
         usage: Told on the loop what the tasks and nodes of an engine used that are not on this machine.
         nodes: Told of the nodes of engines.
-        ledger: The runs that use engines.
+        live_runs: The runs that use engines.
     """
 
     def __init__(
-        self, home: Path, local: Engine, listener: Listener, usage: Usage, nodes: Nodes, ledger: Ledger
+        self, home: Path, local: Engine, listener: Listener, usage: Usage, nodes: Nodes, live_runs: LiveRuns
     ) -> None:
         self._home = home
         self._open: dict[EngineSpec, Engine] = {LOCAL: local}
         self._listener = listener
         self._usage = usage
         self._nodes = nodes
-        self._ledger = ledger
+        self._live_runs = live_runs
         self._handed_in: Counter[EngineSpec] = Counter()
         self._turns: dict[EngineSpec, asyncio.Lock] = {}
         local.open(listener)
 
     def of(self, id: str) -> Engine:
         """The engine of a run, a job or a task, by its id."""
-        return self._open[self._ledger.runs[id.split("/")[0]].submission.engine]
+        return self._open[self._live_runs.runs[id.split("/")[0]].submission.engine]
 
     def spec_of(self, id: str) -> EngineSpec:
         """Which engine that is."""
-        return self._ledger.runs[id.split("/")[0]].submission.engine
+        return self._live_runs.runs[id.split("/")[0]].submission.engine
 
     @asynccontextmanager
     async def opened(self, spec: EngineSpec) -> AsyncIterator[Engine]:
@@ -94,7 +94,7 @@ class Engines:
         """
         if spec == LOCAL or spec not in self._open or self._open[spec].cluster().nodes:
             return
-        if any(run.submission.engine == spec for run in self._ledger.runs.values()):
+        if any(run.submission.engine == spec for run in self._live_runs.runs.values()):
             raise HeadgateError(f"the cluster of engine {spec} is gone, and jobs that ran there are ending; try again")
         await self._end(spec)
 
@@ -128,7 +128,7 @@ class Engines:
         return self._turns.setdefault(spec, asyncio.Lock())
 
     def _is_used(self, spec: EngineSpec) -> bool:
-        return self._handed_in[spec] > 0 or any(run.submission.engine == spec for run in self._ledger.runs.values())
+        return self._handed_in[spec] > 0 or any(run.submission.engine == spec for run in self._live_runs.runs.values())
 
 
 class _Heard(Listener):

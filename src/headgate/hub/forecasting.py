@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from headgate.analysis.forecast import LONGEST_SECONDS, Outlook, Question, answer
 from headgate.analysis.scaling import Scaling
-from headgate.events import Event, Fitted, JobId, Progress, TaskExited, TaskId, TaskStarted, Usage
+from headgate.events import Action, Event, Fitted, JobId, Progress, TaskExited, TaskId, TaskStarted, Usage
+from headgate.hub.component import Component
 from headgate.hub.job import LiveJob
-from headgate.hub.ledger import Ledger
+from headgate.hub.live_runs import LiveRuns
 from headgate.profiling import lengths
 from headgate.telemetry.vocabulary import is_adversarial
 
@@ -51,11 +52,11 @@ class _Watched:
         return float(max(workers, 1))
 
 
-class Forecasting:
+class Forecasting(Component):
     """Hears what jobs report and use, and tells what is left of them.
 
     Args:
-        ledger: Where the runs are.
+        live_runs: Where the runs are.
         lengths: Folder of what former jobs took.
         tell: Takes a `Fitted`.
         waits: Whether any job waits for others to end.
@@ -65,13 +66,13 @@ class Forecasting:
 
     def __init__(
         self,
-        ledger: Ledger,
+        live_runs: LiveRuns,
         lengths: Path,
         tell: Callable[[Event], None],
         waits: Callable[[], bool],
         predicts: Callable[[], bool],
     ) -> None:
-        self._ledger = ledger
+        self._live_runs = live_runs
         self._lengths = lengths
         self._tell = tell
         self._waits = waits
@@ -95,21 +96,19 @@ class Forecasting:
     def lasts(self, job: JobId) -> float | None:
         """Seconds that a job is expected to run for, by how long such jobs took; None: none did, or it goes on from a
         checkpoint, and has done a part of it already."""
-        return self._takes(job) if self._ledger.find(job)[1].checkpoint is None else None
+        return self._takes(job) if self._live_runs.find(job)[1].checkpoint is None else None
 
     def _takes(self, job: JobId) -> float | None:
         """How long such jobs took (s), from their beginning to their end."""
         if job not in self._took:
-            live = self._ledger.find(job)[1]
+            live = self._live_runs.find(job)[1]
             self._took[job] = lengths.seconds(self._lengths, live.script_key, live.profile_key)
         return self._took[job]
 
     def forget(self, run: str) -> None:
-        """A run has ended."""
         self._took = {job: took for job, took in self._took.items() if job.split("/")[0] != run}
 
-    def hear(self, event: Event) -> None:
-        """Take in an event, after the controller."""
+    def hear(self, event: Event, actions: Sequence[Action]) -> None:
         match event:
             case TaskStarted(task):
                 self._of(task, starts=True)
@@ -135,14 +134,14 @@ class Forecasting:
 
     def _runs(self, task: TaskId) -> bool:
         """Whether it has not ended yet: what was measured of one may come after its end."""
-        attempt = self._ledger.find(task)[1].current
+        attempt = self._live_runs.find(task)[1].current
         known = attempt.tasks.get(task.rsplit("/", 1)[1]) if attempt is not None else None
         return known is not None and known.state != "ended"
 
     def _of(self, task: TaskId, starts: bool = False) -> _Watched:
         job = task.rsplit("/", 1)[0]
         if job not in self._watched:
-            now, (run, live) = time.monotonic(), self._ledger.find(job)
+            now, (run, live) = time.monotonic(), self._live_runs.find(job)
             whole = starts and live.checkpoint is None and live.attempt == 1 and run.submission.mode == "run"
             rule = live.spec.progress
             outlook = Outlook(now, goal=rule.goal, rising=rule.rising)
@@ -173,7 +172,7 @@ class Forecasting:
 
     def _reported(self, told: Progress) -> None:
         job = told.task.rsplit("/", 1)[0]
-        rule = self._ledger.find(job)[1].spec.progress
+        rule = self._live_runs.find(job)[1].spec.progress
         value = rule.of(told.loss, told.metrics)
         if value is None:
             return
@@ -209,6 +208,5 @@ class Forecasting:
             self._tell(Fitted(job, *left, watched.useful()))
 
     def close(self) -> None:
-        """Answer nothing more."""
         for task in self._doing:
             task.cancel()

@@ -25,21 +25,24 @@ from headgate.engines.program import source, words_of
 from headgate.engines.remote.environment import more, sent
 from headgate.errors import HeadgateError, UsageError
 from headgate.events import ENDED, Action, Event
-from headgate.hub import admission, company, neighbours
-from headgate.hub.acting import Acting
+from headgate.hub import neighbours
 from headgate.hub.choosing import Choosing
 from headgate.hub.client import connect
+from headgate.hub.component import Component
 from headgate.hub.engines import Engines
+from headgate.hub.executor import Executor
 from headgate.hub.forecasting import Forecasting
-from headgate.hub.hearing import Hearing
+from headgate.hub.health import HealthChecks
 from headgate.hub.job import LiveJob
-from headgate.hub.ledger import Ledger
-from headgate.hub.lookout import Lookout
+from headgate.hub.listener import HubListener
+from headgate.hub.live_runs import LiveRuns
 from headgate.hub.nodes import Nodes
+from headgate.hub.oversubscription import Oversubscription
 from headgate.hub.replanning import Replanning
 from headgate.hub.reserving import Reserving
 from headgate.hub.run import LiveRun
 from headgate.hub.sampling import Sampling
+from headgate.hub.start_estimates import StartEstimates
 from headgate.hub.submission import Submission
 from headgate.isolation.spawning import OWN
 from headgate.planning import candidates
@@ -58,8 +61,6 @@ REPORT_SECONDS = 600.0
 _WRITTEN_SECONDS = 10.0
 """Longest that whoever watches a run waits for its last rows to be written."""
 _AGAIN_SECONDS = 1.0  # after an event that the controller could not take in
-_TELL_WAITING_SECONDS = 5.0
-"""After so long, jobs that wait are told anew until when, though nothing was done: what they wait for may be late."""
 
 
 class LiveHub:
@@ -76,40 +77,50 @@ class LiveHub:
         self._loop = asyncio.get_running_loop()
         self._home = home
         self._node = node
-        self._ledger = Ledger(lambda: self.policy)
+        self._live_runs = LiveRuns(lambda: self.policy)
         self._forecasting = Forecasting(
-            self._ledger,
+            self._live_runs,
             home / "lengths",
             self._step,
             lambda: self._controller.waits,
             lambda: self._controller.policy.predicts,
         )
         self._controller = self._controlled(policy)
-        self._nodes = Nodes(node, self._ledger, self._step)
-        self._hearing = Hearing(
-            self._ledger,
+        self._nodes = Nodes(node, self._live_runs, self._step)
+        self._listener = HubListener(
+            self._live_runs,
             home / "profiles",
             self._step,
             lost=lambda _: self._nodes.look(),
             hardware=lambda task, node: self._nodes.hardware(self._engines.spec_of(task), node),
         )
-        self._sampling = Sampling(self._ledger, engine, self._step)
-        self._lookout = Lookout(self._ledger, self._nodes.look)
-        self._engines = Engines(home, engine, self._hearing, self._sampling.told, self._nodes, self._ledger)
-        self._reserving = Reserving(self._ledger, self._engines, self._nodes)
-        self._choosing = Choosing(home, self._ledger, self._nodes, node, self._step)
-        self._replanning = Replanning(home, self._ledger, self._nodes, self._engines, self._choosing, node, self._step)
-        self._acting = Acting(
-            home, self._ledger, self._engines, self._nodes, self._hearing, self._choosing, self._finish
+        self._sampling = Sampling(self._live_runs, engine, self._step)
+        self._health = HealthChecks(self._live_runs, self._nodes.look)
+        self._engines = Engines(home, engine, self._listener, self._sampling.told, self._nodes, self._live_runs)
+        self._reserving = Reserving(self._live_runs, self._engines, self._nodes)
+        self._choosing = Choosing(home, self._live_runs, self._nodes, node, self._step)
+        self._replanning = Replanning(
+            home, self._live_runs, self._nodes, self._engines, self._choosing, node, self._step
+        )
+        self._executor = Executor(
+            home, self._live_runs, self._engines, self._nodes, self._listener, self._choosing, self._finish
+        )
+        self._components: tuple[Component, ...] = (
+            *(self._executor, self._reserving, self._choosing, self._replanning, self._forecasting),
+            StartEstimates(
+                self._live_runs,
+                lambda: self._controller.waits,
+                lambda now: self._controller.ahead(now, self._forecasting.ends),
+            ),
+            *(Oversubscription(self._live_runs, node), self._sampling, self._health),
         )
         self._wake: asyncio.TimerHandle | None = None
-        self._tell_waiting_at = 0.0
         self._background: set[asyncio.Task[Any]] = set()
         self._origins: dict[str, asyncio.Task[Any]] = {}
         self._coming = 0  # runs that are being taken in,
         self._taking_in = asyncio.Lock()  # one after the other: the next one finds the nodes of the one before
         self._ending: set[LiveRun] = set()
-        self.watchers = self._ledger.watchers
+        self.watchers = self._live_runs.watchers
         self._nodes.tell()
 
     # --- what clients ask for ---------------------------------------------------------------------------------------
@@ -117,7 +128,7 @@ class LiveHub:
     @property
     def runs(self) -> Mapping[str, LiveRun]:
         """Runs that have not ended."""
-        return self._ledger.runs
+        return self._live_runs.runs
 
     @property
     def has_runs(self) -> bool:
@@ -131,7 +142,7 @@ class LiveHub:
 
     def warn(self, text: str) -> None:
         """Tell all runs of something."""
-        self._ledger.tell_all(text)
+        self._live_runs.tell_all(text)
 
     @property
     def policy(self) -> str:
@@ -175,9 +186,9 @@ class LiveHub:
         recorded = (here, *submission.nodes) if submission.engine == LOCAL else cluster.nodes
         found = await asyncio.to_thread(_checked, submission, cluster, here)
         inject(self._home / "inject")
-        run = LiveRun(submission, recorded, self.policy, time.monotonic(), self._ledger.trouble)
+        run = LiveRun(submission, recorded, self.policy, time.monotonic(), self._live_runs.trouble)
         await asyncio.to_thread(run.confirm)
-        self._ledger.runs[run.id] = run
+        self._live_runs.runs[run.id] = run
         self._nodes.join(submission)
         names = tuple(node.name for node in cluster.nodes)
         for name, live in run.jobs.items():
@@ -197,19 +208,18 @@ class LiveHub:
         if lost := [line.split(":")[0] for line in engine.lost() if not line.startswith(unused)]:
             text = f"only approximate or missing here: {', '.join(lost)}; `headgate doctor` says why and what to do"
             # Not at once: whoever submitted it watches it from here on.
-            self._loop.call_soon(self._ledger.event, run, "warning", text)
+            self._loop.call_soon(self._live_runs.event, run, "warning", text)
         if kept:
             text = f"these variables of your environment are not sent to nodes: {', '.join(kept)}"
-            self._loop.call_soon(
-                self._ledger.event, run, "note", f"{text}; name those that jobs need in {more(submission.engine.name)}"
-            )
+            text += f"; name those that jobs need in {more(submission.engine.name)}"
+            self._loop.call_soon(self._live_runs.event, run, "note", text)
         if missed := _out_of_reach(submission):
-            self._loop.call_soon(self._ledger.event, run, "warning", missed)
+            self._loop.call_soon(self._live_runs.event, run, "warning", missed)
         for name, text in submission.warnings.items():
-            self._loop.call_soon(self._ledger.event, run, "warning", text, name)
+            self._loop.call_soon(self._live_runs.event, run, "warning", text, name)
         self._origins[run.id] = self._in_background(self._look_around(run))
         self._sampling.start()
-        self._lookout.start()
+        self._health.start()
         return run
 
     async def _look_around(self, run: LiveRun) -> None:
@@ -217,14 +227,14 @@ class LiveHub:
 
     async def _tell_neighbours(self, run: LiveRun) -> None:
         for text in await asyncio.to_thread(_neighbours):
-            self._ledger.event(run, "warning", text)
+            self._live_runs.event(run, "warning", text)
 
     async def _retain(self, run: LiveRun) -> None:
         keep = run.submission.environment.get("HEADGATE_KEEP_RUNS")
         try:
             gone = await asyncio.to_thread(runs.retain, keep)
         except HeadgateError as error:
-            self._ledger.event(run, "warning", f"no old run was deleted: {error}")
+            self._live_runs.event(run, "warning", f"no old run was deleted: {error}")
             return
         if gone:
             more = f" and {len(gone) - 1} more" if gone[1:] else ""
@@ -232,7 +242,7 @@ class LiveHub:
                 f"deleted of the oldest runs, being short and without checkpoints: {gone[0]}{more}; "
                 f"HEADGATE_KEEP_RUNS ({keep or 200}) says how many runs are kept"
             )
-            self._ledger.event(run, "note", text)
+            self._live_runs.event(run, "note", text)
             print(f"{run.id}: {text}: {', '.join(gone)}", file=sys.stderr, flush=True)  # into the hub's log
 
     def stop(self, run: str, jobs: Sequence[str] | None, kill: bool) -> list[str]:
@@ -291,11 +301,8 @@ class LiveHub:
         await self._engines.close()
         await asyncio.sleep(0)  # what the engine said last is queued on this loop
         self.watchers.close()
-        self._sampling.close()
-        self._lookout.close()
-        self._forecasting.close()
-        self._choosing.close()
-        self._replanning.close()
+        for component in self._components:
+            component.close()
         if self._wake is not None:
             self._wake.cancel()
         for run in list(self.runs.values()):
@@ -317,11 +324,12 @@ class LiveHub:
         try:
             actions, wake_at = self._controller.step(now, event)
         except Exception as error:  # noqa: BLE001  # one event costs nothing but itself
-            self._ledger.failed(f"{type(event).__name__} could not be taken in", error, events.subject(event))
+            self._live_runs.failed(f"{type(event).__name__} could not be taken in", error, events.subject(event))
         self._try(self._reserving.reserve, actions)
         for action in actions:
-            self._acting.take(action)
-        self._try(self._follow, event, actions, now)
+            self._executor.take(action)
+        for component in self._components:
+            self._try(component.hear, event, actions)
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None
@@ -336,32 +344,15 @@ class LiveHub:
         try:
             act(*facts)
         except Exception as error:  # noqa: BLE001
-            self._ledger.failed("Headgate met an error and goes on", error)
-
-    def _follow(self, event: Event, actions: Sequence[Action], now: float) -> None:
-        """See to what else hangs on an event and what was done of it."""
-        if isinstance(event, events.TaskExited):
-            self._try(self._reserving.give_back, event.task.rsplit("/", 1)[0])
-        self._try(self._replanning.hear, event)
-        self._try(self._forecasting.hear, event)
-        news = bool(actions) or isinstance(event, events.Fitted | events.TaskStarted)
-        if self._controller.waits and (news or now >= self._tell_waiting_at):
-            admission.tell(self._ledger, self._controller.ahead(now, self._forecasting.ends))
-            self._tell_waiting_at = now + _TELL_WAITING_SECONDS
-        if isinstance(event, events.TaskExited) or any(
-            isinstance(action, events.StartTask | events.SetShare | events.MarkIdle) for action in actions
-        ):
-            company.look(self._ledger, self._node)
+            self._live_runs.failed("Headgate met an error and goes on", error)
 
     def _finish(self, run: LiveRun) -> None:
-        if self._ledger.runs.pop(run.id, None) is None:
+        if self._live_runs.runs.pop(run.id, None) is None:
             return
         self._try(self._nodes.release)
-        for part in (
-            *(self._controller, self._acting, self._choosing),
-            *(self._replanning, self._forecasting, self._reserving),
-        ):
-            self._try(part.forget, run.id)
+        self._try(self._controller.forget, run.id)
+        for component in self._components:
+            self._try(component.forget, run.id)
         self._in_background(self._engines.release())
         last = {**run.snapshot(self.policy), "type": "end"}
         self._ending.add(run)

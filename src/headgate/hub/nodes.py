@@ -10,7 +10,7 @@ from headgate.engines.base import LOCAL, EngineSpec
 from headgate.errors import UsageError
 from headgate.events import Event
 from headgate.hub import clusters
-from headgate.hub.ledger import Ledger
+from headgate.hub.live_runs import LiveRuns
 from headgate.hub.submission import Submission
 from headgate.telemetry.visible import within
 
@@ -23,14 +23,14 @@ class Nodes:
 
     Args:
         machine: This machine.
-        ledger: The runs that use nodes.
+        live_runs: The runs that use nodes.
         step: Tells the controller.
     """
 
-    def __init__(self, machine: Node, ledger: Ledger, step: Callable[[Event], None]) -> None:
+    def __init__(self, machine: Node, live_runs: LiveRuns, step: Callable[[Event], None]) -> None:
         self._machine = machine
         self._nodes: dict[EngineSpec, dict[str, Node]] = {LOCAL: {machine.name: machine}}
-        self._ledger = ledger
+        self._live_runs = live_runs
         self._step = step
 
     def get(self, engine: EngineSpec, name: str) -> Node | None:
@@ -102,20 +102,20 @@ class Nodes:
 
     def release(self) -> None:
         """A run has ended: let go of the nodes of labs that no other one uses."""
-        used = {node.name for run in self._ledger.runs.values() for node in run.submission.nodes}
+        used = {node.name for run in self._live_runs.runs.values() for node in run.submission.nodes}
         for name in [name for name in self._nodes[LOCAL] if name not in used and name != self._machine.name]:
             self._leave(LOCAL, name, for_good=True)
 
     def look(self) -> None:
         """Find out which nodes of labs are gone, or are being taken away."""
         gone: dict[str, None] = {}
-        for run in self._ledger.runs.values():
+        for run in self._live_runs.runs.values():
             if not run.submission.nodes:
                 continue
             there = clusters.there(run.submission.cluster)
             for node in run.submission.nodes:
                 if node.name not in there and self.get(LOCAL, node.name) is not None:
-                    self._ledger.event(run, "fault", f"node {node.name} is gone")
+                    self._live_runs.event(run, "fault", f"node {node.name} is gone")
                     gone[node.name] = None
         for name in gone:  # once all their runs are told
             self._leave(LOCAL, name, for_good=True)
@@ -157,7 +157,7 @@ class Nodes:
             self._tell_runs(engine, "note", f"node {node.name} has come, with {node.cores:g} cores")
         may_use = [
             run
-            for run in self._ledger.runs.values()
+            for run in self._live_runs.runs.values()
             if run.submission.engine == engine and (not run.submission.only or node.name in run.submission.only)
         ]
         for run in may_use:
@@ -178,9 +178,9 @@ class Nodes:
     # --- small things -----------------------------------------------------------------------------------------------
 
     def _tell_runs(self, engine: EngineSpec, kind: str, text: str) -> None:
-        for run in self._ledger.runs.values():
+        for run in self._live_runs.runs.values():
             if run.submission.engine == engine:
-                self._ledger.event(run, kind, text)
+                self._live_runs.event(run, kind, text)
 
     def _leave(self, engine: EngineSpec, name: str, for_good: bool) -> None:
         del self._nodes[engine][name]
@@ -191,7 +191,7 @@ class Nodes:
 
     def _miss(self, engine: EngineSpec, name: str, for_good: bool) -> None:
         """Tell that a node is gone for the runs on an engine alone."""
-        if runs := tuple(run.id for run in self._ledger.runs.values() if run.submission.engine == engine):
+        if runs := tuple(run.id for run in self._live_runs.runs.values() if run.submission.engine == engine):
             self._step(events.NodeLeft(name, runs, for_good))
 
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,11 +14,22 @@ from headgate.analysis.forecast import Outlook, Question, answer
 from headgate.cluster import Cluster, Node
 from headgate.engines import scripts
 from headgate.errors import HeadgateError
-from headgate.events import ENDED, CheckpointDone, Event, JobId, MoveRequested, Progress, TaskExited, TaskStarted
+from headgate.events import (
+    ENDED,
+    Action,
+    CheckpointDone,
+    Event,
+    JobId,
+    MoveRequested,
+    Progress,
+    TaskExited,
+    TaskStarted,
+)
 from headgate.hub.choosing import Choosing
+from headgate.hub.component import Component
 from headgate.hub.engines import Engines
 from headgate.hub.job import LiveJob
-from headgate.hub.ledger import Ledger
+from headgate.hub.live_runs import LiveRuns
 from headgate.hub.nodes import Nodes
 from headgate.hub.run import LiveRun
 from headgate.jobs import Job
@@ -66,13 +77,13 @@ class _Watched:
     not_before: float = 0.0
 
 
-class Replanning:
+class Replanning(Component):
     """Hears what jobs report. Where another plan saves more than it costs, it has the job save a checkpoint and, once
     that is there, go on from it by the other plan.
 
     Args:
         home: Headgate's folder.
-        ledger: Where the runs are.
+        live_runs: Where the runs are.
         nodes: Where tasks can go.
         engines: What brings an order to a task.
         choosing: Knows which nodes are taken.
@@ -83,7 +94,7 @@ class Replanning:
     def __init__(
         self,
         home: Path,
-        ledger: Ledger,
+        live_runs: LiveRuns,
         nodes: Nodes,
         engines: Engines,
         choosing: Choosing,
@@ -91,7 +102,7 @@ class Replanning:
         step: Callable[[Event], None],
     ) -> None:
         self._home = home
-        self._ledger = ledger
+        self._live_runs = live_runs
         self._nodes = nodes
         self._engines = engines
         self._choosing = choosing
@@ -103,8 +114,7 @@ class Replanning:
         self._settled: set[JobId] = set()  # of which is known whether they are watched
         self._work: set[asyncio.Task[None]] = set()
 
-    def hear(self, event: Event) -> None:
-        """Take in an event, after the controller."""
+    def hear(self, event: Event, actions: Sequence[Action]) -> None:
         match event:
             case TaskStarted(task):
                 self._begins(task.rsplit("/", 1)[0])
@@ -118,14 +128,12 @@ class Replanning:
                     watched.move = None  # the attempt is ending: what it saves now is no answer
 
     def forget(self, run: str) -> None:
-        """A run has ended."""
         for kept in (self._watched, self._started, self._start_cost):
             for job in [job for job in kept if job.split("/")[0] == run]:
                 del kept[job]
         self._settled = {job for job in self._settled if job.split("/")[0] != run}
 
     def close(self) -> None:
-        """Look no more."""
         for task in self._work:
             task.cancel()
 
@@ -133,7 +141,7 @@ class Replanning:
 
     def _begins(self, job: JobId) -> None:
         """A task of a job has started: the first of an attempt tells when that began."""
-        _, live = self._ledger.find(job)
+        _, live = self._live_runs.find(job)
         watched = self._watched.get(job)
         if watched is None:
             if job not in self._start_cost:
@@ -143,7 +151,7 @@ class Replanning:
             watched.reports.clear()
 
     def _reported(self, job: JobId, told: Progress) -> None:
-        run, live = self._ledger.find(job)
+        run, live = self._live_runs.find(job)
         if (started := self._started.pop(job, None)) is not None:
             self._start_cost[job] = time.monotonic() - started
         watched = self._watched.get(job) or self._watch(job, run, live)
@@ -196,7 +204,7 @@ class Replanning:
 
     async def _look(self, job: JobId, watched: _Watched, question: Question) -> None:
         """See whether another plan is worth it."""
-        run, live = self._ledger.find(job)
+        run, live = self._live_runs.find(job)
         attempt, effort = live.attempt, 0.0
         try:
             if live.current is None or (lowest := live.current.lowest) is None:
@@ -247,9 +255,9 @@ class Replanning:
         if watched is None or watched.move is None:
             return
         move, watched.move = watched.move, None
-        run, live = self._ledger.find(job)
+        run, live = self._live_runs.find(job)
         if live.state in ENDED:
             return
         watched.moves += 1
-        self._ledger.event(run, "plan", move.why, live.spec.name)
+        self._live_runs.event(run, "plan", move.why, live.spec.name)
         self._step(MoveRequested(job, move.plan, "moved to a better plan"))

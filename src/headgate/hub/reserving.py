@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from headgate.cluster import Node
 from headgate.engines.base import EngineSpec, Slot
-from headgate.events import Action, JobId, MoveRequested, StartTask, TaskId
+from headgate.events import Action, Event, JobId, MoveRequested, StartTask, TaskExited, TaskId
+from headgate.hub.component import Component
 from headgate.hub.engines import Engines
-from headgate.hub.ledger import Ledger
+from headgate.hub.live_runs import LiveRuns
 from headgate.hub.nodes import Nodes
 from headgate.planning.placement import place, place_within, unplaced
 from headgate.plans import Plan
@@ -32,20 +33,20 @@ class _Amount(NamedTuple):
         )
 
 
-class Reserving:
+class Reserving(Component):
     """Has engines set aside what tasks take, and give it back.
 
     A task takes the cores that its plan states, or its part of the job's limit. Those of which neither says anything
     take equal parts of what these leave of their node, and give back what they lose to one that comes later.
 
     Args:
-        ledger: Where the runs are.
+        live_runs: Where the runs are.
         engines: What keeps the accounts.
         nodes: What the engines' nodes have.
     """
 
-    def __init__(self, ledger: Ledger, engines: Engines, nodes: Nodes) -> None:
-        self._ledger = ledger
+    def __init__(self, live_runs: LiveRuns, engines: Engines, nodes: Nodes) -> None:
+        self._live_runs = live_runs
         self._engines = engines
         self._nodes = nodes
         self._held: dict[JobId, dict[int, dict[TaskId, Slot]]] = {}  # by attempt
@@ -102,7 +103,7 @@ class Reserving:
         found: list[MoveRequested] = []
         room: dict[str, _Amount] = {}
         for job in list(self._held):
-            _, live = self._ledger.find(job)
+            _, live = self._live_runs.find(job)
             spec, current = self._engines.spec_of(job), live.current
             if current is None or self._nodes.get(spec, node.name) is not node or not self._may_use(job, node.name):
                 continue
@@ -162,14 +163,18 @@ class Reserving:
         return room
 
     def _may_use(self, job: JobId, node: str) -> bool:
-        run, live = self._ledger.find(job)
+        run, live = self._live_runs.find(job)
         plan = live.spec.plan
         placed = plan is not None and (plan.worker_nodes or plan.server_nodes)
         return not placed and (not run.submission.only or node in run.submission.only)
 
-    def give_back(self, job: JobId) -> None:
+    def hear(self, event: Event, actions: Sequence[Action]) -> None:
+        if isinstance(event, TaskExited):
+            self._give_back(event.task.rsplit("/", 1)[0])
+
+    def _give_back(self, job: JobId) -> None:
         """Give back what is held for those tasks of a job that have ended, be it for one that others go on without."""
-        _, live = self._ledger.find(job)
+        _, live = self._live_runs.find(job)
         now = live.current.tasks if live.current is not None else {}
         running = {(live.attempt, f"{job}/{name}") for name, task in now.items() if task.state != "ended"}
         attempts = self._held.get(job, {})
@@ -182,7 +187,6 @@ class Reserving:
                 del attempts[attempt]
 
     def forget(self, run: str) -> None:
-        """A run has ended."""
         self._held = {job: attempts for job, attempts in self._held.items() if job.split("/")[0] != run}
 
     def _set_aside(self, job: JobId, attempt: int, slots: dict[TaskId, Slot]) -> None:
@@ -191,7 +195,7 @@ class Reserving:
             self._engines.of(job).reserve(job, attempt, slots)
 
     def _states_cores(self, task: TaskId) -> bool:
-        _, live = self._ledger.find(task)
+        _, live = self._live_runs.find(task)
         if live.spec.limits.cores is not None or live.current is None:
             return True
         plan = live.current.plan

@@ -10,7 +10,8 @@ from headgate import events
 from headgate.cluster import Node
 from headgate.engines.base import LOCAL, Engine, EngineSpec
 from headgate.events import Event, TaskId
-from headgate.hub.ledger import Ledger
+from headgate.hub.component import Component
+from headgate.hub.live_runs import LiveRuns
 from headgate.hub.run import LiveRun
 from headgate.telemetry.base import Target
 from headgate.telemetry.columns import Column
@@ -20,20 +21,20 @@ SAMPLE_SECONDS = 1.0
 _NODE = "node:"
 
 
-class Sampling:
+class Sampling(Component):
     """Reads the samplers as long as there are runs.
 
     Args:
-        ledger: Whose runs the readings are for.
+        live_runs: Whose runs the readings are for.
         engine: That of this machine, whose tasks are read.
         step: Tells the controller.
     """
 
-    def __init__(self, ledger: Ledger, engine: Engine, step: Callable[[Event], None]) -> None:
-        self._ledger = ledger
+    def __init__(self, live_runs: LiveRuns, engine: Engine, step: Callable[[Event], None]) -> None:
+        self._live_runs = live_runs
         self._engine = engine
         self._step = step
-        self._round = Round(samplers(ledger.trouble), ledger.trouble)
+        self._round = Round(samplers(live_runs.trouble), live_runs.trouble)
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -42,7 +43,6 @@ class Sampling:
             self._sample()
 
     def close(self) -> None:
-        """Read no more."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -52,12 +52,12 @@ class Sampling:
             self._task(target, reading)
             return
         name = target.removeprefix(_NODE)
-        for run in self._ledger.runs.values():
+        for run in self._live_runs.runs.values():
             if run.submission.engine == engine and any(node.name == name for node in run.nodes):
                 run.record_usage(target, reading)
 
     def _sample(self) -> None:
-        runs = self._ledger.runs
+        runs = self._live_runs.runs
         if not runs:
             self._timer = None
             self._round.read(time.monotonic(), [])  # lets go of the files of what is gone
@@ -77,9 +77,9 @@ class Sampling:
                 run.record_usage(_NODE + node.name, reading)
 
     def _task(self, id: TaskId, reading: Mapping[Column, float]) -> None:
-        if id.split("/")[0] not in self._ledger.runs:
+        if id.split("/")[0] not in self._live_runs.runs:
             return
-        run, live = self._ledger.find(id)
+        run, live = self._live_runs.find(id)
         run.record_usage(id.split("/", 1)[1], reading)
         name = id.rsplit("/", 1)[1]
         if live.current is not None and name in live.current.tasks:

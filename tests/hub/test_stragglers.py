@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from headgate.hub.pace import Change, Pace
+from headgate.hub.stragglers import Change, Stragglers
 
 
-def steps(pace: Pace, **seconds: float) -> dict[str, Change]:
+def steps(pace: Stragglers, **seconds: float) -> dict[str, Change]:
     """What follows when each worker takes two steps of which its own part takes so long."""
     found = {}
     for _ in range(2):
@@ -17,7 +17,7 @@ def steps(pace: Pace, **seconds: float) -> dict[str, Change]:
 
 
 def test_a_worker_that_takes_many_times_as_long_is_slow_once_until_it_is_not() -> None:
-    pace = Pace()
+    pace = Stragglers()
     assert steps(pace, a=0.1, b=0.1, c=0.1) == {}
     found = steps(pace, a=0.1, b=0.12, c=1.0)
     assert list(found) == ["c"]
@@ -27,19 +27,19 @@ def test_a_worker_that_takes_many_times_as_long_is_slow_once_until_it_is_not() -
 
 
 def test_of_two_the_slower_is_slow() -> None:
-    assert list(steps(Pace(), a=0.1, b=1.0)) == ["b"]
+    assert list(steps(Stragglers(), a=0.1, b=1.0)) == ["b"]
 
 
 def test_one_step_that_took_long_short_steps_and_one_alone_are_not_slow() -> None:
-    pace = Pace()
+    pace = Stragglers()
     steps(pace, a=0.1, b=0.1)
     assert pace.add("b", {"forward": 5.0}) is None
-    assert steps(Pace(), a=0.001, b=0.01) == {}
-    assert steps(Pace(), a=10.0) == {}
+    assert steps(Stragglers(), a=0.001, b=0.01) == {}
+    assert steps(Stragglers(), a=10.0) == {}
 
 
 def test_one_that_has_ended_is_compared_with_nobody() -> None:
-    pace = Pace()
+    pace = Stragglers()
     steps(pace, a=0.1, b=1.0)
     pace.drop("a")
     assert steps(pace, b=3.0) == {}

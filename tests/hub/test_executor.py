@@ -14,8 +14,8 @@ from headgate import runs
 from headgate.cluster import Node
 from headgate.engines.base import LOCAL
 from headgate.events import Action, Exit, MarkIdle, MarkJob, SetShare, StartTask, StopTask
-from headgate.hub.acting import Acting
-from headgate.hub.ledger import Ledger
+from headgate.hub.executor import Executor
+from headgate.hub.live_runs import LiveRuns
 from headgate.hub.run import LiveRun
 from headgate.hub.submission import Submission
 from headgate.jobs import Job
@@ -27,7 +27,7 @@ PLAN = Plan(strategy="single", workers=1, batch_per_worker=None, worker_nodes=("
 
 
 def test_an_action_that_fails_costs_no_other_one_and_is_told_in_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.hub.acting._AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("headgate.hub.executor._AGAIN_SECONDS", 0.01)
     done: list[tuple[str, Any]] = []
     finished = asyncio.Event()
 
@@ -54,21 +54,21 @@ def test_an_action_that_fails_costs_no_other_one_and_is_told_in_its_run(monkeypa
     async def acts() -> LiveRun:
         submission = Submission((Job(name="a", run="true"),), {}, str(Path.cwd()), ("headgate",))
         run = LiveRun(submission, (Node("here", 2, 2**30),), "none", time.monotonic(), print)
-        ledger = Ledger(lambda: "none")
-        ledger.runs[run.id] = run
+        live_runs = LiveRuns(lambda: "none")
+        live_runs.runs[run.id] = run
         job, task = f"{run.id}/a", f"{run.id}/a/worker-0"
         engines = SimpleNamespace(of=lambda _: Failing(), spec_of=lambda _: LOCAL)
         hearing = SimpleNamespace(ended=lambda task, exit: done.append(("ended", exit)))
         nodes = SimpleNamespace(get=lambda *_: Node("here", 2, 2**30))
-        make, choosing = cast(Any, Acting), SimpleNamespace()
+        make, choosing = cast(Any, Executor), SimpleNamespace()
         finish = lambda run: done.append(("finish", run.id))  # noqa: E731
-        acting: Acting = make(run.folder.parents[1], ledger, engines, nodes, hearing, choosing, finish)
+        executor: Executor = make(run.folder.parents[1], live_runs, engines, nodes, hearing, choosing, finish)
         start = StartTask(task, job, submission.jobs[0], PLAN, "here", 1, Share(), 1, 1.0, "alone")
         share = SetShare(task, Share(cpu_weight=2.0), 1, 1.0, "more")
         stop = StopTask(task, 10.0, "asked to")
         actions: list[Action] = [start, share, MarkIdle(task, True), stop, MarkJob(job, "stopped", "asked to")]
         for action in actions:
-            acting.take(action)
+            executor.take(action)
         await asyncio.wait_for(finished.wait(), 10)
         run.close()
         return run

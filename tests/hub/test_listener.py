@@ -16,14 +16,13 @@ import pytest
 from headgate import runs
 from headgate.cluster import Node
 from headgate.events import CheckpointDone, Event, Exit, Progress, TaskExited, TaskJoined
-from headgate.hub import hearing as hearing_module
+from headgate.hub import listener as listener_module
 from headgate.hub.attempt import Attempt
-from headgate.hub.hearing import MOST_COMPLAINTS, Hearing
 from headgate.hub.job import MOST_METRICS
-from headgate.hub.ledger import Ledger
+from headgate.hub.listener import AT_ONCE, MOST_COMPLAINTS, HubListener
+from headgate.hub.live_runs import LiveRuns
 from headgate.hub.run import LiveRun
 from headgate.hub.submission import Submission
-from headgate.hub.thinning import AT_ONCE
 from headgate.jobs import Job, ProgressRule
 from headgate.plans import Plan
 from headgate.telemetry.patterns import ProgressReader
@@ -33,7 +32,7 @@ LINES = 1000
 
 
 def heard(
-    say: Callable[[Hearing, str], None],
+    say: Callable[[HubListener, str], None],
     joins: bool = False,
     warnings: list[str] | None = None,
     pattern: str | None = None,
@@ -69,8 +68,8 @@ def heard(
         def failed(what: str, error: BaseException, id: str = "") -> None:
             raise AssertionError(f"{what}: {error!r}")
 
-        ledger = cast(Ledger, SimpleNamespace(find=lambda _: (run, live), event=event, failed=failed))
-        hearing = Hearing(ledger, run.folder, events.append, lambda _: None, lambda *_: None)
+        live_runs = cast(LiveRuns, SimpleNamespace(find=lambda _: (run, live), event=event, failed=failed))
+        hearing = HubListener(live_runs, run.folder, events.append, lambda _: None, lambda *_: None)
         say(hearing, task)
         hearing.exited(task, Exit(code=0))
         await asyncio.sleep(0)
@@ -90,7 +89,7 @@ def checkpoints(task: str) -> Path:
 
 @pytest.mark.parametrize("name", ["../../../../../x.pt", "/etc/passwd", "link/passwd", "x/../../y.pt", "", "\0"])
 def test_a_checkpoint_elsewhere_than_in_its_job_s_folder_is_none(name: str) -> None:
-    def say(hearing: Hearing, task: str) -> None:
+    def say(hearing: HubListener, task: str) -> None:
         (checkpoints(task) / "link").symlink_to("/etc")
         for each in (name, "step-1.pt"):
             path = os.path.join(checkpoints(task), each)
@@ -117,7 +116,7 @@ def test_of_losses_that_are_printed_in_a_flood_none_is_lost_and_few_are_told() -
 def test_what_was_printed_comes_before_what_the_script_then_reports_itself() -> None:
     lines = [f"step {step} loss {step}.0" for step in range(1, LINES + 1)]
 
-    def say(hearing: Hearing, task: str) -> None:
+    def say(hearing: HubListener, task: str) -> None:
         hearing.output(task, lines)
         hearing.message(task, {"type": "progress", "step": LINES + 1, "loss": 1.0})
         hearing.output(task, [f"step {LINES + 2} loss 1.0"])
@@ -137,7 +136,7 @@ def test_a_script_whose_loss_is_not_found_ends_with_a_hint() -> None:
 
 
 def test_a_checkpoint_that_was_asked_for_and_failed_is_not_the_state_that_another_one_waits_for() -> None:
-    def say(hearing: Hearing, task: str) -> None:
+    def say(hearing: HubListener, task: str) -> None:
         hearing.message(f"{task[:-1]}1", {"type": "joining"})
         hearing.message(task, {"type": "checkpoint_failed", "error": "full", "why": "request"})
         message = {
@@ -189,10 +188,10 @@ ODD: list[dict[str, Any]] = [
 
 
 def test_a_message_that_makes_no_sense_costs_nothing_but_itself_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hearing_module, "MOST_COMPLAINTS", len(ODD) + 1)
+    monkeypatch.setattr(listener_module, "MOST_COMPLAINTS", len(ODD) + 1)
     told: list[str] = []
 
-    def say(hearing: Hearing, task: str) -> None:
+    def say(hearing: HubListener, task: str) -> None:
         for number, message in enumerate(ODD):
             hearing.message(task, message)
             hearing.message(task, {"type": "progress", "step": number, "loss": 1.0})
@@ -207,7 +206,7 @@ def test_a_message_that_makes_no_sense_costs_nothing_but_itself_and_is_told(monk
 def test_of_a_task_that_says_nothing_but_nonsense_people_are_warned_twenty_times() -> None:
     warnings: list[str] = []
 
-    def say(hearing: Hearing, task: str) -> None:
+    def say(hearing: HubListener, task: str) -> None:
         for _ in range(300):
             hearing.message(task, {"type": "note"})
 
@@ -225,7 +224,7 @@ def test_a_line_with_an_odd_number_costs_nothing_but_itself(line: str) -> None:
 
 
 def test_numbers_at_the_edge_of_what_there_is_are_merged_and_told() -> None:
-    def say(hearing: Hearing, task: str) -> None:
+    def say(hearing: HubListener, task: str) -> None:
         for loss in (1e308, 1.7e308, -1.7e308, math.inf, math.nan, 5e-324, "nan", "-inf"):
             hearing.message(
                 task, {"type": "progress", "step": 2**53, "loss": loss, "count": 2**53, "metrics": {"a": loss}}
@@ -239,7 +238,7 @@ def test_numbers_at_the_edge_of_what_there_is_are_merged_and_told() -> None:
 def test_metrics_beyond_so_many_names_are_left_out_with_one_warning() -> None:
     warnings: list[str] = []
 
-    def say(hearing: Hearing, task: str) -> None:
+    def say(hearing: HubListener, task: str) -> None:
         for part in range(20):
             names = {f"metric-{part}-{i}": 1.0 for i in range(1000)}
             hearing.message(task, {"type": "progress", "step": part, "metrics": {"loss2": 1.0, **names}})
@@ -256,7 +255,7 @@ def test_a_slow_pattern_of_the_job_s_own_is_given_up_and_told_and_the_job_goes_o
     warnings: list[str] = []
     begun = time.thread_time()
 
-    def say(hearing: Hearing, task: str) -> None:
+    def say(hearing: HubListener, task: str) -> None:
         hearing.output(task, ["a" * 4000, *["a" * 4000] * 20])
         hearing.message(task, {"type": "progress", "step": 7, "loss": 1.0})
 

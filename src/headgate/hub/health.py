@@ -7,7 +7,8 @@ import os
 from collections.abc import Callable
 
 from headgate.cluster import Node
-from headgate.hub.ledger import Ledger
+from headgate.hub.component import Component
+from headgate.hub.live_runs import LiveRuns
 from headgate.hub.run import LiveRun
 from headgate.runs import STORE
 from headgate.telemetry import namespaces
@@ -16,16 +17,16 @@ from headgate.units import say_seconds
 LOOK_SECONDS = 1.0
 
 
-class Lookout:
+class HealthChecks(Component):
     """Looks every second, as long as there are runs.
 
     Args:
-        ledger: The runs.
+        live_runs: The runs.
         look_for_nodes: Finds out which nodes are gone.
     """
 
-    def __init__(self, ledger: Ledger, look_for_nodes: Callable[[], None]) -> None:
-        self._ledger = ledger
+    def __init__(self, live_runs: LiveRuns, look_for_nodes: Callable[[], None]) -> None:
+        self._live_runs = live_runs
         self._look_for_nodes = look_for_nodes
         self._cut_off: dict[tuple[str, str], float] = {}  # run and node, and since when on the run's clock
         self._vanished: set[str] = set()  # runs whose folder is gone, which was told
@@ -37,19 +38,18 @@ class Lookout:
             self._look()
 
     def close(self) -> None:
-        """Look no more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _look(self) -> None:
         self._timer = None
-        for run in self._ledger.runs.values():
+        for run in self._live_runs.runs.values():
             self._look_at_folder(run)
-        runs = [run for run in self._ledger.runs.values() if run.submission.nodes]
-        self._cut_off = {key: since for key, since in self._cut_off.items() if key[0] in self._ledger.runs}
-        self._vanished &= self._ledger.runs.keys()
-        if not self._ledger.runs:
+        runs = [run for run in self._live_runs.runs.values() if run.submission.nodes]
+        self._cut_off = {key: since for key, since in self._cut_off.items() if key[0] in self._live_runs.runs}
+        self._vanished &= self._live_runs.runs.keys()
+        if not self._live_runs.runs:
             return
         self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
         if not runs:
@@ -64,7 +64,7 @@ class Lookout:
         """Tell of a run whose folder somebody has deleted or moved: what it saves and records goes nowhere."""
         if run.id not in self._vanished and not os.path.exists(run.folder / STORE):
             self._vanished.add(run.id)
-            self._ledger.event(
+            self._live_runs.event(
                 run,
                 "warning",
                 f"its folder {run.folder} is gone, with all that it recorded and saved; nothing is kept from now on: "
@@ -86,7 +86,7 @@ class Lookout:
             tasks = list(live.current.tasks.values()) if live.current is not None else []
             nodes = {task.node for task in tasks if task.state != "ended"}
             if node in nodes and len(nodes) > 1:
-                self._ledger.event(run, kind, text, name)
+                self._live_runs.event(run, kind, text, name)
 
 
 def _linked(node: Node) -> bool | None:

@@ -17,10 +17,11 @@ from headgate.errors import HeadgateError
 from headgate.events import Action, Exit, TaskId
 from headgate.hub.attempt import Attempt
 from headgate.hub.choosing import Choosing
+from headgate.hub.component import Component
 from headgate.hub.engines import Engines
 from headgate.hub.gating import gate, turns_at, turns_in
-from headgate.hub.hearing import Hearing
-from headgate.hub.ledger import Ledger
+from headgate.hub.listener import HubListener
+from headgate.hub.live_runs import LiveRuns
 from headgate.hub.nodes import Nodes
 from headgate.hub.run import LiveRun
 from headgate.plans import Plan
@@ -32,12 +33,12 @@ from headgate.telemetry.patterns import ProgressReader
 _AGAIN_SECONDS = 1.0
 
 
-class Acting:
+class Executor(Component):
     """Takes the controller's actions.
 
     Args:
         home: Headgate's folder.
-        ledger: Where the runs are.
+        live_runs: Where the runs are.
         engines: What starts tasks.
         nodes: Where they are started.
         hearing: Told of tasks that could not be started.
@@ -48,25 +49,24 @@ class Acting:
     def __init__(
         self,
         home: Path,
-        ledger: Ledger,
+        live_runs: LiveRuns,
         engines: Engines,
         nodes: Nodes,
-        hearing: Hearing,
+        hearing: HubListener,
         choosing: Choosing,
         finish: Callable[[LiveRun], None],
     ) -> None:
         self._home = home
-        self._ledger = ledger
+        self._live_runs = live_runs
         self._engines = engines
         self._nodes = nodes
-        self._hearing = hearing
+        self._listener = hearing
         self._choosing = choosing
         self._finish = finish
         self._loop = asyncio.get_running_loop()
         self._shares: dict[TaskId, Share] = {}
 
     def forget(self, run: str) -> None:
-        """A run has ended."""
         self._shares = {task: share for task, share in self._shares.items() if task.split("/")[0] != run}
 
     def take(self, action: Action, again: bool = False) -> None:
@@ -76,17 +76,17 @@ class Acting:
             self._act(action)
         except Exception as error:  # noqa: BLE001
             about = events.subject(action)
-            if about.split("/")[0] not in self._ledger.runs:
+            if about.split("/")[0] not in self._live_runs.runs:
                 return
             if not again:
-                self._ledger.failed(f"{type(action).__name__} could not be done", error, about)
+                self._live_runs.failed(f"{type(action).__name__} could not be done", error, about)
             match action:
                 case events.StartTask(task=task):
                     failure = Exit(code=None, reason=f"could not be started: {error}")
-                    self._loop.call_soon(self._hearing.ended, task, failure)
+                    self._loop.call_soon(self._listener.ended, task, failure)
                 case events.StopTask():  # its job waits for that
                     self._loop.call_later(_AGAIN_SECONDS, self.take, action, True)
-                case events.MarkJob(job=job) if (run := self._ledger.find(job)[0]).ended:
+                case events.MarkJob(job=job) if (run := self._live_runs.find(job)[0]).ended:
                     self._loop.call_soon(self._finish, run)
 
     def _act(self, action: Action) -> None:
@@ -98,40 +98,40 @@ class Acting:
             case events.SetShare():
                 self._set_share(action)
             case events.StopTask(task, grace, _, leaves):
-                _, live = self._ledger.find(task)
+                _, live = self._live_runs.find(task)
                 if leaves and live.current is not None:
                     live.current.part(task.rsplit("/", 1)[1])  # so that nobody takes it for an order to all
                 self._engines.of(task).stop(task, grace)
             case events.Resize():
                 self._resize(action)
             case events.Fault(job, task, text, restarts):
-                run, live = self._ledger.find(job)
+                run, live = self._live_runs.find(job)
                 if restarts:
                     live.interrupt(run.clock())
-                self._ledger.event(run, "fault", text, live.spec.name, task)
+                self._live_runs.event(run, "fault", text, live.spec.name, task)
             case events.MarkJob():
                 self._mark(action)
             case events.MarkIdle(task, idle):
-                _, live = self._ledger.find(task)
+                _, live = self._live_runs.find(task)
                 if live.current is not None:
                     live.current.tasks[task.rsplit("/", 1)[1]].idle = idle
             case events.Warn(text, None):
-                self._ledger.tell_all(text)
+                self._live_runs.tell_all(text)
             case events.Warn(text, str(job)):
-                run, live = self._ledger.find(job)
-                self._ledger.event(run, "warning", text, live.spec.name)
+                run, live = self._live_runs.find(job)
+                self._live_runs.event(run, "warning", text, live.spec.name)
 
     def _set_share(self, action: events.SetShare) -> None:
         task = action.task
         if (boxed := replace(action.share, gpu_fraction=None)) != Share():  # a gate sees to GPUs
             self._engines.of(task).set_share(task, boxed)
         self._granted(task, action.share, action.threads, action.entitled_cores, action.reason)
-        _, live = self._ledger.find(task)
+        _, live = self._live_runs.find(task)
         if live.current is not None:
             live.current.thread(task.rsplit("/", 1)[1])
 
     def _resize(self, action: events.Resize) -> None:
-        run, live = self._ledger.find(action.job)
+        run, live = self._live_runs.find(action.job)
         live.plan = json.dumps(asdict(action.plan))
         self._choosing.moved(action.job, action.plan)
         if live.current is not None and not action.restarts:
@@ -139,7 +139,7 @@ class Acting:
         run.record_job(live.spec.name)
 
     def _start(self, action: events.StartTask) -> None:
-        run, live = self._ledger.find(action.job)
+        run, live = self._live_runs.find(action.job)
         name = action.task.rsplit("/", 1)[1]
         if live.current is None or live.current.number != action.attempt:
             _remove_copies(run.checkpoints(action.spec.name))  # of the former attempt
@@ -149,7 +149,7 @@ class Acting:
             live.begin(attempt, action.resume.step if action.resume is not None else 0)
             if action.plan.workers > 1 and scripts.shares_nothing(live.spec):
                 attempt.forewarned = True
-                self._ledger.event(run, "warning", self._hearing.apart(live), live.spec.name)
+                self._live_runs.event(run, "warning", self._listener.apart(live), live.spec.name)
         else:
             attempt = live.current
         run.record_task(
@@ -183,7 +183,7 @@ class Acting:
             )
         except HeadgateError as error:  # its interpreter may be gone since it was handed in
             failure = Exit(code=None, reason=f"could not be started: {error}", lost=node is None)
-            self._loop.call_soon(self._hearing.ended, action.task, failure)
+            self._loop.call_soon(self._listener.ended, action.task, failure)
             return
         self._engines.of(action.job).start(prepared, action.share, run.log(action.task))
 
@@ -193,7 +193,7 @@ class Acting:
         return LOOPBACK if stays and len({*plan.worker_nodes, *plan.server_nodes}) == 1 else node.address
 
     def _granted(self, task: TaskId, change: Share, threads: int, entitled: float, reason: str) -> None:
-        run, live = self._ledger.find(task)
+        run, live = self._live_runs.find(task)
         share = self._shares[task] = self._shares.get(task, Share()).merged(change)
         name = task.rsplit("/", 1)[1]
         if live.current is not None and name in live.current.tasks:
@@ -209,7 +209,7 @@ class Acting:
         run.record_share(task, share, threads, entitled, reason)
 
     def _mark(self, action: events.MarkJob) -> None:
-        run, live = self._ledger.find(action.job)
+        run, live = self._live_runs.find(action.job)
         if action.state == "running" and not live.begun:
             if live.placed(action.reason, run.clock()):
                 run.record_job(live.spec.name)
@@ -218,7 +218,7 @@ class Acting:
         run.record_job(live.spec.name)
         if action.state == "done":
             _remove_copies(run.checkpoints(live.spec.name))
-        self._ledger.event(run, action.state, action.reason, job=live.spec.name)
+        self._live_runs.event(run, action.state, action.reason, job=live.spec.name)
         if run.ended:
             self._loop.call_soon(self._finish, run)
 

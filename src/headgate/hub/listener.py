@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
@@ -17,9 +18,8 @@ from headgate.events import Event, Exit, TaskId
 from headgate.hub import messages
 from headgate.hub.attempt import Attempt
 from headgate.hub.job import LiveJob
-from headgate.hub.ledger import Ledger
+from headgate.hub.live_runs import LiveRuns
 from headgate.hub.run import LiveRun
-from headgate.hub.thinning import Thinning
 from headgate.profiling import store as profiles
 from headgate.telemetry.failures import FailureReader
 from headgate.units import say_seconds
@@ -27,17 +27,22 @@ from headgate.units import say_seconds
 _OPEN = "listen without a key ({}): whoever reaches these addresses can read and change the training"
 MOST_COMPLAINTS = 20
 """Warnings of what one task says that makes no sense."""
+EVERY_SECONDS = 0.1
+"""Time between two reports of a task that prints faster."""
+
+AT_ONCE = 50
+"""Reports that are told one by one, after a while of few, before any are merged: a short script's every loss counts."""
 _MOST_ENDPOINTS = 16
 _TEXT_SHOWN = 80
 _FIRST = "worker-0"
 _LINE_SHOWN = 400  # characters: an error of ours says what to do at its end
 
 
-class Hearing(Listener):
+class HubListener(Listener):
     """Whom the engine tells.
 
     Args:
-        ledger: Where the runs are.
+        live_runs: Where the runs are.
         profiles: Folder of the stored profiles.
         step: Tells the controller.
         lost: Called before a task's end is told that did not end well: its node may be gone.
@@ -46,19 +51,19 @@ class Hearing(Listener):
 
     def __init__(
         self,
-        ledger: Ledger,
+        live_runs: LiveRuns,
         profiles: Path,
         step: Callable[[Event], None],
         lost: Callable[[TaskId], None],
         hardware: Callable[[TaskId, str], Node | None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._ledger = ledger
+        self._live_runs = live_runs
         self._profiles = profiles
         self._step = step
         self._lost = lost
         self._hardware = hardware
-        self._thinnings: dict[TaskId, Thinning] = {}
+        self._throttles: dict[TaskId, ProgressThrottle] = {}
 
     # --- from the engine's threads ----------------------------------------------------------------------------------
 
@@ -90,7 +95,7 @@ class Hearing(Listener):
         try:
             hear(task, *told)
         except Exception as error:  # noqa: BLE001
-            self._ledger.failed("what its engine told could not be taken in", error, task or "")
+            self._live_runs.failed("what its engine told could not be taken in", error, task or "")
 
     def _complain(self, task: TaskId, text: str) -> None:
         """Warn of what a task said, `MOST_COMPLAINTS` times at the most."""
@@ -99,11 +104,11 @@ class Hearing(Listener):
         told.complaints += 1
         if told.complaints <= MOST_COMPLAINTS:
             more = "; further such warnings are left out" if told.complaints == MOST_COMPLAINTS else ""
-            self._ledger.event(run, "warning", f"{text}{more}", live.spec.name, task)
+            self._live_runs.event(run, "warning", f"{text}{more}", live.spec.name, task)
 
     def _find(self, task: TaskId) -> tuple[LiveRun, LiveJob, Attempt, str]:
         """Run, job and attempt of a task, and its name."""
-        run, live = self._ledger.find(task)
+        run, live = self._live_runs.find(task)
         if live.current is None:
             raise KeyError(task)
         return run, live, live.current, task.rsplit("/", 1)[1]
@@ -113,7 +118,7 @@ class Hearing(Listener):
         run.record_task(task, pid=pid)
         if live.starts(run.clock()):
             run.record_job(live.spec.name)
-            self._ledger.event(run, live.state, live.reason, live.spec.name)
+            self._live_runs.event(run, live.state, live.reason, live.spec.name)
         self._step(events.TaskStarted(task, pid))
 
     def _output(self, task: TaskId, lines: Sequence[str]) -> None:
@@ -128,12 +133,14 @@ class Hearing(Listener):
                 self._complain(task, f"a line of its output could not be read: {line[:_TEXT_SHOWN]!r} ({error})")
         if told.reader.problem is not None and not told.reader_failed:
             told.reader_failed = True
-            self._ledger.event(run, "warning", told.reader.problem, live.spec.name, task)
+            self._live_runs.event(run, "warning", told.reader.problem, live.spec.name, task)
         if readings and not told.reports_itself:
-            if task not in self._thinnings:
-                self._thinnings[task] = Thinning(lambda progress: self._try(self._progress, task, progress), self._loop)
+            if task not in self._throttles:
+                self._throttles[task] = ProgressThrottle(
+                    lambda progress: self._try(self._progress, task, progress), self._loop
+                )
             for reading in readings:
-                self._thinnings[task].add(reading)
+                self._throttles[task].add(reading)
         if readings and attempt.are_apart(run.clock()):
             self._apart(run, live)
         told.failure.feed(lines)
@@ -166,7 +173,7 @@ class Hearing(Listener):
                     self._recovered(task, message)
                 case "note":
                     kind = "warning" if message.get("warns") else "note"
-                    self._ledger.event(run, kind, messages.text(message["text"]), job, task)
+                    self._live_runs.event(run, kind, messages.text(message["text"]), job, task)
                 case "unreadable":
                     self._complain(task, f"a message that is no JSON object was left out: {message['line']!r}")
         except Exception as error:  # noqa: BLE001  # whatever one message may do, the next ones are heard
@@ -185,7 +192,7 @@ class Hearing(Listener):
             case "listening":
                 endpoints = [messages.text(each) for each in islice(message["endpoints"], _MOST_ENDPOINTS)]
                 if attempt.listen(name, endpoints):
-                    self._ledger.event(run, "note", f"its tasks {_OPEN.format(', '.join(endpoints))}", job, task)
+                    self._live_runs.event(run, "note", f"its tasks {_OPEN.format(', '.join(endpoints))}", job, task)
             case "gpus":
                 attempt.tasks[name].gpus = messages.gpus(message)
                 self._step(events.GpusUsed(task, attempt.tasks[name].gpus))
@@ -201,7 +208,7 @@ class Hearing(Listener):
         try:
             exit = self._left(task, exit)
         except Exception as error:  # noqa: BLE001  # its end has to reach the controller
-            self._ledger.failed("its end could not be written down", error, task)
+            self._live_runs.failed("its end could not be written down", error, task)
         self._step(events.TaskExited(task, exit))
 
     def _left(self, task: TaskId, exit: Exit) -> Exit:
@@ -220,7 +227,7 @@ class Hearing(Listener):
         run.record_task(task, ended=run.clock(), exit=asdict(exit))
         told = attempt.tasks[name]
         if name == _FIRST and not exit.lost and not told.reports_itself and (advice := told.reader.hint()) is not None:
-            self._ledger.event(run, "note", advice, live.spec.name, task)
+            self._live_runs.event(run, "note", advice, live.spec.name, task)
         attempt.leave(name, exit.ok)
         if not exit.ok:
             self._lost(task)
@@ -230,10 +237,10 @@ class Hearing(Listener):
 
     def _warned(self, task: TaskId | None, text: str) -> None:
         if task is None:
-            self._ledger.trouble(text)
+            self._live_runs.trouble(text)
         else:
             run, live, *_ = self._find(task)
-            self._ledger.event(run, "warning", text, live.spec.name, task)
+            self._live_runs.event(run, "warning", text, live.spec.name, task)
 
     def _waits(self, task: TaskId, what: str) -> None:
         run, live, *_ = self._find(task)
@@ -242,7 +249,7 @@ class Hearing(Listener):
         elif live.reason != what:
             live.reason = what
             run.record_job(live.spec.name)
-            self._ledger.event(run, live.state, what, live.spec.name)
+            self._live_runs.event(run, live.state, what, live.spec.name)
 
     # --- what tasks tell --------------------------------------------------------------------------------------------
 
@@ -250,35 +257,35 @@ class Hearing(Listener):
         run, live, attempt, _ = self._find(task)
         progress, excess = live.within_limits(live.length.complete(progress))
         if excess is not None:
-            self._ledger.event(run, "warning", excess, live.spec.name, task)
+            self._live_runs.event(run, "warning", excess, live.spec.name, task)
         run.record_progress(progress)
         whole = attempt.progressed(progress)
         if whole is None:
             return
         warning = live.progressed(whole)
         if warning is not None:
-            self._ledger.event(run, "warning", warning, live.spec.name, task)
+            self._live_runs.event(run, "warning", warning, live.spec.name, task)
         if (cost := live.caught_up(run.clock())) is not None:
             text = f"at step {live.step} again, as before its tasks were lost"
-            self._ledger.event(run, "fault", text, live.spec.name, seconds=cost[0], steps=cost[1])
+            self._live_runs.event(run, "fault", text, live.spec.name, seconds=cost[0], steps=cost[1])
         self._step(whole)
 
     def _tell_rest(self, task: TaskId) -> None:
         """Tell what was read from a task's output and is not told yet; nothing more is read from it."""
-        if (thinning := self._thinnings.pop(task, None)) is not None:
-            thinning.flush()
+        if (throttle := self._throttles.pop(task, None)) is not None:
+            throttle.flush()
 
     def _paced(self, run: LiveRun, live: LiveJob, attempt: Attempt, name: str, message: Mapping[str, Any]) -> None:
         """A worker told how a step of its divides: it may be much slower than the others, or no longer."""
-        change = attempt.pace.add(name, {str(span["name"]): float(span["seconds"]) for span in message["spans"]})
+        change = attempt.stragglers.add(name, {str(span["name"]): float(span["seconds"]) for span in message["spans"]})
         if change is None:
             return
         node, job, task = attempt.tasks[name].node, live.spec.name, f"{run.id}/{live.spec.name}/{name}"
         if change.slow:
             took = f"{say_seconds(change.own)} for its own part of a step, the others {say_seconds(change.others)}"
-            self._ledger.event(run, "fault", f"node {node} is slow: its {name} takes {took}", job, task)
+            self._live_runs.event(run, "fault", f"node {node} is slow: its {name} takes {took}", job, task)
         else:
-            self._ledger.event(run, "note", f"node {node} is no longer slow", job, task)
+            self._live_runs.event(run, "note", f"node {node} is no longer slow", job, task)
 
     def apart(self, live: LiveJob) -> str:
         """What is said of a job whose workers know nothing of each other."""
@@ -294,7 +301,7 @@ class Hearing(Listener):
         live.reason = self.apart(live)
         run.record_job(live.spec.name)
         if live.current is None or not live.current.forewarned:
-            self._ledger.event(run, "warning", live.reason, live.spec.name)
+            self._live_runs.event(run, "warning", live.reason, live.spec.name)
 
     def _saved(self, task: TaskId, message: Mapping[str, Any]) -> None:
         run, live, attempt, name = self._find(task)
@@ -303,7 +310,7 @@ class Hearing(Listener):
         self._step(events.CheckpointDone(task, checkpoint))
         if message.get("why") == "join":
             for joined in attempt.saved(name, checkpoint.path):
-                self._ledger.event(run, "note", f"{joined} has joined at step {checkpoint.step}", live.spec.name)
+                self._live_runs.event(run, "note", f"{joined} has joined at step {checkpoint.step}", live.spec.name)
                 self._step(events.TaskJoined(f"{run.id}/{live.spec.name}/{joined}"))
 
     def _not_saved(self, task: TaskId, message: Mapping[str, Any]) -> None:
@@ -313,7 +320,7 @@ class Hearing(Listener):
             if message.get("why") == "join":
                 attempt.failed(name)
             why = messages.text(message["error"])
-            self._ledger.event(run, "warning", f"no checkpoint was saved: {why}", live.spec.name, task)
+            self._live_runs.event(run, "warning", f"no checkpoint was saved: {why}", live.spec.name, task)
         elif attempt.tasks[name].state != "joining":  # else it alone ends
             file = Path(str(message["path"])).name
             text = f"checkpoint {file} {message['error']}"
@@ -324,7 +331,7 @@ class Hearing(Listener):
         run, live, _, name = self._find(task)
         seconds, steps = messages.cost(message)
         text = f"{name}: {messages.text(message['text'])}"
-        self._ledger.event(run, "fault", text, live.spec.name, task, seconds=seconds, steps=steps)
+        self._live_runs.event(run, "fault", text, live.spec.name, task, seconds=seconds, steps=steps)
         if message.get("leaves"):
             self._step(events.TaskLeaves(task))
 
@@ -342,7 +349,7 @@ class Hearing(Listener):
         try:
             profiles.save(self._profiles, live.profile_key, profile)
         except OSError as error:
-            self._ledger.event(run, "warning", f"the profile was not stored: {error.strerror}", live.spec.name)
+            self._live_runs.event(run, "warning", f"the profile was not stored: {error.strerror}", live.spec.name)
 
 
 def _reason(exit: Exit, failure: FailureReader) -> str | None:
@@ -352,3 +359,45 @@ def _reason(exit: Exit, failure: FailureReader) -> str | None:
         return f"{exit.in_words()}, after the line: {said}" if said is not None else None
     line = said or failure.last_line[:_LINE_SHOWN]
     return f"{exit.in_words()}, after the line: {line}" if line else None
+
+
+class ProgressThrottle:
+    """Tells what one task reports: at once where that is seldom, else merged, ten times a second. An epoch is told
+    apart from the next one, unless epochs come faster than that.
+
+    Args:
+        tell: Takes a report.
+        loop: Whose time counts; `add` and `flush` are called on it.
+    """
+
+    def __init__(self, tell: Callable[[events.Progress], None], loop: asyncio.AbstractEventLoop) -> None:
+        self._tell = tell
+        self._loop = loop
+        self._held: events.Progress | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._next = -math.inf  # when the next one may be told
+
+    def add(self, progress: events.Progress) -> None:
+        """Take in a report."""
+        now = self._loop.time()
+        if self._held is not None and self._next <= now + EVERY_SECONDS and _is_of_another_epoch(self._held, progress):
+            self.flush()
+        self._held = progress if self._held is None else self._held.merged(progress)
+        if self._next <= now:
+            self.flush()
+        elif self._timer is None:
+            self._timer = self._loop.call_at(self._next, self.flush)
+
+    def flush(self) -> None:
+        """Tell what is not told yet."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._held is not None:
+            held, self._held = self._held, None
+            self._next = max(self._next, self._loop.time() - (AT_ONCE - 1) * EVERY_SECONDS) + EVERY_SECONDS
+            self._tell(held)
+
+
+def _is_of_another_epoch(before: events.Progress, progress: events.Progress) -> bool:
+    return before.epoch is not None and progress.epoch is not None and progress.epoch != before.epoch

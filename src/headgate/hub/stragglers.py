@@ -1,4 +1,4 @@
-"""Finds workers that are much slower than the others of their job: their node is slow, and all wait for it."""
+"""Stragglers: workers that are much slower than the others of their job. Their node is slow, and all wait for them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Change:
     others: float
 
 
-class Pace:
+class Stragglers:
     """The own parts of the steps of a job's workers, as far as steps are measured."""
 
     def __init__(self) -> None:

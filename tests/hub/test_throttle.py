@@ -12,7 +12,7 @@ import pytest
 
 from headgate.analysis.losses import Losses
 from headgate.events import Progress
-from headgate.hub.thinning import AT_ONCE, EVERY_SECONDS, Thinning
+from headgate.hub.listener import AT_ONCE, EVERY_SECONDS, ProgressThrottle
 
 
 @dataclass(eq=False)
@@ -59,7 +59,7 @@ class Task:
     def __init__(self) -> None:
         self.loop = Loop()
         self.told: list[tuple[float, Progress]] = []
-        self.thinning = Thinning(
+        self.throttle = ProgressThrottle(
             lambda progress: self.told.append((self.loop.now, progress)),
             cast(asyncio.AbstractEventLoop, cast(Any, self.loop)),
         )
@@ -67,7 +67,7 @@ class Task:
 
     def prints(self, loss: float | None = 1.0, epoch: int | None = None, **metrics: float) -> None:
         self.step += 1
-        self.thinning.add(Progress("r/a/worker-0", step=self.step, epoch=epoch, loss=loss, metrics=metrics))
+        self.throttle.add(Progress("r/a/worker-0", step=self.step, epoch=epoch, loss=loss, metrics=metrics))
 
     def floods(self) -> None:
         """Print so much that what comes next is held."""
@@ -94,7 +94,7 @@ def test_of_a_flood_the_first_lines_are_told_one_by_one_and_then_ten_means_a_sec
     for _ in range(10_000):
         task.prints(float(task.step + 1))
         task.loop.passes(0.001)
-    task.thinning.flush()
+    task.throttle.flush()
     assert len(task.told) == pytest.approx(AT_ONCE + 10.0 / EVERY_SECONDS, abs=3)
     assert [progress.loss for _, progress in task.told[:3]] == [1.0, 2.0, 3.0]
     assert sum(progress.count for _, progress in task.told) == 10_000
@@ -136,10 +136,10 @@ def test_a_loss_that_is_no_number_counts_if_it_lasts(task: Task) -> None:
 def test_what_is_told_before_its_time_is_not_told_again(task: Task) -> None:
     task.floods()
     task.prints()
-    task.thinning.flush()
+    task.throttle.flush()
     assert len(task.told) == 1
     assert task.loop.waiting == []
-    task.thinning.flush()
+    task.throttle.flush()
     assert len(task.told) == 1
 
 

@@ -1,0 +1,21 @@
+"""What the parts of a hub have in common that go by what happens to runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.events import Action, Event
+
+
+class Component:
+    """A part of the hub. The hub tells all of its parts of each event, of each run that has ended, and of its own end;
+    what goes wrong in one of them costs the others nothing."""
+
+    def hear(self, event: Event, actions: Sequence[Action]) -> None:
+        """Take in an event, and what the controller did about it."""
+
+    def forget(self, run: str) -> None:
+        """A run has ended."""
+
+    def close(self) -> None:
+        """The hub ends."""
