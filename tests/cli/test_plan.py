@@ -165,7 +165,7 @@ def test_what_if_the_gpus_of_nodes_were_joined_otherwise(place: Path) -> None:
         ("nic=fast", "expected a rate such as 200Mbit"),
         ("cores=0", "expected more than 0"),
         ("+1 node of kind c", "found kind 'c'; expected one of a, b"),
-        ("-4 node of kind a", "4 nodes of kind a are to go, of 3"),
+        ("-4 node of kind a", "cannot remove 4 nodes of kind a: there are 3"),
         ("more of it", "expected nic=10Gbit, cores=8"),
     ],
 )

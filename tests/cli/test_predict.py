@@ -158,8 +158,8 @@ def test_a_job_that_says_too_little_is_told_what_is_missing(recorder: Recorder, 
     says(recorder, list(losses(3)), epochs=None)
     recorder.close()
     text = types("a")
-    assert "too few reports for a curve: 3, of which 6 are needed" in text
-    assert "what is left of it cannot be told" in text
+    assert "too few reports for a curve: 3; 6 are needed" in text
+    assert "its remaining time cannot be predicted" in text
 
 
 def test_a_job_without_a_number_is_one_message(recorder: Recorder, home: Path) -> None:

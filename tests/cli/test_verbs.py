@@ -6,10 +6,13 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
+from tests import prose
 from tests.hub.user import SECONDS, User
 
 from headgate.cli import VERBS, headgate
@@ -34,6 +37,25 @@ def test_help_says_what_a_verb_does_and_shows_an_example(verb: str) -> None:
     assert done.exit_code == 0
     assert re.search(rf"Example: headgate {verb}\b", done.stdout)
     assert "--json" in done.stdout
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """Every command, those of `lab` too."""
+    for verb in VERBS:
+        command = import_module(f"headgate.cli.{verb}").command
+        yield verb, command
+        if isinstance(command, click.Group):
+            yield from ((f"{verb} {name}", each) for name, each in command.commands.items())
+
+
+@pytest.mark.parametrize(("verb", "command"), [pytest.param(*each, id=each[0]) for each in commands()])
+def test_sentences_of_help_are_short(verb: str, command: click.Command) -> None:
+    assert command.help is not None
+    paragraphs = [each for each in command.help.split("\n\n") if not each.lstrip().startswith("\b")]
+    options = [each.help or "" for each in command.params if isinstance(each, click.Option)]
+    sentences = [sentence for text in [*paragraphs, *options] for sentence in prose.split(text)]
+    longest = max(sentences, key=prose.words)
+    assert prose.words(longest) <= 30, f"headgate {verb} --help: {longest}"
 
 
 def test_the_command_itself_lists_every_verb(past: User) -> None:
@@ -164,7 +186,7 @@ def test_old_runs_go_when_asked_and_when_there_are_too_many(user: User) -> None:
     ids = [user.json("run", "a.py")["id"] for _ in range(3)]
     user.variables["HEADGATE_KEEP_RUNS"] = "3"  # of whoever submits, whatever the hub was started with
     said = user.types("run", "a.py").stdout
-    assert f"deleted of the oldest runs, being short and without checkpoints: {ids[0]}; HEADGATE_KEEP_RUNS (3)" in said
+    assert f"deleted the oldest runs, which were short and had no checkpoints: {ids[0]}; HEADGATE_KEEP_RUNS (3)" in said
     assert f": {ids[0]}\n" in (user.home / "hub" / "hub.log").read_text()
     ids.append(user.json("ps")[-1]["id"])
     assert [run["id"] for run in user.json("ps")] == ids[1:]

@@ -14,25 +14,25 @@ from headgate.errors import HeadgateError
 from headgate.units import say_text
 
 VERBS = {
-    "run": "Run scripts or a job file, here and now.",
+    "run": "Run scripts or the jobs of a file.",
     "attach": "Watch a run that was detached.",
     "ps": "List the runs.",
     "status": "Show how the jobs of a run stand.",
-    "logs": "Print what a job printed.",
-    "metrics": "Show what was measured of a run's jobs.",
-    "predict": "Draw how a job's loss goes on, and say when it would end.",
+    "logs": "Print the output of a job.",
+    "metrics": "Show what was measured: CPU, memory, loss, speed.",
+    "predict": "Predict how a job's loss goes on, and when the job ends.",
     "checkpoint": "Have running jobs save a checkpoint.",
-    "resize": "Have a running job go on with more or fewer workers.",
+    "resize": "Give a running job more or fewer workers.",
     "stop": "Stop jobs, with a checkpoint.",
     "resume": "Go on with a run that was stopped or interrupted.",
     "report": "Write a run's report as one HTML page.",
     "rm": "Delete runs that have ended.",
     "plan": "Say how many tasks a script should have, and where.",
     "profile": "Measure what a script's model costs.",
-    "calibrate": "Measure how fast this machine, a lab's links or a cluster are.",
-    "simulate": "Run the jobs of a trace under policies, with a clock of its own.",
-    "lab": "Make several nodes inside this machine, and change them.",
-    "doctor": "Show this machine, and what cannot be controlled on it.",
+    "calibrate": "Measure how fast this machine, a lab or a cluster is.",
+    "simulate": "Compare policies on a trace, without running its jobs.",
+    "lab": "Make several nodes inside this machine, to try things on.",
+    "doctor": "Show this machine, and what Headgate cannot control on it.",
     "schema": "Print the JSON schema of a job, plan or cluster file.",
 }
 
@@ -58,6 +58,8 @@ class _Verbs(click.Group):
 @click.version_option(__version__, prog_name="headgate")
 def headgate() -> None:
     """Run deep-learning training jobs side by side on a shared machine.
+
+    `headgate COMMAND --help` explains a command and shows examples.
 
     \b
     Example: headgate run train.py

@@ -13,7 +13,9 @@ from headgate.cli.following import Interrupts, conclude, follow
 @click.argument("run", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(run: str | None, as_json: bool) -> int:
-    """Watch a run (the latest, when none is named) until it ends. Ctrl-C acts on its jobs as under `headgate run`.
+    """Watch a run until it ends: the latest, or the one you name.
+
+    Ctrl-C acts on its jobs as under `headgate run`: it stops them with a checkpoint, and a second one kills them.
 
     \b
     Example: headgate attach

@@ -22,20 +22,21 @@ from headgate.units import say_bits, say_bytes, say_seconds
 
 
 @click.command()
-@click.option("--cluster", metavar="LAB|FILE", help="Measure the links between the nodes of this lab, too.")
+@click.option("--cluster", metavar="LAB|FILE", help="Also measure the links between the nodes of this lab.")
 @click.option("--engine", metavar="NAME", help="Measure the nodes of an engine's cluster, and the links between them.")
 @options.of_engines("address")
-@click.option("--again", is_flag=True, help="Measure, though it is known.")
+@click.option("--again", is_flag=True, help="Measure again, even if the figures are known.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 @options.example("headgate calibrate")
 def command(cluster: str | None, engine: str | None, address: str | None, again: bool, as_json: bool) -> None:
-    """Measure how fast this machine is, in seconds: a core and each kind of GPU on small standard kernels, an
-    all-reduce between several GPUs, the disk;
-    with --cluster the rates and round trips between the nodes of a lab that is up; with --engine the same of a
-    cluster, and its nodes, one of those that are alike.
+    """Measure how fast this machine is, on small standard kernels. It takes seconds.
 
-    What was measured is kept until the hardware changes, and used by `headgate plan` and `headgate run`. It should be
-    done while nothing else runs.
+    It measures a core, each kind of GPU, an all-reduce between several GPUs, and the disk. With --cluster it also
+    measures rates and round trips between the nodes of a lab that is up. With --engine it measures those of a cluster,
+    and one node of each kind.
+
+    Do this while nothing else runs. The figures are kept until the hardware changes. `headgate plan` and `headgate
+    run` use them.
 
     \b
     Example: headgate calibrate

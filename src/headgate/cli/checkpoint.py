@@ -12,13 +12,16 @@ from headgate.errors import HeadgateError
 
 @click.command()
 @click.argument("jobs", nargs=-1, metavar="[JOB]...")
-@click.option("--run", help="Run of the jobs; the latest that is running, when left out.")
+@click.option("--run", help="Run of the jobs, by its id or part of it. Default: the latest that is running.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(jobs: tuple[str, ...], run: str | None, as_json: bool) -> None:
-    """Have jobs (all of a run's, when none is named) save a checkpoint at the end of their step and go on.
+    """Have running jobs save a checkpoint at the end of their step, and go on.
+
+    If you name no job, all jobs of the run do so.
 
     \b
     Example: headgate checkpoint cnn
+             headgate checkpoint --run 20261121-0930
     """
     asked = {}
     for chosen in running_jobs(jobs, run):

@@ -24,7 +24,7 @@ SETTINGS = "nic, cores, memory, disk"
 
 @click.group()
 def command() -> None:
-    """Several nodes inside this machine, each with its own address, NIC rate, CPU, memory and disk rate.
+    """Make several nodes inside this machine, each with its own address, NIC rate, CPU, memory and disk rate.
 
     Every command takes --json.
 
@@ -39,7 +39,9 @@ def command() -> None:
 @click.argument("file")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def up(file: str, as_json: bool) -> None:
-    """Make the lab of a cluster file, or make what is there of it as the file says.
+    """Make the lab of a file.
+
+    If it is up already, change what differs from the file. What runs in the nodes goes on.
 
     \b
     Example: headgate lab up lab.yaml
@@ -58,10 +60,13 @@ def up(file: str, as_json: bool) -> None:
 @click.argument("name", metavar="[LAB]", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def status(name: str | None, as_json: bool) -> None:
-    """Show what the nodes of the labs that are up have, and what they use now.
+    """Show what lab nodes have and use.
+
+    Without a name it shows all labs that are up.
 
     \b
     Example: headgate lab status
+             headgate lab status lab
     """
     found = [lab.status(each) for each in ([name] if name is not None else lab.names())]
     if as_json:
@@ -79,7 +84,9 @@ def status(name: str | None, as_json: bool) -> None:
 @click.argument("node")
 @click.argument("words", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def execute(node: str, words: tuple[str, ...], as_json: bool) -> None:
-    """Run a command in a node (NODE, or LAB/NODE): with its address, host name, CPU and memory.
+    """Run a command in a node.
+
+    It has the node's address, host name, CPU and memory. NODE is a node's name, or LAB/NODE.
 
     \b
     Example: headgate lab exec half-1 -- python train.py
@@ -107,12 +114,15 @@ def execute(node: str, words: tuple[str, ...], as_json: bool) -> None:
 @click.argument("settings", metavar="SETTING=VALUE...", nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def change(node: str, settings: tuple[str, ...], as_json: bool) -> None:
-    """Change what a node has, while jobs run in it: cores, memory, nic and disk, the last two up to `unlimited`.
+    """Change a node while jobs run in it.
 
-    nic=down disconnects its NIC as by the cable, nic=up connects it again.
+    Settings are cores, memory, nic and disk. The last two may be `unlimited`. With nic=down the NIC is disconnected, as
+    if its cable were pulled. With nic=up it is connected again.
 
     \b
     Example: headgate lab set half-1 nic=100Mbit cores=0.5
+             headgate lab set half-1 memory=2GiB disk=100MB/s
+             headgate lab set half-1 nic=down
     """
     values, plugged = _settings(settings)
     after = lab.change(node, values, plugged)
@@ -129,7 +139,9 @@ def change(node: str, settings: tuple[str, ...], as_json: bool) -> None:
 @click.argument("name", metavar="[LAB]", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def down(name: str | None, as_json: bool) -> None:
-    """Take a lab down: processes in it are ended, and nothing of it is left.
+    """Take a lab down.
+
+    This ends the processes in its nodes and leaves nothing of it.
 
     \b
     Example: headgate lab down

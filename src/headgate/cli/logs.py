@@ -24,13 +24,13 @@ _TASK = re.compile(r"(worker|server)-\d+")
 
 @click.command()
 @click.argument("job", metavar="[RUN/]JOB[/TASK]")
-@click.option("--all", "every", is_flag=True, help="Those of all its tasks, each under its name.")
-@click.option("--run", help="Run of the job; the latest that has one of this name, when left out.")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
-@click.option("-n", "--tail", type=click.IntRange(min=0), help="Only the last lines.")
+@click.option("--all", "every", is_flag=True, help="Print the logs of all its tasks, each under its name.")
+@click.option("--run", help="Run of the job, by its id or part of it. Default: the latest with a job of this name.")
+@click.option("-f", "--follow", is_flag=True, help="Go on printing until the job ends.")
+@click.option("-n", "--tail", metavar="N", type=click.IntRange(min=0), help="Print only the last N lines: -n 20.")
 @click.option("--json", "as_json", is_flag=True, help="Print the paths and sizes of the log files as JSON instead.")
 def command(job: str, every: bool, run: str | None, follow: bool, tail: int | None, as_json: bool) -> None:
-    """Print what a job's first worker printed, or any other task of it: both streams.
+    """Print the output of a job's first worker, or of the task you name: standard output and errors.
 
     \b
     Example: headgate logs cnn -f

@@ -63,7 +63,9 @@ class OfJobs(click.Command):
         super().__init__(*args, **more)
         self.params += [
             click.Option(["-m", "module"], metavar="MODULE", help="Run a Python module, as `python -m` does."),
-            click.Option(["--python"], metavar="PATH", help="The interpreter of scripts; the first `python` on PATH."),
+            click.Option(
+                ["--python"], metavar="PATH", help="Interpreter of scripts. Default: the first `python` on PATH."
+            ),
         ]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -149,21 +151,51 @@ def layout(command: _F) -> _F:
     """Gives a command the options that `layout.Layout` takes, as keyword arguments."""
     for option in reversed(
         (
-            click.option("--engine", metavar="NAME", help=f"What starts tasks: {_engines()}, or a plug-in's."),
+            click.option("--engine", metavar="NAME", help=f"Where tasks run: {_engines()}, or a plug-in's name."),
             *map(of_engines, ("address", "shared_files")),
-            click.option("--cluster", metavar="LAB|FILE", help="Run on the nodes of a lab that is up, or of its file."),
-            click.option("--nodes", metavar="A,B,...", help="Only on these nodes of the cluster."),
-            click.option("--plan", "plan_file", metavar="FILE", help="Its layout: `headgate schema plan`."),
-            click.option("--strategy", type=click.Choice(["single", "allreduce", "ps"]), help="How workers join up."),
-            click.option("--workers", type=_COUNT, help="Number of workers."),
-            click.option("--servers", type=_COUNT, help="Number of parameter servers; 1 for ps."),
-            click.option("--async", "asynchronous", is_flag=True, help="ps: no worker waits for another."),
             click.option(
-                "--staleness", type=click.IntRange(min=0), help="ps: asynchronous, none so many steps ahead of another."
+                "--cluster",
+                metavar="LAB|FILE",
+                help="Run on the nodes of this lab, which has to be up: its name, or its file, lab.yaml.",
             ),
-            click.option("--backup-workers", type=_COUNT, help="ps: gradients that a step does without."),
-            click.option("--moves", type=click.IntRange(min=0), help="Most moves to a better plan while it runs; 2."),
-            click.option("--no-encrypt", is_flag=True, help="Tasks talk in the clear: for private networks."),
+            click.option("--nodes", metavar="A,B,...", help="Use only these nodes of the cluster: a,b."),
+            click.option(
+                "--plan",
+                "plan_file",
+                metavar="FILE",
+                help="Take the plan of this file, plan.yaml. `headgate schema plan` prints its schema.",
+            ),
+            click.option(
+                "--strategy",
+                type=click.Choice(["single", "allreduce", "ps"]),
+                help="How workers learn together: by all-reduce, or by parameter servers (ps).",
+            ),
+            click.option("--workers", type=_COUNT, metavar="N", help="Number of workers: 4."),
+            click.option("--servers", type=_COUNT, metavar="N", help="ps: number of parameter servers. Default: 1."),
+            click.option(
+                "--async", "asynchronous", is_flag=True, help="ps: asynchronous, no worker waits for another."
+            ),
+            click.option(
+                "--staleness",
+                type=click.IntRange(min=0),
+                metavar="N",
+                help="ps: asynchronous with bounded staleness: no worker is more than N steps ahead of the slowest.",
+            ),
+            click.option(
+                "--backup-workers",
+                type=_COUNT,
+                metavar="N",
+                help="ps: do not wait for the slowest N workers (stragglers).",
+            ),
+            click.option(
+                "--moves",
+                type=click.IntRange(min=0),
+                metavar="N",
+                help="Move a running job to a better plan at most N times. Default: 2.",
+            ),
+            click.option(
+                "--no-encrypt", is_flag=True, help="Do not encrypt traffic between tasks: for private networks."
+            ),
         )
     ):
         command = option(command)

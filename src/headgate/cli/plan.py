@@ -33,19 +33,53 @@ from headgate.telemetry import machine
 
 @click.command(cls=OfJobs)
 @click.argument("scripts", nargs=-1, metavar="[FILE... [-- ARGS] | COMMAND]")
-@click.option("--profile", "key", metavar="KEY|FILE", help="Plan from this stored profile; needs no script.")
-@click.option("--cluster", metavar="FILE|LAB", help="Plan for these nodes, which may exist only on paper.")
+@click.option(
+    "--profile",
+    "key",
+    metavar="KEY|FILE",
+    help="Plan from this stored profile, or from a file. You need no script then.",
+)
+@click.option(
+    "--cluster", metavar="FILE|LAB", help="Plan for the nodes of this file, cluster.yaml. They may exist only on paper."
+)
 @click.option("--engine", metavar="NAME", help="Plan for the nodes of this engine's cluster.")
 @of_engines("address")
-@click.option("--allow", multiple=True, type=click.Choice(["async", "weak"]), help="What may change the mathematics.")
-@click.option("--cores", type=Finite(min=0, min_open=True), help="Most cores for the whole job.")
-@click.option("--memory", help="Most memory of a task, such as 2GiB.")
-@click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Candidates to show.")
-@click.option("--explain", type=click.IntRange(min=1), metavar="N", help="Say where the seconds of candidate N go.")
-@click.option("--what-if", "changes", multiple=True, metavar="CHANGE", help="nic=10Gbit, or '+2 node of kind a'.")
-@click.option("--history", "with_history", is_flag=True, help="Correct the model by past runs of the same model.")
-@click.option("--probe", "probes", type=click.IntRange(min=1), metavar="K", help="Measure K plans in short runs first.")
-@click.option("--save", type=click.Path(dir_okay=False), metavar="FILE", help="Write the choice for `run --plan`.")
+@click.option(
+    "--allow",
+    multiple=True,
+    type=click.Choice(["async", "weak"]),
+    help="Allow plans that change the mathematics: async, or weak, a larger batch in all.",
+)
+@click.option("--cores", type=Finite(min=0, min_open=True), help="Most cores for the whole job: 8.")
+@click.option("--memory", help="Most memory of a task: 2GiB.")
+@click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="How many candidates to show.")
+@click.option(
+    "--explain",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Say where the seconds of a step go in candidate N: --explain 1.",
+)
+@click.option(
+    "--what-if",
+    "changes",
+    multiple=True,
+    metavar="CHANGE",
+    help="Ask what a change would bring: nic=10Gbit, cores=8, a.nic=10Gbit, '+2 node of kind a'.",
+)
+@click.option("--history", "with_history", is_flag=True, help="Correct the cost model by past runs of the same model.")
+@click.option(
+    "--probe",
+    "probes",
+    type=click.IntRange(min=1),
+    metavar="K",
+    help="First measure the K best plans in short runs: --probe 3.",
+)
+@click.option(
+    "--save",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Write the chosen plan to this file, for `headgate run --plan`.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 @click.pass_context
 @example("headgate plan train.py")
@@ -67,11 +101,10 @@ def command(
     save: str | None,
     as_json: bool,
 ) -> None:
-    """Say how many tasks a job should have, how large, in which role and on which node, and why; of several jobs also
-    who gets which nodes.
+    """Say how many tasks a job should have, how large, in which role, on which node, and why.
 
-    The scripts' profiles have to be stored: `headgate profile` measures them. Without --cluster or --engine the plan is
-    for this machine.
+    For several jobs it also says which job gets which nodes. The scripts' profiles have to be stored: `headgate
+    profile` measures them. Without --cluster or --engine the plan is for this machine.
 
     \b
     Example: headgate plan train.py --cluster lab.yaml

@@ -67,7 +67,7 @@ def show(answer: Answer, before: Answer | None, changes: Sequence[str], explain:
     for note in answer.costs.notes:
         click.echo(f"note: {note}")
     for plan, reason in answer.failed.items():
-        click.echo(f"note: left out, for it did not run: {in_words(plan)}: {reason}")
+        click.echo(f"note: left out, because it did not run: {in_words(plan)}: {reason}")
     if explain is not None:
         click.echo(f"\ncandidate {explain}, seconds of a step before any of them hides behind another:")
         for term in answer.costs.explain(answer.shown[explain - 1].plan):

@@ -29,13 +29,13 @@ _UNTIL = {"epochs": "the end of its {whole}", "goal": "{metric} {goal:g}", "rest
 
 @click.command()
 @click.argument("job")
-@click.option("--run", metavar="RUN", help="A run's id or part of it; without it the latest run that has the job.")
+@click.option("--run", metavar="RUN", help="Run, by its id or part of it. Default: the latest with this job.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(job: str, run: str | None, as_json: bool) -> None:
-    """Show how a job's loss is expected to go on, what is left of it, and when it would end.
+    """Draw how a job's loss is expected to go on, and say when the job would end.
 
-    From what it has reported so far: families of curves are fitted to it, each with how likely it is. The band holds
-    nine of ten. A job that has ended is taken as if it went on.
+    Headgate fits families of curves to the losses that the job has reported, and weighs each by its likelihood. The
+    band holds nine of ten. A job that has ended is predicted as if it went on.
 
     \b
     Example: headgate predict train
@@ -105,7 +105,7 @@ def _whole(reports: Sequence[Report]) -> str:
 
 
 def _cores(reader: RunReader, job: str) -> float | None:
-    """Cores that a job's tasks used on the mean in the last minute that is recorded of each."""
+    """Cores that a job's tasks used on average in the last minute that is recorded of each."""
     last = "(SELECT max(t) FROM usage WHERE target = ?)"
     sql = f"SELECT avg(cpu_cores) AS cores FROM usage WHERE target = ? AND t > {last} - ?"
     tasks = [row["id"] for row in reader.rows("tasks", "job = ?", [job])]
@@ -132,7 +132,7 @@ def _said(
     lines += plot(expected.points, expected.curve, min(shutil.get_terminal_size().columns, _WIDEST), rule.goal)
     lines.append("")
     if expected.family is None:
-        lines.append(f"too few reports for a curve: {len(expected.points)}, of which 6 are needed")
+        lines.append(f"too few reports for a curve: {len(expected.points)}; 6 are needed")
     else:
         at = expected.curve[-1]
         lines.append(
@@ -140,10 +140,10 @@ def _said(
             f"({at.low:.4g} to {at.high:.4g}), in the end {expected.asymptote:.4g}; by {expected.family} curves"
         )
     if expected.diverging:
-        lines.append(f"its {rule.metric} diverges: what is told from its course may be far off")
+        lines.append(f"its {rule.metric} diverges: these predictions may be far off")
     left, seconds = expected.left, expected.seconds()
     if left is None:
-        return [*lines, "what is left of it cannot be told: it says neither its epochs nor enough losses"]
+        return [*lines, "its remaining time cannot be predicted: it reports neither its epochs nor enough losses"]
     lines.append(f"left until {until}: {left.steps:,.0f} steps ({left.low:,.0f} to {left.high:,.0f})")
     if left.likely < 0.5:
         lines.append(f"that it gets there at all is hardly likely: {left.likely:.0%}")

@@ -21,16 +21,18 @@ from headgate.units import say_bytes, say_seconds
 
 @click.command(cls=OfJobs)
 @click.argument("targets", nargs=-1, metavar="FILE [-- ARGS] | COMMAND")
-@click.option("--job", "names", multiple=True, metavar="NAME", help="Of a job file: only this job.")
-@click.option("--again", is_flag=True, help="Measure, though there is a stored profile.")
+@click.option(
+    "--job", "names", multiple=True, metavar="NAME", help="Measure only this job of a job file: --job digits."
+)
+@click.option("--again", is_flag=True, help="Measure again, even if a profile is stored.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 @click.pass_context
 def command(ctx: click.Context, targets: tuple[str, ...], names: tuple[str, ...], again: bool, as_json: bool) -> None:
-    """Measure what a script's model costs, in a short run of its own: parameters, FLOPs, data set, seconds a step.
+    """Measure what a script's model costs: parameters, FLOPs, data set, seconds a step.
 
-    The script has to use headgate.torch, .keras or .jax. Its step is timed, under PyTorch at several batch sizes and
-    thread counts; it ends when that is done. The profile is stored, and printed from there until the script, its
-    arguments or the machine change.
+    The script runs for a short time, and has to use headgate.torch, .keras or .jax. Headgate times its step, under
+    PyTorch at several batch sizes and thread counts, and then ends it. The profile is stored. It is printed from there
+    until the script, its arguments or the machine change.
 
     \b
     Example: headgate profile train.py

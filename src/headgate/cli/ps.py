@@ -21,10 +21,14 @@ SHOWN = 20
 
 
 @click.command()
-@click.option("-a", "--all", "every", is_flag=True, help=f"All runs, not only the latest {SHOWN}; --json has all.")
+@click.option(
+    "-a", "--all", "every", is_flag=True, help=f"All runs, not only the latest {SHOWN}. --json always has all."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(every: bool, as_json: bool) -> None:
-    """List the runs, the latest last. A run whose hub died is shown as interrupted.
+    """List the runs, the latest last.
+
+    A run whose hub died is shown as interrupted. `headgate resume` goes on with it.
 
     \b
     Example: headgate ps --all

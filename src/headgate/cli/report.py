@@ -15,19 +15,22 @@ from headgate import runs
 
 @click.command("report")
 @click.argument("run", required=False)
-@click.option("--open", "show", is_flag=True, help="Open it in a browser.")
+@click.option("--open", "show", is_flag=True, help="Open the page in a browser.")
 @click.option(
-    "--output", type=click.Path(dir_okay=False, path_type=Path), help="File to write instead of the run's own."
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write this file instead of the run's own: /tmp/report.html.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the figures of the report as JSON.")
 def command(run: str | None, show: bool, output: Path | None, as_json: bool) -> None:
     """Write a run's report as one HTML page, and print its path.
 
-    RUN is the beginning of a run's id; the latest run without it. A run that goes on can be reported too.
+    RUN is a run's id or part of it; by default the latest. You can report a run that still goes on.
 
     \b
     Example: headgate report
              headgate report 20260314 --open
+             headgate report --output /tmp/for-a-colleague.html
              headgate report --json
     """
     from headgate.reports import html

@@ -11,14 +11,16 @@ from headgate.cli.choosing import running_jobs
 
 @click.command()
 @click.argument("job")
-@click.option("--workers", type=click.IntRange(min=1), required=True, help="How many it is to have.")
-@click.option("--run", help="Run of the job; the latest that is running, when left out.")
+@click.option(
+    "--workers", metavar="N", type=click.IntRange(min=1), required=True, help="How many workers it is to have: 4."
+)
+@click.option("--run", help="Run of the job, by its id or part of it. Default: the latest that is running.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(job: str, workers: int, run: str | None, as_json: bool) -> None:
     """Have a running job of several tasks go on with more or fewer workers.
 
-    Those of a parameter-server job join or leave while the others go on; an all-reduce job is stopped with a checkpoint
-    and started again from it.
+    Workers of a parameter-server job join or leave while the others go on. An all-reduce job is stopped with a
+    checkpoint and started again from it.
 
     \b
     Example: headgate resize cnn --workers 4

@@ -25,13 +25,21 @@ from headgate.telemetry.store import RunReader
 
 @click.command()
 @click.argument("run", required=False)
-@click.option("--checkpoint", "named", multiple=True, metavar="[JOB=]FILE", help="Go on from this one.")
+@click.option(
+    "--checkpoint",
+    "named",
+    multiple=True,
+    metavar="[JOB=]FILE",
+    help="Go on from this checkpoint: best/step-1200.pt, or cnn=best/step-1200.pt if several jobs are left.",
+)
 @click.option(
     "--from-scratch",
     is_flag=True,
-    help="Start from the beginning what has no whole checkpoint; where all jobs have one, all of them.",
+    help="Start jobs without a whole checkpoint from the beginning. If every job has one, start all anew.",
 )
-@click.option("--policy", metavar="NAME", help="What moves shares between the jobs.")
+@click.option(
+    "--policy", metavar="NAME", help="Policy that moves shares between jobs: headgate (default), srpt, equal, none."
+)
 @options.layout
 @click.option("-d", "--detach", is_flag=True, help="Return at once; watch with `headgate attach`.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -44,12 +52,14 @@ def command(
     as_json: bool,
     **where: Any,
 ) -> int:
-    """Go on with the jobs of a run (the latest, when none is named) that are not done, each from its newest checkpoint
-    that is whole: of that run, or of those that it went on from.
+    """Go on with the jobs of a run that are not done: the latest run, or the one you name.
 
-    A job that has done something and has no such checkpoint, as any script without headgate.torch, .keras or .jax,
-    starts over only with --from-scratch. It is a new run, whose report names the former. Where and how the jobs ran
-    they run again; a checkpoint of any strategy and any number of workers goes on under any other.
+    Each job goes on from its newest whole checkpoint, of that run or of those that it went on from. A job may have
+    made progress without a checkpoint, as any script without headgate.torch, .keras or .jax does. It starts over only
+    with --from-scratch.
+
+    This is a new run, and its report names the former one. The jobs run where and how they ran before, unless options
+    say otherwise. A checkpoint goes on under any strategy and any number of workers.
 
     \b
     Example: headgate resume

@@ -13,15 +13,13 @@ from headgate.errors import UsageError
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[RUN]...")
-@click.option("--keep", type=click.IntRange(min=0), help="Delete all but the latest so many.")
-@click.option(
-    "-y", "--yes", is_flag=True, help="Do not ask; --keep needs it with --json, or where there is no terminal."
-)
+@click.option("--keep", metavar="N", type=click.IntRange(min=0), help="Delete all but the latest N runs: --keep 20.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask. --keep needs it with --json, or without a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print the ids of what was deleted as JSON.")
 def command(names: tuple[str, ...], keep: int | None, yes: bool, as_json: bool) -> None:
     """Delete runs that have ended, with their logs, checkpoints and reports.
 
-    A run that a running one goes on from stays.
+    Headgate keeps a run that a running one goes on from.
 
     \b
     Example: headgate rm 20261121-0930

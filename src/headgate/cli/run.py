@@ -13,20 +13,32 @@ from headgate.errors import UsageError
 
 @click.command(cls=options.OfJobs)
 @click.argument("targets", nargs=-1, metavar="FILE... [-- ARGS] | COMMAND")
-@click.option("--name", help="Name of the job, where one script is given.")
+@click.option("--name", help="Name of the job, if you give one script. Default: the script's name.")
 @click.option(
-    "--policy", metavar="NAME", help="What moves shares between the jobs: headgate (default), equal, none or others."
+    "--policy",
+    metavar="NAME",
+    help="Policy that moves shares between jobs: headgate (default), srpt, equal, none, or headgate:rho=1.5.",
 )
-@click.option("--cores", type=options.Finite(min=0, min_open=True), help="Most cores for each script.")
-@click.option("--memory", help="Most memory for each script, such as 2GiB.")
+@click.option("--cores", type=options.Finite(min=0, min_open=True), help="Most cores for each script: 2, or 0.5.")
+@click.option("--memory", help="Most memory for each script: 2GiB.")
 @click.option(
-    "--isolation", metavar="NAME", help="What tasks are boxed in: process (default), container, or a plug-in's."
+    "--isolation", metavar="NAME", help="What limits tasks: process (default; cgroups), container, or a plug-in's name."
 )
-@click.option("--image", help="container: an image, or host (default): what this machine has installed.")
 @click.option(
-    "--mount", "mounts", metavar="PATH[:OTHER][:rw]", multiple=True, help="container: what it sees besides its folder."
+    "--image", help="container: an image, pytorch/pytorch, or host (default): what this machine has installed."
 )
-@click.option("--stop-signal", metavar="NAME", help="What asks scripts to end that use no library of Headgate's.")
+@click.option(
+    "--mount",
+    "mounts",
+    metavar="PATH[:OTHER][:rw]",
+    multiple=True,
+    help="container: also show it this folder, read-only or with :rw writable: ~/data:/mnt:rw.",
+)
+@click.option(
+    "--stop-signal",
+    metavar="NAME",
+    help="Signal that asks a script to end if it uses no library of Headgate's: SIGINT. Default: SIGTERM.",
+)
 @options.layout
 @click.option("-d", "--detach", is_flag=True, help="Return at once; watch with `headgate attach`.")
 @click.option("--dry-run", is_flag=True, help="Print exactly what would be started, and start nothing.")
@@ -50,15 +62,16 @@ def command(
     as_json: bool,
     **where: Any,
 ) -> int:
-    """Run scripts side by side, the jobs of one job file, or a command, and watch them until they end.
+    """Run scripts side by side, the jobs of one job file, or a command. Watch them until they end.
 
-    Options of Headgate stand before a command: what follows its name is its own.
+    Options of Headgate stand before a command. What follows the command's name belongs to the command.
 
-    Ctrl-C stops jobs at the end of a step, with a checkpoint; a second one kills them. Closing the terminal detaches.
+    Ctrl-C stops the jobs at the end of a step, with a checkpoint. A second Ctrl-C kills them. Closing the terminal
+    detaches: the jobs go on.
 
     \b
     Example: headgate run train.py
-             headgate run a.py b.py
+             headgate run a.py b.py --policy srpt
              headgate run train.py -- --epochs 5
              headgate run -m package.train -- --epochs 5
              headgate run --cores 1 python -m package.train --epochs 5
@@ -66,8 +79,14 @@ def command(
              headgate run train.py --cluster lab.yaml --strategy ps --workers 4 --servers 2
              headgate run train.py --isolation container --image pytorch/pytorch --mount ~/data --mount /out:rw
 
-    Exit codes: 0 every job is done, 1 one is not, 2 bad input, 3 a part is missing, 4 no place to write, 6 no hub, 130
-    interrupted.
+    \b
+    Exit codes: 0   every job is done
+                1   a job did not end well
+                2   bad input
+                3   an optional part is not installed
+                4   no place to write
+                6   no hub
+                130 interrupted
     """
     from headgate.cli import layout, running  # what jobs need takes a while to import; help needs none of it
 

@@ -13,9 +13,9 @@ _FILES = {"jobs": jobfile.schema, "plan": planfile.schema, "cluster": clusterfil
 
 @click.command()
 @click.argument("file", type=click.Choice(list(_FILES)), default="jobs", metavar="[jobs|plan|cluster]")
-@click.option("--json", "_as_json", is_flag=True, help="As JSON; it always is.")
+@click.option("--json", "_as_json", is_flag=True, help="Print as JSON; it always does.")
 def command(file: str, _as_json: bool) -> None:
-    """Print the JSON schema of a job file (or of a plan or cluster file), for an editor to check it by.
+    """Print the JSON schema of a job file, or of a plan or cluster file. An editor can check files by it.
 
     \b
     Example: headgate schema > jobs.schema.json

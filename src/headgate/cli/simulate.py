@@ -44,56 +44,63 @@ def _seconds(_: click.Context, option: click.Parameter, text: str | None) -> flo
 @click.command("simulate")
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.option(
-    "--policy", "names", metavar="NAME", multiple=True, help="What to simulate; several to compare. fifo without it."
+    "--policy",
+    "names",
+    metavar="NAME",
+    multiple=True,
+    help="Policy to simulate. Give it several times to compare. Default: fifo.",
 )
-@click.option("--cluster", metavar="FILE", help="A cluster file with the nodes; this machine without it.")
+@click.option("--cluster", metavar="FILE", help="Cluster file with the nodes: cluster.yaml. Default: this machine.")
 @click.option(
     "--load",
     type=Finite(1 / _LARGEST_LOAD, _LARGEST_LOAD),
-    help="Have jobs come so fast that they ask for so much of the cluster.",
+    help="Scale arrivals so that the jobs ask for this part of the cluster: 0.9.",
 )
 @click.option(
-    "--profile", "key", metavar="KEY|FILE", help="Of jobs that name none: how fast they are by the cost model."
+    "--profile",
+    "key",
+    metavar="KEY|FILE",
+    help="Profile of all jobs that name none. The cost model then says how fast they are.",
 )
-@click.option("--speeds", type=_FILE, help="Throughput by cores, as measured: CSV with model, cores, throughput.")
+@click.option("--speeds", type=_FILE, help="Measured throughput by cores: a CSV with model, cores, throughput.")
 @click.option(
     "--exponent",
     type=Finite(0.0, 1.0, min_open=True),
     default=1.0,
     show_default=True,
-    help="Of cores, in the throughput of what is not in --speeds.",
+    help="Jobs not in --speeds are as fast as cores to the power of this.",
 )
-@click.option("--interference", type=_FILE, help="Throughput of pairs on one device, as measured: JSON.")
-@click.option("--share-gpus", is_flag=True, help="No job waits for GPUs; they share them by the policy.")
+@click.option("--interference", type=_FILE, help="Measured throughput of pairs of jobs on one device: JSON.")
+@click.option("--share-gpus", is_flag=True, help="Jobs share GPUs by the policy, instead of waiting for them.")
 @click.option(
     "--restart",
     callback=_seconds,
     default="30s",
     show_default=True,
-    help="What it costs a job to be stopped and started again.",
+    help="Time that a job loses when it is stopped and started again.",
 )
 @click.option(
     "--report",
     callback=_seconds,
-    help="How often jobs that share tell their use and their loss; 10 s, or of a trace without losses a tenth of what "
-    "a job takes on the mean.",
+    help="How often jobs that share report their use and loss: 5s. Default: 10 s. In a trace without losses: a tenth "
+    "of the mean duration, if that is more.",
 )
 @click.option(
     "--error",
     type=Finite(0.0, LARGEST_ERROR),
     default=0.0,
     show_default=True,
-    help="Standard deviation of log(predicted / true) of what remains of a job.",
+    help="Error of predicted remaining time: standard deviation of log(predicted / true).",
 )
 @click.option(
     "--startup",
     type=Finite(0.0, LONGEST),
     default=0.0,
     show_default=True,
-    help="Core-seconds that a job does on one core before anything is predicted of it.",
+    help="Core-seconds of startup, such as imports, on one core. Until then nothing is predicted of the job.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of all that is drawn by chance.")
-@click.option("--output", type=_FILE, help="Write a page with plots to this file.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random draws.")
+@click.option("--output", type=_FILE, help="Write a page with plots to this file: page.html.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def command(
     trace: Path,
@@ -115,12 +122,12 @@ def command(
 ) -> None:
     """Run the jobs of a trace under policies, with a clock of its own.
 
-    TRACE is a CSV with a line for each job, or the folder of a run. Jobs run as fast as what they are granted allows.
-    Lines that make no sense, and jobs that the cluster cannot hold, are left out, which is said.
+    TRACE is a CSV with a line for each job, or the folder of a run. A job runs as fast as its share allows. Headgate
+    leaves out lines that make no sense, and jobs that the cluster cannot hold, and tells how many.
 
     On cores and on shared GPUs the controller and the policies are those that run live. Jobs that ask for whole GPUs
-    wait for them. There srpt, las and headgate stop running jobs for others, which no live hub does: the column «as
-    live» tells these results apart.
+    wait for them. There srpt, las and headgate preempt running jobs, which no live hub does. The column «as live»
+    tells these results apart.
 
     \b
     Example: headgate simulate trace.csv --policy fifo --policy srpt --cluster cluster.yaml

@@ -25,8 +25,10 @@ _GRANTED = ("entitled_cores", "threads", "cpu_weight", "cpu_cap_cores", "gpu_fra
 @click.argument("run", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(run: str | None, as_json: bool) -> None:
-    """Show how the jobs of a run (the latest, when none is named) stand: state and reason, progress, share and why it
-    is that, use, and where the tasks of one that has several are; then what people were warned of.
+    """Show how the jobs of a run stand: the latest run, or the one you name.
+
+    For each job: its state and why, progress, share and why, and use. For a job of several tasks: the node of each
+    task. At the end: the warnings of the run.
 
     \b
     Example: headgate status

@@ -21,13 +21,14 @@ _WRITTEN_SECONDS = 2.0
 
 @click.command()
 @click.argument("jobs", nargs=-1, metavar="[JOB]...")
-@click.option("--run", help="Run of the jobs; the latest that is running, when left out.")
-@click.option("-a", "--all", "every", is_flag=True, help="All jobs of all runs.")
-@click.option("--kill", is_flag=True, help="At once, without a checkpoint.")
+@click.option("--run", help="Run of the jobs, by its id or part of it. Default: the latest that is running.")
+@click.option("-a", "--all", "every", is_flag=True, help="Stop all jobs of all runs.")
+@click.option("--kill", is_flag=True, help="Kill them at once, without a checkpoint.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(jobs: tuple[str, ...], run: str | None, every: bool, kill: bool, as_json: bool) -> None:
-    """Stop jobs (all of a run's, when none is named) at the end of a step, with a checkpoint, and wait until they
-    ended.
+    """Stop jobs at the end of a step, with a checkpoint, and wait until they ended.
+
+    If you name no job, all jobs of the run are stopped. `headgate resume` goes on with them.
 
     \b
     Example: headgate stop cnn

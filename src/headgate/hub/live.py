@@ -239,7 +239,7 @@ class LiveHub:
         if gone:
             more = f" and {len(gone) - 1} more" if gone[1:] else ""
             text = (
-                f"deleted of the oldest runs, being short and without checkpoints: {gone[0]}{more}; "
+                f"deleted the oldest runs, which were short and had no checkpoints: {gone[0]}{more}; "
                 f"HEADGATE_KEEP_RUNS ({keep or 200}) says how many runs are kept"
             )
             self._live_runs.event(run, "note", text)

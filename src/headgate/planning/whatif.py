@@ -93,7 +93,9 @@ def _count(cluster: Cluster, by: int, name: str) -> Cluster:
     if by < 0:
         gone = {node.name for node in alike[by:]}
         if -by > len(alike) or len(gone) == len(cluster.nodes):
-            raise UsageError(f"--what-if: {-by} nodes of kind {name} are to go, of {len(alike)}; expected some to stay")
+            raise UsageError(
+                f"--what-if: cannot remove {-by} nodes of kind {name}: there are {len(alike)}, and a node has to stay"
+            )
         return Cluster(tuple(node for node in cluster.nodes if node.name not in gone))
     taken, number = {node.name for node in cluster.nodes}, 0
     added: list[Node] = []

@@ -26,8 +26,13 @@ ENGINE = Declaration(
     "ray",
     _make,
     options=(
-        Option("address", "a cluster's head, or http:// its dashboard", metavar="HOST:PORT", variable="RAY_ADDRESS"),
-        Option("shared_files", "the nodes see this machine's files; send none"),
+        Option(
+            "address",
+            "the cluster's head, 10.0.0.1:6379, or its dashboard, http://10.0.0.1:8265",
+            metavar="HOST:PORT",
+            variable="RAY_ADDRESS",
+        ),
+        Option("shared_files", "send no files, because the nodes see this machine's files"),
     ),
     example="--address 10.0.0.1:6379",
     distribution="ray",
