@@ -199,7 +199,7 @@ def test_paper_a_resource_that_a_job_hardly_ever_uses_says_nothing_of_what_it_le
         play.at(now + 10)
     assert play.shares["a"].disk_bytes_per_second is None  # it learns, and reads nothing
     assert play.shares["b"].disk_bytes_per_second == pytest.approx(1e8 / 4)
-    # In one second of ten b reads as fast as the disk can: a tenth of it on the mean, by which it learns well.
+    # In one second of ten b reads as fast as the disk can: a tenth of it on average, by which it learns well.
     for second in range(1, 11):
         change = used("b", 1.0, disk=1e8 if second == 10 else 0.0)
         play.at(39.5 + second, used("a", 1.0), change, loss("b", 4.0 - 0.05 * second))

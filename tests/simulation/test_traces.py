@@ -247,7 +247,7 @@ def test_a_run_is_a_trace_of_the_cpu_time_that_its_jobs_used(tmp_path: Path) -> 
     recorder.close()
     [job] = read(tmp_path).jobs
     # 30 CPU seconds, of which 5 passed before the first reading stands for any: it began with the second core at 10 s.
-    # What is left it did at the 5/3 cores that it used on the mean; 10 of those 25 core-seconds by 15 s.
+    # What is left it did at the 5/3 cores that it used on average; 10 of those 25 core-seconds by 15 s.
     assert job.startup_core_seconds == 5.0
     assert (job.name, job.submitted, job.seconds, job.cores, job.priority) == ("a", 0.0, 15.0, 5 / 3, 2.0)
     assert (job.memory_bytes, job.steps, job.epochs) == (2**30, 20, 3)

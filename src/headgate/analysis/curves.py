@@ -1,9 +1,9 @@
 """How a loss goes on: families of curves fitted to what was reported, with their uncertainty.
 
-All families are `c + a g(u)`, u the steps over those taken so far, in which few numbers shape g. The best a and c of
-each shape on a grid follow in closed form, all at once: a fit takes about a millisecond, needs no starting point, and
-has no iterations that could fail to end. How well a shape does is how likely it is; forecasts are quantiles over curves
-drawn by that.
+All families are `c + a g(u)`. u is the steps over those taken so far, and few numbers shape g. The best a and c of each
+shape on a grid follow in closed form, all at once. So a fit takes about a millisecond, needs no starting point, and has
+no iterations that could fail to end. How well a shape fits is its likelihood. Forecasts are quantiles over curves drawn
+by that.
 
 | family | g(u) | source |
 |---|---|---|
@@ -133,8 +133,8 @@ class Fit:
     def to(self, target: float) -> Estimate:
         """Steps left to a loss.
 
-        Where hardly any curve gets there, all that is known is that it has lasted so long: as long again is the median
-        of what is left, and a 19th and 19 times hold nine of ten (Gott, Nature 1993).
+        Where hardly any curve gets there, Headgate knows only how long the job has lasted. Then the median of what is
+        left is as long again, and from a 19th to 19 times of it holds nine of ten (Gott, Nature 1993).
         """
         if self.level <= target:
             return Estimate(0.0, 0.0, 0.0)
@@ -143,12 +143,15 @@ class Fit:
         return self._estimate(np.maximum((self._shapes.inverse(g) - 1.0) * self._span, 1.0))
 
     def to_plateau(self, patience: float, least: float = 0.0, passed: float = 0.0) -> Estimate:
-        """Steps left until early stopping would end it: until the loss gets better by no more than `least` in
-        `patience` steps, of which as many as `passed` may have gone by already. `least` is no smaller than what noise
-        hides: an eighth of a point's.
+        """Steps left until early stopping would end it.
 
-        Where by most curves all of them have gone by, so that the job should have ended, something has made them be
-        counted anew: each part of them is as likely as another.
+        By most curves all of the patience may have passed, so the job should have ended. Then something began its count
+        anew, and any part of it is as likely as another.
+
+        Args:
+            patience: The job ends after so many steps in which the loss got better by no more than `least`.
+            least: No smaller than what noise hides, an eighth of a point's.
+            passed: Steps of the patience that may have passed already.
         """
         least = max(least, self.noise / 8.0)
         passed = min(passed, patience, _BACK * self._span)
@@ -162,8 +165,8 @@ class Fit:
         return self._estimate(np.maximum(first * self._span + patience, 1.0))
 
     def gain(self, steps: float) -> float:
-        """What the loss falls by in the next steps, as a part of all that it will fall by from its start to its
-        asymptote; below zero where it rises."""
+        """The drop of the loss in the next steps, as a part of its whole drop from its start to its asymptote. Below
+        zero where it rises."""
         whole = abs(self.start - self.asymptote)
         here, there = self.at([self.step, self.step + steps]).middle
         return float((here - there) / whole) if whole > 0.0 else 0.0

@@ -37,8 +37,8 @@ class Survived:
 def survived(events: Iterable[Mapping[str, Any]]) -> tuple[Survived, ...]:
     """The faults among events, in the order of time.
 
-    An event without a cost tells what happened; those after it that have one are what tasks said of the same fault or,
-    without a task, what it cost the job until it was as far again as it had been.
+    An event without a cost tells what happened. The events after it with a cost belong to the same fault: those of a
+    task are what the task said. One without a task is the cost to the job until it was as far again as before.
 
     Args:
         events: Those of a job, in the order of time.

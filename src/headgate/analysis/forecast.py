@@ -1,7 +1,7 @@
 """What is left of a job, kept up to date while it runs: from its losses, its epochs and what it used.
 
-`Outlook` is fed as reports come and costs microseconds; it says when a fit is worth its time and hands out a `Question`
-that can be answered anywhere, in another thread as well. Only `answer` imports numpy.
+`Outlook` is fed as reports come, and costs microseconds. It says when a fit is worth its time. It hands out a
+`Question` that can be answered anywhere, in another thread as well. Only `answer` imports numpy.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Outlook:
         self._asked_left: float | None = None
 
     def used(self, now: float, cpu_cores: float) -> None:
-        """Take in what it used on the mean since the last time."""
+        """Take in what it used on average since the last time."""
         self._work += cpu_cores * self._since(now)
         self._used_at, self._cores = now, cpu_cores
 
@@ -188,8 +188,8 @@ def first_end(
 ) -> tuple[Estimate | None, str]:
     """Steps that are left after `step`, and what ends the job then: `epochs`, `goal` or `rest`.
 
-    The first of its epochs, its goal and its own early stopping, as `Question` has them, where the job has any of them,
-    but none that hardly comes before one that does; else where its loss comes to rest.
+    It is the first of its epochs, its goal and its own early stopping, as `Question` has them. An end that is hardly
+    ever reached does not come before one that is. A job without any of them ends where its loss levels off.
     """
     ends = [(epochs, "epochs")] if epochs is not None else []
     if fitted is not None:

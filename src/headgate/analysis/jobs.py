@@ -159,7 +159,7 @@ class JobFigures:
         samples_per_second: Mean over the stretches between two reports.
         cpu_seconds: CPU time; of an attempt before the last one since its first reading, which comes within a second.
         cpu_mean_cores: Mean cores in use.
-        cpu_max_cores: Most cores in use, on the mean of one sampling interval, or of the time without a reading.
+        cpu_max_cores: Most cores in use, on average of one sampling interval, or of the time without a reading.
         fullest_core_max: Highest use of a single core, 0 to 1.
         memory_peak_bytes: Most resident memory, as the kernel has it or as it was sampled, whichever is more.
         granted_cores: Mean cores that it was entitled to while it ran.

@@ -57,10 +57,11 @@ class Losses:
     """The losses of one job, in at most `MOST_POINTS` points, each of a stretch of steps of one length.
 
     A loss further than 6 standard deviations (by quartiles) from the median of the last 15 counts as that far. Steps
-    that are done again after a restart take the place of those before. Where the level jumps, as after a restart
-    without the optimizer's state or a change of the learning rate, or all is done again from the first step on, a new
-    phase begins, and what was before it is dropped. What losses printed with few digits differ by is no jump, nor what
-    is nothing against all that the loss has come down by.
+    that are done again after a restart replace the steps before.
+
+    A new phase begins where the level jumps, as after a restart without the optimizer's state or a change of the
+    learning rate. So it does where all is done again from the first step on. What was before is dropped. Two things are
+    no jump: steps that come from printing few digits, and a change that is nothing against the whole drop of the loss.
 
     Args:
         rising: More is better, as in accuracy or reward: such a metric is kept with its sign turned.
@@ -264,13 +265,12 @@ class Epochs:
 
         Args:
             epoch: Counted from 1, or from 0 as scripts print it.
-            epochs: How many there are. A script that counts from 0 may print 0/9 up to 9/9, or 0/10 up to 9/10: what is
-                one less than a number that people choose is the last of them.
+            epochs: How many there are. A script that counts from 0 may print 0/9 up to 9/9, or 0/10 up to 9/10. A
+                number that is one less than people usually choose is taken for the last epoch.
             within: The part of the epoch that is done.
             steps: How many there are in all.
-            reports: How many of them this one is, where they are counted instead of steps: such a count says nothing
-                of the epochs before the first that is told, which a job that was resumed did earlier. None: they are
-                steps.
+            reports: Number of this report, where reports are counted instead of steps. Such a count says nothing of
+                the epochs that a resumed job did earlier. None: steps are counted.
         """
         if step is not None and reports is None and (steps is not None or self._of is not None):
             self._of = float(step), steps or (self._of[1] if self._of is not None else 0)

@@ -1,8 +1,8 @@
 """Single sampled steps of a job of several tasks: which ones to look at, and where in them everything lies.
 
-A task tells of a step when it has ended. Workers of a synchronous plan go through the same steps, and get the last of
-the sums together: their spans are laid so that their exchanges end at once. Everything else, rounds of servers and
-steps of asynchronous workers, is laid by when the tasks told of it, which is right to within some milliseconds.
+A task tells of a step when it has ended. Workers of a synchronous plan go through the same steps, and get the last sums
+together. So their spans are placed such that their exchanges end at once. Rounds of servers and steps of asynchronous
+workers are placed by the time at which the task told of them. That is right to within some milliseconds.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ _LEAST_SECONDS = 3.0
 _MOST_OVER = 0.75
 """Threads beyond the cores of a task, as many as it has by its own part (`headgate.shares.threads`)."""
 _WORTH = 0.5
-"""Of two jobs that would take equally long on one core each, both end sooner on the mean one after the other on two
+"""Of two jobs that would take equally long on one core each, both end sooner on average one after the other on two
 cores than each on its own where a second core adds more than this part of the first: 3 / s < 2 + (1 - 1) / s."""
 _MOST_CORES = 10_000
 """More than any machine has: who would put so many to good use loses nothing on any."""
@@ -47,7 +47,7 @@ class Scaling:
         self._begun: tuple[float, float, float] | None = None  # of the window: second, step, core-seconds
 
     def used(self, now: float, cores: float, threads: int, entitled: float) -> None:
-        """Take in what it used on the mean since the last time.
+        """Take in what it used on average since the last time.
 
         Args:
             now: Seconds.
@@ -92,11 +92,11 @@ class Scaling:
     def useful(self) -> float | None:
         """Cores that it puts to good use while others want them: each adds half of what the first brings, or more.
 
-        Its speed on k cores is taken for a power of k, through the least and the most threads that it was seen with
-        (heSRPT, Berg et al. 2020, has such speeds).
+        Its speed on k cores is taken for a power of k, as in heSRPT (Berg et al. 2020). The power goes through the
+        least and the most threads that it was seen with.
 
         Returns:
-            None where it was not seen for long enough with two numbers of threads; infinity where it loses nothing, or
+            None where it was not seen for long enough with two numbers of threads. Infinity where it loses nothing, or
             too little for any machine.
         """
         speeds = {threads: _speed(threads, seen) for threads, seen in self._seen.items() if _is_told(seen)}

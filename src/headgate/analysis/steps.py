@@ -39,7 +39,7 @@ class StepSums:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """How a step divides, over the steps that were sampled; of several tasks, each task's steps count.
+    """How the time of a step divides, over the sampled steps of all tasks.
 
     Args:
         steps: Number of sampled steps.
@@ -50,8 +50,8 @@ class Division:
         input_high: Ninetieth percentile.
         exposed_fraction: Fraction of the sampled time that only waited for communication, 0 to 1; None where it was not
             measured.
-        bytes_in: Mean bytes that came in in a step, by span; of those of which they were counted.
-        bytes_out: Mean bytes that went out in a step, by span; of those of which they were counted.
+        bytes_in: Mean bytes received in a step, by span; only spans whose bytes were counted.
+        bytes_out: Mean bytes sent in a step, by span; only spans whose bytes were counted.
     """
 
     steps: int

@@ -133,8 +133,8 @@ def readings(times: Array, values: Array) -> Signal:
 
 
 def completed(signal: Signal, start: float, end: float, integral: float) -> Signal:
-    """A quantity whose `integral` from `start` to `end` is known to be more than its readings say: the rest is spread
-    evenly over the time between that no reading stands for, in stretches of at least `GAP_SECONDS`."""
+    """A quantity whose known `integral` from `start` to `end` is more than its readings say. The rest is spread evenly
+    over the time without readings, in stretches of at least `GAP_SECONDS`."""
     inside = signal.within(start, end)
     missed = integral - inside.integral
     starts, ends = np.concatenate([[start], inside.end]), np.concatenate([inside.start, [end]])

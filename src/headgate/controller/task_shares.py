@@ -64,7 +64,7 @@ def outgrows_memory(job: JobRecord, task: TaskRecord) -> bool:
 
 def _memory(whole: int, job: JobRecord) -> Mapping[TaskId, int | None]:
     """Each task's part of its job's memory (bytes): as it needs it, since servers need what workers do not, and what
-    leaves it room at least. It needs what it used at most, and no less than the others of its kind on the mean: one
+    leaves it room at least. It needs what it used at most, and no less than the others of its kind on average: one
     that has just started will need as much. None where none is known to have used any: it would be killed."""
     tasks = list(job.tasks.values())
     every = _mean_bytes(tasks)
@@ -77,7 +77,7 @@ def _memory(whole: int, job: JobRecord) -> Mapping[TaskId, int | None]:
 
 
 def _mean_bytes(tasks: Iterable[TaskRecord]) -> float | None:
-    """The most memory that tasks used, on the mean, of those of which it is known."""
+    """The most memory that tasks used, on average, of those of which it is known."""
     known = [task.most_bytes for task in tasks if task.most_bytes > 0]
     return sum(known) / len(known) if known else None
 

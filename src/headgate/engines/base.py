@@ -56,16 +56,16 @@ class Slot:
 
 
 class Listener(ABC):
-    """Whom an engine tells. Calls may come from any thread, one at a time for each task, in the order things
-    happened."""
+    """What an engine reports to. Calls may come from any thread. For each task they come one at a time, in the order
+    in which things happened."""
 
     @abstractmethod
     def started(self, task: TaskId, pid: int) -> None: ...
 
     @abstractmethod
     def output(self, task: TaskId, lines: Sequence[str]) -> None:
-        """Lines of the task's output, carriage returns and line feeds both ending a line; a flood may be thinned out
-        here, never in the log."""
+        """Lines of the task's output. Carriage returns and line feeds both end a line. A flood may be thinned out here,
+        never in the log."""
 
     @abstractmethod
     def message(self, task: TaskId, message: Mapping[str, object]) -> None:
@@ -84,15 +84,16 @@ class Listener(ABC):
         self.warned(task, f"it waits {what}")
 
     def usage(self, target: str, reading: Mapping[Column, float]) -> None:  # noqa: B027  # those who do not record
-        """What a task (its id) or a node (`node:` and its name) used since the last time, where it is not on this
-        machine; once a second while a task runs there. What is on this machine is read from `Engine.boxes`."""
+        """What a task or a node on another machine used since the last time: once a second while a task runs there.
+        `target` is the task's id, or `node:` and the node's name. Tasks on this machine are read from
+        `Engine.boxes`."""
 
     def joined(self, node: Node) -> None:  # noqa: B027  # those whose nodes stay as they are
         """A node came, or has changed, after `Engine.open`."""
 
     def left(self, name: str, reason: str, for_good: bool = False) -> None:  # noqa: B027  # as above
-        """A node is gone; `for_good` where none by that name can join while the engine is open, which may also be told
-        later. Then each of its tasks is told to have `exited`, `lost`: that is no failure of its own."""
+        """A node is gone. `for_good`: no node by that name can join while the engine is open; this may also be told
+        later. Each of its tasks then has `exited`, `lost`, which is no failure of its own."""
 
 
 class Engine(ABC):
@@ -100,19 +101,18 @@ class Engine(ABC):
 
     An implementation must behave so:
 
-    1. `open` comes first; then `cluster` says what there is. It may take a while, and raises a `HeadgateError` where
-    that cannot be had; then nothing of it is left.
-    2. `start` returns at once. `started` follows, then `exited`; or `exited` alone, with its `reason`, when the
-    start failed.
+    1. `open` comes first; then `cluster` says what there is. `open` may take a while. Where it fails it raises a
+       `HeadgateError` and leaves nothing behind.
+    2. `start` returns at once. `started` follows, then `exited`. When the start failed, `exited` comes alone, with its
+       `reason`.
     3. The task's output is appended to its log file.
-    4. `stop` asks once: down the channel if the task is connected (it saves a checkpoint at a step boundary and
-    ends), otherwise
-       by the launch's signal to the process whose task it is, and by SIGTERM to the rest when the grace nears its end;
-       `grace` seconds later everything that is left is killed. A second `stop` can only shorten the grace.
-    5. `reserve` comes before the first `start` of an attempt with what all its tasks take, and again before each one
-       that is added to it. A task for which that cannot be had now waits, and `waits` says for what, once.
-       `release` gives back what tasks had, and nothing of what others of their attempt have.
-    6. Calls that name a task which is unknown or has ended do nothing.
+    4. `stop` asks once. A connected task is asked down the channel: it saves a checkpoint at a step boundary and ends.
+       Otherwise the launch's signal goes to the task's main process, and SIGTERM to the rest when the grace nears its
+       end. After `grace` seconds everything that is left is killed. A second `stop` can only shorten the grace.
+    5. `reserve` comes before the first `start` of an attempt, with what all its tasks take. It comes again before each
+       task that is added. A task whose part is not free waits, and `waits` says once what it waits for. `release`
+       gives back what these tasks had, and leaves the other tasks of the attempt theirs.
+    6. Calls that name an unknown or ended task do nothing.
     7. `close` kills what still runs, and returns when every task's box is gone.
     """
 
@@ -129,13 +129,12 @@ class Engine(ABC):
         return ()
 
     def called(self) -> str:
-        """What tells its cluster from others, however it was reached, in a file's name: what is measured of its nodes
-        is kept under that. Empty where nothing is."""
+        """A name for its cluster that fits into a file's name, and is the same however the cluster was reached.
+        Calibrations of its nodes are kept under it. Empty where none are kept."""
         return ""
 
     def ask(self, node: str, function: Callable[..., T], *arguments: object) -> T:
-        """Have one of Headgate's own functions called on a node, and wait for what it returns; arguments and result are
-        pickled.
+        """Call one of Headgate's own functions on a node, and wait for its result. Arguments and result are pickled.
 
         Raises:
             HeadgateError: It raised, the node is gone, or no code of Headgate's is there.
@@ -143,14 +142,14 @@ class Engine(ABC):
         raise HeadgateError(f"engine {self.name!r} has nobody on its nodes who could measure them")
 
     def reserve(self, job: JobId, attempt: int, slots: Mapping[TaskId, Slot]) -> None:  # noqa: B027  # as below
-        """Set aside what tasks of an attempt take: in addition to what was set aside for others of it, and in place of
-        what was for themselves. Returns at once. Engines whose nodes have no accounts that others go by ignore it."""
+        """Reserve what tasks of an attempt take. This adds to the reservations of the attempt's other tasks, and
+        replaces those of the same tasks. Returns at once. Engines whose nodes have no accounts ignore it."""
 
     def release(self, job: JobId, attempt: int, tasks: Collection[TaskId]) -> None:  # noqa: B027  # as above
-        """Give back what `reserve` set aside for tasks of an attempt, which have ended; others of it may run on."""
+        """Give back the reservations of tasks of an attempt that have ended. Its other tasks may run on."""
 
     def waiting(self) -> frozenset[JobId]:
-        """Jobs of which no task has begun, since what `reserve` is to set aside for them cannot be had now."""
+        """Jobs without a running task, because their reservations are not free now."""
         return frozenset()
 
     @abstractmethod
@@ -169,7 +168,7 @@ class Engine(ABC):
 
     @abstractmethod
     def boxes(self) -> Mapping[TaskId, Box]:
-        """The boxes of the tasks that run on this machine, for the samplers; of others `Listener.usage` tells."""
+        """The boxes of the tasks on this machine, for the samplers. `Listener.usage` tells of tasks elsewhere."""
 
     @abstractmethod
     def close(self) -> None: ...

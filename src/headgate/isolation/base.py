@@ -84,28 +84,30 @@ class Box(ABC):
         second.
 
         Returns:
-            One line for each field that cannot be had here, and what stands in for it; empty when all was applied. An
-            engine tells lines that are alike up to a figure or a colon once a task.
+            One line for each field that cannot be applied here, and what stands in for it. Empty when all was applied.
+            For each task, an engine tells lines that are alike up to a figure or a colon only once.
 
         Raises:
-            IsolationError: A field that can be had here was refused by the kernel; the others are applied all the same.
-                Never raised for a task that has ended meanwhile.
+            IsolationError: The kernel refused a field that can be applied here. The other fields are applied all the
+                same. Never raised for a task that has ended meanwhile.
         """
 
     @abstractmethod
     def pin(self, cpus: frozenset[int] | None) -> tuple[str, ...]:
-        """Let the task run on these cores only (numbers as the kernel counts them), None for all; at once and while
-        it runs.
+        """Let the task run on these cores only, at once and while it runs.
+
+        Args:
+            cpus: Numbers as the kernel counts them; None: all cores.
 
         Returns:
             As `apply`.
 
         Raises:
-            IsolationError: None of these cores can be had here. Never raised for a task that has ended meanwhile.
+            IsolationError: The task may use none of these cores here. Never raised for a task that has ended meanwhile.
         """
 
     def kills(self) -> int:
-        """How many of its processes the kernel has killed up to now for want of memory; 0 where nobody counts them.
+        """How many of its processes the kernel has killed so far because memory ran out; 0 where nobody counts them.
         Read often."""
         return 0
 
@@ -147,20 +149,20 @@ class Isolation(ABC):
 
     An implementation must, in this order:
 
-    1. `start`: create the box with the share's limits, then start the task inside it, so that no instruction of the
-    task runs
-       outside; both output streams go to `output_fd`; the task leads a session of its own and inherits no other
+    1. `start`: create the box with the share's limits, then start the task inside it. No instruction of the task runs
+       outside. Both output streams go to `output_fd`. The task leads a session of its own and inherits no other
        descriptor.
     2. On a failure to start, leave nothing behind and raise.
     3. Keep each box apart: closing or killing one does not touch another.
-    4. Start a task with a place there, within the limits of that place's cgroups, or refuse it; never elsewhere.
+    4. Start a task with a place there, within the limits of that place's cgroups, or refuse it. Never start it
+       elsewhere.
     """
 
     name: str
     waits: bool = False
-    """Whether its boxes are made, changed and closed by asking another program, which may take a while: an engine does
-    that beside its other work. They are then called from any thread, of one task one call at a time, but `kill` during
-    any other."""
+    """Whether it asks another program to make, change and close its boxes. That may take a while, so an engine does it
+    beside its other work. Boxes are then called from any thread, one call at a time for each task. Only `kill` may come
+    during any other call."""
 
     @abstractmethod
     def start(self, launch: Launch, share: Share, output_fd: int) -> Box:
@@ -172,8 +174,8 @@ class Isolation(ABC):
         """
 
     def start_unless(self, stopped: threading.Event, launch: Launch, share: Share, output_fd: int) -> Box:
-        """As `start`, of a task that may be stopped meanwhile: a start that waits for another program to be there
-        ends, as a failed one, as soon as `stopped` is set; one that waits for an answer, with that."""
+        """As `start`, for a task that may be stopped meanwhile. A start that waits for another program to be there
+        fails as soon as `stopped` is set. A start that waits for an answer ends with that answer."""
         return self.start(launch, share, output_fd)
 
     @abstractmethod

@@ -11,12 +11,12 @@ from headgate.planning.spaces import Space
 
 
 def bound(space: Space) -> float:
-    """Samples a second that no layout of a space brings more than, by the cost model.
+    """Upper bound of the samples a second of any layout of a space, by the cost model.
 
-    For each number of workers, and each slowness of a NIC that is the worst among theirs, the fastest devices that are
-    left compute, with a batch that divides freely; gradients cross that NIC once, or around a ring, and under parameter
-    servers the NICs of all nodes share the bytes. Workers on one node send nothing. What only adds (updates, bytes of
-    sparse rows, limits of cores and memory) is left out.
+    The bound is taken over each number of workers, and each slowness of the worst NIC among theirs. The fastest devices
+    that are left compute, with a batch that divides freely. Gradients cross the worst NIC once, or around a ring. Under
+    parameter servers the NICs of all nodes share the bytes. Workers on one node send nothing. What only adds time is
+    left out: updates, bytes of sparse rows, limits of cores and memory.
     """
     return max((_Bound(space, mode).most() for mode in space.modes), default=0.0)
 

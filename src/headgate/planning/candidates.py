@@ -30,10 +30,11 @@ def candidates(
 ) -> list[Plan]:
     """The plans that a job could have; the first is the one to run.
 
-    The plan that the user states, placed, is the only one. With a profile: strategies, workers, servers, batches,
-    backup workers and placements that keep the user's mathematics, and whatever else the job allows, the fastest first
-    by the cost model. Without, or where the profile has no time of a step: a `single` plan on each node that the job's
-    limits fit on, the nodes with the most cores for each of their tasks first.
+    - A plan that the user states is the only one; it is placed.
+    - With a profile: strategies, workers, servers, batches, backup workers and placements that keep the user's
+      mathematics, and whatever else the job allows. The fastest by the cost model comes first.
+    - Without a profile, or without a time of a step in it: a `single` plan on each node that the job's limits fit on.
+      Nodes with the most cores for each of their tasks come first.
 
     Args:
         cluster: The nodes that there are.

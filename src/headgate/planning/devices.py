@@ -58,9 +58,11 @@ class Compute:
 
 
 def power(profile: Profile) -> tuple[float, float] | None:
-    """The power of its cores that the speed of a worker grows with, and its deviation; None where it was not measured
-    with more threads than one, or only while others used the machine: they are in the way of several threads more than
-    of one."""
+    """The power of its cores that the speed of a worker grows with, and its deviation.
+
+    None where it was not measured with more than one thread, or only while others used the machine. Others hold up
+    several threads more than one.
+    """
     fits = sorted((fit for fit in timed(profile) if fit.device == "cpu"), key=lambda fit: fit.threads)
     few, many = (fits[0], fits[-1]) if fits else (None, None)
     if few is None or many is None or few.threads == many.threads or profile.is_busy:
@@ -148,9 +150,11 @@ def _bends(profile: Profile, fit: TimeFit) -> tuple[tuple[float, float], ...]:
 
 
 def core_ratio(profile: Profile, node: Node, measured_on: Node | None) -> float | None:
-    """Speed of a core of a node over that of the node that was measured, as the profile says it or else that node; None
-    where one of them is not known. By convolutions for a model that has some, where both nodes were calibrated, else by
-    matrix products."""
+    """Speed of a core of a node over that of the measured node; None where one of them is not known.
+
+    The profile says the speed of the measured node, or else that node itself. Speeds are of convolutions for a model
+    that has some, where both nodes were calibrated. Otherwise they are of matrix products.
+    """
     convolution, product = profile.core_convolution_gflops, profile.core_gflops
     if measured_on is not None:
         convolution = convolution or measured_on.core_convolution_gflops

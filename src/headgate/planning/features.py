@@ -56,14 +56,14 @@ class Known:
 
     Args:
         devices: What workers run on, by the name of the node.
-        usual_rate: Bytes a second of a NIC of which nobody said it.
-        inside: How much longer than inside the fastest node bytes take inside a node, by its name.
+        usual_rate: Bytes a second assumed of a NIC whose rate is not stated.
+        inside: Time of bytes inside a node over that inside the fastest node, by the node's name.
         dense: Part of the model, counted in bytes, whose gradient is dense.
         sparse_sample: Part of the model whose gradient is sparse that a sample touches.
         sparse_most: The same of the largest batch: all of it.
         rows: What bytes of sparse rows ask of the cores of a worker and of a server, over what dense ones do.
         batch: Samples of a step as the script asks for them; None: not known.
-        plain: Seconds of a core to send and take a byte around a ring, over those to a server and back.
+        plain: Core-seconds to send and receive a byte around a ring, over those to a server and back.
         late: Part of the dense gradients that leaves only when all are there, under all-reduce and to servers.
     """
 
@@ -101,8 +101,8 @@ NOTHING = Known()
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Arrays with a row for each plan. Workers that are alike are one class; there are as many columns for classes as
-    the most mixed plan has, the rest of them with count 0.
+    """Arrays with a row for each plan. Workers that are alike are one class. There are as many columns for classes as
+    the most mixed plan has; unused ones have count 0.
 
     Args:
         counts: Workers of each class, (plans, classes).
@@ -122,14 +122,14 @@ class Features:
         ring: Copies of the model through each NIC in a ring over several nodes, for all-reduce.
         inside: The same where all workers are on one node, in units of the fastest node.
         inside_slowness: How much longer than inside the fastest node bytes take there; 0 where they are on several.
-        crowded: Logarithm of the most workers on a node of which cores do not compute; those share the cores.
+        crowded: Logarithm of the most workers on a node whose cores do not compute; these workers share the cores.
         nodes: Nodes with workers.
         to_servers: Copies of the model each way through the busiest NIC of a node with servers, in units of the
             fastest NIC.
-        to_workers: The same of a node without.
+        to_workers: The same of a node without servers.
         pushed: Copies of the model that a worker pushes in a step: less than 1 where sparse layers move only rows that
             are used.
-        handled: Copies of the model that a worker's cores send and take in a step, each way; rows by what they cost.
+        handled: Copies of the model that a worker's cores send and receive in a step, each way; rows by their cost.
         applied: The same that a worker's step asks of servers.
         server_cores: Cores of the slowest server; 1 where nobody said.
         late: Part of what is sent that leaves only after all compute.

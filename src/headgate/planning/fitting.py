@@ -1,9 +1,9 @@
 """What measurements say of all plans: physics fitted robustly, and a Gaussian process for what it leaves over.
 
-The throughput's logarithm is taken for a Gaussian process whose mean is the physics at its most probable parameters.
-Its covariance is the sum of what not knowing the parameters means for each plan (the formula's slopes there), of a
-smooth function of the plan's shape (Matérn 5/2), and of a part of each plan's own. Near measurements it interpolates;
-far from them it extrapolates as physics does, and its band says how well that is known.
+The throughput's logarithm is taken for a Gaussian process. Its mean is the physics at its most probable parameters. Its
+covariance is a sum of three parts: the uncertainty of the parameters (by the formula's slopes at each plan), a smooth
+function of the plan's shape (Matérn 5/2), and a part of each plan's own. Near measurements it interpolates. Far from
+them it extrapolates as physics does, and its band says how well that is known.
 """
 
 from __future__ import annotations

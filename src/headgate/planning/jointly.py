@@ -1,4 +1,4 @@
-"""Several jobs at once: who gets which nodes, such that all together get on most and none is left behind."""
+"""Nodes divided among several jobs, so that all together get on most and no job falls behind."""
 
 from __future__ import annotations
 

@@ -1,9 +1,13 @@
 """How long a step takes, from what happens in it: a formula with positive parameters, and what they usually are.
 
-The form is the general one of the published models: Pollux (OSDI 2021) for all-reduce inside and across nodes and for
-how much communication hides behind compute, Optimus (EuroSys 2018) for parameter servers with what each task costs,
-BytePS (OSDI 2020) for the bytes through the busiest NIC, a closed queueing network (Schweitzer's approximation of its
-mean values, 1979) for asynchronous workers. Nothing in it is fitted here; `planning.fitting` does that.
+The form is the general one of published models:
+
+- Pollux (OSDI 2021): all-reduce inside and across nodes, and how much communication hides behind compute.
+- Optimus (EuroSys 2018): parameter servers, with the cost of each task.
+- BytePS (OSDI 2020): the bytes through the busiest NIC.
+- A closed queueing network, by Schweitzer's approximation of its mean values (1979): asynchronous workers.
+
+Nothing is fitted here; `planning.fitting` does that.
 """
 
 from __future__ import annotations
@@ -90,7 +94,7 @@ class Step:
 
 
 def prior(step_seconds: float, batch: float, kinds: int) -> Prior:
-    """What is usual for a job of which nothing is known.
+    """What is usual for a job that nothing is known about.
 
     Args:
         step_seconds: Of a typical step.

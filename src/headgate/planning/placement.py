@@ -66,7 +66,7 @@ def with_more(
     cores: float | None = None,
     beside: Mapping[str, int] | None = None,
 ) -> tuple[str, ...]:
-    """Nodes of `count` workers, of which the first are placed already; `beside` as of `place`."""
+    """Nodes of `count` workers whose first ones, `taken`, are placed already; `beside` as of `place`."""
     workers = list(taken[:count])
     there = Counter(beside) + Counter(workers)
     ranked = [(_rank(node, there[node.name], cores), place) for place, node in enumerate(nodes)]
@@ -82,7 +82,7 @@ def with_more(
 
 def for_worker(nodes: Sequence[Node], workers: Mapping[str, int], cores: float | None = None) -> str:
     """The node on which one more worker has the most cores: an equal part of them, or with `cores` for each what is
-    left; of equal ones that with the fewest workers, then the first."""
+    left. Among equals it is the node with the fewest workers, then the first."""
     return min(nodes, key=lambda node: _rank(node, workers.get(node.name, 0), cores)).name
 
 

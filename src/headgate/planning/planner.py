@@ -110,14 +110,13 @@ class Planner:
         return {self._space[i]: reason for i, reason in self._failed.items()}
 
     def ask(self) -> Plan | None:
-        """The plan most worth measuring next, to find the best one within each number of tasks; None when all have
-        been.
+        """The plan most worth measuring next, to find the best one within each number of tasks. None when all were
+        measured.
 
-        Mostly it is the one that says most of others: the gain is that in the throughput of the plan that would be
-        chosen, expected over what the measurement may say (knowledge gradient: Frazier et al., 2009), added over
-        several budgets of tasks. Every other time, from the fourth on, it is the one that is most likely to be much
-        better itself than all that were measured (expected improvement: Jones et al., 1998): what nobody measured,
-        nobody can be sure of.
+        Mostly it is the plan that says most about others (knowledge gradient: Frazier et al., 2009). The gain is that
+        in the throughput of the plan that would then be chosen, expected over the possible results, and added over
+        several budgets of tasks. Every other time, from the fourth on, it is the plan that may itself exceed the best
+        measured one most (expected improvement: Jones et al., 1998).
         """
         open_to = np.array([i for i in range(len(self._space)) if i not in self._told and i not in self._failed])
         if open_to.size == 0:

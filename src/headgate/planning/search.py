@@ -68,9 +68,10 @@ def search(costs: Costs, *, used: Collection[str] = (), runners_up: int = 9) -> 
 
 
 def varied(plans: Sequence[tuple[Hashable, int]], most: int) -> list[int]:
-    """Which of many plans say most to whoever chooses among them: the first, the best of each strategy, then those with
-    more or fewer workers, by a factor of about 1.4, than all before; what is left over goes to the others. Of two or
-    fewer just the first ones.
+    """Which of many plans to show to somebody who chooses among them.
+
+    These are the first plan and the best of each strategy. Then come plans whose number of workers differs from all
+    before by a factor of about 1.4. What is left over goes to the others. Two or fewer are just the first ones.
 
     Args:
         plans: Strategy and workers of each, the best first.

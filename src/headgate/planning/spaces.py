@@ -42,8 +42,8 @@ class Costed:
 
 
 class Space:
-    """The layouts of a job. Of each pattern there are its kind, workers, servers, the slowness of its NIC, and of its
-    workers the cores that they find, what their device needs and how fast it is.
+    """The layouts of a job. For each pattern it has its kind, workers, servers and the slowness of its NIC. For the
+    pattern's workers it has the cores that they find, what their device needs and how fast it is.
 
     Args:
         costs: What they cost.

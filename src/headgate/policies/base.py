@@ -32,11 +32,16 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where the tasks of a job are: of each node the cores that it has for jobs, and how many workers there are
-    together (None: as many as it arrived with). Of who computes on GPUs, `on_gpus`, each of these stands for a node,
-    `NODE/gpu0`, of as many cores as its own, so that weights on GPUs and on cores compare: its time is what is divided.
-    Told of each job that arrives, and again when that changes; of who is on no node that was told all are taken to
-    share one."""
+    """Where the tasks of a job are. Told for each job that arrives, and again when that changes.
+
+    Jobs whose nodes are not told are taken to share one node.
+
+    Args:
+        cores: For each node, the cores that it has for jobs. For a job on GPUs each GPU stands for a node, `NODE/gpu0`,
+            with as many cores as its own node. So weights on GPUs and on cores compare.
+        on_gpus: Whether the job computes on GPUs, whose time is then divided.
+        workers: How many workers there are together; None: as many as it arrived with.
+    """
 
     job: JobId
     cores: Mapping[str, float]
@@ -48,9 +53,9 @@ class Placed:
 class Reported:
     """A job reported the metric of its progress rule, as the mean of `count` values; NaN where it was.
 
-    `loss` falls as the job learns, on whatever scale: a metric of which more is better, such as an accuracy or a
-    reward, comes with its sign turned. One of several `adversarial` losses, as of a GAN, rises and falls with the
-    others and tells nothing of how far the job is.
+    `loss` falls as the job learns, on whatever scale. A metric that gets better as it rises, such as an accuracy or a
+    reward, comes with its sign turned. `adversarial` losses, such as those of a GAN, rise and fall with each other.
+    They tell nothing of how far the job is.
     """
 
     job: JobId
@@ -64,8 +69,11 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What a job used, on the mean, since its last `Used`; `seconds` are those since then, if that is known for sure: a
-    longer gap than usual counts whole then, and is no clock that jumped."""
+    """What a job used since its last `Used`, as means.
+
+    `seconds` is the time since then, if it is known for sure. A longer gap than usual then counts whole, and is not
+    taken for a clock that jumped.
+    """
 
     job: JobId
     cpu_cores: float
@@ -80,15 +88,15 @@ class Predicted:
     """What is left of a job, by its losses or the epochs it is to do: told now and then to policies that ask for it.
 
     Args:
-        work: CPU time that it still takes, core-seconds: the median.
-        low: Ends of a band that holds nine of ten.
-        high: Ends of a band that holds nine of ten.
+        work: Remaining CPU time, core-seconds: the median.
+        low: Lower end of a band that holds nine of ten.
+        high: Upper end of that band.
         asymptote: What its loss comes to in the end; None: not told.
-        drops: CPU times (core-seconds, growing), each with what the loss falls by during it, below zero where it rises;
-            empty: not told.
-        ends: Whether the job says when it ends, by its epochs, its goal or its own early stopping, or others of its
-            script told; else it is taken to end where its loss comes to rest, which scripts seldom do.
-        cores: That it puts to good use while others want them (`analysis.scaling`); None: not told.
+        drops: CPU times (core-seconds, growing), each with the drop of the loss during it. Below zero where the loss
+            rises. Empty: not told.
+        ends: Whether the end is known: by epochs, a goal, early stopping, or other jobs of the script. Otherwise `work`
+            is until the loss levels off, and scripts seldom end there.
+        cores: Cores that it puts to good use while others want them (`analysis.scaling`); None: not told.
     """
 
     job: JobId
@@ -106,9 +114,14 @@ Change = Arrived | Left | Placed | Reported | Used | Predicted
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """New shares of whole jobs, each with its reason; and when to be asked again though nothing changed. `reasons` are
-    those of jobs whose share stays as it is, for another reason than before. A weight counts on each node that the job
-    is on, against those of the jobs there."""
+    """What a policy answers.
+
+    Args:
+        shares: New shares of whole jobs, each with its reason. A weight counts on each node of the job, against the
+            weights of the jobs there.
+        wake_at: When to ask again though nothing changed, seconds; None: only after a change.
+        reasons: New reasons of jobs whose share stays as it is.
+    """
 
     shares: Mapping[JobId, tuple[Share, str]] = field(default_factory=dict)
     wake_at: float | None = None
@@ -116,7 +129,7 @@ class Decision:
 
 
 class Policy(ABC):
-    """Decides who gets what. Live and in simulation it is driven alike and cannot tell which.
+    """Decides the shares of jobs. It is driven alike live and in simulation, and cannot tell which.
 
     It is handed what changed and keeps what it needs. It must:
 
@@ -125,14 +138,14 @@ class Policy(ABC):
     3. Leave every job more than nothing: a CPU weight of at least 1, a cap above 0.
     4. Be deterministic: the same calls, the same decisions.
 
-    What it answers is held to `floor` and `most_changes`, and what is no share is dropped: `controller.safeguards`.
+    The controller holds its answers to `floor` and `most_changes`, and drops what is no share: `controller.safeguards`.
 
     Attributes:
-        grants: Whether it ever grants anything; one that does not is asked nothing.
-        predicts: Whether it wants to be told `Predicted`, for which curves have to be fitted.
-        limits_disk: Whether it limits disk rates, so that users are told where those cannot be held.
-        floor: Least part of an equal share that each job is left, whatever it grants; 0: as little as it says.
-        most_changes: Of a job's share in a minute; what is more waits. `math.inf`: as many as it says.
+        grants: Whether it ever grants anything. A policy that does not is never asked.
+        predicts: Whether it wants to be told `Predicted`. Curves are fitted only then.
+        limits_disk: Whether it limits disk rates. Users are told where these cannot be held.
+        floor: Least part of an equal share that each job keeps, whatever the policy grants; 0: as little as it says.
+        most_changes: Most changes of a job's share in a minute; later ones wait. `math.inf`: as many as it says.
     """
 
     name: str

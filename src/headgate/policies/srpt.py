@@ -10,14 +10,13 @@ from headgate.policies.weighing import SteadyOrder, WeighingPolicy, before_each,
 
 
 class SrptPolicy(WeighingPolicy):
-    """The CPU goes to the job with the least predicted work left (for its priority), then to the next.
+    """Shortest remaining time first: the CPU goes to the job with the least predicted work left, for its priority.
 
     Objective: the least mean completion time.
-    Rule: jobs in the order of predicted core-seconds left over priority; each has most of what those before it leave.
-    A job of which nothing is predicted yet goes by what it costs to find out and to end those of its like that are
-    short. Who diverges or has ceased to report comes last.
-    Source: shortest remaining processing time, optimal where remaining work is known and any job can use the whole
-    machine (Schrage 1968); with limits of cores it is a reference, not an optimum (heSRPT, Berg et al. 2020).
+    Rule: jobs are ordered by predicted core-seconds left over priority. Each has most of what those before it leave. A
+    job without a prediction is ranked by its Gittins index. Diverging and stalled jobs come last.
+    Source: shortest remaining processing time. It is optimal where remaining work is known and any job can use the
+    whole machine (Schrage 1968). With limits of cores it is a reference, not an optimum (heSRPT, Berg et al. 2020).
     Use it when only the mean counts and losses are predicted well. Long jobs wait as long as shorter ones keep coming.
     """
 

@@ -53,12 +53,11 @@ def machine(cores: float, jobs: Sequence[RunningJob]) -> dict[bool, float]:
 
 
 class ThemisPolicy(WeighingPolicy):
-    """The CPU goes to the jobs that are furthest from the finish that an equal share would have brought them.
+    """The CPU goes to the jobs that are furthest behind the finish of an equal share.
 
     Objective: the least max ρ, finish-time fairness: time shared over time alone on 1/n.
-    Rule: in each round the part 1 - `fairness` of the jobs with the highest ρ (at least one) share the CPU equally, by
-    priority; the others have half of an equal share. A job of which nothing is predicted is taken for one like the
-    others.
+    Rule: in each round the part 1 - `fairness` of the jobs with the highest ρ, at least one job, share the CPU equally,
+    by priority. The others have half of an equal share. A job without a prediction is taken for one like the others.
     Source: Themis (NSDI 2020): partial auctions among the worst 1 - f of the jobs, f = 0.8. A round stands for its
     lease; bids are our predictions, because jobs here do not compete in their own words.
     Use it where nobody is to be slower than an equal share would have made them.

@@ -37,12 +37,14 @@ _CLEARLY = 0.9
 
 
 class WeighingPolicy(Policy):
-    """A policy that divides the CPU by weights, in rounds; at once when a job arrives or leaves, begins to diverge or
-    stalls, when its loss jumps, and when a prediction is news. Rounds that change nothing come further apart.
+    """A policy that divides the CPU by weights, in rounds. Rounds that change nothing come further apart.
+
+    It also acts at once: when a job arrives, leaves, begins to diverge or stalls, when its loss jumps, and when a
+    prediction is news.
 
     Attributes:
         look_at: When `divide` may come to another answer though nothing else happens, as it said last.
-        tries: Whether `divide` looks at who is to be tried on two cores.
+        tries: Whether `divide` looks at jobs that are to be tried on two cores.
 
     Args:
         itval: Seconds between rounds.
@@ -277,15 +279,16 @@ def before_each(cores: float, order: Sequence[RunningJob]) -> dict[JobId, int]:
 def first_come(
     cores: float, order: Sequence[RunningJob], floor: float, well: bool = False, behind: Collection[JobId] = ()
 ) -> dict[JobId, float]:
-    """Cores on each of its nodes by an order: each job has what those before it leave there and it may use, but for an
-    eighth of it, which goes on to those after it. On which of its nodes that is least is what it has on all, for it is
-    as fast as its slowest task.
+    """Cores of each job on each of its nodes, given out in an order.
+
+    Each job has what those before it leave there, as far as it may use it. An eighth of that goes on to those after it.
+    A job is as fast as its slowest task, so it has on all its nodes what it has on the worst one.
 
     Args:
-        order: Who comes first, first.
+        order: Jobs, the first one first.
         floor: Part of an equal share that each has at least.
-        well: Whether each has first only what it puts to good use, and of what is then left the rest.
-        behind: Who has at least an equal share, wherever in the order.
+        well: Whether each job first has only what it puts to good use, and later the rest of what is then left.
+        behind: Jobs that have at least an equal share, wherever they are in the order.
     """
     nodes = nodes_of(cores, order)
     left = {node: size for there in nodes.of.values() for node, size in there.items()}

@@ -194,7 +194,7 @@ class Weights:
         return min(max(scale, _LEAST / min(parts.values())), _MOST / max(parts.values()))
 
     def _lift(self, now: float, nodes: Nodes, changes: dict[JobId, float]) -> set[JobId]:
-        """Lift who would be left below its floor because others may not be changed yet; far enough for a while."""
+        """Lift jobs that would stay below their floor because others may not be changed yet; far enough for a while."""
         lifted: set[JobId] = set()
         weights = {job: changes.get(job) or held.weight or _LEAST for job, held in self._held.items()}
         for _ in weights:

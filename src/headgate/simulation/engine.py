@@ -58,7 +58,7 @@ class RunningTask:
         self.at, self.cores = now, cores
 
     def used(self, now: float) -> float:
-        """Cores that it used on the mean since this was asked last."""
+        """Cores that it used on average since this was asked last."""
         self.use(now, self.cores)
         mean = self.had / (now - self.told) if now > self.told else self.cores
         self.told, self.had = now, 0.0

@@ -34,7 +34,7 @@ readings are far off."""
 def read(path: Path) -> Trace:
     """The jobs of a run that came to an end, from its folder or its `run.sqlite`.
 
-    A job's work is the CPU time that it used; it is taken to be able to use as many cores as it did on the mean while
+    A job's work is the CPU time that it used; it is taken to be able to use as many cores as it did on average while
     nothing held it back, or else as it did at best. What one of a single task used before it told anything or used more
     than one core, when it imported its framework, it does on one core. One of several tasks is as many as at last.
     One that had GPUs to itself is taken to run as long as it did. It arrives when its time had come, also where it then
@@ -153,7 +153,7 @@ def _cpu_seconds(reader: RunReader, job: str) -> float:
 
 
 def _most(reader: RunReader, job: str, used: Signal, follows: bool) -> float | None:
-    """Cores that a job can use: what it used on the mean while it was alone, or always where it was seldom held back;
+    """Cores that a job can use: what it used on average while it was alone, or always where it was seldom held back;
     else at best. None where nothing is known of its use."""
     seconds, middle = used.end - used.start, (used.start + used.end) / 2
     if not seconds.sum() > 0:

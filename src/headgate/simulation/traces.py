@@ -101,7 +101,7 @@ class Trace:
     @property
     def report_seconds(self) -> float:
         """Time between two reports of a job that does for all: 10 s; where there are no losses, which would come
-        together in one report, a tenth of what a job takes on the mean if that is more."""
+        together in one report, a tenth of what a job takes on average if that is more."""
         if any(job.losses for job in self.jobs):
             return REPORT_SECONDS
         return max(fmean(job.seconds for job in self.jobs) / 10.0, REPORT_SECONDS)

@@ -30,7 +30,7 @@ class Watched:
         self._question: Question | None = None
 
     def used(self, now: float, cores: float) -> None:
-        """Take in the cores that it used on the mean since the last time, which may be longer ago than any reading is
+        """Take in the cores that it used on average since the last time, which may be longer ago than any reading is
         live: as several readings."""
         since, gap = self._used_at, now - self._used_at
         self._used_at = now

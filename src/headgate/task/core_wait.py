@@ -42,7 +42,7 @@ class CoreWait:
         return 1 - (1 - waited / (ran + waited)) * (1 - min(max(taken, 0.0), 1.0))
 
     def others(self) -> float:
-        """Cores that others have used since the beginning, on the mean."""
+        """Cores that others have used since the beginning, on average."""
         seconds = (self._machine()[1] - self._begun_used) / os.sysconf("SC_CLK_TCK") - (_own() - self._begun_own)
         return max(seconds, 0.0) / max(time.monotonic() - self._begun, 1e-3)
 
