@@ -1,4 +1,4 @@
-"""Who gets what: the policy's answer brought to every task."""
+"""Shares: the policy's answer brought to every task."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Pending:
         now: Seconds on the run's clock.
         changes: What the policy is told.
         starting: Tasks that are to be started.
-        moved: Jobs of which a task came, went, or outgrew its part.
-        nodes: Those that one came to or left.
-        sized: Those where others have threads for more than before, or for less.
+        moved: Jobs with a task that came, went, or outgrew its part.
+        nodes: Nodes that a task came to or left.
+        sized: Nodes where tasks may have more threads than before, or fewer.
     """
 
     now: float
@@ -122,8 +122,8 @@ class Allocator:
         self._cores = sum(node.cores for node in self.nodes.values() if node.place is None)
 
     def gpus(self, job: JobRecord, node: Node, of_job: int) -> tuple[int, ...] | None:
-        """The GPUs of a node that the fewest tasks use, of those that the job's environment allows, for one of its
-        `of_job` workers there; None where it may use all, or none of the node is known."""
+        """The GPUs of a node for one of a job's `of_job` workers there: those that the fewest tasks use, among those
+        that the job's environment allows. None where it may use all, or no GPU of the node is known."""
         there = [gpu.index for gpu in node.gpus]
         if job.gpus is not None:
             there = [index for index in job.gpus if index in there]
@@ -143,9 +143,11 @@ class Allocator:
     # --- settling ---------------------------------------------------------------------------------------------------
 
     def settle(self, pending: Pending) -> list[Action]:
-        """Bring every task to what follows from what has happened: ask the policy, if there is something to tell it or
-        its time has come; give each task its part; divide the time of GPUs; size tasks by it; and say what is to be
-        sent, those tasks included that are to be started with it."""
+        """Bring the shares of all tasks up to date.
+
+        Asks the policy, if there is something to tell it or its time has come. Gives each task its part, divides the
+        time of GPUs, and sizes tasks by it. Returns what is to be sent, with the starts of pending tasks.
+        """
         self._leave_out_pinned(pending)
         due = self._asks_at is not None and pending.now >= self._asks_at
         if not (due or self._is_needed(pending)):

@@ -53,8 +53,8 @@ def request_of(job: JobRecord, gpus_are_shared: bool = False) -> ResourceRequest
 class FreeResources:
     """GPUs and memory of nodes, and how much of each is taken.
 
-    A worker goes where the fewest GPUs are left that are enough for it (best fit), so that whole nodes stay free for
-    those that need one; of equal nodes to the one that has been so for longest.
+    A worker goes where the fewest GPUs are left that are enough for it (best fit). So whole nodes stay free for jobs
+    that need one. Among equal nodes it goes to the one that has been so for longest.
     """
 
     def __init__(self) -> None:

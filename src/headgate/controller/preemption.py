@@ -18,7 +18,7 @@ class Ranking:
     """Keeps the jobs that run in the order in which they would be served.
 
     Args:
-        order: Who goes first.
+        order: The order of jobs.
     """
 
     def __init__(self, order: Order) -> None:
@@ -67,7 +67,7 @@ class Ranking:
         return found
 
     def victims(self, now: float, key: Key, request: ResourceRequest, resources: FreeResources) -> list[Claim]:
-        """The jobs that would have to be stopped for one to fit, the last in rank first; none where all those that rank
+        """The jobs that would have to be preempted for one to fit, the last in rank first. Empty where even all jobs
         behind it would not be enough."""
         if not self._enough(key, request.all_gpus - resources.free_gpus):
             return []

@@ -1,4 +1,4 @@
-"""Who goes first where not all jobs fit."""
+"""Orders of jobs, where not all fit."""
 
 from __future__ import annotations
 
@@ -99,11 +99,11 @@ class SrptOrder(Order):
 
 
 class PatientOrder(Order):
-    """Least remaining time first, but none is overtaken for ever: rank by arrival plus `patience` times what remains.
+    """Shortest remaining time first, with ageing: rank by arrival plus `patience` times what remains.
 
-    Objective: the mean completion time, with a bound on what a long job pays for it: one with T seconds left is
-    overtaken only by jobs that came at most patience · T seconds after it. `patience` 0 is the order of arrival,
-    without end it is that of `srpt`.
+    Objective: the mean completion time, with a bound on what a long job pays for it. A job with T seconds left is
+    overtaken only by jobs that came at most patience · T seconds after it. `patience` 0 is first come, first served.
+    Without a limit it is `srpt`.
     Source: shortest remaining time first with linear ageing; Headgate's own. Use it as the default.
     """
 

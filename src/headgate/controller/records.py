@@ -290,7 +290,7 @@ class JobRecord:
         return Share(cpu_cap_cores=cap, memory_bytes=limits.memory_bytes)
 
     def used(self) -> Used:
-        """What its tasks, of which one at least has told it, use together: the others as much as those on average."""
+        """What its tasks use together. At least one task has told its use; the others count as much as the mean."""
         each = [task.used for task in self.tasks.values() if task.used is not None]
         all_of_them = len(self.tasks) / len(each)
         return Used(

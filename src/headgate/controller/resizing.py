@@ -1,5 +1,8 @@
-"""Another plan for a job that runs: more or fewer workers, which join and leave under `ps`, or an altogether different
-one, for which it starts again from a checkpoint as `allreduce` does for any."""
+"""Another plan for a running job.
+
+Under `ps`, workers join and leave. For any other change, and for every change under `allreduce`, the job starts again
+from a checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ def resize(job: JobRecord, workers: int, allocator: Allocator, pending: Pending)
 
 
 def move(job: JobRecord, plan: Plan, reason: str, waits: bool = False) -> list[Action]:
-    """Have a running job go on by another plan, from its last checkpoint; one that has none is left as it is, unless
+    """Have a running job go on under another plan, from its last checkpoint. A job without one stays as it is, unless
     none of its tasks has begun yet (`waits`)."""
     if job.state != "running" or not job.undisturbed or job.finished or plan == job.plan:
         return []

@@ -41,11 +41,13 @@ class _Held:
 class Safeguards:
     """Brings what a policy says to what may be granted.
 
-    An entry that is no share, or is for a job that is not there, is dropped. A job whose share has changed as often as
-    it may within a minute keeps it for now; the policy's last word is granted when it may be. Once a job has a weight,
-    none is left less than its floor on any of its nodes, or of its GPUs and their nodes, nor a cap or a part of a GPU's
-    time below that; where one would be that cannot be changed again yet, the others are not raised. Only the end of a
-    job can leave one below its floor, until it may be changed.
+    1. An entry that is no share, or is for a job that is not there, is dropped.
+    2. A job whose share has changed as often as it may within a minute keeps it for now. The policy's last word is
+       granted when it may be.
+    3. Once a job has a weight, no job has less than its floor on any of its nodes, or of its GPUs and their nodes. Nor
+       has it a cap or a part of a GPU's time below that.
+    4. Where a job would fall below its floor and cannot be changed yet, the others are not raised. Only the end of a
+       job can leave another one below its floor, until it may be changed.
 
     Attributes:
         free_at: When something that waits may be granted; None where nothing does.

@@ -21,9 +21,8 @@ class StartForecast(NamedTuple):
     Args:
         what: What it waits for, in words.
         holders: The jobs that have it now.
-        at: When it is expected to start; None: cannot be told. Jobs of which nobody knows how long they take are taken
-            to go on.
-        unknown: Where it cannot be told, those of them that would have to end first.
+        at: When it is expected to start; None: cannot be predicted. Jobs of unknown length are taken to go on.
+        unknown: Where it cannot be predicted, the jobs of unknown length that would have to end first.
     """
 
     job: JobId

@@ -22,10 +22,12 @@ _NEAR = 1.1
 
 
 def share_of_task(share: Share, job: JobRecord, task: TaskRecord, beside: int, cores: float, pinned: float) -> Share:
-    """What a job is granted on one of its tasks, never above what the user allows: caps and disk rates are divided
-    among all tasks, memory by what each uses, the weight among the `beside` that are on one node. A job that is pinned
-    has its slice of the node's `cores`, cut down where all slices there, `pinned`, are more than the node; the others'
-    weights are little beside its own."""
+    """The share of one task of a job, never above what the user allows.
+
+    Caps and disk rates are divided among all tasks, memory by what each uses. The weight is divided among the `beside`
+    tasks on one node. A pinned job has its slice of the node's `cores`. It is cut down where all slices there,
+    `pinned`, are more than the node. The others' weights are little beside its own.
+    """
     most = job.allowed(task).cpu_cap_cores
     if (slice := job.spec.slice) is not None:
         own = slice / max(pinned, 1.0) * cores / beside
@@ -54,8 +56,8 @@ def share_of_task(share: Share, job: JobRecord, task: TaskRecord, beside: int, c
 
 
 def outgrows_memory(job: JobRecord, task: TaskRecord) -> bool:
-    """Whether the limit that a task has by its part of what its job is granted has to be looked at: the task has come
-    near it, or has none because nobody knew what it needs."""
+    """Whether a task's memory limit, its part of its job's, has to be looked at: the task has come near it, or has none
+    because nobody knew what it needs."""
     granted, limit = job.granted.memory_bytes, task.share.memory_bytes
     if job.spec.limits.memory_bytes is not None or not isinstance(granted, int):
         return False
@@ -83,11 +85,18 @@ def _mean_bytes(tasks: Iterable[TaskRecord]) -> float | None:
 
 
 def gpu_fractions(users: Mapping[int, Collection[JobRecord]]) -> Mapping[JobId, float]:
-    """The fraction of their GPUs' time that jobs have, by who computes on each GPU of a node: those that are pinned
-    their slice, cut down where these are more than the GPU, and the others by weight as much as the fullest of theirs
-    leaves each; what one leaves of a GPU for another's sake who else is there has (max-min fairness by progressive
-    filling: Bertsekas and Gallager, Data Networks, 6.5.2). Not named are those of which the policy weighs nothing, or
-    grants GPUs itself."""
+    """The fraction of their GPUs' time that jobs have.
+
+    A pinned job has its slice, cut down where slices are more than the GPU. The others have by weight what the fullest
+    of their GPUs leaves each. What a job leaves on a GPU because another one holds it back goes to the others there:
+    max-min fairness by progressive filling (Bertsekas and Gallager, Data Networks, 6.5.2).
+
+    Args:
+        users: The jobs that compute on each GPU of a node.
+
+    Returns:
+        Without jobs that the policy does not weigh, or whose GPUs it grants itself.
+    """
     fractions: dict[JobId, float] = {}
     left: dict[int, float] = {}
     weights: dict[int, dict[JobId, float]] = {}

@@ -80,7 +80,7 @@ def _absolute(job: Job) -> Job:
 
 @contextmanager
 def submitted(jobs: Submission, policy: str | None, kill: bool) -> Iterator[tuple[Hub, Mapping[str, Any]]]:
-    """Jobs that are handed in, to be followed to their end by who enters: the hub, with its answer (`run`, `path`).
+    """Submit jobs, to be followed to their end. Gives the hub, with its answer (`run`, `path`).
 
     Args:
         jobs: What to run.

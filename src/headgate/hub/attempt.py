@@ -74,9 +74,8 @@ class LiveTask:
 class Attempt:
     """The tasks of one attempt, from its start on.
 
-    A worker that joins others at work waits for their state. One of them at a time, the donor, is told to save it and
-    to hold; when it has saved, those who wait are handed the file and count from the next view on, after which the
-    donor is released.
+    A worker that joins others at work waits for their state. One of these, the donor, is told to save it and to hold.
+    When it has saved, the waiting workers get the file and count from the next view on. Then the donor is released.
 
     Args:
         job: Id of the job.
@@ -175,8 +174,8 @@ class Attempt:
             self._order()
 
     def end(self, name: str, exit: Exit) -> Exit:
-        """How a task has ended, as far as that is told by how other tasks did: where workers step together, one that
-        takes steps of its own has failed; and what fails by a file may do so by another worker that writes it too."""
+        """How a task has ended, by what other tasks tell of it. Where workers step together, a worker that takes steps
+        of its own has failed. A failure with a file may come from another worker that writes it too."""
         text = self.meetings.fault(name, exit.code) if self.plan.in_step else ""
         if text:
             return replace(exit, code=1, reason=text)
@@ -252,8 +251,8 @@ class Attempt:
         return self._course.add(progress, f"{self._job}/{self.lowest}")
 
     def are_apart(self, now: float, ended: bool = False) -> bool:
-        """Whether the workers turn out to know nothing of each other: none has connected, and one has ended well, or
-        has told of progress in its output for a while. True once.
+        """Whether the workers turn out to share nothing: none has connected, and one has ended well, or has shown
+        progress in its output for a while. True once.
 
         Args:
             now: When a worker told of progress in its output, or ended; seconds on any clock.
@@ -288,9 +287,9 @@ def _of_one_file(reason: str, begun: bool) -> bool:
 class MergedProgress:
     """Merges what the workers of a job report.
 
-    Steps, epochs and samples are those of the lowest worker, whose reports set the pace. Losses and metrics are the
-    means of what each reported since its last one, or before if it had nothing new, weighted by how many losses each
-    stands for.
+    Steps, epochs and samples are those of the worker with the lowest number, and each of its reports makes one of the
+    job. Losses and metrics are means over what each worker reported since then, or before if it had nothing new. They
+    are weighted by how many losses each stands for.
     """
 
     def __init__(self) -> None:

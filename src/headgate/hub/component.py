@@ -8,8 +8,8 @@ from headgate.events import Action, Event
 
 
 class Component:
-    """A part of the hub. The hub tells all of its parts of each event, of each run that has ended, and of its own end;
-    what goes wrong in one of them costs the others nothing."""
+    """A part of the hub. The hub tells all of its parts of each event, of each run that has ended, and of its own end.
+    An error in one part does not affect the others."""
 
     def hear(self, event: Event, actions: Sequence[Action]) -> None:
         """Take in an event, and what the controller did about it."""

@@ -70,8 +70,8 @@ class Executor(Component):
         self._shares = {task: share for task, share in self._shares.items() if task.split("/")[0] != run}
 
     def take(self, action: Action, again: bool = False) -> None:
-        """Take an action, for the first time or `again`. What goes wrong with it is told in its run, and costs no other
-        one."""
+        """Carry out an action, for the first time or `again`. Its run tells of an error, which does not affect other
+        actions."""
         try:
             self._act(action)
         except Exception as error:  # noqa: BLE001

@@ -83,8 +83,8 @@ class Forecasting(Component):
 
     @property
     def ends(self) -> Mapping[JobId, float]:
-        """When jobs that run are expected to end, seconds as of `time.monotonic`, where that is known: by the rate at
-        which they go, or else by how long such jobs took. One that should have ended is expected to end now."""
+        """When running jobs are expected to end, seconds as of `time.monotonic`, where that is known: by their speed,
+        or else by how long such jobs took. A job that should have ended is expected to end now."""
         now, found = time.monotonic(), dict[JobId, float]()
         for job, watched in self._watched.items():
             if watched.ends is not None:
@@ -94,8 +94,8 @@ class Forecasting(Component):
         return found
 
     def lasts(self, job: JobId) -> float | None:
-        """Seconds that a job is expected to run for, by how long such jobs took; None: none did, or it goes on from a
-        checkpoint, and has done a part of it already."""
+        """Seconds that a job is expected to run, by how long such jobs took. None: there were none, or it goes on from
+        a checkpoint and has done a part already."""
         return self._takes(job) if self._live_runs.find(job)[1].checkpoint is None else None
 
     def _takes(self, job: JobId) -> float | None:

@@ -59,8 +59,8 @@ def turns_at(home: Path, gpus: Sequence[int]) -> list[str]:
 
 
 def strictest(gates: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
-    """What one worker that the others wait for is held to, so that each of them is held to its own at least, and takes
-    turns on the GPUs of all."""
+    """The gate of one worker that the others wait for. It is as strict as each worker's own gate, and takes turns on
+    the GPUs of all."""
     turns = sorted({path for each in gates for path in cast("Sequence[str]", each.get("turns", ()))})
     for field in ("fraction", "cores"):
         held = [(float(str(each[field])), each) for each in gates if field in each]

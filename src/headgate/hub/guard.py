@@ -1,9 +1,9 @@
 """The guard: a small process that outlives the hub just long enough to clean up after it.
 
-The hub tells it of each box over a socket pair. When the hub's end closes without a goodbye, the guard asks the
-tasks to end (those on the channel saw it close and are saving a checkpoint; the others get a signal), keeps writing
-their output to their logs meanwhile, kills what is left after 10 seconds, and removes the boxes. If the guard dies
-too, the next headgate command does that (`leftovers`).
+The hub tells it of each box over a socket pair. When the hub's end closes without a goodbye, the guard asks the tasks
+to end. Those on the channel saw it close and are saving a checkpoint; the others get a signal. Meanwhile the guard
+keeps writing their output to their logs. After 10 seconds it kills what is left and removes the boxes. If the guard
+dies too, the next headgate command does that (`leftovers`).
 """
 
 from __future__ import annotations

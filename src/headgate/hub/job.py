@@ -158,8 +158,13 @@ class LiveJob:
         return f"its loss is no longer a number: {progress.loss}{where}"
 
     def stops_after(self, patience: int | None, min_delta: float = 0.0, monitor: str = "") -> None:
-        """Take note that the script ends by itself after so many epochs without a gain, or (None) does not; the least
-        gain that counts is that of its own measure, `monitor`, which may be of another scale than the job's metric."""
+        """Take note of the script's early stopping.
+
+        Args:
+            patience: Epochs without a gain after which the script ends by itself; None: it does not.
+            min_delta: The least gain that counts.
+            monitor: The metric of that gain, which may have another scale than the job's metric.
+        """
         rule = self.spec.progress
         least = min_delta if monitor in (rule.metric, f"val_{rule.metric}") else 0.0
         told = (max(patience, 1), least) if patience is not None else None

@@ -1,4 +1,4 @@
-"""The runs that have not ended, and who watches them."""
+"""The runs that have not ended, and the clients that watch them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Watcher = Callable[[dict[str, Any]], None]
 
 
 class Watchers:
-    """Tells those who watch a run what happens to it, and twice a second how it stands.
+    """Tells the watchers of a run what happens to it, and twice a second how it stands.
 
     Args:
         snapshot: How a run stands; None once it has ended.
@@ -39,7 +39,7 @@ class Watchers:
         return lambda: watchers.discard(watcher)
 
     def tell(self, run: str, message: dict[str, Any]) -> None:
-        """Say something to all who watch a run."""
+        """Send a message to all watchers of a run."""
         for watcher in list(self._watchers.get(run, ())):
             watcher(message)
 

@@ -40,8 +40,10 @@ def progress(task: TaskId, message: Mapping[str, Any]) -> Progress:
 
 
 def read(task: TaskId, reading: Reading, metric: str) -> Progress:
-    """What was read from a task's output, as if the task had reported it: `metric`, which the job names and the reading
-    has in the place of the loss, becomes one of the metrics unless it is the loss.
+    """What was read from a task's output, as if the task had reported it.
+
+    The reading has the metric that the job names in the place of the loss. Unless `metric` is the loss, it becomes one
+    of the metrics.
 
     Raises:
         ValueError: A count in it is beyond `MOST_COUNT`.
@@ -118,7 +120,7 @@ def saving(message: Mapping[str, Any]) -> dict[str, object]:
 
 
 def stopping(message: Mapping[str, Any]) -> tuple[int | None, float, str]:
-    """A `stopping` message: patience, the least gain that counts, and of which metric.
+    """A `stopping` message: patience, the least gain that counts, and the metric of that gain.
 
     Raises:
         KeyError, ValueError, TypeError: It makes no sense.

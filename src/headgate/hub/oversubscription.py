@@ -18,11 +18,15 @@ _EXACT = 1e-6
 class Oversubscription(Component):
     """Tells each task whether its threads may spin, whenever that changes.
 
-    Spinning threads react sooner: one that sleeps beside a busy task waits for its core once it is woken, in every
-    operation, and does not have its share of it. But they steal the cores of other tasks where no weight holds them
-    back, and eat up a task's own part where it has more threads than cores. So they may where a task's threads have a
-    core each, as all on its machine have, or nearly, as its own part says; and where all tasks of a machine together
-    are entitled to no more cores than it has, by weights and not by holding steps. Idle ones do not count.
+    Spinning threads react sooner. A thread that sleeps beside a busy task waits for its core each time that it is
+    woken, and does not get its share. But spinning threads steal the cores of other tasks where no weight holds them
+    back. They also eat up a task's own part where it has more threads than cores. So a task's threads may spin while
+    both hold:
+
+    - all threads on its machine have a core each, or the task's own part has (nearly) a core for each of its threads;
+    - all tasks of the machine together are entitled to no more cores than it has, by weights and not by holding steps.
+
+    Idle tasks do not count.
 
     Args:
         live_runs: The runs.

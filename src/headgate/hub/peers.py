@@ -80,7 +80,7 @@ class Peers:
         self._view += 1
 
     def part(self, name: str) -> None:
-        """A worker is to end before the others, who go on."""
+        """A worker is to end while the others go on."""
         self._members[name].leaving = True
         self._view += 1
 

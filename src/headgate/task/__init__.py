@@ -1,4 +1,4 @@
-"""The training side that every framework shares: who this task is, the channel to its engine, step spans.
+"""The training side that every framework shares: the task's identity, the channel to its engine, step spans.
 
 Standard library only, from Python 3.9 on, and cheap to import: it runs inside the user's own process and environment.
 """

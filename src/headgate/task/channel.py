@@ -37,13 +37,13 @@ class Channel:
         pending_since: `time.monotonic()` when the oldest of that arrived.
         stopping: `stop` when asked to end, `orphaned` when the engine is gone, else empty. Stays once set.
         welcome: The engine's greeting; empty until it came.
-        refused: The process of this task that is connected already, so that this one is not taken in; None: it is.
+        refused: The process of this task that is connected already, so that this one is refused; None: it is not.
         peers: The latest view of the job's tasks; empty until one came.
         spin: Whether compute threads that wait may spin; no, where others want the cores.
         gate: What steps are held to; None: to nothing.
         state: The checkpoint that a task which joins others starts from; empty until it was told.
         met: What the workers gave at the latest meeting; None until they have all come.
-        elsewhere: Where other workers told that they are, by index, which is not where this one can meet them.
+        elsewhere: Where other workers are that this one cannot meet, by index.
         watcher: Where set, called from the reading thread with each view and each `state`; must not block.
     """
 
@@ -82,7 +82,7 @@ class Channel:
         """Connect and say hello. An engine that cannot be reached gives a channel that swallows everything.
 
         Args:
-            environment: Who we are.
+            environment: This task's identity.
             framework: Name of the framework in use.
             framework_version: Its version.
             seed: What its random generator was last seeded with, by the script or at random; None where it has none.

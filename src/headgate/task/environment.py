@@ -1,4 +1,4 @@
-"""Who this task is, as its engine put it into the environment."""
+"""This task's identity, as its engine put it into the environment."""
 
 from __future__ import annotations
 

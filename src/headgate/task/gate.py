@@ -128,8 +128,8 @@ class Gate:
 
 
 def _number(index: int) -> int:
-    """The number that a GPU has on its node, of one that this process calls by another: its script may see some of
-    those that its container has, and a container counts those from 0."""
+    """The number of a GPU on its node, from the number that this process has for it. A script may see only some of its
+    container's GPUs, and a container counts GPUs from 0."""
     for variable in ("CUDA_VISIBLE_DEVICES", "HEADGATE_GPUS"):
         seen = os.environ.get(variable, "").split(",")
         if index < len(seen) and seen[index].strip().isdigit():

@@ -96,9 +96,9 @@ class Bucket:
 class Turns:
     """Steps of one task at a time on a device: a round robin in which each has its fraction of a round, by a lock.
 
-    What one leaves the others use: whoever waits alone goes on. A step that is longer than a turn is made up for by
-    turns that are left out (deficit round robin, Shreedhar and Varghese 1995), for `MOST_HELD_SECONDS` at most. Who
-    uses several devices has a turn once it has the locks of all, which all tasks take in the same order.
+    What one task leaves the others use: a task that waits alone goes on. After a step that is longer than its turn, a
+    task leaves out turns (deficit round robin, Shreedhar and Varghese 1995), for `MOST_HELD_SECONDS` at most. A task on
+    several devices has a turn once it has the locks of all. All tasks take the locks in the same order.
 
     Args:
         grant: What it is granted.

@@ -57,7 +57,7 @@ class Progress:
         self.samples: int | None = None
 
     def report(self, loss: Any, metrics: Mapping[str, Any]) -> None:
-        """Take a loss (None: none) and metrics, of which the last of each name counts."""
+        """Take a loss (None: none) and metrics. The last metric of each name counts."""
         self._unsent = True
         if loss is not None:
             self._losses.append(loss)

@@ -72,7 +72,7 @@ class Saver:
         Args:
             why: `epoch`, `request`, `stop`, `orphaned` or `join`.
             step: Steps so far.
-            place: Where the script is, of which `epoch` and `position` are told.
+            place: Where the script is; `epoch` and `position` are told to the engine.
             write: Does it; whatever it raises is told.
         """
         begun = self._clock()
@@ -105,7 +105,7 @@ def restored(path: str, read: Callable[[str], T], send: Callable[[Mapping[str, o
     """What `read` makes of the checkpoint that a task is to go on from.
 
     Raises:
-        ResumeError: It is not whole, of which the engine is told, for it to go on from another; or it does not fit.
+        ResumeError: It is not whole, or does not fit. If it is not whole the engine is told, and goes on from another.
     """
     if (found := damage(Path(path))) is not None:
         send({"type": "checkpoint_damaged", "path": path, "error": found})

@@ -28,7 +28,7 @@ class Growth(NamedTuple):
 
 
 def growing(text: str, file: str) -> Iterator[Growth]:
-    """The products in a script of which one factor is how many workers there are, by itself or by a variable's name.
+    """The products in a script with the number of workers as a factor, by itself or by a variable's name.
 
     Raises:
         SyntaxError: It is no Python.

@@ -1,5 +1,5 @@
-"""Where the workers of a job stand in their script, compared: what steps together has to stand at the same place, with
-the same settings.
+"""Where the workers of a job stand in their script, compared. Workers that step together have to stand at the same
+place, with the same settings.
 
 A standing is a JSON object. `rounds`: exchanges between the workers that this one has taken part in. `phase`, `epoch`,
 `batch`, `step`: the loop over `epochs`, its epoch, the batch, the optimizer steps; left out where unknown. `settings`:
