@@ -88,7 +88,19 @@ def test_a_request_that_makes_no_sense_is_said_and_the_hub_goes_on(user: User) -
         ):
             with pytest.raises(HeadgateError, match=said):
                 hub.ask("submit", **request)
+        hub._socket.sendall(b'{"op": "runs", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n")
+        answer = hub.receive(SECONDS)
+        assert answer is not None
+        assert answer["error"].startswith("this request makes no sense: ")
         assert hub.ask("runs")["runs"] == []
+
+
+@pytest.mark.parametrize("said", ["soon", "nan", "-1", "1e400"])
+def test_an_idle_time_that_is_none_is_the_reason_why_no_hub_starts(user: User, said: str) -> None:
+    user.variables["HEADGATE_IDLE_SECONDS"] = said
+    message = user.types("run", "true", code=6).message
+    assert message.endswith(f"found HEADGATE_IDLE_SECONDS={said!r}; expected a number of seconds")
+    assert "Traceback" not in (user.home / "hub" / "hub.log").read_text()
 
 
 def test_an_ending_hub_takes_in_nothing_and_the_next_one_waits_for_it(user: User) -> None:

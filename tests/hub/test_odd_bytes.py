@@ -5,7 +5,10 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
 from tests.hub.user import User
+
+from headgate import runs
 
 FAILS = """
     import json, os, socket, sys
@@ -72,3 +75,19 @@ def test_a_run_folder_that_vanishes_is_told_at_once(user: User) -> None:
     terminal.shows("its folder .* is gone, with all that it recorded and saved")
     terminal.press(b"\x03")
     terminal.ends()
+
+
+@pytest.mark.parametrize("damage", ["gone", "no store", "a file"])
+def test_a_run_whose_folder_was_damaged_can_be_stopped(user: User, damage: str) -> None:
+    user.write("waits.py", "import time\nopen('begun', 'w').write('x')\ntime.sleep(600)\n")
+    run = user.types("run", "--detach", "waits.py").stdout.split()[0]
+    user.sees("begun")
+    folder = user.home / "runs" / run
+    if damage == "no store":
+        (folder / runs.STORE).unlink()
+        (folder / runs.STORE).mkdir()
+    else:
+        shutil.rmtree(folder)
+        if damage == "a file":
+            folder.write_text("")
+    assert user.types("stop", "--run", run).stdout == f"{run}/waits: stopped\n"

@@ -47,7 +47,7 @@ def running_jobs(jobs: Sequence[str], run: str | None, every: bool = False) -> l
     if every:
         return [RunningJobs(id, None, folder) for id, folder in hubs.items()]
     if run is not None:
-        id = runs.find(run).name
+        id = run if run in running else runs.find(run).name  # whose folder may be gone
         if id not in running:
             raise NotFoundError(f"run {id} is not running")
         running = [id]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -73,9 +74,18 @@ def _wait(watched: Hub, chosen: RunningJobs, stopping: list[str] | None) -> dict
         if message.get("type") in ("snapshot", "end"):
             states = {job["name"]: job["state"] for job in message["jobs"]}
     deadline = time.monotonic() + _WRITTEN_SECONDS
-    while time.monotonic() < deadline and any(_written(folder)[job] not in ENDED for job in stopping):
+    while time.monotonic() < deadline and not _are_written(folder, stopping):
         time.sleep(0.1)
     return {job: states[job] for job in stopping}
+
+
+def _are_written(folder: Path, jobs: Sequence[str]) -> bool:
+    """Whether a run's store has the ends of jobs, or never will, since it is gone or damaged."""
+    try:
+        states = _written(folder)
+    except HeadgateError:
+        return True
+    return all(states.get(job) in ENDED for job in jobs)
 
 
 def _written(folder: Path) -> dict[str, str]:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import fcntl
 import json
+import math
 import os
 import resource
 import signal
@@ -20,7 +21,7 @@ import headgate
 from headgate import isolation, policies, runs
 from headgate.engines.local import LocalEngine
 from headgate.errors import HeadgateError, HubError, UsageError
-from headgate.hub import neighbours
+from headgate.hub import messages, neighbours
 from headgate.hub.guard import Guarded, leftovers
 from headgate.hub.live import LiveHub
 from headgate.hub.submission import parse
@@ -36,8 +37,19 @@ _UNREAD_BYTES = 2**20
 
 
 def idle_seconds() -> float:
-    """How long a hub without work waits for some (`HEADGATE_IDLE_SECONDS`, 60)."""
-    return float(os.environ.get("HEADGATE_IDLE_SECONDS", "60"))
+    """How long a hub without work waits for some (`HEADGATE_IDLE_SECONDS`, 60).
+
+    Raises:
+        UsageError: That is no number of seconds.
+    """
+    said = os.environ.get("HEADGATE_IDLE_SECONDS") or "60"
+    try:
+        seconds = float(said)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise UsageError(f"found HEADGATE_IDLE_SECONDS={said!r}; expected a number of seconds")
+    return seconds
 
 
 class Server:
@@ -94,7 +106,7 @@ class Server:
                     answer = await self._answer(json.loads(line), writer, closers)
                 except HeadgateError as error:
                     answer = {"error": str(error), "exit_code": error.exit_code}
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:  # one that is nested too deep, too
                     answer = {"error": f"this request makes no sense: {error}", "exit_code": HubError.exit_code}
                 except Exception as error:  # noqa: BLE001  # a plug-in's fault, or ours: no other client's to suffer
                     traceback.print_exc()
@@ -144,7 +156,7 @@ class Server:
             case "attach" | "stop" | "checkpoint" | "resize":
                 raise UsageError(f"run {run} is not running")
             case "warn":
-                self._hub.warn(str(request.get("text")))
+                self._hub.warn(messages.text(request.get("text")))
                 return {"type": "warned"}
             case "runs":
                 return {"type": "runs", "policy": self._hub.policy, "runs": list(self._hub.runs)}
@@ -230,8 +242,13 @@ def _guard_died(loop: asyncio.AbstractEventLoop, guard: Guarded) -> None:
 
 
 def main() -> int:
-    """Be the hub of `HEADGATE_HOME` and this allocation, unless there is one."""
+    """Be the hub of `HEADGATE_HOME` and this allocation, unless there is one.
+
+    Raises:
+        HeadgateError: It cannot be one here.
+    """
     home = runs.home()
+    idle_seconds()
     lock = os.open(runs.hub() / "hub.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -246,4 +263,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except HeadgateError as error:
+        print(error, file=sys.stderr)  # into its log, the last line of which whoever started it is told
+        sys.exit(error.exit_code)
