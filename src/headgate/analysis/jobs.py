@@ -36,7 +36,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class RecordedDecision:
     """What a job was granted from a time on, and why.
 
     Args:
@@ -117,7 +117,7 @@ class JobRecord:
     progress: Progress
     usage: Usage
     entitled: Signal
-    decisions: tuple[Decision, ...]
+    decisions: tuple[RecordedDecision, ...]
     division: Division | None
     profile: Mapping[str, Any] | None
     plan: Mapping[str, Any] | None

@@ -223,10 +223,10 @@ def _check(names: Sequence[str], shared: bool, output: Path | None) -> None:
         UsageError: A policy is not.
         StorageError: It cannot.
     """
-    from headgate.simulation import lineup
+    from headgate.simulation import named_policies
 
     for name in names:
-        lineup.choose(name, lambda job, now: 0.0, shared=shared)
+        named_policies.choose(name, lambda job, now: 0.0, shared=shared)
     if output is not None and (output.is_file() or not output.exists()):
         try:
             TemporaryFile(dir=output.absolute().parent).close()  # beside it: what is there stays until the page is

@@ -9,7 +9,7 @@ from typing import Any
 
 from headgate.events import JobId
 from headgate.policies.base import Arrived, Change, Left, Placed, Policy
-from headgate.policies.nodes import ONE_NODE, Nodes
+from headgate.policies.placements import ONE_NODE, Placements
 from headgate.policies.weights import KEPT, ChangeHistory
 from headgate.shares import FIELDS, NOTHING, WEIGHT_DEFAULT, Share
 
@@ -26,7 +26,7 @@ Granted = dict[JobId, tuple[Share, str]]
 
 
 @dataclass(slots=True)
-class _Held:
+class _JobGrant:
     """What a job was granted, and what the policy wants it to have but could not be granted yet. `nodes` are what the
     policy was told that it is on; where these are GPUs, `hosts` are the nodes of those."""
 
@@ -58,7 +58,7 @@ class Safeguards:
         self._floor = min(policy.floor, 1.0)
         most = policy.most_changes
         self._most = most if most == math.inf else math.floor(most) if most >= 1 else 1
-        self._present: dict[JobId, _Held] = {}
+        self._present: dict[JobId, _JobGrant] = {}
         self._waiting: dict[JobId, None] = {}
         self._warned: set[JobId] = set()
         self._has_granted = False
@@ -84,8 +84,8 @@ class Safeguards:
         self._has_granted = self._has_granted or bool(granted)
         stuck: list[float] = []
         if self._has_granted and self._floor > 0.0 and (moved or granted or self._is_stuck):
-            hosts = Nodes({id: held.hosts for id, held in self._present.items()})
-            nodes = Nodes({id: held.nodes for id, held in self._present.items()})
+            hosts = Placements({id: held.hosts for id, held in self._present.items()})
+            nodes = Placements({id: held.nodes for id, held in self._present.items()})
             stuck = self._lift(now, granted, hosts)
             if any(held.hosts is not held.nodes for held in self._present.values()):
                 stuck += self._lift(now, granted, nodes)
@@ -118,7 +118,7 @@ class Safeguards:
                 self._waiting.pop(change.job, None)
                 self._warned.discard(change.job)
             if isinstance(change, Arrived):
-                self._present[change.job] = _Held(ChangeHistory(self._most))
+                self._present[change.job] = _JobGrant(ChangeHistory(self._most))
             if isinstance(change, Placed) and (held := self._present.get(change.job)) is not None:
                 moved = True
                 held.nodes = {node: max(cores, _LITTLE) for node, cores in change.cores.items()} or ONE_NODE
@@ -170,11 +170,11 @@ class Safeguards:
             return {}
         return {id: WEIGHT_DEFAULT if weight is None else weight for id, weight in weights.items()}
 
-    def _low(self, nodes: Nodes, weights: Mapping[JobId, float]) -> list[JobId]:
+    def _low(self, nodes: Placements, weights: Mapping[JobId, float]) -> list[JobId]:
         totals, floor = nodes.totals(weights), self._floor * (1.0 - _SLIGHTLY)
         return [id for id, weight in weights.items() if weight < nodes.floor(id, floor, totals)]
 
-    def _lift(self, now: float, granted: Granted, nodes: Nodes) -> list[float]:
+    def _lift(self, now: float, granted: Granted, nodes: Placements) -> list[float]:
         """Lift those whose weight would be below their floor there; when those may be that cannot be changed again
         yet."""
         weights = self._weights(granted)
@@ -227,7 +227,7 @@ class Safeguards:
             after[id] = weight
         return after
 
-    def _put_off(self, nodes: Nodes, stuck: Iterable[JobId], granted: Granted) -> None:
+    def _put_off(self, nodes: Placements, stuck: Iterable[JobId], granted: Granted) -> None:
         """On the nodes of those that are stuck leave weights that would rise as they are, and those of newcomers at the
         mean of the others at most: so the mean does not rise there, and nobody falls below a part of it."""
         means = {}
@@ -252,7 +252,9 @@ class Safeguards:
             else:
                 granted[id] = share, why
 
-    def _lift_limits(self, now: float, cores: float, granted: Granted, hosts: Nodes, nodes: Nodes) -> list[float]:
+    def _lift_limits(
+        self, now: float, cores: float, granted: Granted, hosts: Placements, nodes: Placements
+    ) -> list[float]:
         """Lift caps and parts of a GPU's time that are below what a floor comes to; when those may be that cannot be
         changed again yet."""
         stuck = []

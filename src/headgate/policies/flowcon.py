@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from headgate.events import JobId
 from headgate.policies.base import Change, Decision, Policy
 from headgate.policies.flowcon_published import Listed, PublishedFlowCon
-from headgate.policies.nodes import Nodes
+from headgate.policies.placements import Placements
 from headgate.policies.running_job import RunningJob
 from headgate.policies.weighing import LEAST_CORES, WeighingPolicy, check, nodes_of
 from headgate.shares import UNLIMITED, Share
@@ -101,7 +101,7 @@ class FlowConPolicy(Policy):
 
 
 @dataclass(frozen=True, slots=True)
-class _Measured:
+class _Sample:
     """When a job's growth was measured last: the time, the mean loss, the step, the CPU time that it had been served
     with, and what it had used of other resources."""
 
@@ -113,7 +113,7 @@ class _Measured:
 
 
 @dataclass(slots=True)
-class _Watched:
+class _JobLists:
     """What is remembered of a job from round to round."""
 
     number: int
@@ -122,7 +122,7 @@ class _Watched:
     parts: dict[str, float] = field(default_factory=dict)
     limits: Share = field(default_factory=Share)
     peak_bytes: float = 0.0
-    measured: _Measured | None = None
+    measured: _Sample | None = None
     start: float = -math.inf
     least: float = math.inf
 
@@ -142,7 +142,7 @@ class _PaperFlowCon(WeighingPolicy):
         super().__init__(itval=itval, floor=floor)
         self._alpha = alpha
         self._capacity = {name: size for name, size in capacity.items() if size > 0}
-        self._watched: dict[JobId, _Watched] = {}
+        self._lists: dict[JobId, _JobLists] = {}
 
     def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:
         decision = super().decide(now, cores, changes)
@@ -150,57 +150,57 @@ class _PaperFlowCon(WeighingPolicy):
             return decision
         shares = dict(decision.shares)
         for id, job in self._jobs.items():
-            watched = self._watched[id]
-            wanted = self._limits(job, watched)
-            if wanted != watched.limits and (id in shares or self._weights.change(now, id)):
-                share, reason = shares.get(
-                    id, (Share(), f"{watched.placed['cpu']}: limits of what it hardly learns by")
-                )
+            lists = self._lists[id]
+            wanted = self._limits(job, lists)
+            if wanted != lists.limits and (id in shares or self._weights.change(now, id)):
+                share, reason = shares.get(id, (Share(), f"{lists.placed['cpu']}: limits of what it hardly learns by"))
                 shares[id] = share.merged(wanted), reason
-                watched.limits = wanted
+                lists.limits = wanted
         return Decision(shares, decision.wake_at, {id: why for id, why in decision.reasons.items() if id not in shares})
 
     def divide(self, now: float, cores: float, jobs: Sequence[RunningJob]) -> Mapping[JobId, tuple[float, str]]:
-        before = self._watched
-        self._watched = {
-            job.id: before[job.id] if job.id in before and before[job.id].number == job.number else _Watched(job.number)
+        before = self._lists
+        self._lists = {
+            job.id: before[job.id]
+            if job.id in before and before[job.id].number == job.number
+            else _JobLists(job.number)
             for job in jobs
         }
         for job in jobs:
-            self._measure(now, (sum(job.nodes.values()) or cores) / job.node_cores_per_core, job, self._watched[job.id])
+            self._measure(now, (sum(job.nodes.values()) or cores) / job.node_cores_per_core, job, self._lists[job.id])
         nodes = nodes_of(cores, jobs)
         last = {job.id for job in jobs if job.last_because}
         for resource in _LIMITED:
             if resource == "cpu" or resource in self._capacity:
                 self._part(resource, nodes, last)
-        return {id: (each.parts["cpu"], each.in_words()) for id, each in self._watched.items()}
+        return {id: (each.parts["cpu"], each.in_words()) for id, each in self._lists.items()}
 
     def settled(self) -> bool:
-        return all(each.placed["cpu"] == "completing" for each in self._watched.values())
+        return all(each.placed["cpu"] == "completing" for each in self._lists.values())
 
-    def _measure(self, now: float, cores: float, job: RunningJob, watched: _Watched) -> None:
+    def _measure(self, now: float, cores: float, job: RunningJob, lists: _JobLists) -> None:
         """Growth efficiency since the last round, and the lists that follow; an early round measures nothing."""
         if job.last_because:
-            watched.growth = dict.fromkeys(("cpu", *self._capacity), 0.0)
-            watched.placed = dict.fromkeys(_LIMITED, "completing")
+            lists.growth = dict.fromkeys(("cpu", *self._capacity), 0.0)
+            lists.placed = dict.fromkeys(_LIMITED, "completing")
             return
-        step, last = job.losses.step, watched.measured
+        step, last = job.losses.step, lists.measured
         if last is not None and step < last.step:
             last = None  # it counts from the beginning again
         level = _mean(job, last.step if last is not None else -math.inf)
         if level is None:
             return
-        watched.start, watched.least = max(watched.start, level), min(watched.least, level)
-        measured = _Measured(now, level, step, job.attained, dict(job.used_so_far))
+        lists.start, lists.least = max(lists.start, level), min(lists.least, level)
+        measured = _Sample(now, level, step, job.attained, dict(job.used_so_far))
         if last is None:
-            watched.measured = measured
+            lists.measured = measured
             return
         seconds, work = now - last.at, job.attained - last.work
         if seconds < 0.5 * self.itval or work <= 0.0 or job.used is None:
             return
-        watched.measured = measured
+        lists.measured = measured
         asymptote = job.curve[0].asymptote if job.curve is not None else None
-        whole = watched.start - (watched.least if asymptote is None else min(asymptote, watched.least))
+        whole = lists.start - (lists.least if asymptote is None else min(asymptote, lists.least))
         progress = (last.level - level) / whole / seconds if whole > 0.0 else 0.0
         used = {"cpu": work / seconds / cores}
         so_far = ((name, measured.used[name] - last.used.get(name, 0.0)) for name in self._capacity)
@@ -208,23 +208,23 @@ class _PaperFlowCon(WeighingPolicy):
         for resource, part in used.items():
             if part <= 0.0:
                 continue  # what it learns it does not learn by that
-            growth = watched.growth[resource] = progress / part
+            growth = lists.growth[resource] = progress / part
             if resource not in _LIMITED:
                 continue
-            placed = watched.placed[resource]
+            placed = lists.placed[resource]
             if growth >= self._alpha:
-                watched.placed[resource] = "new"
+                lists.placed[resource] = "new"
             elif placed != "completing":
-                watched.placed[resource] = "watching" if placed == "new" else "completing"
+                lists.placed[resource] = "watching" if placed == "new" else "completing"
 
-    def _part(self, resource: str, nodes: Nodes, last: set[JobId]) -> None:
+    def _part(self, resource: str, nodes: Placements, last: set[JobId]) -> None:
         """Parts of a resource, by the lists; a job on several nodes goes by the one where it has most beside it. Those
         that are `last` have the least of who is Completing, whether the others' growth is known yet or not."""
-        growth = {id: max(each.growth.get(resource, 0.0), 0.0) for id, each in self._watched.items()}
+        growth = {id: max(each.growth.get(resource, 0.0), 0.0) for id, each in self._lists.items()}
         totals = nodes.totals(growth)
-        learns = {id for id, each in self._watched.items() if each.placed[resource] != "completing"}
+        learns = {id for id, each in self._lists.items() if each.placed[resource] != "completing"}
         learning = {node for node, jobs in nodes.on.items() if not learns.isdisjoint(jobs)}
-        for id, each in self._watched.items():
+        for id, each in self._lists.items():
             own, there = growth[id], nodes.of[id]
             total, count = max(totals[node] for node in there), max(len(nodes.on[node]) for node in there)
             if resource not in each.growth or learning.isdisjoint(there):
@@ -238,29 +238,29 @@ class _PaperFlowCon(WeighingPolicy):
             else:
                 each.parts[resource] = min(own / total, 1.0)
 
-    def _limits(self, job: RunningJob, watched: _Watched) -> Share:
+    def _limits(self, job: RunningJob, lists: _JobLists) -> Share:
         """Limits of disk and memory of a job that is Completing; lifted for any other."""
         memory, disk = self._capacity.get("memory"), self._capacity.get("disk")
         memory_bytes: int | None = None
         limits = Share()
         if memory is not None and job.used is not None:
-            peak = watched.peak_bytes = max(watched.peak_bytes, job.used.memory_bytes)
-            if watched.placed["memory"] == "completing":
-                wanted = max(watched.parts["memory"] * memory, _HEADROOM * peak, 1.0)
-                held = watched.limits.memory_bytes
+            peak = lists.peak_bytes = max(lists.peak_bytes, job.used.memory_bytes)
+            if lists.placed["memory"] == "completing":
+                wanted = max(lists.parts["memory"] * memory, _HEADROOM * peak, 1.0)
+                held = lists.limits.memory_bytes
                 # What is held stays while it leaves that room: use creeps, and limits are not to follow each byte.
                 if isinstance(held, int) and peak * 1.1 <= held <= 2 * wanted:
                     memory_bytes = held
                 else:
                     memory_bytes = int(wanted)
                 limits = limits.merged(Share(memory_bytes=memory_bytes))
-            elif watched.limits.memory_bytes is not None:
+            elif lists.limits.memory_bytes is not None:
                 limits = limits.merged(Share(memory_bytes=UNLIMITED))
         if disk is not None:
-            if watched.placed["disk"] == "completing":
-                rate = max(watched.parts["disk"], self.floor / len(self._watched)) * disk
+            if lists.placed["disk"] == "completing":
+                rate = max(lists.parts["disk"], self.floor / len(self._lists)) * disk
                 limits = limits.merged(Share(disk_bytes_per_second=rate))
-            elif watched.limits.disk_bytes_per_second is not None:
+            elif lists.limits.disk_bytes_per_second is not None:
                 limits = limits.merged(Share(disk_bytes_per_second=UNLIMITED))
         return limits
 

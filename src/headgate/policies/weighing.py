@@ -11,7 +11,7 @@ from statistics import median
 from headgate.errors import UsageError
 from headgate.events import JobId
 from headgate.policies.base import Arrived, Change, Decision, Left, Placed, Policy, Predicted, Reported, Used
-from headgate.policies.nodes import Nodes
+from headgate.policies.placements import Placements
 from headgate.policies.running_job import SPREAD, STARTUP_WORK, TYPICAL_WORK, RunningJob
 from headgate.policies.weights import FLOOR, Weights
 from headgate.shares import Share
@@ -261,10 +261,10 @@ def _scaled(measure: tuple[bool, float], by: float) -> tuple[bool, float]:
     return measure[0], by * measure[1]
 
 
-def nodes_of(cores: float, jobs: Sequence[RunningJob]) -> Nodes:
+def nodes_of(cores: float, jobs: Sequence[RunningJob]) -> Placements:
     """The nodes that jobs are on; of whom none is told, on one with all the cores."""
     one = {"": cores}
-    return Nodes({job.id: job.nodes or one for job in jobs})
+    return Placements({job.id: job.nodes or one for job in jobs})
 
 
 def before_each(cores: float, order: Sequence[RunningJob]) -> dict[JobId, int]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headgate.events import JobId
-from headgate.policies.nodes import ONE_NODE, Nodes
+from headgate.policies.placements import ONE_NODE, Placements
 from headgate.shares import WEIGHT_DEFAULT, Share
 
 FLOOR = 0.05
@@ -67,7 +67,7 @@ class ChangeHistory:
 
 
 @dataclass(slots=True)
-class _Held:
+class _JobWeight:
     """A job's weight; None until it is granted one. `why` is the reason that was told last, at `told`."""
 
     nodes: Mapping[str, float] = field(default_factory=lambda: ONE_NODE)
@@ -89,12 +89,12 @@ class Weights:
 
     def __init__(self, floor: float = FLOOR) -> None:
         self._floor = floor
-        self._held: dict[JobId, _Held] = {}
-        self._nodes: Nodes | None = None
+        self._held: dict[JobId, _JobWeight] = {}
+        self._nodes: Placements | None = None
 
     def arrive(self, job: JobId) -> None:
         """A job starts, and has no weight yet."""
-        self._held[job] = _Held()
+        self._held[job] = _JobWeight()
         self._nodes = None
 
     def place(self, job: JobId, nodes: Mapping[str, float]) -> None:
@@ -129,7 +129,7 @@ class Weights:
         if not wanted:
             return {}, None
         if self._nodes is None:
-            self._nodes = Nodes({job: held.nodes for job, held in self._held.items()})
+            self._nodes = Placements({job: held.nodes for job, held in self._held.items()})
         parts = self._floored(self._nodes, {job: part for job, (part, _) in wanted.items()})
         scale = self._scale(parts)
         around = self._nodes.around(parts, self._nodes.totals(parts))
@@ -169,7 +169,7 @@ class Weights:
                 news[job] = why
         return news
 
-    def _floored(self, nodes: Nodes, parts: Mapping[JobId, float]) -> dict[JobId, float]:
+    def _floored(self, nodes: Placements, parts: Mapping[JobId, float]) -> dict[JobId, float]:
         """Parts that add up to 1, none below its floor on any of its nodes: a little more, so that what stays slightly
         off stays above."""
         floor = min(self._floor * (1.0 + 3.0 * _SLIGHT), 1.0)
@@ -193,7 +193,7 @@ class Weights:
         scale = middle[-1] if middle[-1] <= _LARGEST_SCALE * usual else middle[0]
         return min(max(scale, _LEAST / min(parts.values())), _MOST / max(parts.values()))
 
-    def _lift(self, now: float, nodes: Nodes, changes: dict[JobId, float]) -> set[JobId]:
+    def _lift(self, now: float, nodes: Placements, changes: dict[JobId, float]) -> set[JobId]:
         """Lift jobs that would stay below their floor because others may not be changed yet; far enough for a while."""
         lifted: set[JobId] = set()
         weights = {job: changes.get(job) or held.weight or _LEAST for job, held in self._held.items()}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from headgate.analysis.jobs import Decision, Phase, running
+from headgate.analysis.jobs import Phase, RecordedDecision, running
 from headgate.analysis.usage import Signal, settings, total
 from headgate.telemetry.store import RunReader
 
@@ -22,7 +22,7 @@ Row = tuple[float, str, float, str]
 
 def granted(
     reader: RunReader, tasks: Mapping[str, Mapping[str, Any]], course: Sequence[Phase], until: float
-) -> tuple[Signal, tuple[Decision, ...]]:
+) -> tuple[Signal, tuple[RecordedDecision, ...]]:
     """The cores that a job was entitled to while it ran, and what was decided about them.
 
     Args:
@@ -54,10 +54,10 @@ def _entitled(
     return total(signals).during(running(course))
 
 
-def _decisions(rows: Sequence[Row], tasks: Mapping[str, Mapping[str, Any]]) -> Iterator[Decision]:
+def _decisions(rows: Sequence[Row], tasks: Mapping[str, Mapping[str, Any]]) -> Iterator[RecordedDecision]:
     """Each that gave a job other cores than before, or another reason for them."""
     held: dict[str, float] = {}
-    last: Decision | None = None
+    last: RecordedDecision | None = None
     for index, (t, task, cores, reason) in enumerate(rows):
         held[task] = cores
         following = rows[index + 1] if index + 1 < len(rows) else None
@@ -68,5 +68,5 @@ def _decisions(rows: Sequence[Row], tasks: Mapping[str, Mapping[str, Any]]) -> I
         whole = sum(held.values())
         before = last.cores if last is not None else None
         if last is None or last.reason != reason or abs(whole - last.cores) > _SAME_CORES:
-            last = Decision(t, whole, before, reason)
+            last = RecordedDecision(t, whole, before, reason)
             yield last

@@ -42,13 +42,13 @@ from headgate.events import (
     Warn,
 )
 from headgate.plans import Plan
-from headgate.simulation import lineup
+from headgate.simulation import named_policies
 from headgate.simulation.engine import Engine, Work, drops_ahead, ends_at, halt
+from headgate.simulation.job_reports import JobReports
 from headgate.simulation.modelled import Modelled
 from headgate.simulation.outcomes import Assumptions, JobOutcome, Outcome
 from headgate.simulation.specs import Specs, against
 from headgate.simulation.traces import Trace, TraceJob
-from headgate.simulation.watching import Watched
 
 _NINE_OF_TEN = 1.645
 """Standard deviations on each side of the mean that hold nine of ten."""
@@ -118,7 +118,7 @@ class _Simulation:
         modelled = Modelled(cluster, assumptions.profiles, assumptions.measured_on) if profiled else None
         self._engine = Engine(cluster.nodes, assumptions.speeds, assumptions.interference, modelled)
         self._works: dict[JobId, Work] = {}
-        self._watched: dict[JobId, Watched] = {}
+        self._reports: dict[JobId, JobReports] = {}
         self._outcomes: dict[JobId, JobOutcome] = {}
         self._random = random.Random(assumptions.seed)
         self._off: dict[JobId, float] = {}
@@ -130,7 +130,7 @@ class _Simulation:
         self._on_gpus = trace.on_gpus
         self._holds = trace.on_gpus and not assumptions.share_gpus  # jobs have whole GPUs to themselves
         shared = assumptions.share_gpus or not all(job.gpus for job in trace.jobs)
-        chosen = lineup.choose(policy, self._remaining, shared=shared)
+        chosen = named_policies.choose(policy, self._remaining, shared=shared)
         self._listens = chosen.listens and self._report_seconds > 0
         self._predicts = self._listens and chosen.predicts
         self._queue = self._queued(trace, chosen.order)
@@ -251,7 +251,7 @@ class _Simulation:
         if not work.tasks or outcome.starts != start:
             return
         self._report_next(work, start)
-        watched, tasks = self._watched[work.id], list(work.tasks.values())
+        watched, tasks = self._reports[work.id], list(work.tasks.values())
         seconds = self._now - tasks[0].told
         used = [task.used(self._now) for task in tasks]
         watched.used(self._now, sum(used))
@@ -265,7 +265,7 @@ class _Simulation:
     def _predict(self, work: Work) -> None:
         if not self._predicts or not self._shares(work.job) or not work.tasks or work.starting:
             return
-        watched = self._watched[work.id]
+        watched = self._reports[work.id]
         left = watched.left() if work.job.foretold else self._known(work)
         if left is not None:
             self._step(Fitted(work.id, *left, watched.useful()))
@@ -313,7 +313,7 @@ class _Simulation:
                     outcome.ended = self._now
                     self._ended += 1
                     del self._works[action.job]
-                    self._watched.pop(action.job, None)
+                    self._reports.pop(action.job, None)
                     ended.append(action.job)
             case StartTask():
                 work, outcome = self._works[action.job], self._outcomes[action.job]
@@ -343,7 +343,7 @@ class _Simulation:
         if shares and not work.starting and work.job.gpus:
             self._at(self._now, _FIRST_REPORT, partial(self._compute, work))
         if shares and self._listens:
-            self._watched[work.id] = Watched(work, self._now, self._predicts)
+            self._reports[work.id] = JobReports(work, self._now, self._predicts)
             self._at(self._now, _FIRST_REPORT, partial(self._first_report, work, outcome.starts))
 
     # --- what the controller and its queue are told -----------------------------------------------------------------

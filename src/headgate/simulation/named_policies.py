@@ -11,7 +11,7 @@ from headgate.policies import EqualPolicy, NoPolicy, Policy
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class NamedPolicy:
     """A policy for shares, and an order for those that wait.
 
     Args:
@@ -27,7 +27,7 @@ class Chosen:
     note: str = ""
 
 
-def choose(name: str, remaining: RemainingSeconds, *, shared: bool) -> Chosen:
+def choose(name: str, remaining: RemainingSeconds, *, shared: bool) -> NamedPolicy:
     """The policy and the order of that name; what is no order goes by arrival.
 
     Args:
@@ -57,6 +57,6 @@ def choose(name: str, remaining: RemainingSeconds, *, shared: bool) -> Chosen:
                 f"where the name alone says who goes first; leave them out, or add --share-gpus"
             )
         note = f"the jobs wait for whole GPUs and share nothing: as {order.name}" if order.name != plain else ""
-        return Chosen(NoPolicy(), order, listens=False, note=note)
+        return NamedPolicy(NoPolicy(), order, listens=False, note=note)
     listens = not isinstance(policy, NoPolicy | EqualPolicy)
-    return Chosen(policy, order, listens, predicts=listens and policy.predicts)
+    return NamedPolicy(policy, order, listens, predicts=listens and policy.predicts)

@@ -12,7 +12,7 @@ from headgate.events import Progress
 from headgate.simulation.engine import Work
 
 
-class Watched:
+class JobReports:
     """A job that runs.
 
     Args:

@@ -10,7 +10,7 @@ ONE_NODE: Mapping[str, float] = {"": 1.0}
 """Where jobs are of which no node is told, with all cores there are as its unit."""
 
 
-class Nodes:
+class Placements:
     """The nodes that jobs are on.
 
     A weight of a job counts on each of its nodes, against those of the jobs there. A job of several tasks is as fast as
