@@ -173,7 +173,8 @@ def of_the_three_calls(options: argparse.Namespace) -> object:
     added_plain = plain.microseconds - bare.microseconds
     plain_report = report_microseconds()
 
-    with tempfile.TemporaryDirectory() as folder, ChannelListener(Path(folder)) as listener:
+    welcome = {"role": "worker", "index": 0, "plan": {}, "threads": None}
+    with tempfile.TemporaryDirectory() as folder, ChannelListener(Path(folder), welcome) as listener:
         os.environ.update(listener.environment())
         hg._joined = False  # join anew, with an engine this time
         bare, watched = Loop(lambda loss: None), Loop(hg.report).prepare()
