@@ -73,7 +73,7 @@ def prepare(*parts: Any) -> Any:
 
 
 def shard(batch: Any) -> Any:
-    """A global batch, divided between the devices of all workers, each of which gives the same one.
+    """A global batch, divided between the devices of all workers. Each worker gives the same batch.
 
     Args:
         batch: A pytree of arrays, with the samples along their first axis.

@@ -85,7 +85,7 @@ def _read_npz(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _checkpointer() -> Any:
-    """Orbax for this process alone: by itself it would wait for all workers, of which one saves."""
+    """Orbax for this process alone. By itself it would wait for all workers, but only one saves."""
     ocp: Any = importlib.import_module("orbax.checkpoint")
     alone = ocp.options.MultiprocessingOptions(
         primary_host=jax.process_index(),

@@ -114,8 +114,8 @@ def _offer(channel: Channel, address: str) -> str:
 
 
 def _bind_gloo(address: str) -> None:
-    """Let Gloo listen on the address of this node; by itself it takes what the host name resolves to, which on many
-    machines is a loopback address that no other node reaches."""
+    """Let Gloo listen on the address of this node. By itself it takes the address of the host name. On many machines
+    that is a loopback address, which no other node reaches."""
     jaxlib: Any = import_module("jax._src.lib")
     gloo = jaxlib._jax.make_gloo_tcp_collectives(distributed_client=distributed.global_state.client, hostname=address)
     xla_bridge.register_backend_factory(

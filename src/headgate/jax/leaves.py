@@ -1,7 +1,7 @@
 """The leaves of a state: what a checkpoint holds of each, and how it comes back as what it was.
 
-JAX computes with other types than a script may begin with: float64 of NumPy becomes float32, a Python number an array
-of a weak type, which yields to that of whatever it meets.
+JAX computes with other types than a script may begin with. A float64 of NumPy becomes float32. A Python number becomes
+an array of a weak type, which yields to the type of whatever it meets.
 """
 
 from __future__ import annotations

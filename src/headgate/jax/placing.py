@@ -54,8 +54,8 @@ class Placing:
     def shard(self, batch: Any) -> Any:
         """A batch that every worker has as a whole, divided between all devices as evenly as its length can be.
 
-        A length that the number of devices does not divide is divided by what they have in common: 6 samples on 4
-        devices go to 2 pairs, 7 to each device whole. What is computed from the batch is the same in every case.
+        A length that the number of devices does not divide is divided by their greatest common divisor. On 4 devices, 6
+        samples go to 2 pairs, and 7 to each device whole. What is computed from the batch is the same in every case.
         """
         return batch if self.whole else jax.tree.map(self._sharded, batch)
 

@@ -282,7 +282,7 @@ class Session:
         self._fed = False
 
     def _met(self, result: Any) -> Any:
-        """What came of a meeting; ends this worker where nothing did, for the job ends."""
+        """The result of a meeting. Ends this worker where there is none, because the job ends."""
         if result is None:
             self._save(self._channel.stopping or "stop")
             self._end()

@@ -17,9 +17,9 @@ _PATIENCE_MS = 10_000
 class StopTogether:
     """Agrees with the other workers on the boundary at which all stop.
 
-    No step carries the order, so the workers agree beside them: each counts the boundaries that it passed. One that is
-    asked to stop holds its count still and tells it, from a thread, since the script may be waiting inside of a step
-    for another worker; all stop at the boundary after the highest count, which none has passed.
+    No step carries the order, so the workers agree beside them. Each counts the boundaries that it passed. A worker
+    that is asked to stop holds its count still and tells it. It does so from a thread, because the script may be
+    waiting in a step for another worker. All stop at the boundary after the highest count, which none has passed.
 
     Args:
         channel: Where the order comes in, to all workers.

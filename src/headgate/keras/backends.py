@@ -1,4 +1,4 @@
-"""What differs between the back ends of Keras: how batches reach a step, and who computes."""
+"""What differs between the back ends of Keras: how batches reach a step, and which devices compute."""
 
 from __future__ import annotations
 
@@ -121,8 +121,9 @@ def local_part(distributed: Any) -> Any:
 class Feeder:
     """Hands single batches to a step that was compiled for the iterator they came from, without compiling it again.
 
-    A compiled step of TensorFlow takes its batch from an iterator itself. To see the batch, and how long it takes to
-    come, it is taken outside, and given to the step through an iterator of the same type that has this batch alone.
+    A compiled step of TensorFlow takes its batch from an iterator itself. To see the batch and the time that it takes
+    to come, Headgate takes it outside of the step. It then gives the step an iterator of the same type with this batch
+    alone.
 
     Args:
         iterator: Where the batches come from.

@@ -1,4 +1,4 @@
-"""The tasks of a job as TensorFlow's cluster: who listens where, told through the engine."""
+"""The tasks of a job as TensorFlow's cluster: where each task listens, told through the engine."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class PlanError(RuntimeError):
 
 
 def ports_for(channel: Channel, count: int) -> list[int]:
-    """Ports for this task: those where its former process listened, if there was one, because TensorFlow's coordinator
-    looks for a worker that came back where it was; else `free_ports`."""
+    """Ports for this task. If it had a former process they are that one's, because TensorFlow's coordinator looks for a
+    worker that came back where it was. Otherwise they are `free_ports`."""
     listened = channel.welcome.get("listened") or ()
     if len(listened) == count:
         return [int(str(endpoint).rpartition(":")[2]) for endpoint in listened]
@@ -74,13 +74,13 @@ def _check_servers(members: Sequence[Mapping[str, Any]]) -> None:
 
 
 def describe(cluster: Mapping[str, Sequence[str]], job: str, index: int) -> None:
-    """Tell TensorFlow, and the script if it looks, who this task is."""
+    """Tell TensorFlow, and the script if it looks, this task's place in the cluster."""
     os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": job, "index": index}})
 
 
 def allow_waiting(tasks: int) -> int:
-    """Give TensorFlow a thread to wait on for each task of the job, and some to do the work: operations that wait for
-    another task hold a thread of the pool that also runs what they wait for.
+    """Give TensorFlow a thread to wait on for each task of the job, and some to do the work. An operation that waits
+    for another task holds a thread of the pool that also runs what it waits for.
 
     Returns:
         The threads.

@@ -17,7 +17,8 @@ _TIMED, _MOST_TIMED = 5, 15
 
 
 def parameters(models: Iterable[Any], backend: str) -> dict[str, int]:
-    """Counts and bytes of trained parameters: dense, and sparse, whose gradient holds only the rows that were used.
+    """Counts and bytes of trained parameters, dense and sparse. The gradient of a sparse one holds only the rows in
+    use.
 
     TensorFlow alone makes sparse gradients, for the tables of `Embedding` layers.
     """

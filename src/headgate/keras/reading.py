@@ -1,8 +1,8 @@
 """What a `fit` reads its batches from, brought to where it was in the `fit` that a checkpoint was taken of.
 
-Which batches an epoch gets hangs on the iterators that Keras made in the epochs before, for each takes its seeds when
-it is made, and on the batches that were read from one that goes on from epoch to epoch. So those epochs are gone
-through as Keras does, without a step, and without reading more than that takes.
+The batches of an epoch depend on the iterators that Keras made in earlier epochs, because each takes its seeds when it
+is made. They also depend on the batches that were read from an iterator that goes on from epoch to epoch. So a resume
+goes through those epochs as Keras does, without a step, and reads no more than it has to.
 """
 
 from __future__ import annotations

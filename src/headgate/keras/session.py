@@ -51,7 +51,7 @@ class Session:
     """The state of a script that runs under an engine.
 
     Args:
-        environment: Who this task is.
+        environment: This task's identity.
         channel: To the engine.
         plan: The plan of several tasks that this one is part of; empty or None where it is alone.
         agreement: Between the workers of a job, on when to obey; None where this one steps alone.
@@ -146,7 +146,7 @@ class Session:
         return Start(resume["epoch"], resume["position"] or 0, True, self.batches, resume["logs"])
 
     def begin_epoch(self, epoch: int, epochs: int | None, start: Start) -> None:
-        """An epoch begins, of which `start` tells how much is done."""
+        """An epoch begins; `start` tells how much of it is done."""
         self._epoch = self._progress.epoch = epoch
         self._progress.epochs = epochs if epochs is None else whole(epochs, 0)
         if start.resumes and self._resume is not None:
@@ -181,8 +181,11 @@ class Session:
         return self._channel.pending if self._agreement is None else self._agreement.boundary()
 
     def obey(self, done: int | None) -> None:
-        """Do what the engine asked for, in the middle of an epoch of which so many batches are done (None: that cannot
-        be said)."""
+        """Do what the engine asked for, in the middle of an epoch.
+
+        Args:
+            done: Batches of the epoch that are done; None: not known.
+        """
         self._follow_threads()
         if self._orders.stopping:
             self._save(self._orders.stopping, self._epoch, done, inside=True)
@@ -338,7 +341,7 @@ class Session:
         return {**counts, "phase": self._phase, "epoch": self._epoch}
 
     def _met(self, result: Any) -> Any:
-        """What came of a meeting; ends this worker where nothing did, for the job ends."""
+        """The result of a meeting. Ends this worker where there is none, because the job ends."""
         if result is None:
             self._save(self._channel.stopping or "stop", self._epoch, None, inside=True)
             self.end()

@@ -180,8 +180,8 @@ def _over_jax(channel: Channel, plan: Mapping[str, Any]) -> tuple[Any, Agreement
 
 
 def _divided(batch: Any, layout: Any, batch_dim_name: str) -> Any:
-    """A batch that every worker has read, divided among all devices; one that cannot be divided evenly, as the last of
-    an epoch, is trained on by all of them, which comes to the same."""
+    """A batch that every worker has read, divided among all devices. A batch that cannot be divided evenly, such as the
+    last of an epoch, is computed whole by all of them. The result is the same."""
     import jax
 
     whole = np.asarray(batch)

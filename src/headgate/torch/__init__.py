@@ -45,13 +45,13 @@ def prepare(
     Args:
         model: The model, on its device and, if it is, compiled.
         optimizer: Its optimizer; None where the script has none that `torch.optim` would know.
-        *loaders: Loaders of batches, that of the training data first.
-        scheduler: A learning-rate scheduler; it is registered, not returned. Where `step` takes a metric, as of
-            `ReduceLROnPlateau`, it takes the mean over the workers.
-        loss_reduction: How the loss of a batch is made from those of its samples; a plan with several workers needs it
-            to keep the mathematics. `mean`, also over what counts of them (tokens, weights of classes), where the loss
-            shows it; `sum`; or a function that is given a batch as the loader gives it, and returns the number of what
-            its loss is a mean over.
+        *loaders: Loaders of batches, the loader of the training data first.
+        scheduler: A learning-rate scheduler; it is registered, not returned. Where `step` takes a metric, as that of
+            `ReduceLROnPlateau` does, it takes the mean over the workers.
+        loss_reduction: How the loss of a batch is made from those of its samples. A plan with several workers needs it
+            to keep the mathematics. `mean`: also over what counts of them (tokens, weights of classes), where the loss
+            shows it. `sum`. Or a function: it is given a batch as the loader gives it, and returns the number that its
+            loss is a mean over.
         batch_dim: The dimension that samples lie along in the tensors of these loaders' batches: batches that every
             worker reads whole are divided along it. A tensor without that dimension is divided along its last.
 
@@ -112,10 +112,10 @@ def epochs(count: int) -> Epochs:
 
 
 def report(loss: Any = None, step: int | None = None, *, weight: Any = None, **metrics: Any) -> None:
-    """Report how training goes; a few messages a second are sent, with the mean of the losses between them.
+    """Report how training goes. A few messages a second are sent, with the mean of the losses between them.
 
-    With `weight` it says what the gradients of several workers are weighed by, and has to be called before
-    `optimizer.step()`, best before `backward`: after it, gradients are exchanged only then.
+    `weight` says what the gradients of several workers are weighed by. It has to come before `optimizer.step()`, and
+    best before `backward`. Where it comes after `backward`, gradients are exchanged only then.
 
     Args:
         loss: Loss of the batch: a tensor (still on its device, still with its gradient) or a number.

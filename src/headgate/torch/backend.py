@@ -65,7 +65,7 @@ class Movement:
 
 
 class Observer(Protocol):
-    """Who measures the steps that a link carries."""
+    """What measures the steps that a link carries."""
 
     @property
     def step(self) -> int:

@@ -1,9 +1,13 @@
 """The control vector: numbers that are summed with the gradients, at the end of a round's last buffer, so that all
 workers learn the same at the same step.
 
-They are the weight of the round; what workers were asked to do (`stop`, `checkpoint`); a mark of where they stand and
-what their optimizers used; and, 0 or 1 for every worker, whether a parameter was used, whether the gradient of a sparse
-one is dense, and whether that of a table on servers is not finite.
+It holds:
+
+- the weight of the round;
+- what workers were asked to do (`stop`, `checkpoint`);
+- a mark of where they stand and what their optimizers used;
+- 0 or 1 for every worker: whether a parameter was used, whether the gradient of a sparse parameter is dense, and
+  whether the gradient of a table on servers is not finite.
 """
 
 from __future__ import annotations
@@ -77,8 +81,8 @@ class Said:
 
 @dataclass(frozen=True)
 class Agreed:
-    """What all workers of a round say: of what `Said` has, whether any of them says so; the sum of the weights; and
-    the mark of all, None where they differ."""
+    """What all workers of a round say. A field of `Said` is true where any worker says so. The weights are added up.
+    The mark is that of all workers; None where they differ."""
 
     weight: float
     stop: bool

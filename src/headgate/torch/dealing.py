@@ -1,7 +1,7 @@
 """Which samples of which global batches a worker takes.
 
-A `Dealer` says so for every pass over a training loader: `Slices` gives every worker its slice of every batch; servers
-of an asynchronous plan lease whole batches instead (a dealer of their own).
+A `Dealer` says so for every pass over a training loader. `Slices` gives every worker its slice of every batch. Servers
+of an asynchronous plan lease whole batches instead, with a dealer of their own.
 """
 
 from __future__ import annotations

@@ -245,7 +245,7 @@ class Worker:
         self._rounds[id(optimizer)] = self._reducer.rounds
 
     def before_save(self) -> dict[str, Any]:
-        """A checkpoint is about to be saved; what it holds for those who resume or join."""
+        """A checkpoint is about to be saved; what it holds for a resume, or for workers that join."""
         if isinstance(self._link, Asynchronous):
             ahead = self._link.before_save()
             if ahead:

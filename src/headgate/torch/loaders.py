@@ -1,8 +1,9 @@
 """Prepared loaders: the user's own objects, watched batch by batch, and able to rejoin an epoch in its middle.
 
-A position in an epoch is: how often each loader was gone through before the running iteration began, and of each
-running iteration the random states when it began and how many batches it gave. To rejoin, the former yield nothing, and
-the latter draw the same permutation again and skip its indices, so that no data is read twice.
+A position in an epoch holds two things. For each loader: how often it was gone through before the running iteration
+began. For each running iteration: the random states when it began, and the number of batches that it gave. On a rejoin,
+passes that had ended yield nothing. Running ones draw the same permutation again and skip its indices, so that no data
+is read twice.
 """
 
 from __future__ import annotations

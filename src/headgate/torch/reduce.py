@@ -275,8 +275,8 @@ class Reducer:
     # --- where a weight is said after backward -----------------------------------------------------------------------
 
     def weight_said(self, fetched: bool) -> None:
-        """The script has said what the gradients of a backward weigh: of the one that has ended, if no step was taken
-        since, and else of the one that comes.
+        """The script has said what the gradients of a backward weigh. It means the backward that has ended, if no step
+        was taken since, and otherwise the next one.
 
         Args:
             fetched: Whether a batch was fetched, or may have been, that no backward has come of yet.

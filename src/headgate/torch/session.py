@@ -1,8 +1,8 @@
 """One training script under an engine: where its steps end, what is done there, and what is told to the engine.
 
-A step boundary is the next fetch from the loader that fed the last step of the optimizer: by then all that the script
-does in an iteration is done, and gradients that are still being accumulated are not cut. The end of an epoch is one
-too.
+A step boundary is the next fetch from the loader that fed the last step of the optimizer. By then all that the script
+does in an iteration is done, and gradients that are still being accumulated are not cut. The end of an epoch is a
+boundary too.
 """
 
 from __future__ import annotations

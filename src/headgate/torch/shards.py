@@ -120,7 +120,7 @@ class _Numbered:
         self._passed: dict[int, Any] = {}
 
     def leave(self) -> None:
-        """No other batch is wanted: what those who take them draw of the random stream is to be drawn here as well."""
+        """No other batch is wanted. What other workers then draw of the random stream is to be drawn here as well."""
         if self._draws.late:
             for _ in self._draws:
                 pass

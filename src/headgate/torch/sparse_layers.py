@@ -1,5 +1,5 @@
-"""Layers with sparse gradients, whose weight may be too large for a worker: under a plan with parameter servers it is
-made there, from the moment on in which the layer is constructed."""
+"""Layers with sparse gradients, whose weight may be too large for a worker. Under a plan with parameter servers the
+weight is made on the servers, from the moment at which the layer is constructed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What server 0 of an asynchronous plan decides: how far workers may run ahead, who trains on what, and what all take
-over from the lowest worker."""
+"""What server 0 of an asynchronous plan decides: how far workers may run ahead, which worker trains on which batch, and
+what all take over from the worker with the lowest number."""
 
 from __future__ import annotations
 
@@ -134,10 +134,11 @@ class Coordinator(Handler):
 
 
 class Broadcasts(Handler):
-    """Values, numbered from 0 in an order that is the same for all: kept until all workers that count have them.
+    """Values, numbered from 0 in an order that is the same for all. They are kept until all workers that count have
+    them.
 
-    Whoever gives one is answered then, so that it gives it again to a server that was started again before; the others
-    tell such a server how many they have had.
+    A worker that gives a value is answered only then. So it gives the value again to a server that was started again
+    before. The other workers tell such a server how many values they have had.
     """
 
     operations = frozenset({"broadcast.give", "broadcast.take", "broadcast.had"})

@@ -1,4 +1,4 @@
-"""Who trains on what, where workers go at their own pace: server 0 leases the global batches of an epoch, one by one.
+"""Which worker trains on which batch, where workers do not wait: server 0 leases the batches of an epoch one by one.
 
 No clock and no sockets: requests in, answers out.
 """
@@ -41,11 +41,11 @@ class _Epoch:
 
 
 class Leases:
-    """The batches of the epochs of one job. An epoch has a number that all workers count alike; a worker that asks for
-    a batch of one has left those before it.
+    """The batches of the epochs of one job. All workers count epochs alike. A worker that asks for a batch of an epoch
+    has left the epochs before it.
 
-    A batch is held from the answer that names it until it is done. What a worker holds that is gone comes back, and is
-    the next to be given out; a worker that is given a batch it has passed already looks back.
+    A batch is held from the answer that names it until it is done. The batches of a lost worker come back, and are the
+    next to be given out. A worker that is given a batch it has passed already looks back.
     """
 
     def __init__(self) -> None:

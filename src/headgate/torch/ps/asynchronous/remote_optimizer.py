@@ -1,5 +1,5 @@
-"""A worker's side of an optimizer that is on the servers, where workers do not wait for each other: gradients go there
-chunk by chunk, and each chunk comes back with new values."""
+"""A worker's side of an optimizer on the servers, where workers do not wait for each other. Gradients go there chunk by
+chunk, and each chunk comes back with new values."""
 
 from __future__ import annotations
 

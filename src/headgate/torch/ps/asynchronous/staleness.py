@@ -1,6 +1,8 @@
-"""How far workers may run ahead of each other: the clocks of stale synchronous parallel training (Ho et al.: More
-effective distributed ML via a stale synchronous parallel parameter server, NIPS 2013), kept by server 0. No clock of
-seconds and no sockets."""
+"""Bounded staleness: how far workers may run ahead of each other.
+
+Server 0 keeps the clocks of stale synchronous parallel training (Ho et al.: More effective distributed ML via a stale
+synchronous parallel parameter server, NIPS 2013). No clock of seconds and no sockets.
+"""
 
 from __future__ import annotations
 

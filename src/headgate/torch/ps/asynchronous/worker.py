@@ -1,5 +1,5 @@
-"""A worker of a plan in which workers do not wait for each other: gradients go to the servers, where the optimizers
-are, and new values come back, chunk by chunk in one round trip."""
+"""A worker of an asynchronous plan. Gradients go to the servers, where the optimizers are. New values come back, chunk
+by chunk in one round trip."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Adding up what workers push, chunk by chunk, in rounds: no sockets, no clock, one call for each message.
 
-A round is tried under a view. Once all workers that count have pushed a chunk (or as many as have to), its sum is
-fixed and handed out. When the view changes, what was fixed stays and the rest is dropped: what a server says of an
-attempt under a former view never changes again, so that all workers that ask all servers come to the same conclusion.
+A round is tried under a view. Once all workers that count have pushed a chunk (or as many as have to), its sum is fixed
+and handed out. When the view changes, fixed sums stay and the rest is dropped. What a server says of an attempt under a
+former view never changes again. So all workers that ask all servers come to the same conclusion.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Rounds:
 
         Args:
             view: Its number.
-            active: The workers that count. Who did not before is waited for until it is in step with the others.
+            active: The workers that count. A new one is waited for until it is in step with the others.
             needed: Contributions that fix a sum; None: those of all workers that count.
         """
         self._awaited = (self._awaited | (active - self._active)) & active
@@ -129,7 +129,7 @@ class Rounds:
         """A contribution arrived; what is to be sent now. One under a former view comes too late to count.
 
         Args:
-            worker: Who pushed it.
+            worker: Index of the worker that pushed it.
             number: Of the round.
             view: View that the worker acts in.
             chunk: Number of the chunk.

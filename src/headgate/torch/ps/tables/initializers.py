@@ -93,8 +93,8 @@ def filled(operations: Sequence[Operation], rows: Rows, server: int, width: int,
 
 
 def coalesced(operations: Sequence[Operation], dtype: torch.dtype) -> list[Operation]:
-    """The same operations on a table of `dtype`, where those in a row that each overwrite some rows are one: a script
-    may set the rows of a vocabulary one by one."""
+    """The same operations on a table of `dtype`. Consecutive operations that each overwrite some rows become one,
+    because a script may set the rows of a vocabulary one by one."""
     found: list[Operation] = []
     run: list[tuple[torch.Tensor, torch.Tensor]] = []
     for operation in operations:

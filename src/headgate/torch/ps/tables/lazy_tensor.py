@@ -281,8 +281,8 @@ def table_for(name: str, layer: Mapping[str, Any]) -> LazyTensor:
 
 
 def defer(model: nn.Module) -> None:
-    """Have the sparse layers of a model that have a trained weight of their own (`from_pretrained`, a new parameter)
-    keep it on the servers too: the same parameter, for the optimizer that has it as well.
+    """Move the weights of sparse layers that the script made itself (`from_pretrained`, a new parameter) to the
+    servers. The parameter object stays the same, because the optimizer has it as well.
 
     A weight that anything but sparse layers uses, or that autograd holds on to, stays where it is.
     """

@@ -17,8 +17,8 @@ _GROUP = 16
 
 @dataclass(frozen=True)
 class Rows:
-    """How `total` rows lie on `servers` servers: in blocks, dealt out in turn, so that rows that are used often, which
-    tend to have neighbouring numbers, do not all lie on one."""
+    """How `total` rows lie on `servers` servers: in blocks, dealt out in turn. Rows that are used often tend to have
+    neighbouring numbers; so they do not all lie on one server."""
 
     total: int
     servers: int
@@ -67,8 +67,9 @@ class Rows:
 def blocks(start: int, stop: int, width: int) -> Iterator[tuple[int, int]]:
     """Ranges of rows of `width` numbers such that random numbers drawn range by range are those of one draw.
 
-    The normal numbers of all whole groups depend on where the group begins, and an incomplete last one on the numbers
-    before it: each range but the last is made of whole groups, and the last has at least one.
+    Normal numbers are drawn in groups. Those of a whole group depend on where it begins, and those of an incomplete
+    last group on the numbers before it. So each range but the last consists of whole groups, and the last has at least
+    one.
     """
     rows = _GROUP * max(1, _FILL_ELEMENTS // (_GROUP * max(1, width)))
     while start < stop:

@@ -65,7 +65,7 @@ class Steps:
 
         Args:
             present: Workers that count.
-            needed: How many pushes make a step; None: those of all who took part in it.
+            needed: How many pushes make a step; None: those of all workers that took part in it.
         """
         for step in sorted(self._waiting)[:1]:
             pushes = self._waiting[step]

@@ -77,8 +77,8 @@ class Answer:
 
 
 class Caller:
-    """Asks the servers. One that was started again is told first what it has to know, and asked again what its former
-    life did not answer.
+    """Asks the servers. A server that was started again is first told what it has to know. Then it is asked again what
+    its former life did not answer.
 
     Args:
         links: To the servers; not started yet.
@@ -163,8 +163,8 @@ class Caller:
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """What is asked for meanwhile takes other workers to be answered: it is waited for no longer where one of them
-        is gone, or this task was asked to stop."""
+        """Calls meanwhile need other workers for their answers. They are not waited for any longer once one of these is
+        gone, or this task was asked to stop."""
         self._with = self._workers()
         try:
             yield
@@ -262,7 +262,7 @@ class Caller:
 
 
 def transfers(answers: Iterable[Answer]) -> list[Transfer]:
-    """What requests, all of which were answered, took to the servers, and what came back."""
+    """The bytes of answered requests to the servers, and of their answers."""
     by_server: dict[int, list[Answer]] = {}
     for answer in answers:
         by_server.setdefault(answer.server, []).append(answer)

@@ -44,7 +44,7 @@ class Links:
         node: Name of its node.
         servers: How many servers the plan has.
         view: The present view.
-        handlers: Who takes which kind of message, given the server's index.
+        handlers: The handler of each kind of message, given the server's index.
         watchers: Called with the former view after each change.
     """
 

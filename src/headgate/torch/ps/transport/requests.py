@@ -22,7 +22,7 @@ class Request:
     """A call as a server has it: answered once, now or later.
 
     Attributes:
-        worker: Index of who asks.
+        worker: Index of the worker that asks.
         content: What was asked.
     """
 

@@ -41,8 +41,8 @@ class Service(ABC):
 class Server:
     """Receives for its services and sends for them.
 
-    A message from a worker whose view is newer than the server's waits for that view; one from a former life of a
-    worker, or from one that has left, is dropped.
+    A message from a worker whose view is newer than the server's waits for that view. A message from a former life of a
+    worker, or from a worker that has left, is dropped.
 
     Args:
         channel: To the hub; was welcomed.

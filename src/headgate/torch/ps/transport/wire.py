@@ -1,8 +1,8 @@
 """What goes between workers and parameter servers: messages of a fixed header and raw frames, over ZeroMQ.
 
 A server has one ROUTER socket, a worker one DEALER for each server. No message is ever dropped at a high-water mark:
-the rounds bound what is under way. With keys (CURVE), a server admits whoever has the job's own client key and nobody
-else; without, each header carries a token of the job, and what has another one is ignored.
+the rounds bound what is under way. With keys (CURVE), a server admits only holders of the job's own client key. Without
+keys, each header carries a token of the job, and messages with another token are ignored.
 """
 
 from __future__ import annotations
