@@ -20,15 +20,17 @@ MOST_STRANGERS = 64
 
 
 class Connections:
-    """Takes in tasks that connect, and reads what they say no faster than it can be worked off: one that says more than
-    that finds its socket full, and waits or leaves out what may be missed. The others are read as before.
+    """Takes in tasks that connect, and reads what they say no faster than it can be worked off.
+
+    A task that says more finds its socket full. It waits, or leaves out what may be missed. Other tasks are read as
+    before.
 
     Args:
         path: Where the channel's socket is made; its folder must be one that only this user can enter.
         selector: Of the engine's thread; what is registered there has as its data what to call.
-        key_of: The key of a task that runs, None of any other.
-        greeted: Called when a task has said hello, before what else it says is told.
-        said: Told what tasks say.
+        key_of: The key of a running task; None for any other.
+        greeted: Called when a task has said hello, before its other messages.
+        said: Called with the messages of tasks.
         listener: Told what was worked around.
     """
 

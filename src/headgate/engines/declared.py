@@ -41,9 +41,9 @@ class Declaration:
 
     Args:
         name: What `--engine` calls it.
-        make: Makes one, not yet open: from which it is to be, and Headgate's folder, where it may keep what it learns
-            of a cluster. Raises `MissingExtraError` where what it needs is not installed.
-        options: Those that it takes.
+        make: Makes one, not yet open, from its `EngineSpec` and Headgate's folder. There it may keep what it learns of
+            a cluster. Raises `MissingExtraError` where what it needs is not installed.
+        options: Options that it takes.
         example: Options of a command line that uses it, for help; empty: none is shown.
         distribution: What has to be installed for it, as an extra of Headgate's of the same name; empty: nothing.
     """

@@ -17,8 +17,8 @@ _OWN_LOOP = frozenset({"experimental_distribute_dataset", "distribute_datasets_f
 
 
 def backend(text: str, environment: Mapping[str, str]) -> str:
-    """What Keras computes with in a script: `tensorflow`, `jax`, `torch`, or `legacy` (over TensorFlow, as before
-    version 3); empty where the script may settle that in a way that is not plain to see."""
+    """The back end of Keras in a script: `tensorflow`, `jax`, `torch`, or `legacy` (over TensorFlow, as before version
+    3). Empty where the script may choose it in a way that is not plain to see."""
     own = _settled(text)
     if any(name in text and name not in own for name in _SETTLING):
         return ""

@@ -34,7 +34,7 @@ def is_foreign(job: Job) -> bool:
 
 def interpreter(job: Job, path: str | None) -> str:
     """The Python that runs the job's program: the one that the job names, or the first `python` (then `python3`) on
-    `path`; in an image, whose files are not here, the one it names or `python`.
+    `path`. An image's files are not here; there it is the one that the job names, or `python`.
 
     Raises:
         UsageError: There is none.
@@ -142,7 +142,7 @@ def launch(
     turns: Path | None = None,
     attributes: Attributes | None = None,
 ) -> Launch:
-    """What is started for a task; its engine adds where it finds the task channel.
+    """What is started for a task. Its engine adds where the task finds the channel.
 
     Args:
         environment: That of the person who submitted the job.
@@ -155,7 +155,7 @@ def launch(
         mode: `run` or `profile`.
         role: A worker runs the job's command; a parameter server runs under the interpreter of the job's script.
         place: Where on this machine it runs; None: on the machine as it is.
-        attributes: What its process has of whoever submitted the job; None: of whoever starts it.
+        attributes: Attributes of its process, from the terminal that submitted the job; None: those of the hub.
         turns: Folder of the files by which tasks take turns on the GPUs of this machine; None: they do not.
 
     Raises:

@@ -1,5 +1,5 @@
-"""What can be told of a job's script before it is started: which of Headgate's libraries it trains with, and whether
-that one can do what the job's plan says."""
+"""What a job's script tells before it is started: which of Headgate's libraries it trains with, and whether that
+library can do what the job's plan says."""
 
 from __future__ import annotations
 
@@ -84,8 +84,9 @@ def check(job: Job, environment: Mapping[str, str]) -> None:
 
 
 def other_cluster(job: Job, environment: Mapping[str, str]) -> str:
-    """The variables that tell the tasks of a job of another cluster, as `task.cluster_variables` lists them: a library
-    of Headgate's refuses them in several tasks, so that such a job is given no plan of several by itself.
+    """The variables that tell the tasks of a job of another cluster, as `task.cluster_variables` lists them.
+
+    Headgate's libraries refuse them in several tasks. So Headgate chooses no plan of several tasks for such a job.
 
     Args:
         job: One with absolute paths.

@@ -21,7 +21,7 @@ _KIND_ENDS = re.compile(r"[\d:]")
 
 
 class Keeper(Protocol):
-    """Who looks after the boxes should this process die."""
+    """What looks after the boxes in case this process dies."""
 
     def add(self, task: TaskId, record: Mapping[str, object], output_fd: int, log: str) -> None: ...
 

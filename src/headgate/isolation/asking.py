@@ -1,8 +1,8 @@
 """Which of a task's processes a signal is for that asks it to end.
 
-A script that saves on a signal needs its helpers while it does so, such as the workers of its data loader: it alone is
-asked. What merely waits for a script (`sh -c`, `conda run`, a launcher of one's own) is not asked, for its end would be
-that of the task, but the script is.
+A script that saves on a signal needs its helpers while it does so, such as the workers of its data loader. So only the
+script is asked. A process that merely waits for the script (`sh -c`, `conda run`, a launcher of one's own) is not
+asked, because its end would be that of the task.
 """
 
 from __future__ import annotations

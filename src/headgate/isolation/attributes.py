@@ -44,7 +44,7 @@ class Attributes:
 
     def order(self, own: Attributes) -> tuple[int, int, list[tuple[int, int, int]]]:
         """What `launcher` is to take on, started by a process that began with `own`: umask, nice value, and by number
-        the limits that differ, with that of open files, which the latter has raised for itself."""
+        the limits that differ. The limit of open files is always among them, because that process raised its own."""
         differing = [
             (LIMITS[name], *pair)
             for name, pair in self.limits.items()

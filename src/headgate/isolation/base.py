@@ -112,12 +112,12 @@ class Box(ABC):
         return 0
 
     def shortage(self) -> str:
-        """For want of which memory that was: `over its memory limit of 64 MiB`, say, or that this machine ran out."""
+        """Which memory ran out: `over its memory limit of 64 MiB`, for example, or that of this machine."""
         return ""
 
     def ask(self, number: int) -> None:
-        """Ask the process whose task it is to end, by a signal, and none of those that work for it; returns at once;
-        does nothing when it has ended. A box that cannot tell them apart asks all."""
+        """Ask the task's main process to end, by a signal, and none of its helpers. Returns at once. Does nothing when
+        it has ended. A box that cannot tell them apart asks all."""
         self.terminate()
 
     @abstractmethod

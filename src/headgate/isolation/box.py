@@ -173,7 +173,7 @@ def told_exit(status: int, largest_bytes: int | None, memory: MemoryRecord, wher
 
 
 def said_shortage(memory: MemoryRecord, where: str) -> str:
-    """For want of which memory processes were killed, in words."""
+    """Which memory ran out when processes were killed, in words."""
     cause = f"{where} ran out of memory"
     if memory.limit_bytes is not None and memory.at_limit:
         cause = f"over its memory limit of {say_bytes(memory.limit_bytes)}"

@@ -1,4 +1,4 @@
-"""Who belongs to a task that no cgroup holds together: told from environments, sessions and parents."""
+"""The processes of a task that no cgroup holds together: told from environments, sessions and parents."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ class Census:
         """Every living process of a task: those that carry its id in their environment, those of the leader's session,
         and their descendants.
 
-        A daemon that scrubbed its environment, left the session and whose parent ended is not found.
+        A daemon is not found if it scrubbed its environment, left the session, and lost its parent.
 
         Args:
             task: Id of the task.
             leader: Its first process, ended or not; None where that is not known.
-            recent: A look that is up to 50 ms old will do; who has ended since is left out, who came is missing.
+            recent: A look that is up to 50 ms old will do. Processes that ended since are left out; new ones are
+            missing.
         """
         everyone = self._recent() if recent else _everyone()
         # As long as the leader is not waited for, its number, and with it that of its session, cannot be another's.

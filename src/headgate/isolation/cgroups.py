@@ -41,8 +41,8 @@ class Write:
 class Cgroups(Enclosure):
     """The cgroups of one task, `<base>/<group>/<task>` in each hierarchy.
 
-    A controller that is not there is made up for by `StandIns` as far as that goes. The group weighs as much as so many
-    plain tasks: what runs outside then contends with each task, and not with all of them as with a single one.
+    `StandIns` make up for a missing controller as far as they can. The group weighs as much as its number of plain
+    tasks. So programs outside contend with each task, and not with all tasks as with a single one.
     """
 
     weight_file: str

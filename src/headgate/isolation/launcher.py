@@ -1,9 +1,9 @@
 """What runs in a new task's process until the box is closed around it; then it becomes the task.
 
-Started as `python -I -S launcher.py FD`. It waits for its order on FD, a socket to the one who started it; in the
-meantime it is put into its box from outside, so that no instruction of the task runs elsewhere. It answers `+` when it
-is about to become the task, and the error number if that fails; a task that has begun has closed FD. Where it cannot
-enter the place that it was ordered to, it answers `-`, the error number, a space and what it tried.
+Started as `python -I -S launcher.py FD`. It waits for its order on FD, a socket to its parent. Meanwhile the parent
+puts it into its box, so that no instruction of the task runs elsewhere. It answers `+` when it is about to become the
+task, and the error number if that fails. A task that has begun has closed FD. Where it cannot enter the place that it
+was ordered to, it answers `-`, the error number, a space and what it tried.
 """
 
 from __future__ import annotations

@@ -75,9 +75,11 @@ def find_v1(root: Path, proc: Path = Path("/proc/self")) -> Layout:
 
 
 def find_v2(root: Path, proc: Path = Path("/proc/self")) -> Layout:
-    """Under v2 only a folder without processes hands controllers on: the top one for root, else the nearest above that
-    is ours and empty, or that was delegated to us and can be emptied into a folder below it; none above one with
-    limits."""
+    """The folder for groups under v2, where only a folder without processes hands controllers on.
+
+    For root it is the top one. Otherwise it is the nearest one above that is ours and empty, or that was delegated to
+    us and can be emptied into a folder below it. No folder above one with limits is taken.
+    """
     best = Layout("v2", missing=dict.fromkeys(V2_CONTROLLERS, f"no cgroup2 hierarchy is mounted under {root}"))
     for mount in _mounts(root, proc):
         if mount.controllers:

@@ -50,7 +50,7 @@ OWN = Attributes.of_this_process()
 class Spawned:
     """A process that waits to become a task. It leads a session of its own and has only its three streams open.
 
-    `exit_fd` turns readable when it ends; who releases it owns that descriptor.
+    `exit_fd` turns readable when it ends. The caller that releases it owns that descriptor.
     """
 
     def __init__(self, launch: Launch, output_fd: int) -> None:

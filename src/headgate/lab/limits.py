@@ -128,7 +128,7 @@ def enter(record: Record, node: str) -> None:
 
 
 def found(record: Record) -> list[str]:
-    """Nodes of which a cgroup is there."""
+    """Nodes that have a cgroup."""
     groups = {Path(base) / record.names.group for base in record.bases.values()}
     return sorted({entry.name for group in groups if group.is_dir() for entry in group.iterdir() if entry.is_dir()})
 

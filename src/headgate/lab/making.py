@@ -178,7 +178,7 @@ def _known(lab: str) -> Record | None:
 
 
 def _unknown(lab: str) -> Record:
-    """A lab of which nothing is known but its name."""
+    """A lab known only by its name."""
     layout = limits.find()
     return Record(
         name=lab,
@@ -192,7 +192,7 @@ def _unknown(lab: str) -> Record:
 
 
 def _found(lab: Record) -> list[str]:
-    """Nodes of which something is there, whoever made it."""
+    """Nodes that have left something, whoever made it."""
     return sorted({*lab.nodes, *lab.names.nodes_found(), *limits.found(lab)})
 
 

@@ -40,7 +40,7 @@ class Names:
         return f"{self.switch}.{node}"
 
     def nodes_found(self) -> list[str]:
-        """Nodes of which a network namespace is there."""
+        """Nodes that have a network namespace."""
         prefix = f"{self.switch}."
         try:
             return sorted(name.removeprefix(prefix) for name in os.listdir(NAMESPACES) if name.startswith(prefix))

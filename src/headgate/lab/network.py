@@ -1,8 +1,8 @@
 """The network of a lab: a bridge in a network namespace of its own, and a wire from it to the namespace of each node.
 
-What limits a NIC is a token bucket (tbf) on both ends of its wire: on the node's for what it sends, on the switch's for
-what it receives. The bridge is not in the machine's own namespace, whose packet filter then never sees its packets
-(Docker has bridged packets filtered, and drops what it does not know).
+A token bucket (tbf) on both ends of its wire limits a NIC: on the node's end what it sends, on the switch's end what it
+receives. The bridge is not in the machine's own namespace, so the machine's packet filter never sees its packets.
+Docker has bridged packets filtered, and drops those it does not know.
 """
 
 from __future__ import annotations

@@ -196,8 +196,8 @@ def calibrated(name: str, cluster: Cluster, here: Node, home: Path) -> Cluster:
 def known(name: str, cluster: Cluster, home: Path) -> Cluster:
     """The nodes of a cluster with what was measured of them, and of the links between them.
 
-    A NIC that was measured within a tenth of its stated rate has that; all nodes have the same round trip, the median:
-    nodes that are alike stay of one kind.
+    A NIC that was measured within a tenth of its stated rate has the stated rate. All nodes have the same round trip,
+    the median. So nodes that are alike stay of one kind.
     """
     _, between = _links(name, cluster.nodes, home)
     trip = median(link.round_trip_seconds for link in between) if between else None

@@ -29,8 +29,8 @@ _IDLE = 0.1  # of a node's cores: with more of them idle nobody was in the way
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a plan brought: samples and seconds of a step, the run that showed it, and the part of its nodes' cores that
-    others used where these left none idle."""
+    """What a plan brought: samples and seconds of a step, and the run that showed it. Also the part of its nodes' cores
+    that others used, where they left no core idle."""
 
     plan: Plan
     throughput: float
@@ -40,8 +40,8 @@ class Measured:
 
 
 def past(profile: Profile, cluster: Cluster, stores: Iterable[Path]) -> list[Measured]:
-    """What plans of the same model brought on nodes of this cluster, as far as these are as they were then, and others
-    did not use them too much.
+    """What plans of the same model brought on nodes of this cluster. Runs do not count whose nodes have changed since,
+    or were used too much by others.
 
     Args:
         profile: Of the model; one with the same framework, layers and parameters is the same.

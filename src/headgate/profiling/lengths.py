@@ -1,4 +1,4 @@
-"""CPU time, seconds and memory that jobs took from their beginning to their end, for the next ones of their script."""
+"""CPU time, seconds and memory of whole jobs, as a forecast for the next jobs of the same script."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def recall(folder: Path, script: str, job: str) -> Length | None:
 
 
 def seconds(folder: Path, script: str, job: str) -> float | None:
-    """How long a job is expected to run for, by how long it did before, or else others of its script did, whatever they
-    ran beside; None: none did."""
+    """How long a job is expected to run, by how long it ran before, or else by other jobs of its script, whatever they
+    ran beside. None: there were none."""
     known = [took.seconds for took in _of(folder, script, job)[0]]
     return median(known) if known else None
 

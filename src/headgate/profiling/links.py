@@ -62,7 +62,7 @@ def in_lab(sender: Node, receiver: Node) -> Link:
 
 
 def by(engine: Engine) -> Between:
-    """Measures the links between an engine's nodes, by who speaks for it there."""
+    """Measures the links between an engine's nodes, by what speaks for it there."""
 
     def between(sender: Node, receiver: Node) -> Link:
         try:
@@ -77,8 +77,8 @@ def by(engine: Engine) -> Between:
 def measure(
     nodes: Sequence[Node], told: Callable[[Link], None] = lambda _: None, between: Between = in_lab
 ) -> tuple[Link, ...]:
-    """The links of a ring over the nodes, and from the end of the fastest of these to all others: with them each node's
-    NIC was tried against the fastest. A little more than a second for each node.
+    """Measures the links of a ring over the nodes, and from the end of the fastest link to all other nodes. So each
+    node's NIC is tried against the fastest one. Takes a little more than a second for each node.
 
     Args:
         nodes: At least two.

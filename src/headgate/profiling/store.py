@@ -23,8 +23,10 @@ _HALF = 16
 
 
 def key(job: Job, node: Node) -> str:
-    """What a job's profile is stored under. Its first half, that of `script_of`, stands for the text of its program (or
-    its command), interpreter, and the kind of node: CPU model, cores and GPUs; the other for arguments and variables.
+    """The key that a job's profile is stored under.
+
+    Its first half, that of `script_of`, stands for the text of the program (or its command), the interpreter, and the
+    kind of node: CPU model, cores and GPUs. The second half stands for arguments and variables.
 
     Raises:
         UsageError: The script cannot be read.
@@ -79,16 +81,15 @@ def load(folder: Path, key: str) -> Profile | None:
 
 
 def is_better(known: Profile, other: Profile) -> bool:
-    """Whether a profile says more of the same job than another one: its machine was calm where that of the other was
-    busy, or else it was measured on purpose, and the other in a run's own first steps."""
+    """Whether a profile is better than another one of the same job. It is if its machine was calm and the other's was
+    busy. Otherwise it is if it was measured on purpose, and the other in a run's own first steps."""
     if known.is_busy or other.is_busy:
         return known.waited < other.waited
     return known.source == "profile" and other.source == "run"
 
 
 def save(folder: Path, key: str, profile: Profile) -> None:
-    """Store a profile. One with the same version of the framework stays where it is the better one: measured on
-    purpose, and the other in a run's own first steps; or on a calmer machine.
+    """Store a profile. A stored one with the same version of the framework stays if it is better (`is_better`).
 
     Raises:
         OSError: It cannot be written.

@@ -109,10 +109,10 @@ class Work:
 class Engine:
     """Runs tasks without a process.
 
-    A GPU that a task has to itself brings all of its speed. Where several take turns, each has the fraction of the time
-    that it is granted; where they run side by side, what was measured of the pair, or equal time. Cores go by weight,
-    within caps and what a job can use with the threads it has; what one leaves, the others have. A job is as fast as
-    the slowest of its tasks.
+    A GPU that a task has to itself brings all of its speed. Where several take turns, each has its granted fraction of
+    the time. Where they run side by side, each has the speed measured for the pair, or equal time. Cores go by weight,
+    within caps and what a job can use with its threads. What one job leaves, the others have. A job is as fast as its
+    slowest task.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""How fast jobs are of which there is a profile: what the cost model says of their workers, nodes and cores."""
+"""How fast jobs with a profile are: what the cost model says of their workers, nodes and cores."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Curve:
 class Modelled:
     """The cost model of planning as a source of speeds, each asked for once.
 
-    What a job asks for are its workers (of a job on GPUs one for each), as many beside each other as a node can hold,
-    on nodes of the first kind in the cluster that there are enough of; its batch is divided among them.
+    A job asks for its workers, or on GPUs for one for each GPU. As many are beside each other as a node can hold, on
+    nodes of the first kind in the cluster with enough nodes. The job's batch is divided among them.
 
     Args:
         cluster: The nodes.

@@ -84,12 +84,12 @@ class Outcome:
     """What a policy made of a trace.
 
     Args:
-        order: Who went first where jobs wait for GPUs or memory; empty where none does.
+        order: The order of jobs that wait for GPUs or memory; empty where none waits.
         as_live: Whether a live hub decides the same way. None stops a job that has whole GPUs for another.
         busy: Times, and how many GPUs (cores, where no job has GPUs) were busy from then on.
         capacity: How many there are.
         cores: How many cores there are.
-        modelled: How fast those jobs are of which there is a profile.
+        modelled: How fast the jobs with a profile are.
         events: Told to the controller.
         wall_seconds: That it took to simulate.
         warnings: Of the controller, and what has to be known of the policy.

@@ -22,8 +22,8 @@ _NAMED = 3
 
 
 def fitting(trace: Trace, cluster: Cluster) -> Trace:
-    """The trace without the jobs that no simulation on a cluster could hold, which its notes say, as they do of jobs
-    that come long before or after all others.
+    """The trace without the jobs that no simulation on a cluster could hold. Its notes tell of them, and of jobs that
+    come long before or after all others.
 
     Raises:
         UsageError: At least half of them.
@@ -44,8 +44,8 @@ def fitting(trace: Trace, cluster: Cluster) -> Trace:
 
 
 def _begin(times: Sequence[float]) -> float:
-    """From when on most jobs come within `LONGEST` seconds, given when each comes, in order: the time of one that is
-    far below those of the others is the one that is wrong."""
+    """The time from which on most jobs come within `LONGEST` seconds, given when each comes, in order. A time far below
+    the others is taken to be wrong."""
     counts = [bisect_right(times, time + LONGEST) - place for place, time in enumerate(times)]
     return times[counts.index(max(counts))]
 

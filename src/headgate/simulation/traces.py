@@ -100,8 +100,8 @@ class Trace:
 
     @property
     def report_seconds(self) -> float:
-        """Time between two reports of a job that does for all: 10 s; where there are no losses, which would come
-        together in one report, a tenth of what a job takes on average if that is more."""
+        """Seconds between two reports of a job, the same for all jobs. That is 10 s. Without losses, which would come
+        together in one report, it is a tenth of a job's mean duration if that is more."""
         if any(job.losses for job in self.jobs):
             return REPORT_SECONDS
         return max(fmean(job.seconds for job in self.jobs) / 10.0, REPORT_SECONDS)

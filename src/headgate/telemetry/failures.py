@@ -1,8 +1,8 @@
 """What a script's output says of why it ended: the exception itself, not what frameworks print after it.
 
-Tracebacks are followed line by line: chained and grouped ones, those of workers that their parent tells again, those
-with a prefix on each line (ranks, actors, loggers), and boxes. Beside them counts what C++ and shells print as a
-process dies.
+Tracebacks are followed line by line: chained and grouped ones, those of workers that their parent prints again, those
+with a prefix on each line (ranks, actors, loggers), and boxes. What C++ and shells print as a process dies counts as
+well.
 """
 
 from __future__ import annotations

@@ -82,9 +82,9 @@ def device_numbers(nvml: Any | None) -> Mapping[int, int]:
 
 
 def gpu_link(nvml: Any | None) -> GpuLink | None:
-    """How the GPUs of this machine reach each other: over NVLink where a ring of it joins them all, else by the slowest
-    of their PCIe links, and through the CPU where a pair of them has no switch in common. None where there are fewer
-    than two, or NVML does not say."""
+    """How the GPUs of this machine reach each other. That is NVLink where a ring of it joins them all. Otherwise it is
+    the slowest of their PCIe links, and through the CPU where a pair of GPUs has no switch in common. None where there
+    are fewer than two, or NVML does not say."""
     count = nvml.nvmlDeviceGetCount() if nvml is not None else 0
     if nvml is None or count < 2:
         return None

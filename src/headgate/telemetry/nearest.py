@@ -1,4 +1,4 @@
-"""The lines of a script's output that look most like progress, for a hint to whom nothing could be read from it."""
+"""The lines of a script's output that look most like progress: a hint where nothing could be read from it."""
 
 from __future__ import annotations
 

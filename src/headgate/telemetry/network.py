@@ -52,7 +52,7 @@ class NetworkSampler(SourcedSampler):
 
 
 class _Node(FileSource):
-    """/proc/net/dev, of which /sys/class/net says what to count."""
+    """/proc/net/dev; /sys/class/net says which interfaces count."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root / "proc/self/net/dev")

@@ -100,7 +100,7 @@ class Round:
         self._turn = 0
 
     def read(self, now: float, targets: Sequence[Target]) -> dict[str, dict[Column, float]]:
-        """Readings by target id; a target of which nothing could be read is left out.
+        """Readings by target id. Targets without readings are left out.
 
         Args:
             now: Seconds, as for `Sampler.read`.

@@ -206,8 +206,8 @@ class Recorder:
             return self._condition.wait_for(lambda: self._flushed >= ticket, timeout)
 
     def close(self, patience: float = 0.0) -> None:
-        """Write what is left, and where that fails try again for so long (s), a minute at the most for want of anything
-        but room; may be called twice."""
+        """Write what is left. Where that fails, try again for `patience` seconds; for a minute at most if anything but
+        room is missing. May be called twice."""
         with self._condition:
             self._closing = True
             self._tries_until = min(self._tries_until, time.monotonic() + patience)

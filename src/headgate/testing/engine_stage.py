@@ -21,7 +21,7 @@ from headgate.testing.wait import until
 
 
 class EngineStage:
-    """What is not about the engine itself (a clock, who lives) is in methods that a twin overrides."""
+    """What is not about the engine itself (a clock, living processes) is in methods that a twin overrides."""
 
     place: Place | None = None
     """Where the tasks run; None: on the machine as it is."""

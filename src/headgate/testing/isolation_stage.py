@@ -105,7 +105,7 @@ class Running:
 
 
 class IsolationStage:
-    """What is not about the isolation itself (a clock, who lives, who used how much) is in methods that a twin
+    """What is not about the isolation itself (a clock, living processes, their use) is in methods that a twin
     overrides."""
 
     caps_fractions = True

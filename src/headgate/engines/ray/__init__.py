@@ -1,8 +1,8 @@
 """Engine `ray`: tasks on the nodes of a Ray cluster.
 
-The hub holds a `RayEngine`, which starts a bridge: the process that is connected to Ray, so that what ends with that
-connection (Ray ends a driver whose head is gone) is not the hub, and so that the hub can use several clusters. The
-bridge puts an agent on each node, as a Ray actor; `headgate.engines.remote` has the agent and what it and the hub say.
+The hub holds a `RayEngine`, which starts a bridge: the process that is connected to Ray. Ray ends a driver whose head
+is gone; so it ends the bridge, and not the hub. The hub can use several clusters by several bridges. A bridge puts an
+agent on each node, as a Ray actor. `headgate.engines.remote` has the agent and the messages between it and the hub.
 """
 
 from __future__ import annotations

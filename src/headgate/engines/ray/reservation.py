@@ -1,9 +1,10 @@
-"""What tasks take, set aside in Ray's own accounts: a placement group for each task. Tasks leave before others do, and
-a group cannot shrink.
+"""What tasks take, reserved in Ray's own accounts: a placement group for each task.
 
-All groups of a job are had together, or none: two jobs of which each had a part of what both need would wait for ever.
-What is not there at once is waited for by one group of all, which holds nothing while it waits and makes room for the
-others when it is had. Somebody else may be faster then; so it may take more than one time.
+Each task has its own group, because tasks leave before others do and a group cannot shrink.
+
+A job gets all its groups together, or none (gang scheduling). Otherwise two jobs could each hold a part and wait for
+the rest for ever. What is not free at once is waited for by one group of all. It holds nothing while it waits, and
+makes room for the others once Ray grants it. Somebody else may be faster then, so it may take several tries.
 """
 
 from __future__ import annotations

@@ -94,9 +94,9 @@ def write(path: Path, offset: int, data: bytes) -> None:
 
 
 class Files:
-    """Files of the hub's machine, for a bridge: those alone that launches name, whatever a node asks for.
+    """Files of the hub's machine, for a bridge: only those that launches name, whatever a node asks for.
 
-    Every operation raises `HeadgateError` for a path that none does.
+    Every operation raises `HeadgateError` for a path that no launch names.
     """
 
     def __init__(self) -> None:

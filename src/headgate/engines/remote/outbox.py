@@ -21,8 +21,8 @@ _BATCH_EVENTS = 500
 
 
 class Outbox:
-    """Events in the order in which they were put, handed out in numbered batches; a batch is handed out again until it
-    is said to have arrived, since an answer may be lost on the way. From any thread."""
+    """Events in the order in which they were put, handed out in numbered batches. A batch is handed out again until it
+    is said to have arrived, because an answer may be lost on the way. From any thread."""
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque()

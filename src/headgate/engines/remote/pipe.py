@@ -25,10 +25,10 @@ class Pipe:
 
     Args:
         connection: To the other end.
-        key: Where strangers reach the connection: a secret of both ends, known to nobody else. Every object is sealed
-            with it (HMAC-SHA256 of its place in the order and its content), and taken only if its seal is right.
-        side: Which end this is, "hub" or "bridge". The hub takes facts alone (`facts`): the cluster must not have it
-            call what it likes.
+        key: A secret of both ends, known to nobody else, where strangers reach the connection. Every object is
+            authenticated with it: HMAC-SHA256 of its place in the order and its content. Others are refused.
+        side: Which end this is, "hub" or "bridge". The hub takes only facts (`facts`): the cluster must not make it
+            call anything.
     """
 
     def __init__(self, connection: socket.socket, key: bytes, side: str) -> None:

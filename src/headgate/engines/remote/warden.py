@@ -1,7 +1,8 @@
-"""The warden: a small process beside an agent that clears up what an agent leaves which was killed.
+"""The warden: a small process beside an agent that clears up what a killed agent leaves.
 
-It is no child of the agent's, for a cluster may end those with their parent. When the agent's end of the socket closes,
-for whatever reason, it kills what is left of the boxes it was told of, removes them, and removes the agent's folder.
+It is no child of the agent, because a cluster may end children with their parent. The agent's end of the socket may
+close for whatever reason. The warden then kills what is left in the boxes that it was told of, and removes them and the
+agent's folder.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The cgroups of a container in hierarchies where Docker has no say: made beside its own, and entered as it starts.
 
-Its first process is there, prepares the container and waits for a word of the runtime before it becomes the task: time
+Its first process prepares the container, and waits for a word of the runtime before it becomes the task. That is time
 enough to move it, so that what the task holds counts where it ought to.
 """
 
@@ -25,7 +25,7 @@ _ROUNDS = 1000
 
 
 def first_share(share: Share, parent: Parent) -> Share:
-    """What Docker is to make a container with: no more memory than its node has, of which Docker does not know."""
+    """The share that Docker makes a container with: no more memory than its node has, which Docker does not know."""
     if "memory" not in parent.apart:
         return share
     most = read_number(parent.folders["memory"].parent.parent / "memory.limit_in_bytes")

@@ -11,8 +11,8 @@ _KILL = re.compile(rb"oom-kill:.*oom_memcg=([^,]*),task_memcg=([^,]*),")
 
 
 def killed_in(container: str) -> tuple[bool, bool]:
-    """Whether the kernel killed a process of a container for want of memory, and whether for the container's own limit;
-    neither where its log may not be read, as by others than root.
+    """Whether the kernel killed a process of a container because memory ran out, and whether by the container's own
+    limit. Both are false where the kernel's log may not be read, as by users other than root.
 
     Args:
         container: Id of the container; it names the cgroup.

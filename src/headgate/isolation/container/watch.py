@@ -22,8 +22,8 @@ _WRITE_BYTES = 4096
 
 
 class Watch:
-    """Watches a container from a thread of its own until it has ended and all that it printed was brought on; then
-    `exit_fd` turns readable.
+    """Watches a container from a thread of its own, until it has ended and all its output was passed on. Then `exit_fd`
+    turns readable.
 
     Args:
         stream: Descriptor that its output comes from, framed; closed here.
