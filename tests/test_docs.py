@@ -221,6 +221,12 @@ def test_sentences_of_a_page_are_short(page: Path) -> None:
     assert found.mean <= mean, f"{page.name}: a sentence has {found.mean:.1f} words on average, at most {mean}"
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
+def test_a_page_has_no_clause_that_a_reader_stumbles_over(page: Path) -> None:
+    running, cells = prose.sentences(page.read_text())
+    assert [each for each in [*running, *cells] if re.search(r"\b(of which|of whom|the likes of)\b", each)] == []
+
+
 def test_sentences_are_told_apart() -> None:
     page = """# A heading. It is none.
 

@@ -108,7 +108,7 @@ def divide(tasks: Iterable[StepSums]) -> Division | None:
 
 
 def _means(tasks: Iterable[StepSums], names: Iterable[str], index: int, steps: int) -> dict[str, float]:
-    """Means over all steps of one of the sums of each span of which some task knows it."""
+    """Means over all steps of one of the sums of each span, where some task knows it."""
     found = {}
     for name in names:
         known = [sums[index] for task in tasks if (sums := task.spans.get(name)) is not None]

@@ -147,7 +147,7 @@ def _files(named: Sequence[str], jobs: Sequence[str]) -> dict[str, str]:
     """The files of `--checkpoint`, by job.
 
     Raises:
-        UsageError: It cannot be told of which job one is, or a job has two.
+        UsageError: The job of a checkpoint cannot be told, or a job has two checkpoints.
     """
     files: dict[str, str] = {}
     for each in named:

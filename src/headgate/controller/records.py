@@ -118,7 +118,7 @@ class JobRecord:
         queued: It waits in a queue for room, and not for a time or for another job.
         nodes: Names of those that it may use.
         gone: Nodes that are gone for it, and until when each may come back.
-        awaits: Until when it waits for one of its nodes, of which none is there; None: it does not.
+        awaits: Until when it waits for one of its nodes to come back, where none is there; None: it does not.
         retried: Attempts that failed by the script and were followed by another.
         ends_as: How it is to end, and why, once its tasks have ended.
         restart: Why it is to be started again from its last checkpoint, once its tasks have ended.

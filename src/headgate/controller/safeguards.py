@@ -20,7 +20,7 @@ _LITTLE = 1e-3
 """Cores of a node that pinned jobs have all of."""
 _MOST_WEIGHT = 10_000.0
 _STRANGERS = ""
-"""Stands for all jobs that are not there, of which one is told."""
+"""Stands for all jobs that are not there; one warning is told for them."""
 
 Granted = dict[JobId, tuple[Share, str]]
 

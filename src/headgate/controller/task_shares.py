@@ -79,7 +79,7 @@ def _memory(whole: int, job: JobRecord) -> Mapping[TaskId, int | None]:
 
 
 def _mean_bytes(tasks: Iterable[TaskRecord]) -> float | None:
-    """The most memory that tasks used, on average, of those of which it is known."""
+    """The mean of the most memory that each task used, where it is known."""
     known = [task.most_bytes for task in tasks if task.most_bytes > 0]
     return sum(known) / len(known) if known else None
 

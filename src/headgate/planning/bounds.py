@@ -54,7 +54,7 @@ class _Bound:
         return self._samples(workers, fixed, rates, inside, np.zeros_like(workers))
 
     def _apart(self, among: Flags, level: float) -> float:
-        """Where they are on several nodes, the slowest NIC of which is given."""
+        """Where they are on several nodes, given the slowest NIC."""
         among = among & (self._space.workers > 0)
         fixed, rates, largest = self._devices(among, nodes=None)
         workers = np.arange(max(self._fewest, 2), min(rates.size, self._most) + 1).astype(np.float64)

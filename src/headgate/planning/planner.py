@@ -218,7 +218,7 @@ class Planner:
         return physics.Prior(informed.mean, np.concatenate([free, informed.deviation[terms:]]))
 
     def _usual(self, told: Sequence[int], logs: Sequence[float]) -> physics.Prior:
-        """What is usual for a job of which there is no profile."""
+        """What is usual for a job without a profile."""
         samples = self._features.samples
         step = median(samples[i] / math.exp(log) for i, log in zip(told, logs)) if told else 1.0
         batch = math.exp(np.log(samples / self._features.workers).mean())

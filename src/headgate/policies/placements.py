@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from headgate.events import JobId
 
 ONE_NODE: Mapping[str, float] = {"": 1.0}
-"""Where jobs are of which no node is told, with all cores there are as its unit."""
+"""The node of jobs whose nodes are not told, with all cores there are as its unit."""
 
 
 class Placements:

@@ -23,7 +23,7 @@ _BACK_OFF = 8.0
 _NEWS = 0.25
 """A prediction that differs from what was believed by more than this part is acted upon at once."""
 _REMEMBERED = 20
-"""Jobs that ended of which it is remembered."""
+"""Most ended jobs that are remembered."""
 _MOST_TO_COME_BACK = 1000
 """Jobs that left and were not done, whose service is remembered: they may be started again."""
 _KINDS = 20
@@ -115,7 +115,7 @@ class WeighingPolicy(Policy):
         return Decision(shares, wake_at, reasons)
 
     def _learn(self) -> None:
-        """What jobs here need: those that ended, and those of which something is predicted."""
+        """What jobs here need: those that ended, and those with a prediction."""
         predicted = [job.attained + job.remaining() for job in self._jobs.values() if job.prediction is not None]
         known = sorted([*self._needed, *predicted])
         if len(known) < len(SPREAD):
@@ -262,7 +262,7 @@ def _scaled(measure: tuple[bool, float], by: float) -> tuple[bool, float]:
 
 
 def nodes_of(cores: float, jobs: Sequence[RunningJob]) -> Placements:
-    """The nodes that jobs are on; of whom none is told, on one with all the cores."""
+    """The nodes that jobs are on. A job whose nodes are not told is on one node with all the cores."""
     one = {"": cores}
     return Placements({job.id: job.nodes or one for job in jobs})
 

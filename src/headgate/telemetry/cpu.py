@@ -80,7 +80,7 @@ class _CpuStat(FileSource):
 
 
 class _Processes(ProcessSource):
-    """Two lower bounds of what the task used, of which the larger is taken.
+    """The larger of two lower bounds of what the task used.
 
     The totals of living processes with their reaped children lose nothing when a child ends and its parent waits for
     it, but fall back when a daemon ends; what each living process used itself loses the last moments of every one that

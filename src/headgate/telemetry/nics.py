@@ -53,7 +53,7 @@ def interfaces(root: Path = Path("/")) -> tuple[Interface, ...]:
 def counted(root: Path = Path("/")) -> tuple[Interface, ...]:
     """The interfaces whose bytes add up to the machine's traffic.
 
-    These are the physical ones, of which a bond or bridge only passes on what they carry. Where all are virtual, as in
+    These are the physical ones. A bond or bridge only passes on what they carry. Where all are virtual, as in
     a container, those that a default route leaves by, or else those that belong to no other.
     """
     every = interfaces(root)

@@ -17,7 +17,7 @@ Kind = Literal["started", "output", "message", "exited", "warned"]
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One call: of which kind, and its argument after the task."""
+    """One call: its kind, and its argument after the task."""
 
     kind: Kind
     task: TaskId | None

@@ -1,4 +1,4 @@
-"""Which samples of which global batches a worker takes.
+"""The samples of global batches that a worker takes.
 
 A `Dealer` says so for every pass over a training loader. `Slices` gives every worker its slice of every batch. Servers
 of an asynchronous plan lease whole batches instead, with a dealer of their own.

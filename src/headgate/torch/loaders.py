@@ -299,7 +299,7 @@ class Iteration:
         before: How often each loader had been gone through in this epoch when it was created.
         epoch: The epoch it was created in, as `Loaders` counts.
         number: Counts the iterations of the script.
-        dealt: Which part of which global batch its last batch was; None where it was the whole.
+        dealt: The part of a global batch that its last batch was; None where it was the whole.
     """
 
     def __init__(self, state: LoaderState, open_inner: OpenIterator, position: dict[str, Any] | None) -> None:

@@ -30,7 +30,7 @@ _POOL = 4
 
 
 class Sweep:
-    """Which part of which batch comes next, and on how many threads.
+    """The next part of a batch to run, and its number of threads.
 
     Attributes:
         done: Everything was measured.

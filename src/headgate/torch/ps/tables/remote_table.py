@@ -80,7 +80,7 @@ class RemoteTable:
 
     Attributes:
         steps: Steps that this worker knows of: those before, and those that it pushed for.
-        taken: The last of them of which the servers have said that it was taken.
+        taken: The last step that the servers have said was taken.
     """
 
     def __init__(
