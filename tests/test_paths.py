@@ -71,6 +71,41 @@ def test_a_home_that_others_can_write_or_replace_is_refused_with_the_cure(
     runs.home()
 
 
+_AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link to another user")
+
+
+@pytest.mark.parametrize(
+    "way",
+    ["link to link", "link and back", "relative", "in a link", pytest.param("owner of a link", marks=_AS_ROOT)],
+)
+def test_whoever_can_change_any_link_on_the_way_can_change_the_home(tmp_path: Path, way: str) -> None:
+    home, open_to_all = tmp_path / "home", tmp_path / "open"
+    (home / "in").mkdir(mode=0o700, parents=True)
+    open_to_all.mkdir()
+    first = tmp_path / "first"
+    match way:
+        case "link to link":
+            (open_to_all / "second").symlink_to(home)
+            first.symlink_to(open_to_all / "second")
+        case "link and back":
+            first.symlink_to(f"{open_to_all}/../home")
+        case "relative":
+            (open_to_all / "second").symlink_to("../home")
+            first.symlink_to("open/second")
+        case "in a link":
+            (open_to_all / "second").symlink_to(tmp_path)
+            first.symlink_to(open_to_all / "second" / "home" / "in")
+        case _:
+            first.symlink_to(home)
+    assert exposure(first) is None
+    if way == "owner of a link":
+        os.lchown(first, 12345, -1)
+        assert exposure(first) == f"{first} belongs to user 12345"
+    else:
+        open_to_all.chmod(0o777)
+        assert exposure(first) == f"{open_to_all} can be written by everybody (mode 0777)"
+
+
 def test_folders_in_one_that_nobody_else_enters_are_safe(tmp_path: Path) -> None:
     (tmp_path / "inside").mkdir()
     (tmp_path / "inside").chmod(0o777)

@@ -373,9 +373,12 @@ def test_a_sweep_of_short_runs_deletes_no_checkpoint_and_no_long_training(state:
     cut_off = make("20260103-000000-aaaa", ("digits", state), state="running")
     damaged = make("20260104-000000-aaaa")
     (damaged / runs.STORE).write_bytes(b"no store")
+    own = make("20260105-000000-aaaa", ("digits", state), ended="1.0")
+    (own / "jobs" / "digits" / "checkpoints").mkdir(parents=True, exist_ok=True)
+    (own / "jobs" / "digits" / "checkpoints" / "best.pt").write_text("of the script itself")
     sweep = [make(f"20260201-{hour:02}0000-aaaa", ("digits", "done"), ended="9.0") for hour in range(12)]
     assert runs.retain("3") == [each.name for each in sweep[:-3]]
-    assert runs.listing() == [saved, long, cut_off, damaged, *sweep[-3:]]
+    assert runs.listing() == [saved, long, cut_off, damaged, own, *sweep[-3:]]
     assert saved in runs.outdated(3)  # which `headgate rm --keep` deletes
     runs.remove(saved)
     assert not saved.exists()

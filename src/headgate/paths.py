@@ -8,9 +8,12 @@ import os
 import pwd
 import select
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
+_MOST_PARTS = 10_000
+"""Of a path, with those of the links in it."""
 PIPE_SECONDS = 10.0
 """How long a pipe that is to be read may be silent at first: in one by name perhaps nobody will ever write."""
 
@@ -56,16 +59,36 @@ def exposure(path: Path) -> str | None:
     inside: list[Path] = []
     if path.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH):  # else nobody comes that far
         inside = [each for each in path.iterdir() if each.is_dir() and not each.is_symlink()]
-    for link in dict.fromkeys((path.absolute(), path.resolve())):  # a link can be put elsewhere, and so can its target
-        for folder in (*inside, link, *link.parents):
-            facts = os.stat(folder)
-            if facts.st_uid not in (0, os.geteuid()) and not _is_nobody(facts.st_uid):
-                return f"{folder} belongs to user {_named(facts.st_uid)}"
-            can_write = _who_writes(facts)
-            shared = bool(facts.st_mode & stat.S_ISVTX) and folder in link.parents
-            if can_write and not shared:
-                return f"{folder} can be written by {can_write} (mode {stat.S_IMODE(facts.st_mode):04o})"
+    home = path.resolve()
+    for each in dict.fromkeys((*inside, *_way(path))):
+        facts = os.lstat(each)
+        if facts.st_uid not in (0, os.geteuid()) and not _is_nobody(facts.st_uid):
+            return f"{each} belongs to user {_named(facts.st_uid)}"
+        can_write = "" if stat.S_ISLNK(facts.st_mode) else _who_writes(facts)
+        shared = bool(facts.st_mode & stat.S_ISVTX) and each not in (home, *inside)
+        if can_write and not shared:
+            return f"{each} can be written by {can_write} (mode {stat.S_IMODE(facts.st_mode):04o})"
     return None
+
+
+def _way(path: Path) -> Iterator[Path]:
+    """All that somebody could put elsewhere who can write the folder that it is in: every folder on the way to a path,
+    and every link.
+
+    Raises:
+        OSError: Links lead in a loop.
+    """
+    at, left = Path(os.sep), [*reversed(path.absolute().parts)]
+    for _ in range(_MOST_PARTS):
+        if not left:
+            return
+        step = at.parent if (part := left.pop()) == os.pardir else at / part  # one that is the root leads there
+        yield step
+        if step.is_symlink():
+            left += reversed(Path(os.readlink(step)).parts)
+        else:
+            at = step
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
 
 def _who_writes(facts: os.stat_result) -> str:

@@ -432,8 +432,8 @@ def _is_unfinished(run: Path) -> bool:
 
 
 def has_checkpoints(run: Path) -> bool:
-    """Whether a run holds a checkpoint of any of its jobs."""
-    return next(run.glob("jobs/*/checkpoints/step-*"), None) is not None
+    """Whether a run holds a checkpoint of any of its jobs, or what a script put beside them."""
+    return next(run.glob("jobs/*/checkpoints/*"), None) is not None
 
 
 def _would_be_missed(run: Path) -> bool:
