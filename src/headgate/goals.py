@@ -76,6 +76,13 @@ _NO_LOSS = frozenset(
     }
 )
 """With one of these, the name of a loss says nothing of which way is better."""
+_CHANGES = frozenset(
+    {
+        *("reduction", "decrease", "drop", "degradation", "delta", "change", "diff", "difference"),
+        *("std", "stddev", "stdev", "stderr", "sd", "var", "variance"),
+    }
+)
+"""With one of these, the name of any metric says nothing of that: it is of how far the metric goes."""
 _TURNS = frozenset({"neg", "negative", "minus", "negated"})
 _SIGNS = frozenset({"positive", "positives", "negative", "negatives"})
 _PART = re.compile(r"(train|valid|val|test|eval|dev)(?=[a-z])")
@@ -106,6 +113,8 @@ def direction(metric: str) -> Better | None:
     if not _SIGNS.isdisjoint(words) and not {"false", "true"}.isdisjoint(words):
         return "lower" if "false" in words else "higher"
     found: Better | None = None
+    if not _CHANGES.isdisjoint(words) and "explained" not in words:
+        return None
     if not _LOSSES.isdisjoint(words):
         found = "lower" if _NO_LOSS.isdisjoint(words) else None
     elif words[-1] == "per":  # errors of phones
