@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,6 +67,26 @@ def test_paths_arguments_and_variables_that_are_no_utf_8_go_to_the_job_as_they_a
     user.types("logs", "\udcff", code=5)
     assert "found no file" in user.types("run", "\udcff.py", code=2).message
     assert "found no file" in user.types("run", "x" * 300 + ".py", code=2).message
+
+
+def test_a_home_that_is_not_utf8_is_told_as_its_bytes_on_a_strict_terminal(user: User) -> None:
+    user.write("a.py", "print('loss 1')\n")
+    odd = user.home / "odd-\udcff"
+    odd.mkdir(mode=0o700)
+    shutil.copy(user.home / "node.json", odd)
+    environment = {**user.variables, "HEADGATE_HOME": str(odd), "PYTHONIOENCODING": "utf-8:strict"}
+    environment["HEADGATE_IDLE_SECONDS"] = "1"
+    for words in (("run", "a.py"), ("status",), ("report",), ("doctor",), ("ps",), ("logs", "a", "--json")):
+        done = subprocess.run(
+            [sys.executable, "-m", "headgate", *words],
+            env=environment,
+            cwd=user.folder,
+            capture_output=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, b""), words
+        if words == ("report",):
+            assert Path(os.fsdecode(done.stdout.strip())).is_file()
 
 
 def test_a_run_folder_that_vanishes_is_told_at_once(user: User) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import sys
 
@@ -70,6 +71,8 @@ def headgate() -> None:
 
 def main() -> None:
     """Run the command; an error that Headgate raises on purpose is one message and an exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # a path that is not UTF-8 is told as the bytes that it is
     try:
         code = headgate(standalone_mode=False, prog_name="headgate")
         # Closing standard output here shows a reader that has gone (`headgate ps | head`) before Python does.
