@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 # Tests start thousands of Python processes: what they import is compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-long test-all test-v2 lint docs bench clean
+.PHONY: help demo test test-long test-all test-v2 lint docs docs-site images bench clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -24,6 +24,8 @@ help:
 	@echo "make test-v2   isolation on a real cgroup v2 kernel (a small guest in QEMU)"
 	@echo "make lint      ruff and mypy"
 	@echo "make docs      run every code block of the README and of docs/"
+	@echo "make docs-site the documentation as a site, under build/site"
+	@echo "make images    the README's pictures, from a new run of the demo"
 	@echo "make bench     the benchmarks: tables here, JSON under build/bench/"
 	@echo "make clean     remove everything that make made"
 
@@ -53,6 +55,13 @@ lint: $(VENV)/dev.stamp
 
 docs: $(VENV)/dev.stamp
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest tests/test_readme.py tests/test_docs.py
+
+docs-site: $(VENV)/docs.stamp
+	@$(BIN)/mkdocs build
+	@echo "Open build/site/index.html in a browser."
+
+images: $(VENV)/docs.stamp $(VENV)/demo.stamp
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python docs/images/record.py
 
 bench: $(VENV)/dev.stamp
 	@mkdir -p build/bench
@@ -85,6 +94,11 @@ $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@$(PIP) --editable '.[torch,jax,ray,docker,demo,gpu,dev]'
 	@$(PIP) --no-deps tf_keras
 	@touch $(VENV)/demo.stamp $@
+
+$(VENV)/docs.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "Installing Headgate and what builds the site into $(VENV) (once) ..."
+	@$(PIP) --editable '.[docs]'
+	@touch $@
 
 $(VENV)/pytest.stamp: constraints.txt | $(VENV)/bin/python
 	@$(PIP) pytest

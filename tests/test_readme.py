@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests import prose
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
@@ -52,6 +54,12 @@ def test_the_script_runs_without_headgate_with_the_fallback_of_its_page(tmp_path
     assert done.stdout.startswith("loss 0.")
 
 
+def test_the_front_page_is_short() -> None:
+    assert len(README.splitlines()) <= 150
+    [sentence] = prose.sentences(README.split("\n\n")[1])[0]
+    assert prose.words(sentence) <= 20
+
+
 def test_every_page_of_docs_is_named() -> None:
     pages = {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")}
-    assert pages <= set(re.findall(r"\((docs/[\w.]+)\)", README))
+    assert pages <= set(re.findall(r"\((docs/[\w.-]+)\)", README))
