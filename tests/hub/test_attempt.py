@@ -270,3 +270,15 @@ def test_a_worker_that_fails_by_a_file_is_told_that_others_write_too(reason: str
     told = together()
     told.attempt.tasks["worker-0"].reports_itself = begun
     assert ("hg.is_main()" in (told.attempt.end("worker-0", Exit(1, reason=reason)).reason or "")) == hints
+
+
+def test_a_file_that_two_workers_write_is_told_once_and_not_of_one_that_took_the_place_of_another(told: Told) -> None:
+    wrote = told.attempt.wrote
+    assert wrote("worker-0", "/w/best.pt", "1:2") == wrote("worker-0", "/w/best.pt", "1:2") == ""
+    assert wrote("worker-1", "/w/other.pt", "1:2") == wrote("worker-1", "/elsewhere/best.pt", "1:3") == ""
+    text = wrote("worker-2", "/w/../w/best.pt", "1:2")
+    assert "worker-0 and worker-2 both write /w/../w/best.pt" in text
+    assert "hg.is_main()" in text
+    assert wrote("worker-1", "/w/best.pt", "1:2") == wrote("worker-0", "/w/best.pt", "1:2") == ""
+    told.attempt.leave("worker-1", well=False)
+    assert wrote("worker-0", "/w/other.pt", "1:2") == ""

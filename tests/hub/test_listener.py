@@ -264,3 +264,18 @@ def test_a_slow_pattern_of_the_job_s_own_is_given_up_and_told_and_the_job_goes_o
     assert steps == [7]
     [told] = warnings
     assert "took more than 0.1 s for one line of output; it is no longer searched for" in told
+
+
+def test_a_file_that_two_workers_write_is_warned_of() -> None:
+    warnings: list[str] = []
+
+    def say(hearing: HubListener, task: str) -> None:
+        other = task.replace("worker-0", "worker-1")
+        for worker in (task, other, task):
+            for name in ("best.pt", f"{worker[-8:]}.log"):
+                hearing.message(worker, {"type": "writes", "path": f"/w/{name}", "folder": "1:2"})
+        hearing.message(other, {"type": "writes", "path": "/w/best.pt"})
+
+    heard(say, joins=True, warnings=warnings)
+    assert "worker-0 and worker-1 both write /w/best.pt" in warnings[0]
+    assert ["makes no sense" in text for text in warnings] == [False, True]

@@ -159,6 +159,10 @@ DIFFERENT = {
         usual(after="if index and epoch == 1 and batch == 3: sys.exit()"),
         ["worker-1 is at its end", "after step 10"],
     ),
+    "leaving at once": (
+        usual(after="if index and epoch == 1 and batch == 3: os._exit(0)"),
+        ["worker-1 is at its end", "after step 10"],
+    ),
     "fewer epochs, and much to do after them": (
         """
         model, optimizer, loader = hg.prepare(model, optimizer, loader)
@@ -200,6 +204,7 @@ SHORT = {
     "a scheduler stepped on each one's own loss",
     "batches left out",
     "stopping early",
+    "leaving at once",
     "fewer epochs, and much to do after them",
     "asking alone",
     "an error that the script swallows",
@@ -277,3 +282,14 @@ def test_workers_that_decide_together_come_to_the_same(case: str, strategy: str,
     ends = [[line for line in output.splitlines() if line.startswith(("weights", "rate"))] for output in outputs]
     assert ends[0] == ends[1]
     assert len(ends[0]) == 2
+
+
+def test_a_file_that_each_worker_saves_is_told_by_each(tmp_path: Path) -> None:
+    """By PyTorch, which opens it itself, and before the first call of Headgate; the hub compares what it is told."""
+    body = usual(between="torch.save(model.state_dict(), 'best.pt')", end="if hg.is_main(): torch.save({}, 'last.pt')")
+    with gang(tmp_path, "open('train.log', 'a').close()\n" + textwrap.dedent(body), plan("allreduce")) as running:
+        running.finish()
+        told = [running.of(f"worker-{number}", "writes") for number in (0, 1)]
+    names = [[Path(each["path"]).name for each in worker] for worker in told]
+    assert names == [["train.log", "best.pt", "last.pt"], ["train.log", "best.pt"]]
+    assert told[0][1] == told[1][1]

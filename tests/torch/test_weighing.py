@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from headgate.torch.dealing import Dealt
-from headgate.torch.loss_mean import Reading, read
+from headgate.torch.loss_mean import Reading, read, watch
 from headgate.torch.weighing import Weighing, Weight
 
 model = nn.Linear(3, 5)
@@ -46,9 +46,18 @@ SEEN: dict[str, tuple[Callable[[], Any], float | None]] = {
     "selected": (lambda: each()[mask > 0.5].mean() * 3, 2),
     "sum by a number": (lambda: each().sum() * (1 / 4), 4),
     "negated": (lambda: -(each() * mask).sum().div(mask.sum()), 2.25),
-    "scaled": (lambda: F.cross_entropy(out(), labels) * 65536.0 / 4, 3),
+    "scaled": (lambda: F.cross_entropy(out(), labels) * 65536.0 / 4, 12),
+    "weighted mean": (lambda: torch.mean(each() * mask) / mask.mean(), 2.25),
+    "a product by a sum": (lambda: (mask @ each()) / mask.sum(), 2.25),
+    "one after another": (
+        lambda: sum(F.cross_entropy(o[None], y[None]) for o, y in zip(out(), labels.abs() % 5)) / 4,
+        4,
+    ),
+    "one after another, times a part": (lambda: sum(row.square().mean() for row in out()) * (1 / 4), 20),
+    "of two": (lambda: 0.3 * F.cross_entropy(out(), labels) + 0.7 * F.cross_entropy(out(), labels), 3),
     "with a penalty": (lambda: F.cross_entropy(out(), labels) + 1e-4 * penalty() + model.weight.norm(), 3),
-    "several": (lambda: torch.stack([F.cross_entropy(out(), labels) for _ in range(3)]).mean(), 3),
+    "several": (lambda: torch.stack([F.cross_entropy(out(), labels) for _ in range(3)]).mean(), 9),
+    "joined": (lambda: torch.cat([each(), each()]).sum() / 8, 8),
     "switched off": (lambda: out().sum() * 0.0, 0),
     "a penalty alone": (penalty, None),
     "a sum": (lambda: each().sum(), None),
@@ -80,6 +89,65 @@ def test_a_loss_that_cannot_be_weighed_is_told_of() -> None:
         weighing.weigh(weight, 0, Dealt(0, 12, 3))
     assert ["a sum over the batch" in told[0], "different numbers" in told[1]] == [True, True]
     assert "a sum divided by 12, the samples of all workers" in told[-1]
+
+
+def test_a_term_that_matters_more_from_step_to_step_is_no_doubt() -> None:
+    told: list[str] = []
+    weighing = Weighing(told.append)
+    for step in range(1, 9):
+        loss = F.cross_entropy(out(), labels.abs() % 5) + step * 0.125 * out().square().mean()
+        weighing.sees([loss + out().abs().mean() * (1 / step)])
+        assert weighing.weigh(Weight(4.0, 1.0), 0, Dealt(0, 12, 4)).counts == 4
+    assert told == []
+
+
+CONSTANT: dict[str, tuple[Callable[[], Any], str]] = {
+    "tokens of all": (lambda: each().sum() / 12, "divided by 12, the samples of all workers"),
+    "numbers of all": (
+        lambda: F.mse_loss(out(), torch.zeros(4, 5), reduction="sum") / 60,
+        "the samples of all workers",
+    ),
+    "any": (lambda: each().sum() / 7, "divided by 7, which is the same in each step"),
+    "any, times a part": (lambda: each().sum() * (1 / 7), "divided by 7, which is the same in each step"),
+    "its own": (lambda: each().sum() / 4, ""),
+    "its own, of many numbers each": (lambda: F.mse_loss(out(), torch.zeros(4, 5), reduction="sum") / 4, ""),
+    "its own, accumulated": (lambda: each().sum() / 4 / 2, ""),
+    "its mask's": (lambda: (each() * mask).sum() / mask.sum(), ""),
+    "what is learned": (lambda: each().mean() / 7, ""),
+}
+
+
+@pytest.mark.parametrize("loss", CONSTANT)
+def test_a_sum_that_is_divided_by_a_number_of_no_worker_is_told_of(loss: str) -> None:
+    make, words = CONSTANT[loss]
+    told: list[str] = []
+    weighing = Weighing(told.append)
+    for _ in range(6):
+        weighing.sees([make()])
+        weighing.weigh(Weight(4.0, 1.0), 0, Dealt(0, 12, 4))
+    assert bool(told) == bool(words)
+    assert all(words in text for text in told)
+
+
+def test_a_sum_that_is_divided_by_the_same_number_for_parts_of_other_sizes_is_told_of() -> None:
+    told: list[str] = []
+    weighing = Weighing(told.append)
+    for taken in (4, 3, 4):
+        weighing.sees([each().sum() / 8])
+        weighing.weigh(Weight(taken, 1.0), 0, Dealt(0, 12, taken))
+    assert ["divided by 8, which is the same in each step" in text for text in told] == [True]
+
+
+def test_a_backward_that_is_given_a_gradient_is_read_or_told_of() -> None:
+    told: list[str] = []
+    weighing = Weighing(told.append)
+    watch(weighing.sees)
+    F.cross_entropy(out(), labels).backward(torch.tensor(2.0))  # type: ignore[no-untyped-call]
+    assert weighing.weigh(Weight(4.0, 1.0), 0, Dealt(0, 12, 4)).counts == 3
+    for _ in range(2):
+        each().backward(mask / mask.sum())
+        weighing.weigh(Weight(4.0, 1.0), 0, Dealt(0, 12, 4))
+    assert "begins with gradients that the script gives" in told[0]
 
 
 def test_what_the_script_says_counts_before_what_is_seen() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,11 @@ _SHOWN: tuple[Column, ...] = ("cpu_cores", "memory_bytes", "net_in", "net_out")
 
 APART_SECONDS = 10.0
 """How long workers that have not connected tell of progress in their output before they are taken for strangers."""
+
+_MOST_FILES = 10_000
+"""Files that workers write which are remembered."""
+_MOST_FILES_TOLD = 5
+"""Files that two workers write: so many are told."""
 
 _OF_ONE_FILE = re.compile(
     r"FileExistsError|AlreadyExistsError|Directory not empty|No such file or directory: .+ -> |unable to lock file"
@@ -103,6 +109,8 @@ class Attempt:
         self._told_apart = False
         self.forewarned = False  # that the workers share nothing was said before the start
         self._told_open = False
+        self._written: dict[str, str] = {}  # by file, which worker did; empty: several, which was told
+        self._told_files = 0
 
     @property
     def plan(self) -> Plan:
@@ -150,6 +158,27 @@ class Attempt:
         self._told_open = self._told_open or tells
         return tells
 
+    def wrote(self, name: str, path: str, folder: str) -> str:
+        """A worker has written a file; what is wrong with that, if another one writes it too. Empty: nothing.
+
+        Args:
+            name: The worker.
+            path: The file.
+            folder: Tells its folder from all others, where all tasks are on one machine; else from those of its node.
+        """
+        file = f"{folder}/{os.path.basename(path)}"
+        if len(self._written) >= _MOST_FILES:
+            return ""
+        writer = self._written.setdefault(file, name)
+        if writer in (name, "") or self._told_files == _MOST_FILES_TOLD:
+            return ""
+        self._told_files += 1
+        self._written[file] = ""
+        return (
+            f"{writer} and {name} both write {path}: what is left is of the last of them, or of both; let one write "
+            "files, under `if hg.is_main():`"
+        )
+
     def part(self, name: str) -> None:
         """A worker is to end before the others."""
         self.tasks[name].state = "leaving"
@@ -163,6 +192,7 @@ class Attempt:
         self._connected.discard(name)
         if not well:
             self._course.drop(f"{self._job}/{name}")
+            self._written = {file: writer for file, writer in self._written.items() if writer != name}
         self._peers.leave(name)
         self.meetings.leave(name)
         self.stragglers.drop(name)

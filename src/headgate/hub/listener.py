@@ -169,6 +169,11 @@ class HubListener(Listener):
                     self._saved(task, message)
                 case "checkpoint_failed" | "checkpoint_damaged":
                     self._not_saved(task, message)
+                case "writes":
+                    node = "" if run.submission.engine == LOCAL else attempt.tasks[name].node
+                    folder = f"{node}:{messages.text(message['folder'])}"
+                    if text := attempt.wrote(name, messages.text(message["path"]), folder):
+                        self._live_runs.event(run, "warning", text, job, task)
                 case "fault":
                     self._recovered(task, message)
                 case "note":

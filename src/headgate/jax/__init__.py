@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from headgate.task import Channel, Epochs, Stop, TaskEnvironment
+from headgate.task.writing import writing
 
 if TYPE_CHECKING:
     from headgate.jax.session import Session
@@ -182,3 +183,7 @@ def _joined(what: str) -> Session | None:
     if not _begun and TaskEnvironment.read().channel is not None:
         raise RuntimeError(f"headgate.jax.{what}() before headgate.jax.init(); call init() before anything of JAX")
     return _session
+
+
+if TaskEnvironment.read().channel is not None:
+    writing.watch()

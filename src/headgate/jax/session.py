@@ -6,7 +6,6 @@ one too.
 
 from __future__ import annotations
 
-import atexit
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from headgate.jax.passes import Passes
 from headgate.jax.placing import Placing, length
 from headgate.jax.stopping import StopTogether
 from headgate.jax.trained import Trained
-from headgate.task import Channel, Gate, Progress, Saver, Stop, TaskEnvironment, plan_of
+from headgate.task import Channel, Gate, Progress, Saver, Stop, TaskEnvironment, at_end, plan_of
 from headgate.task.measured import FIRST_STEPS
 from headgate.task.meetings import Meetings
 from headgate.task.progress import whole
@@ -101,7 +100,7 @@ class Session:
         self._gate = Gate(channel, lambda: _wait(self._computed), self._placing.gpus)
         if self._meetings is not None:
             self._meetings.watch(self._standing)
-        atexit.register(self.close)
+        at_end(self.close)
 
     # --- what the script calls ---------------------------------------------------------------------------------------
 

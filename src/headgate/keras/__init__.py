@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.keras import environment
 from headgate.task import Channel, Epochs, Stop, TaskEnvironment, plan_of
+from headgate.task.writing import writing
 
 if TYPE_CHECKING:
     from headgate.keras.session import Session
@@ -196,3 +197,7 @@ def _join(together: bool = False) -> Session | None:
             _session.costs.joins = together
         _joined = True
     return _session
+
+
+if TaskEnvironment.read().channel is not None:
+    writing.watch()

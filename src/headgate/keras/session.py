@@ -5,7 +5,6 @@ A training is a `fit` of a prepared model, or a loop over `epochs`; a script may
 
 from __future__ import annotations
 
-import atexit
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from headgate.keras.agreement import Agreement
 from headgate.keras.costs import Costs
 from headgate.keras.meter import Meter
 from headgate.keras.trained import Trained, array_of, random_states, restore_random
-from headgate.task import Channel, Gate, Progress, Stop, TaskEnvironment
+from headgate.task import Channel, Gate, Progress, Stop, TaskEnvironment, at_end
 from headgate.task.measured import FIRST_STEPS, Step, is_told
 from headgate.task.meetings import Meetings
 from headgate.task.progress import whole
@@ -113,7 +112,7 @@ class Session:
         self._begun = False  # a step that `fit` has begun
         if self._meetings is not None:
             self._meetings.watch(lambda: self._standing(self._begun))
-        atexit.register(self.close)
+        at_end(self.close)
 
     # --- trainings ---------------------------------------------------------------------------------------------------
 

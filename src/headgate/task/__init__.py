@@ -6,6 +6,7 @@ Standard library only, from Python 3.9 on, and cheap to import: it runs inside t
 from __future__ import annotations
 
 from headgate.task.channel import Channel
+from headgate.task.ending import at_end
 from headgate.task.environment import TaskEnvironment
 from headgate.task.epochs import Epochs
 from headgate.task.fit import LineFit, fit_line
@@ -30,6 +31,7 @@ __all__ = [
     "StepSpans",
     "TaskEnvironment",
     "WorkersDiffer",
+    "at_end",
     "cluster_variables",
     "end_failed",
     "fit_line",

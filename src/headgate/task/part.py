@@ -11,6 +11,7 @@ from typing import Any
 
 from headgate.task.channel import Channel
 from headgate.task.stop import PeerLost, Stop
+from headgate.task.writing import writing
 
 WELCOME_SECONDS = 60.0
 """How long a task waits to be told what it is."""
@@ -80,6 +81,7 @@ def plan_of(channel: Channel) -> Mapping[str, Any]:
     plan: Mapping[str, Any] = channel.welcome.get("plan") or {}
     alone = plan.get("strategy", "single") == "single" or (plan["strategy"] == "allreduce" and plan["workers"] == 1)
     if alone:
+        writing.ignore()
         return {}
     refusal = named_cluster(os.environ, plan["workers"] + plan["servers"])
     if refusal:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headgate.task.values import read
+from headgate.task.writing import writing
 
 EVERY_SECONDS = 0.1
 """Time between two progress messages of a script that reports faster."""
@@ -99,6 +100,7 @@ class Progress:
             self._deliver()
 
     def _deliver(self) -> None:
+        writing.tell(lambda message: self._send(message, False))
         if not self._unsent:
             return
         step = whole(self.said, self.step)

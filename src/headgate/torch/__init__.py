@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from headgate.task import Channel, Epochs, Stop, TaskEnvironment
-from headgate.torch import sparse_layers
+from headgate.task.writing import writing
+from headgate.torch import checkpoints, sparse_layers
 
 if TYPE_CHECKING:
     from headgate.torch.session import Session
@@ -196,4 +197,6 @@ def _join() -> Session | None:
 
 
 if TaskEnvironment.read().channel is not None:
+    writing.watch()
+    checkpoints.watch_saving()
     sparse_layers.watch(_on_servers)

@@ -18,6 +18,7 @@ import torch
 
 from headgate.task import saving
 from headgate.task.saving import CheckpointError, ResumeError
+from headgate.task.writing import writing
 
 __all__ = ["CheckpointError", "ResumeError", "read", "storable", "write"]
 
@@ -94,3 +95,17 @@ def read(path: str) -> dict[str, Any]:
     if not isinstance(payload, dict) or payload.get("headgate") != LAYOUT:
         raise ResumeError(f"{path} is not a checkpoint of this version of Headgate; resume from another one")
     return payload
+
+
+def watch_saving() -> None:
+    """Note which files `torch.save` writes: PyTorch opens them by itself."""
+    writer: Any = getattr(torch.serialization, "_open_zipfile_writer_file", None)
+    if writer is None:
+        return
+    opens = writer.__init__
+
+    def begin(self: Any, name: Any, *args: Any, **kwargs: Any) -> None:
+        writing.wrote(name)
+        opens(self, name, *args, **kwargs)
+
+    writer.__init__ = begin

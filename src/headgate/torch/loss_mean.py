@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 _PASSED = frozenset(
     ("Neg", "View", "UnsafeView", "ReshapeAlias", "Alias", "Clone", "ToCopy", "Squeeze", "Unsqueeze", "Rsub", "Expand")
 )
-_SUMS = frozenset(("Sum", "Nansum"))
+_SUMS = frozenset(("Sum", "Nansum", "Dot"))
 _OF_PARAMETERS = frozenset(
     (
         *("AccumulateGrad", "Pow", "Abs", "Sqrt", "LinalgVectorNorm", "Norm", "Sum", "Mean", "Add", "Sub", "Mul"),
@@ -50,13 +50,37 @@ class Reading:
         over: What it is a mean over: samples, tokens, a sum of weights; None: that is not seen.
         terms: The same of each of its terms.
         divided: Whether it is a sum that is divided by that.
+        elements: How many numbers are summed, of a sum that is divided by a number of Python's; 0: there is none.
         doubt: Why several workers may not come to what one process comes to; empty: nothing speaks for that.
     """
 
     over: float | None = None
     terms: tuple[float, ...] = ()
     divided: bool = False
+    elements: int = 0
     doubt: str = ""
+
+
+@dataclass(frozen=True)
+class _Divisor:
+    """What a part of a loss is divided by.
+
+    Args:
+        exact: By divisions.
+        scaled: By them, and by multiplications with a fraction: of a mean that is how much it matters.
+        plain: Whether all of them are numbers of Python's, not tensors.
+    """
+
+    exact: float = 1.0
+    scaled: float | None = None
+    plain: bool = True
+
+    def by(self, value: float, plain: bool = True, exact: bool = True) -> _Divisor:
+        return _Divisor(
+            self.exact * value if exact else self.exact,
+            (1.0 if self.scaled is None else self.scaled) * value,
+            self.plain and plain,
+        )
 
 
 @dataclass
@@ -68,6 +92,7 @@ class _Seen:
     means: list[float] = field(default_factory=list)
     sums: int = 0
     divided: bool = False
+    elements: int = 0
     nothing: bool = False
     others: list[str] = field(default_factory=list)
 
@@ -76,7 +101,9 @@ def read(roots: Sequence[torch.Tensor]) -> Reading:
     """What the loss whose terms are `roots` is a mean over."""
     seen = _Seen()
     for root in roots:
-        if root.numel() != 1 or root.grad_fn is None:
+        if root.numel() != 1:
+            return Reading(doubt="its backward begins with gradients that the script gives")
+        if root.grad_fn is None:
             return Reading()
         _walk(root.grad_fn, seen)
     terms = [*seen.counted, *seen.means]
@@ -91,12 +118,12 @@ def read(roots: Sequence[torch.Tensor]) -> Reading:
         doubt = "a sum over the batch is part of it"
     elif seen.others:
         doubt = f"it is made by {seen.others[0]}, of which no mean over samples is seen"
-    return Reading(over, tuple(terms), seen.divided, doubt)
+    return Reading(over, tuple(terms), seen.divided, seen.elements, doubt)
 
 
 def _walk(root: Any, seen: _Seen) -> None:
     """Go through what makes a scalar: sums and multiples of means."""
-    nodes: list[tuple[Any, float | None]] = [(root, None)]
+    nodes = [(root, _Divisor())]
     for _ in range(_MOST_NODES):
         if not nodes:
             return
@@ -107,46 +134,77 @@ def _walk(root: Any, seen: _Seen) -> None:
         if kind in _PASSED or kind in ("Add", "Sub", "Stack", "Cat"):
             nodes[:0] = [(each, divisor) for each in live]
         elif kind in ("Mul", "Div") and len(live) == 1 and (kind == "Mul" or inner[0] is not None):
-            by = _constant(node, inner)
+            by, plain = _constant(node, inner)
             if by:
-                nodes.insert(0, (live[0], _scaled(divisor, kind, by)))
+                whole = not (nodes or seen.counted or seen.means or seen.sums or seen.others)
+                nodes.insert(0, (live[0], _divided(divisor, kind, by, plain, whole)))
             else:
                 seen.nothing = True
-        elif kind in (*_SUMS, "Mean") and _is_of(live[0], ("Stack", "Cat")):
-            nodes[:0] = [(each, divisor) for each, _ in live[0].next_functions if each is not None]
+        elif kind in (*_SUMS, "Mean") and (scalars := _scalars(node, kind, live)):
+            if kind == "Mean":
+                divisor = divisor.by(len(scalars))
+            nodes[:0] = [(each, divisor) for each in scalars]
         elif not _is_of_parameters(node):
             _leaf(node, kind, divisor, seen)
 
 
-def _leaf(node: Any, kind: str, divisor: float | None, seen: _Seen) -> None:
+def _leaf(node: Any, kind: str, divisor: _Divisor, seen: _Seen) -> None:
     reduction = getattr(node, "_saved_reduction", None)
     if kind in _SUMS or reduction == 2:
-        if divisor is None:
+        if divisor.scaled is None:
             seen.sums += 1
         else:
             seen.divided = True
-            seen.counted.append(divisor)
+            seen.elements = _summed(node) if divisor.plain else 0
+            seen.counted.append(divisor.scaled)
     elif kind.startswith("NllLoss") and reduction == 1:
-        seen.counted.append(float(node._saved_total_weight))
+        seen.counted.append(float(node._saved_total_weight) * divisor.exact)
     elif kind == "Mean":
-        seen.means.append(float(node._saved_self_sym_numel))
+        seen.means.append(float(node._saved_self_sym_numel) * divisor.exact)
     elif reduction == 1:
-        seen.means.append(float(node._saved_self.numel()))
+        seen.means.append(float(node._saved_self.numel()) * divisor.exact)
     else:
         seen.others.append(kind)
 
 
-def _constant(node: Any, inner: Sequence[Any]) -> float:
-    """What a scalar is multiplied with or divided by."""
+def _scalars(node: Any, kind: str, live: Sequence[Any]) -> list[Any]:
+    """The scalars whose sum or mean this is, where the script made a list of losses."""
+    if not live or not _is_of(live[0], ("Stack", "Cat")):
+        return []
+    inner = [each for each, _ in live[0].next_functions]
+    numbers = node._saved_self_sym_numel if kind == "Mean" else _summed(node)
+    return [each for each in inner if each is not None] if numbers == len(inner) else []
+
+
+def _summed(node: Any) -> int:
+    """How many numbers a sum is of; 0: that is not seen."""
+    sizes = getattr(node, "_saved_self_sym_sizes", None)
+    if sizes is not None:
+        return math.prod(sizes)
+    tensor = getattr(node, "_saved_target" if type(node).__name__.startswith("NllLoss") else "_saved_self", None)
+    return 0 if tensor is None else int(tensor.numel())
+
+
+def _constant(node: Any, inner: Sequence[Any]) -> tuple[float, bool]:
+    """What a scalar is multiplied with or divided by, and whether that is a number of Python's."""
     value = node._saved_other if inner[0] is not None else node._saved_self
-    return abs(float(value)) if not isinstance(value, torch.Tensor) or value.numel() == 1 else 1.0
+    if not isinstance(value, torch.Tensor):
+        return abs(float(value)), True
+    return (abs(float(value)), _is_plain(value)) if value.numel() == 1 else (1.0, False)
 
 
-def _scaled(divisor: float | None, kind: str, by: float) -> float | None:
+def _is_plain(value: torch.Tensor) -> bool:
+    """Whether this stands for a number of Python's: such a one does not decide of what type a result is."""
+    small = {torch.float64: torch.float16, torch.int64: torch.int8}.get(value.dtype)
+    return small is not None and torch.result_type(value, torch.ones((), dtype=small)) == small
+
+
+def _divided(divisor: _Divisor, kind: str, by: float, plain: bool, whole: bool) -> _Divisor:
+    """The divisor of what is below a division or multiplication, of the whole loss or of one of its terms."""
     if kind == "Div":
-        return (1.0 if divisor is None else divisor) * by
+        return divisor.by(by, plain)
     if 0.0 < by < 1.0:  # as by one over a number; what is larger scales a loss, as a gradient scaler does
-        return (1.0 if divisor is None else divisor) / by
+        return divisor.by(1.0 / by, plain, exact=whole and math.isclose(1.0 / by, round(1.0 / by)))
     return divisor
 
 
@@ -191,9 +249,8 @@ def _watch() -> None:
         # A backward within a backward (reentrant checkpointing) begins with no loss.
         if torch._C._current_graph_task_id() == -1:
             roots = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
-            given = grad_tensors if isinstance(grad_tensors, (tuple, list)) else (grad_tensors,)
             with _disable_current_modes(), torch.no_grad():
-                _listener[0](() if any(each is not None for each in given) else roots)
+                _listener[0](roots)
         return inner(tensors, grad_tensors, *args, **kwargs)
 
     torch.autograd.backward = backward

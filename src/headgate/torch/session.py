@@ -7,7 +7,6 @@ boundary too.
 
 from __future__ import annotations
 
-import atexit
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import Any, Callable
 import torch
 from torch import nn
 
-from headgate.task import Channel, Gate, Progress, Saver, Stop, TaskEnvironment, plan_of
+from headgate.task import Channel, Gate, Progress, Saver, Stop, TaskEnvironment, at_end, plan_of
 from headgate.task.progress import whole
 from headgate.task.saving import restored
 from headgate.torch import batches, checkpoints
@@ -83,7 +82,7 @@ class Session:
         self._noted: set[str] = set()
         self._thread = threading.get_ident()
         self._tell_of_repeats()
-        atexit.register(self.close)
+        at_end(self.close)
 
     # --- what the script calls ---------------------------------------------------------------------------------------
 

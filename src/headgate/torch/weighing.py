@@ -15,6 +15,9 @@ from headgate.torch.loss_mean import Reading, read
 _MOST_RATIOS = 3
 """Between the terms of a loss: a script may have several losses, and each its own."""
 
+_SAME = 4
+"""Steps in a row in which a sum is divided by the same number, after which that is taken for a constant."""
+
 
 @dataclass(frozen=True)
 class Weight:
@@ -52,6 +55,8 @@ class Weighing:
         self._said: float | None = None
         self._of_batches: dict[int, float] = {}
         self._seen = Reading()
+        self._divisor = 0.0
+        self._divided: list[int] = []  # samples of the latest parts whose sum was divided by that
         self._ratios: list[tuple[float, ...]] = []
         self._doubt = ""
 
@@ -107,8 +112,21 @@ class Weighing:
             if len(self._ratios) > _MOST_RATIOS:
                 del self._ratios[0]
                 return "its terms are means over different numbers, as tokens and samples are"
-        if dealt is not None and seen.divided and seen.over == dealt.whole != dealt.taken:
-            return f"it is a sum divided by {dealt.whole}, the samples of all workers"
+        return self._divided_by_other(seen, dealt) if dealt is not None and seen.elements and seen.over else ""
+
+    def _divided_by_other(self, seen: Reading, dealt: Dealt) -> str:
+        """Why the number that a sum is divided by may not be of this worker's part; empty: nothing speaks for that."""
+        over, elements, whole, taken = seen.over or 0.0, seen.elements, dealt.whole, dealt.taken
+        if over != self._divisor:
+            self._divisor, self._divided = over, []
+        self._divided = [*self._divided, taken][-_SAME:]
+        if over == elements:
+            return ""
+        if whole and whole != taken and (over == whole or over * taken == elements * whole):
+            return f"it is a sum divided by {over:g}, the samples of all workers"
+        follows = taken and not (over % taken and over % elements)  # as of a mean that is accumulated
+        if len(set(self._divided)) > 1 or (len(self._divided) == _SAME and not follows):
+            return f"it is a sum divided by {over:g}, which is the same in each step"
         return ""
 
     def _tell(self, doubt: str) -> None:
