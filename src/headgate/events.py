@@ -188,7 +188,7 @@ class Progress:
     were), `epoch` the one that is going on, counted from 1 (as its script counts, where that is read from its output),
     `within` the part of it that is done, 0 to 1, `steps` how many there will be in all. Where
     `covers` is set, loss and metrics are means over this `epoch`, or over the `part` of it that is done: the latest
-    counts."""
+    counts. `weight` is what each of the losses counts among those of the job's workers, on the mean."""
 
     task: TaskId
     step: int | None
@@ -201,19 +201,25 @@ class Progress:
     within: float | None = None
     steps: int | None = None
     covers: str | None = None
+    weight: float = 1.0
 
     def merged(self, later: Progress) -> Progress:
         """This progress and a later one of the same task as one: the mean loss of both, the later of all else. The
         later loss counts alone where one is no number, since what does not last says little, or that of an epoch."""
         given = {f.name: v for f in fields(later) if (v := getattr(later, f.name)) is not None}
         if self.loss is not None:
-            given |= {"loss": self.loss, "count": self.count}
+            given |= {"loss": self.loss, "count": self.count, "weight": self.weight}
         if self.loss is not None and later.loss is not None:
             if math.isfinite(self.loss) and math.isfinite(later.loss) and not (self.covers or later.covers):
                 count = self.count + later.count
-                given |= {"loss": (self.loss * self.count + later.loss * later.count) / count, "count": count}
+                weighed = self.count * self.weight, later.count * later.weight
+                given |= {
+                    "loss": (self.loss * weighed[0] + later.loss * weighed[1]) / (sum(weighed) or 1.0),
+                    "count": count,
+                    "weight": sum(weighed) / count,
+                }
             else:
-                given |= {"loss": later.loss, "count": later.count, "covers": later.covers}
+                given |= {"loss": later.loss, "count": later.count, "weight": later.weight, "covers": later.covers}
         return replace(self, **{**given, "metrics": {**self.metrics, **later.metrics}})
 
 

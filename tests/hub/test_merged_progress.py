@@ -47,3 +47,14 @@ def test_a_loss_that_is_no_number_on_any_worker_is_none_of_the_job() -> None:
 
 def test_a_report_without_a_loss_has_none() -> None:
     assert MergedProgress().add(Progress(FIRST, step=3), FIRST) == Progress(FIRST, step=3)
+
+
+def test_losses_count_by_what_they_weigh_and_one_of_nothing_does_not() -> None:
+    course = MergedProgress()
+    course.add(Progress(SECOND, step=1, loss=4.0, count=1, weight=0.5), FIRST)
+    course.add(Progress(SECOND, step=2, loss=1.0, count=2, weight=1.0), FIRST)
+    merged = course.add(Progress(FIRST, step=2, loss=1.0, count=3, weight=1.5, metrics={"accuracy": 0.8}), FIRST)
+    assert merged == Progress(FIRST, step=2, loss=(2 + 2 + 4.5) / 7, count=6, metrics={"accuracy": 0.8})
+    course.add(Progress(SECOND, step=3, loss=math.nan, weight=0.0), FIRST)
+    merged = course.add(Progress(FIRST, step=3, loss=1.0), FIRST)
+    assert merged is not None and merged.loss == 1.0

@@ -37,3 +37,19 @@ def test_a_step_that_is_still_to_be_computed_is_read_when_a_message_is_due() -> 
     progress.report(1.0, {})
     assert [message["step"] for message in sent] == [10, 7]
     assert step.reads == 1
+
+
+def test_losses_are_weighed_and_those_of_nothing_are_left_out() -> None:
+    now, sent = [0.0], list[Mapping[str, object]]()
+    progress = Progress(lambda message, _: sent.append(message), clock=lambda: now[0])
+    progress.report(5.0, {})  # sent at once
+    for loss, weight in ((1.0, 1.5), (4.0, 0.5), (math.nan, 0.0)):
+        progress.report(loss, {}, weight)
+    progress.flush()
+    progress.report(math.nan, {}, 0.0)
+    progress.flush()
+    assert "weight" not in sent[0]
+    assert [(message.get("loss"), message["count"], message["weight"]) for message in sent[1:]] == [
+        (1.75, 2, 1.0),
+        (None, 1, 0.0),
+    ]

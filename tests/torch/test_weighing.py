@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from headgate.plans import Plan
+from headgate.testing.gang import Gang
 from headgate.torch.dealing import Dealt
 from headgate.torch.loss_mean import Reading, read, watch
 from headgate.torch.weighing import Weighing, Weight
@@ -89,6 +94,67 @@ def test_a_loss_that_cannot_be_weighed_is_told_of() -> None:
         weighing.weigh(weight, 0, Dealt(0, 12, 3))
     assert ["a sum over the batch" in told[0], "different numbers" in told[1]] == [True, True]
     assert "a sum divided by 12, the samples of all workers" in told[-1]
+
+
+SCRIPT = """
+import sys
+import torch
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+import headgate.torch as hg
+
+torch.set_default_dtype(torch.float64)
+torch.manual_seed(0)
+kind = sys.argv[1]
+data = TensorDataset(torch.randn(26, 3), torch.randint(0, 4, (26,)))
+model = torch.nn.Linear(3, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(data, batch_size=6, shuffle=True)
+reduction = "sum" if kind == "sum" else "mean"
+model, optimizer, loader = hg.prepare(model, optimizer, loader, loss_reduction=reduction)
+losses = []
+for epoch in hg.epochs(3):
+    for x, y in loader:
+        kept = y if kind != "ignoring" else y.masked_fill(x[:, 0] > 0.3, -100)
+        loss = F.cross_entropy(model(x), kept, reduction=reduction)
+        optimizer.zero_grad()
+        (loss / 10 if kind == "sum" else loss).backward()
+        optimizer.step()
+        mean = loss.item() / (len(x) if kind == "sum" else 1)
+        print(mean)
+        hg.report(loss=mean)
+        losses.append(mean)
+print(sum(losses) / len(losses))
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "strategy", "workers"),
+    [
+        ("ignoring", "allreduce", 3),
+        ("sum", "ps", 2),
+        pytest.param("all", "ps", 3, marks=pytest.mark.long),
+        pytest.param("ignoring", "ps", 2, marks=pytest.mark.long),
+        pytest.param("sum", "allreduce", 3, marks=pytest.mark.long),
+    ],
+)
+def test_the_loss_that_workers_report_is_that_of_one_process(
+    kind: str, strategy: Any, workers: int, tmp_path: Path
+) -> None:
+    """Also where nothing counts in the part of a worker, whose own loss is no number."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, str(script), kind]
+    alone = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    plan = Plan(strategy=strategy, workers=workers, servers=int(strategy == "ps"), batch_per_worker=None)
+    with Gang(tmp_path, plan, command) as gang:
+        gang.start()
+        gang.finish()
+        told = [each for worker in range(workers) for each in gang.of(f"worker-{worker}", "progress")]
+    parts = [(each["count"] * each.get("weight", 1.0), each["loss"]) for each in told if "loss" in each]
+    if kind == "ignoring":
+        assert any("nan" in gang.output(f"worker-{worker}") for worker in range(workers))
+    assert sum(w * loss for w, loss in parts) / sum(w for w, _ in parts) == pytest.approx(float(alone.split()[-1]))
 
 
 def test_a_term_that_matters_more_from_step_to_step_is_no_doubt() -> None:

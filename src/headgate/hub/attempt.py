@@ -15,6 +15,7 @@ from headgate.hub.peers import Peers
 from headgate.hub.stragglers import Stragglers
 from headgate.plans import Plan
 from headgate.task.part import LOOPBACK
+from headgate.task.progress import weighted_mean
 from headgate.telemetry.columns import Column
 from headgate.telemetry.failures import FailureReader
 from headgate.telemetry.patterns import ProgressReader
@@ -319,7 +320,7 @@ class MergedProgress:
 
     Steps, epochs and samples are those of the worker with the lowest number, and each of its reports makes one of the
     job. Losses and metrics are means over what each worker reported since then, or before if it had nothing new. They
-    are weighted by how many losses each stands for.
+    are weighted by how many losses each stands for, and by what these weigh: as the gradients are.
     """
 
     def __init__(self) -> None:
@@ -335,14 +336,15 @@ class MergedProgress:
         self._told |= self._waiting
         self._waiting.clear()
         own, every = self._told[lowest], self._told.values()
-        losses = [(each.loss, each.count) for each in every if each.loss is not None]
+        losses = [(each.loss, each.count * each.weight) for each in every if each.loss is not None]
         names = dict.fromkeys(name for each in every for name in each.metrics)
         return replace(
             own,
             loss=_mean(losses) if losses else None,
-            count=sum(count for _, count in losses) or own.count,
+            count=sum(each.count for each in every if each.loss is not None) or own.count,
+            weight=1.0,
             metrics={
-                name: _mean([(each.metrics[name], each.count) for each in every if name in each.metrics])
+                name: _mean([(each.metrics[name], each.count * each.weight) for each in every if name in each.metrics])
                 for name in names
             },
         )
@@ -353,5 +355,6 @@ class MergedProgress:
         self._told.pop(task, None)
 
 
-def _mean(values: list[tuple[float, int]]) -> float:
-    return sum(value * count for value, count in values) / sum(count for _, count in values)
+def _mean(values: list[tuple[float, float]]) -> float:
+    weighing = [(value, weight) for value, weight in values if weight > 0]  # a part in which nothing counts has no loss
+    return weighted_mean(weighing or [(value, 1.0) for value, _ in values])

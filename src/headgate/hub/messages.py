@@ -35,6 +35,7 @@ def progress(task: TaskId, message: Mapping[str, Any]) -> Progress:
         loss=float(loss) if loss is not None else None,
         covers={"part": "part", "epoch": "epoch"}.get(message.get("covers") or ""),
         count=max(_whole(message.get("count")) or 1, 1),
+        weight=1.0 if message.get("weight") is None else max(_finite(message["weight"]), 0.0),
         metrics={_name(name): float(value) for name, value in dict(message.get("metrics") or {}).items()},
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from headgate.task.values import read
@@ -18,7 +18,7 @@ SO_FAR_SECONDS = 2.0
 
 
 class Progress:
-    """Collects reports and sends the mean of their losses: of those that are finite, unless the last is not.
+    """Collects reports and sends the mean of their losses, by weight: of those that are finite, unless the last is not.
 
     What is no number is left out, and said so.
 
@@ -42,7 +42,7 @@ class Progress:
         self._send = send
         self._fetch = fetch
         self._clock = clock
-        self._losses: list[Any] = []
+        self._losses: list[tuple[Any, Any]] = []  # and what each weighs
         self._metrics: dict[str, Any] = {}
         self._covers = ""
         self._running: tuple[Any, Mapping[str, Any]] | None = None
@@ -57,11 +57,15 @@ class Progress:
         self.within: float | None = None
         self.samples: int | None = None
 
-    def report(self, loss: Any, metrics: Mapping[str, Any]) -> None:
-        """Take a loss (None: none) and metrics. The last metric of each name counts."""
+    def report(self, loss: Any, metrics: Mapping[str, Any], weight: Any = 1.0) -> None:
+        """Take a loss (None: none) and metrics. The last metric of each name counts.
+
+        Args:
+            weight: What the loss of this worker counts among those of all, 1 on the mean; one of 0 is left out.
+        """
         self._unsent = True
         if loss is not None:
-            self._losses.append(loss)
+            self._losses.append((loss, weight))
         if metrics:
             self._metrics.update(metrics)
         self._deliver_if_due()
@@ -90,7 +94,7 @@ class Progress:
     def _cover(self, what: str, loss: Any, metrics: Mapping[str, Any]) -> None:
         if self._losses or self._metrics:
             self._deliver()  # of reports, which do not cover the same
-        self._losses = [] if loss is None else [loss]
+        self._losses = [] if loss is None else [(loss, 1.0)]
         self._metrics = dict(metrics)
         self._covers, self._unsent = what, True
         self._running, self._running_since = None, float("inf")
@@ -109,30 +113,47 @@ class Progress:
         message.update((name, value) for name, value in about.items() if value is not None)
         if self._covers:
             message["covers"] = self._covers
-        found = self._read([("loss", loss) for loss in self._losses] + list(self._metrics.items()))
-        losses = [number for name, number in found[: len(self._losses)] if number is not None]
+        reported = len(self._losses)
+        weights, found = self._read(
+            [weight for _, weight in self._losses],
+            [("loss", loss) for loss, _ in self._losses] + list(self._metrics.items()),
+        )
+        losses = [(number, weight) for (_, number), weight in zip(found, weights) if number is not None and weight > 0]
         if losses:
-            finite = [loss for loss in losses if math.isfinite(loss)]
-            message["loss"] = sum(finite) / len(finite) if math.isfinite(losses[-1]) else losses[-1]
+            finite = [(loss, weight) for loss, weight in losses if math.isfinite(loss)]
+            last = losses[-1][0]
+            message["loss"] = weighted_mean(finite) if math.isfinite(last) else last
             message["count"] = len(losses)
-        if metrics := {name: number for name, number in found[len(self._losses) :] if number is not None}:
+        if any(weight != 1.0 for weight in weights):
+            message["weight"] = sum(weight for _, weight in losses) / max(len(losses), 1)
+        if metrics := {name: number for name, number in found[reported:] if number is not None}:
             message["metrics"] = metrics
         self._losses, self._metrics, self._covers = [], {}, ""
         self._unsent = False
         self._send(message, True)
         self._sent_at = self._clock()
 
-    def _read(self, values: Sequence[tuple[str, Any]]) -> list[tuple[str, float | None]]:
-        """Values as floats, None for what is none; of each name and type that is not one number the first is told."""
+    def _read(
+        self, weights: Sequence[Any], values: Sequence[tuple[str, Any]]
+    ) -> tuple[list[float], list[tuple[str, float | None]]]:
+        """Weights and values as floats, None for what is none; of each name and type that is not one number the first
+        is told."""
+        fetched = self._fetch([*weights, *(value for _, value in values)])
         found: list[tuple[str, float | None]] = []
-        for (name, _), value in zip(values, self._fetch([value for _, value in values])):
+        for (name, _), value in zip(values, fetched[len(weights) :]):
             number, remark = read(value)
             found.append((name, number))
             if remark and (about := (name, type(value).__name__)) not in self._remarked:
                 self._remarked.add(about)
                 left_out = "" if number is not None else "; it is left out"
                 self._send({"type": "note", "warns": True, "text": f"report({name}=...): {remark}{left_out}"}, False)
-        return found
+        return [float(weight) for weight in fetched[: len(weights)]], found
+
+
+def weighted_mean(values: Iterable[tuple[float, float]]) -> float:
+    """The mean of numbers by their weights. One weight at least is above 0."""
+    numbers = list(values)
+    return sum(number * weight for number, weight in numbers) / sum(weight for _, weight in numbers)
 
 
 def whole(number: Any, otherwise: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -23,6 +24,10 @@ from headgate.torch.weighing import Weighing, Weight
 
 JOIN_SECONDS = 600.0
 """How long a worker that joins others waits for their state, and they for it."""
+
+
+_MOST_PARTS = 1024
+"""The latest rounds that a reported loss stands for: a script may report none, or one an epoch."""
 
 
 class Owner(Observer, Protocol):
@@ -91,6 +96,7 @@ class Worker:
         self._weighing = Weighing(owner.note)
         self._batch: tuple[int, Dealt] | None = None
         self._weight: Weight | None = None
+        self._parts: deque[Any] = deque(maxlen=_MOST_PARTS)  # of the rounds since the latest report
         self._agreed = AgreedOrders(channel)
         self._waits = Waits(channel.send)
         self.index = int(channel.welcome["index"])
@@ -224,6 +230,15 @@ class Worker:
         if self._reducer is not None and not self._reducer.summed:
             self._weighing.say(value)
             self._reducer.weight_said(bool(self._fed) or not self._iterated)
+
+    def weight_of_report(self) -> Any:
+        """What a loss that is reported weighs among those of all workers, 1 on the mean: as the gradients did in the
+        rounds since the report before. Without one, all weigh the same."""
+        if not self._parts:
+            return 1.0
+        weight = sum(self._parts) / len(self._parts)
+        self._parts.clear()
+        return weight
 
     def optimizer_begins(self, optimizer: Any) -> None:
         """A step of the optimizer begins: gradients have to be there.
@@ -391,6 +406,8 @@ class Worker:
             self._slices.members = exchange.result.members
             if self._agreed.leaving and self._link is not None and self._link.index not in self._slices.members:
                 self._agreed.leave()
+        if self._reducer is not None:
+            self._parts.append(self._reducer.part * len(exchange.result.members))
         if exchange.result.changed:
             self._waits.skip(exchange.end)
         else:

@@ -51,6 +51,7 @@ class Reducer:
     Attributes:
         summed: Whether the loss of a batch is the sum of its samples' losses, not their mean.
         rounds: Rounds so far.
+        part: Of what counted in the latest round, samples or tokens, this worker's part.
         waits_for_weight: Whether the script says after each backward what its gradients weigh.
     """
 
@@ -73,6 +74,7 @@ class Reducer:
         self._exchanged = exchanged
         self.summed = False
         self.rounds = 0
+        self.part: torch.Tensor | float = 1.0
         self._parameters: list[nn.Parameter] = []
         self._sparse: set[int] = set()
         self._trained: list[torch.Size | None] = []
@@ -424,6 +426,7 @@ class Reducer:
             if head.mark != self._marks[not control.is_cuda]:
                 self._differs(int(control.is_cuda), head.mark is not None)
             self._agreed(head.stop, head.checkpoint)
+        self.part = self._weight.counts / total
         if not self.summed:
             for sums in result.sums:
                 sums.div_(total)

@@ -176,9 +176,12 @@ class Session:
         self._progress.step, self._progress.said = self._steps, step
         if isinstance(loss, torch.Tensor):
             loss = loss.detach() if loss.is_cuda else loss.detach().clone()  # the script may change it in place
+        part: Any = 1.0  # of the job's loss
         if self._worker is not None:
             metrics = {**self._worker.metrics, **metrics}
-        self._progress.report(loss, metrics)
+            if loss is not None:
+                part = self._worker.weight_of_report()
+        self._progress.report(loss, metrics, part)
         if not self._loaders.states and self._stepped:
             self._begin_step()
         if not self._orders.pending or not self._stepped:
