@@ -1,29 +1,55 @@
-"""Policies by name, with options: `flowcon:faithful,alpha=0.05,itval=20`."""
+"""The built-in policies, and any policy by its name, with options: `flowcon:faithful,alpha=0.05,itval=20`."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from headgate import registry
 from headgate.errors import UsageError
 from headgate.policies.base import Policy
+from headgate.policies.equal import EqualPolicy
+from headgate.policies.flowcon import FlowConPolicy
+from headgate.policies.headgate import HeadgatePolicy
+from headgate.policies.las import LasPolicy
+from headgate.policies.none import NoPolicy
+from headgate.policies.slaq import SlaqPolicy
+from headgate.policies.srpt import SrptPolicy
+from headgate.policies.themis import ThemisPolicy
+
+BUILT_IN: dict[str, type[Policy]] = {
+    policy.name: policy
+    for policy in (
+        NoPolicy,
+        EqualPolicy,
+        FlowConPolicy,
+        SlaqPolicy,
+        SrptPolicy,
+        LasPolicy,
+        ThemisPolicy,
+        HeadgatePolicy,
+    )
+}
+DEFAULT = HeadgatePolicy.name
 
 
-def create(text: str, built_in: Mapping[str, type[Policy]]) -> Policy:
-    """Make the policy that a text names.
+def make(name: str) -> Policy:
+    """The policy of that name, one of Headgate's own or one that registered under `headgate.policies`.
+
+    Args:
+        name: A name, and after a colon its options: `flowcon:faithful,alpha=0.05,itval=20`.
 
     Raises:
-        UsageError: No policy is so called, or it has no such option, or not with such a value.
+        UsageError: No policy has that name, or it has no such option or value.
     """
-    name, _, given = text.partition(":")
+    plain, _, given = name.partition(":")
 
     def call(factory: Callable[..., Policy]) -> Policy:
-        return factory(**_options(name, factory, given))
+        return factory(**_options(plain, factory, given))
 
-    own = built_in.get(name)
-    made = registry.make("headgate.policies", Policy, name, built_in, call) if own is None else call(own)
-    made.name = text  # another option is another policy
+    own = BUILT_IN.get(plain)
+    made = registry.make("headgate.policies", Policy, plain, BUILT_IN, call) if own is None else call(own)
+    made.name = name  # another option is another policy
     return made
 
 
