@@ -303,8 +303,9 @@ class Bench:
 
 @contextmanager
 def bench(lab: str | None = None, kind: type[Bench] = Bench) -> Iterator[Bench]:
-    """A bench, and on the way out the end of its hub; with the lab of that cluster file up, where one is given."""
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
+    """A bench, and on the way out the end of its hub; with the lab of that cluster file up, where one is given. The
+    same where this process is asked to end."""
+    with leaving(), tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
         made = kind(Path(folder))
         if lab is not None:
             (made.folder / "bench.yaml").write_text(lab)
@@ -312,6 +313,7 @@ def bench(lab: str | None = None, kind: type[Bench] = Bench) -> Iterator[Bench]:
         try:
             yield made
         finally:
+            _stay()
             end_hub(made.environment)
             if lab is not None:
                 made.headgate("lab", "down")
@@ -420,6 +422,7 @@ def raylets(host: str = "", variables: dict[str, str] | None = None) -> Iterator
         try:
             yield made
         finally:
+            _stay()
             made.end()
 
 

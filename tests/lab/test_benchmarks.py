@@ -11,21 +11,29 @@ import pytest
 from tests.lab.laboratory import SOURCE, Laboratory
 
 BENCHMARK = """
-import signal, sys, threading
+import signal, sys, tempfile, threading
 from pathlib import Path
 import _frame
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background may have been told to ignore it
-with _frame.lab(Path(sys.argv[1]), "bench", {"a": "10.77.0.1"}, "50Mbit", _frame.environment()):
+tempfile.tempdir = sys.argv[1]
+up = {
+    "lab": lambda: _frame.lab(Path(sys.argv[1]), "bench", {"a": "10.77.0.1"}, "50Mbit", _frame.environment()),
+    "bench": lambda: _frame.bench("lab: true\\nnodes: [{name: a, cores: 0.2, memory: 1GiB, nic: 50Mbit}]\\n"),
+}[sys.argv[2]]
+with up():
     print("up", flush=True)
     threading.Event().wait()
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_one_that_is_told_to_end_leaves_no_lab(laboratory: Laboratory, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("what", "number"),
+    [*(("lab", number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)), ("bench", signal.SIGTERM)],
+)
+def test_one_that_is_told_to_end_leaves_no_lab(laboratory: Laboratory, what: str, number: signal.Signals) -> None:
     path = os.pathsep.join(map(str, (SOURCE, SOURCE.parent / "benchmarks")))
     benchmark = subprocess.Popen(
-        [sys.executable, "-c", BENCHMARK, str(laboratory.folder)],
+        [sys.executable, "-c", BENCHMARK, str(laboratory.folder), what],
         env={**os.environ, "PYTHONPATH": path},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -33,7 +41,8 @@ def test_one_that_is_told_to_end_leaves_no_lab(laboratory: Laboratory, number: s
     )
     assert benchmark.stdout is not None
     assert benchmark.stdout.readline() == "up\n"
-    assert laboratory.left()
+    assert laboratory.left() or list(laboratory.folder.glob("headgate-bench-*"))
     benchmark.send_signal(number)
     benchmark.communicate(timeout=60)
     assert laboratory.left() == []
+    assert not list(laboratory.folder.glob("headgate-bench-*"))
