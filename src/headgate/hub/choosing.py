@@ -23,6 +23,9 @@ from headgate.profiles import Profile
 from headgate.profiling import store
 from headgate.profiling.calibration import calibrated
 
+_MOST_AT_ONCE = 500
+"""Jobs times nodes for which plans without a profile are made on the hub's loop: that takes up to some 50 ms."""
+
 
 class Choosing(Component):
     """Answers `PlanJob`. The jobs of a run are planned together.
@@ -93,12 +96,12 @@ class Choosing(Component):
             except UsageError as error:  # a node has gone since it was handed in
                 self._refuse(actions, error)
             except Exception as error:  # noqa: BLE001  # these jobs cannot be planned, and others can
-                self._live_runs.failed("no plan could be made", error, run)
-                self._refuse(actions, UsageError("no plan could be made"))
+                self._give_up(actions, error)
 
     def _plan(self, actions: Sequence[PlanJob], cluster: Cluster) -> None:
-        if any(self._profiled(action, cluster) for action in actions):
-            task = self._loop.create_task(self._answer(actions, cluster))
+        is_long = len(actions) * len(cluster.nodes) > _MOST_AT_ONCE
+        if is_long or any(self._profiled(action, cluster) for action in actions):
+            task = self._loop.create_task(self._try_to_answer(actions, cluster))
             self._work.add(task)
             task.add_done_callback(self._work.discard)
         else:  # at once, for there is nothing to search
@@ -114,6 +117,12 @@ class Choosing(Component):
         environment = {**run.submission.environment, **action.spec.env}
         return Asked(action.spec, profile, scripts.other_cluster(action.spec, environment))
 
+    async def _try_to_answer(self, actions: Sequence[PlanJob], cluster: Cluster) -> None:
+        try:
+            await self._answer(actions, cluster)
+        except Exception as error:  # noqa: BLE001  # as above
+            self._give_up(actions, error)
+
     async def _answer(self, actions: Sequence[PlanJob], cluster: Cluster) -> None:
         async with self._turn:
             asked = []
@@ -121,8 +130,8 @@ class Choosing(Component):
                 if action.job.split("/")[0] not in self._live_runs.runs:
                     return  # it has ended while others were planned
                 _, live = self._live_runs.find(action.job)
-                profile = store.parse(json.loads(live.profile)) if live.profile is not None else None
-                asked.append(self._ask(action, profile))
+                known = live.profile if self._profiled(action, cluster) else None
+                asked.append(self._ask(action, store.parse(json.loads(known)) if known is not None else None))
             run, _ = self._live_runs.find(actions[0].job)
             used = self.used(cluster)
             if run.submission.cluster:
@@ -132,7 +141,8 @@ class Choosing(Component):
                 found = await asyncio.to_thread(search, asked, cluster)
             except Exception as error:  # noqa: BLE001  # a profile is odd: its job runs all the same
                 self._live_runs.failed("no plan was searched for", error, run.id)
-                found = choose([replace(each, profile=None) for each in asked], cluster, used=used)
+                plain = [replace(each, profile=None) for each in asked]
+                found = await asyncio.to_thread(partial(choose, used=used), plain, cluster)
             self._told(actions, found)
 
     def _told(self, actions: Sequence[PlanJob], found: Sequence[Choice | UsageError]) -> None:
@@ -150,6 +160,12 @@ class Choosing(Component):
             if each.why and run.submission.mode == "run":
                 self._live_runs.event(run, "plan", each.why, live.spec.name)
             self._step(JobPlanned(action.job, action.revision, each.plan))
+
+    def _give_up(self, actions: Sequence[PlanJob], error: Exception) -> None:
+        left = [action for action in actions if action.job.split("/")[0] in self._live_runs.runs]
+        if left:
+            self._live_runs.failed("no plan could be made", error, left[0].job.split("/")[0])
+            self._refuse(left, UsageError("no plan could be made"))
 
     def _refuse(self, actions: Sequence[PlanJob], error: UsageError) -> None:
         for action in actions:

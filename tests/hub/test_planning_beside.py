@@ -1,0 +1,99 @@
+"""Plans are made beside the hub's loop where that takes its time, and what cannot be planned costs nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal, cast
+
+import pytest
+from tests.planning.jobs import profile
+
+from headgate.cluster import Cluster, Node
+from headgate.events import Event, JobPlanned, PlanJob, StopRequested
+from headgate.hub.choosing import Choosing
+from headgate.hub.live_runs import LiveRuns
+from headgate.hub.run import LiveRun
+from headgate.hub.submission import Submission
+from headgate.jobs import Job
+from headgate.profiling import store
+
+
+class Desk:
+    """A `Choosing` for a run of so many jobs on so many nodes, and what it tells the controller."""
+
+    def __init__(self, home: Path, jobs: int, nodes: int, mode: Literal["run", "profile"] = "run") -> None:
+        self.told: list[Event] = []
+        self.cluster = Cluster(tuple(Node(f"n{i}", 2.0, 2**30) for i in range(nodes)))
+        self.jobs = tuple(Job(name=f"j{i}", run="true") for i in range(jobs))
+        submission = Submission(self.jobs, {}, str(home), ("headgate",), mode=mode)
+        self.run = LiveRun(submission, self.cluster.nodes, "none", time.monotonic(), lambda _: None)
+        live_runs = LiveRuns(lambda: "none")
+        live_runs.runs[self.run.id] = self.run
+        nodes_of = SimpleNamespace(cluster=lambda _: self.cluster)
+        here = self.cluster.nodes[0]
+        self._choosing = Choosing(home, live_runs, cast(Any, nodes_of), here, self.told.append)
+
+    def asks(self) -> None:
+        """Ask for plans of all jobs."""
+        for job in self.jobs:
+            self._choosing.plan(PlanJob(f"{self.run.id}/{job.name}", job, 1))
+
+    async def settles(self) -> None:
+        """Wait until each job has its answer."""
+        async with asyncio.timeout(60):
+            while len(self.told) < len(self.jobs):
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HEADGATE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.mark.parametrize(
+    ("jobs", "nodes", "at_once"), [(1, 3, True), (100, 3, True), (1, 2000, False), (60, 10, False)]
+)
+def test_plans_that_take_long_are_made_beside_the_loop(home: Path, jobs: int, nodes: int, at_once: bool) -> None:
+    async def plan() -> None:
+        desk = Desk(home, jobs, nodes)
+        desk.asks()
+        await asyncio.sleep(0)
+        assert len(desk.told) == (jobs if nodes == 3 else 0)
+        await desk.settles()
+        assert all(isinstance(told, JobPlanned) for told in desk.told)
+        desk.run.close()
+
+    asyncio.run(plan())
+
+
+def test_a_stored_profile_counts_for_a_run_and_not_for_one_that_measures(home: Path) -> None:
+    known = store.dump(profile(dense_bytes=1_000_000, memory_peak_bytes=64 << 20))
+
+    async def plan(mode: Literal["run", "profile"]) -> list[int]:
+        desk = Desk(home, 1, 3, mode)
+        desk.run.jobs["j0"].profile = known
+        desk.asks()
+        await desk.settles()
+        desk.run.close()
+        return [told.plan.tasks for told in desk.told if isinstance(told, JobPlanned)]
+
+    [tasks] = asyncio.run(plan("run"))
+    assert tasks > 1
+    assert asyncio.run(plan("profile")) == [1]
+
+
+def test_a_job_that_cannot_be_planned_is_stopped_and_says_so(home: Path) -> None:
+    async def plan() -> None:
+        desk = Desk(home, 1, 3)
+        live = desk.run.jobs["j0"]
+        live.profile = "{"
+        desk.asks()
+        await desk.settles()
+        assert desk.told == [StopRequested(f"{desk.run.id}/j0")]
+        desk.run.close()
+
+    asyncio.run(plan())
