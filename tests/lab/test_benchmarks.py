@@ -41,7 +41,7 @@ def test_one_that_is_told_to_end_leaves_no_lab(laboratory: Laboratory, what: str
     )
     assert benchmark.stdout is not None
     assert benchmark.stdout.readline() == "up\n"
-    assert laboratory.left() or list(laboratory.folder.glob("headgate-bench-*"))
+    assert laboratory.left() or any(laboratory.folder.glob("headgate-bench-*"))
     benchmark.send_signal(number)
     benchmark.communicate(timeout=60)
     assert laboratory.left() == []
