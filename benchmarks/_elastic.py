@@ -15,11 +15,11 @@ from pathlib import Path
 
 import _frame
 from _pace import Seconds
+from tests.harness.dockerd import own_dockerd
 
 from headgate.errors import IsolationError
 from headgate.isolation.container.daemon import Daemon, default_url
 from headgate.telemetry.store import RunReader
-from headgate.testing.dockerd import own_dockerd
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parent / "examples"

@@ -30,6 +30,8 @@ from headgate.lab import nodes as lab_nodes
 from headgate.telemetry.machine import topology
 from headgate.telemetry.store import RunReader
 
+sys.path.append(str(Path(__file__).parents[1]))  # benchmarks use `tests.harness`
+
 
 def parser(description: str, repetitions: int) -> argparse.ArgumentParser:
     """A command line with `--repetitions` and `--json`."""

@@ -24,6 +24,8 @@ from typing import BinaryIO
 
 import _frame
 from pydantic import TypeAdapter
+from tests.harness.gang import Gang
+from tests.harness.warm import TORCH, WarmProcess, warm_python
 
 from headgate import lab
 from headgate.cluster import Cluster, Node
@@ -33,8 +35,6 @@ from headgate.isolation.base import Box, Launch
 from headgate.isolation.process import ProcessIsolation
 from headgate.plans import Plan
 from headgate.shares import Share
-from headgate.testing.gang import Gang
-from headgate.testing.warm import TORCH, WarmProcess, warm_python
 
 NAME = "planner-lab"
 LAB = f"""

@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import _frame
+from tests.harness.gang import Gang
 
 from headgate.plans import Plan
 from headgate.testing import wait
-from headgate.testing.gang import Gang
 
 DENSE = ((16, 2), (128, 4), (512, 5))
 """Width and number of square layers."""

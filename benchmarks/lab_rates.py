@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 
 import _frame
+from tests.harness.traffic import End, both_ways
 
 from headgate import lab
 from headgate.cluster import Node
-from headgate.testing.traffic import End, both_ways
 
 RATES = ("50Mbit", "200Mbit", "1Gbit")
 OVERLAYS = {"plain": ("", 1500 / 1448), "vxlan": ("overlay: vxlan\n", 1500 / 1398)}

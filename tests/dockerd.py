@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.harness import dockerd
+from tests.harness.dockerd import Dockerd
 
 from headgate.errors import IsolationError
 from headgate.isolation.container.daemon import Daemon, default_url
-from headgate.testing import dockerd
-from headgate.testing.dockerd import Dockerd
 
 
 @contextmanager

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.harness.gang import Gang
 
 from headgate.plans import Plan
 from headgate.task import PeerLost
-from headgate.testing.gang import Gang
 
 SCRIPT = Path(__file__).with_name("several.py")
 SOURCE = Path(__file__).parents[2] / "src"

@@ -7,9 +7,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tests.harness.gang import Gang
 
 from headgate.plans import Plan
-from headgate.testing.gang import Gang
 
 SCRIPT = """
 import sys, time

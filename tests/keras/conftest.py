@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.warm import WarmProcess, warm_python
 
 from headgate.testing.listener import ChannelListener
-from headgate.testing.warm import WarmProcess, warm_python
 
 SOURCE = Path(__file__).parents[2] / "src"
 FITTING = Path(__file__).with_name("fitting.py")

@@ -8,10 +8,10 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tests.harness.gang import Gang
 from tests.keras.conftest import VARIABLES, WARM
 
 from headgate.plans import Plan
-from headgate.testing.gang import Gang
 
 FIT = """
 import importlib, os, time

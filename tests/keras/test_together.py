@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.harness.gang import Gang
 from tests.keras.conftest import VARIABLES, WARM, finish, run
 
 from headgate.plans import Plan
-from headgate.testing.gang import Gang
 
 SCRIPT = Path(__file__).with_name("together.py")
 LOOPS = {"tensorflow": "loop", "tf_keras": "fit", "jax": "fit"}

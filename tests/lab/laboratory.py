@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.harness.traffic import End
 
 from headgate import lab
 from headgate.cluster import Node
 from headgate.lab.names import NAMESPACES, Names
-from headgate.testing.traffic import End
 
 SOURCE = Path(__file__).parents[2] / "src"
 

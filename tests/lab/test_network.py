@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.harness import traffic
 from tests.lab.laboratory import Laboratory, end
 
 from headgate import lab
-from headgate.testing import traffic, wait
+from headgate.testing import wait
 
 IP_PACKET, SEGMENT, OVERLAY_SEGMENT = 1500, 1448, 1398
 """Bytes of a full IP packet on the wire, and of what it carries for TCP, plain and below a VXLAN of MTU 1450."""

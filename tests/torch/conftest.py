@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 import torch
+from tests.harness.gang import Gang
+from tests.harness.warm import TORCH, WarmProcess, warm_python
 from tests.torch import right_answers
 
 import headgate.torch as hg
 from headgate.plans import Plan
 from headgate.testing import wait
-from headgate.testing.gang import Gang
 from headgate.testing.listener import ChannelListener
-from headgate.testing.warm import TORCH, WarmProcess, warm_python
 
 SOURCE = Path(__file__).parents[2] / "src"
 

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.harness.gang import Gang
 from tests.hub.user import User, speed, user
 
 from headgate.plans import Plan
 from headgate.task.part import WELCOME_SECONDS
-from headgate.testing.gang import Gang
 
 __all__ = ["speed", "user"]
 

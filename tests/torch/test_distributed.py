@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.gang import Gang
 
 from headgate.plans import Plan
-from headgate.testing.gang import Gang
 
 SOURCE = Path(__file__).parents[2] / "src"
 PREAMBLE = """

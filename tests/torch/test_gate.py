@@ -8,9 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.harness.warm import TORCH, warm_python
 
 from headgate.testing.listener import ChannelListener
-from headgate.testing.warm import TORCH, warm_python
 from headgate.torch.trained import Trained
 
 SOURCE = Path(__file__).parents[2] / "src"

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.harness.gang import Gang
 from tests.torch import placed
 
 from headgate.plans import Plan
-from headgate.testing.gang import Gang
 
 SOURCE = Path(__file__).parents[2] / "src"
 PLANS = {

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.gang import Gang
 
 from headgate.plans import Plan
-from headgate.testing.gang import Gang
 
 SCRIPT = """
 import math, os, sys, time

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from tests.harness.gang import Gang
 from torch import nn
 from torch.nn import functional as F
 
 from headgate.plans import Plan
-from headgate.testing.gang import Gang
 from headgate.torch.dealing import Dealt
 from headgate.torch.loss_mean import Reading, read, watch
 from headgate.torch.weighing import Weighing, Weight

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.dockerd import own_dockerd
+from tests.harness.dockerd import Dockerd
 from tests.hub.user import SECONDS, User
 
 from headgate.isolation.container.daemon import Daemon
 from headgate.isolation.container.isolation import TASK
 from headgate.telemetry.store import RunReader
 from headgate.testing import wait
-from headgate.testing.dockerd import Dockerd
 
 SAVES = """
     import os

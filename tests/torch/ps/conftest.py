@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from tests.harness.gang import Gang
 
 from headgate.hub.peers import Peers
 from headgate.plans import Plan
 from headgate.task import Channel
 from headgate.testing import wait
-from headgate.testing.gang import Gang
 from headgate.torch import ps
 from headgate.torch.ps.rounds.dense import Dense
 from headgate.torch.ps.services import services

@@ -12,11 +12,11 @@ from unittest import mock
 
 import pytest
 import torch
+from tests.harness.gang import Gang
+from tests.harness.warm import TORCH
 
 from headgate.plans import Plan
 from headgate.testing import wait
-from headgate.testing.gang import Gang
-from headgate.testing.warm import TORCH
 from headgate.torch.dealing import Pass
 from headgate.torch.ps.asynchronous.leased import Leased
 from headgate.torch.ps.transport import snapshots

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.harness.gang import Gang
+
 from headgate.plans import Plan
-from headgate.testing.gang import Gang
 
 SCRIPT = """
 import os, sys

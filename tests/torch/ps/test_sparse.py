@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.harness.gang import Gang
 from tests.torch.ps import embeddings
 from torch import nn
 
 from headgate.plans import Plan
 from headgate.testing import wait
-from headgate.testing.gang import Gang
 from headgate.torch import sparse_layers
 from headgate.torch.ps.tables.initializers import Operation, filled
 from headgate.torch.ps.tables.lazy_tensor import LazyTensor

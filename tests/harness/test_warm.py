@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from tests.harness.warm import WarmProcess, WarmPython
 
 from headgate.testing import wait
-from headgate.testing.warm import WarmProcess, WarmPython
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def test_all_ends_with_who_asked_for_it(tmp_path: Path) -> None:
     (tmp_path / "asks.py").write_text(
         textwrap.dedent("""
         import os, sys
-        from headgate.testing.warm import WarmPython
+        from tests.harness.warm import WarmPython
         python = WarmPython()
         process = python.start(["waits.py"], env={}, cwd=".", output=1)
         print(process.pid, flush=True)
@@ -123,7 +123,9 @@ def test_all_ends_with_who_asked_for_it(tmp_path: Path) -> None:
         """)
     )
     (tmp_path / "waits.py").write_text("import signal; signal.pause()")
-    asked = subprocess.run([sys.executable, "asks.py"], cwd=tmp_path, stdout=subprocess.PIPE, check=True, text=True)
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "asks.py"]
+    asked = subprocess.run(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, check=True, text=True)
     stat = Path(f"/proc/{int(asked.stdout)}/stat")
     wait.until(lambda: not stat.exists() or stat.read_text().split()[2] == "Z", 60, "the program to end")
 

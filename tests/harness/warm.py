@@ -160,7 +160,7 @@ class WarmPython:
             rest = {name: value for name, value in os.environ.items() if not name.startswith((*_LOADED, "HEADGATE_"))}
             with theirs:
                 process = subprocess.Popen(
-                    [sys.executable, *options, "-m", __name__, str(theirs.fileno()), *self._modules],
+                    [sys.executable, *options, __file__, str(theirs.fileno()), *self._modules],
                     env={**rest, **early, "PYTHONPATH": str(_root())},
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,

@@ -15,13 +15,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
+from tests.harness.warm import TORCH, WarmProcess, warm_python
+
 from headgate.engines.channel import Connection, listen
 from headgate.engines.launch import inject, server_command
 from headgate.hub.meetings import Meetings
 from headgate.hub.peers import Peers
 from headgate.plans import Plan
 from headgate.testing import wait
-from headgate.testing.warm import TORCH, WarmProcess, warm_python
 
 RUN = "run/job/"
 _SECONDS = 240.0
@@ -47,7 +48,7 @@ class Gang:
         environment: Variables added to those of each task.
         encrypt: Whether the tasks encrypt what they send each other.
         warm: Modules that take seconds of CPU to import: what runs under this Python is forked from one that has
-            imported them, see `testing.warm`. None: each task is an interpreter started for it, as under an engine.
+            imported them, see `warm`. None: each task is an interpreter started for it, as under an engine.
 
     Example:
         >>> plan = Plan(strategy="ps", workers=2, servers=1, batch_per_worker=None)

@@ -1,0 +1,1 @@
+"""What tests and benchmarks run real jobs, links and daemons with; nobody who only uses Headgate needs it."""
