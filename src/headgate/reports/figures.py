@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headgate.analysis.jobs import running
-from headgate.analysis.nics import NicUse
+from headgate.analysis.nics import NicUse, nic_use
 from headgate.analysis.progress import growth_rate
 from headgate.analysis.usage import Array, Buckets, Signal, means
 from headgate.reports.recording import NodeRecord, Recording
@@ -204,6 +204,17 @@ def pace_plot(run: Recording, index: int) -> Plot | None:
     edges = grid(run.seconds, max(float(np.median(signal.end - signal.start)), run.seconds / BUCKETS, 1e-3))
     line = _line(job.name, job_colour(index)[0], signal, edges, 0)
     return Plot(f"pace-{index}", "Samples a second" if len(samples) else "Steps a second", unit, edges, [line])
+
+
+def nic_uses(run: Recording) -> list[NicUse]:
+    """Of each node that a job was on which had its tasks on several, and whose NIC was read."""
+    used = {node for job in run.jobs if len(job.nodes) > 1 for node in job.nodes}
+    uses = [
+        nic_use(node.name, node.nic_bytes_per_second, node.signal("net_in"), node.signal("net_out"))
+        for node in run.nodes
+        if node.name in used
+    ]
+    return [use for use in uses if use is not None]
 
 
 def nic_plots(run: Recording, uses: Sequence[NicUse]) -> list[Plot]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from headgate.analysis.usage import Array
 from headgate.reports.figures import Plot
-from headgate.reports.markup import Markup, element, figure_of
+from headgate.reports.templates import Markup, render
 from headgate.reports.words import say, say_loss
 
 
@@ -80,55 +80,17 @@ def _told_in(value: float | None, unit: str) -> str:
     return say(value, "" if unit == "cores" else unit)
 
 
-def frame(plot: Plot) -> Markup:
-    """Title, legend and the place to draw in; each legend entry shows and hides its line."""
-    entries = []
-    for index, line in enumerate(plot.lines):
-        unit = line.unit or plot.unit
-        facts = [
-            element("span", f"{name} ", figure_of(value, text=_told_in(value, unit), name="b"), class_="fact")
-            for name, value in line.summary
-        ]
-        entries.append(
-            element(
-                "button",
-                element("span", class_=f"swatch dash-{line.dash % 3}", style=f"--c:var(--{line.colour})"),
-                element("span", line.label, class_="name"),
-                facts,
-                element("output", class_="why") if line.notes else None,
-                element("output", class_="at"),
-                type="button",
-                aria_pressed="true",
-                data_line=index,
-                title="Show or hide",
-            )
-        )
-    options = [
-        element(
-            "label",
-            element("input", type="checkbox", data_option=option, checked=option in plot.chosen),
-            f" {_OPTIONS[option][0]}",
-            title=_OPTIONS[option][1],
-        )
-        for option in plot.options
-    ]
-    unit = "CPU seconds" if plot.x == "cpu" else {"B": "", "B/s": "", "%": "", "loss": ""}.get(plot.unit, plot.unit)
-    return element(
-        "figure",
-        element(
-            "figcaption",
-            element("h3", plot.title, element("small", f" {unit}") if unit else None),
-            element("output", class_="when"),
-            element("span", options, class_="options") if options else None,
-        ),
-        element(
-            "div",
-            class_="canvas",
-            tabindex=0,
-            role="img",
-            aria_label=f"Plot: {plot.title}. Arrow keys move the cursor, Escape shows all.",
-        ),
-        element("div", entries, class_="legend"),
-        element("p", plot.note, class_="note") if plot.note else None,
-        data_plot=plot.key,
-    )
+def _unit_of(plot: Plot) -> str:
+    """What its title says of its unit."""
+    return "CPU seconds" if plot.x == "cpu" else {"B": "", "B/s": "", "%": "", "loss": ""}.get(plot.unit, plot.unit)
+
+
+def frames(plots: Sequence[Plot], kind: str = "plots") -> Markup | None:
+    """Title, legend and the place to draw in of each plot; None where there is none.
+
+    Args:
+        plots: In their order.
+        kind: How they are laid out, a class of the style sheet.
+    """
+    given = {"unit_of": _unit_of, "told_in": _told_in, "options": _OPTIONS}
+    return render("plots.html", plots=plots, kind=kind, **given) if plots else None

@@ -11,25 +11,30 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from headgate.analysis.jobs import figures
-from headgate.reports import network, overview, sections, tasks
+from headgate.reports import sections, tasks
 from headgate.reports.figures import (
     Plot,
     entitled_plot,
     job_plots,
     loss_plots,
     nic_plots,
+    nic_uses,
     node_plots,
     pace_plot,
     share_plots,
 )
-from headgate.reports.frames import frame, payload
-from headgate.reports.markup import Markup, element, joined, save, script_json
+from headgate.reports.frames import frames, payload
 from headgate.reports.recording import Recording, read
+from headgate.reports.saving import save
+from headgate.reports.templates import Markup, render, script_json
 from headgate.reports.timeline import timeline
 from headgate.telemetry.store import told_as_damage
 
 T = TypeVar("T")
 P = ParamSpec("P")
+
+Section = tuple[str, Sequence[Markup | None]]
+"""Title and parts."""
 
 
 def write(store: Path, to: Path) -> Path:
@@ -37,7 +42,7 @@ def write(store: Path, to: Path) -> Path:
 
     Args:
         store: The run's `run.sqlite`; it may still be written.
-        to: The file to write; see `markup.save`.
+        to: The file to write; see `saving.save`.
 
     Returns:
         `to`.
@@ -64,7 +69,7 @@ def page(run: Recording) -> str:
         for index, job in enumerate(run.jobs)
         if job.distributed
     ]
-    nics = parts.of("network", network.nic_uses, run) or []
+    nics = parts.of("network", nic_uses, run) or []
     network_plots = parts.of("network", nic_plots, run, nics) or []
     told = {use.node for use in nics}
     by_node = [
@@ -80,29 +85,27 @@ def page(run: Recording) -> str:
         *network_plots,
         *(plot for _, plots in by_node for plot in plots),
     ]
-    nothing = "Nothing was recorded."
-    body = [
-        parts.of("heading", overview.head, run, jobs),
-        parts.section("Summary", overview.summary, jobs) if jobs else None,
+    heading = parts.of("heading", sections.heading, run, jobs)
+    titled = [
+        parts.section("Summary", sections.summary, jobs) if jobs else None,
         parts.section("Timeline", timeline, run) if jobs else None,
         parts.section("Faults", sections.faults, run),
         *(parts.section(f"Tasks of {job.name}", tasks.section, job, pace) for _, job, pace in several),
-        _section("Network", network.table(nics), _frames(network_plots, "plots small")) if nics else None,
+        ("Network", [sections.network(nics), frames(network_plots, "plots small")]) if nics else None,
         _course(entitled, losses),
         parts.section("Decisions", sections.decisions, run),
-        _section("Share: granted against used", _frames(shares, "plots small")) if shares else None,
-        _section("Use by job", _frames(by_job) or _none(nothing)),
-        *(_section(f"Use of {node.name}", _frames(plots)) for node, plots in by_node if plots),
+        ("Share: granted against used", [frames(shares, "plots small")]) if shares else None,
+        ("Use by job", [frames(by_job) or _none("Nothing was recorded.")]),
+        *((f"Use of {node.name}", [frames(plots)]) for node, plots in by_node if plots),
         parts.section("How a step divides", sections.steps, run.jobs),
         parts.section("Profile", sections.profiles, run.jobs),
         parts.section("Events", sections.events, run),
         parts.section("Environment", sections.environment, run),
     ]
     plots = parts.of("plots", payload, every) or []
-    if parts.broken:
-        body.insert(1, _section("What could not be drawn", [_none(text) for text in parts.broken]))
+    body = render("report.html", heading=heading, broken=parts.broken, sections=filter(None, titled))
     data = {"id": run.id, "seconds": run.seconds, "plots": plots}
-    return document(f"{', '.join(job.name for job in jobs) or run.id} – Headgate", joined(body), data)
+    return document(f"{', '.join(job.name for job in jobs) or run.id} – Headgate", body, data)
 
 
 class _Parts:
@@ -121,30 +124,24 @@ class _Parts:
             self.broken.append(f"{what}: {error!r:.300}")
             return None
 
-    def section(self, title: str, make: Callable[P, Markup | None], *args: P.args, **kwargs: P.kwargs) -> Markup | None:
+    def section(
+        self, title: str, make: Callable[P, Markup | None], *args: P.args, **kwargs: P.kwargs
+    ) -> Section | None:
         """A section of what `make` returns; None where that is nothing."""
         found = self.of(title, make, *args, **kwargs)
-        return _section(title, found) if found else None
+        return (title, [found]) if found else None
 
 
-def _section(title: str, *children: object) -> Markup:
-    return element("section", element("h2", title), children)
-
-
-def _course(entitled: Plot | None, losses: Sequence[Plot]) -> Markup:
+def _course(entitled: Plot | None, losses: Sequence[Plot]) -> Section:
     """Shares above the losses that they follow, on one axis of time, and the other plots of losses below."""
     nothing = None if losses else _none("No job reported a loss.")
     if entitled is None:
-        return _section("Loss", _frames(losses), nothing)
-    return _section("Shares and losses", _frames([entitled, *losses[:1]], "stack"), _frames(losses[1:]), nothing)
+        return "Loss", [frames(losses), nothing]
+    return "Shares and losses", [frames([entitled, *losses[:1]], "stack"), frames(losses[1:]), nothing]
 
 
 def _none(text: str) -> Markup:
-    return element("p", text, class_="none")
-
-
-def _frames(plots: Sequence[Plot], kind: str = "plots") -> Markup | None:
-    return element("div", [frame(plot) for plot in plots], class_=kind) if plots else None
+    return Markup('<p class="none">{}</p>').format(text)
 
 
 def _asset(name: str) -> Markup:
@@ -154,28 +151,15 @@ def _asset(name: str) -> Markup:
 def document(title: str, body: Markup, data: object) -> str:
     """A page that needs nothing else, whose script draws the plots of `data`."""
     scripts = [_asset("uplot.min.js"), _asset("report.js")]
-    licence = "\n".join(("uPlot, inlined below:", _asset("uplot.LICENSE")))
     # Only these two scripts may run, and nothing may be fetched: whatever a job printed stays text.
     hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
-    policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:"
-    whole = element(
-        "html",
-        element(
-            "head",
-            element("meta", charset="utf-8"),
-            element("meta", http_equiv="Content-Security-Policy", content=policy),
-            element("meta", name_="viewport", content="width=device-width, initial-scale=1"),
-            element("meta", name_="color-scheme", content="light dark"),
-            element("title", title),
-            element("style", _asset("uplot.min.css"), _asset("report.css")),
-        ),
-        element(
-            "body",
-            element("main", body),
-            element("script", script_json(data), type="application/json", id="data"),
-            Markup(f"<!--\n{licence}-->"),
-            [element("script", script) for script in scripts],
-        ),
-        lang="en",
+    return render(
+        "page.html",
+        title=title,
+        policy=f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:",
+        styles=_asset("uplot.min.css") + _asset("report.css"),
+        body=body,
+        data=script_json(data),
+        licence=Markup("\nuPlot, inlined below:\n") + _asset("uplot.LICENSE"),
+        scripts=scripts,
     )
-    return f"<!doctype html>\n{whole}\n"

@@ -1,86 +1,123 @@
-"""What the page says of each job's steps and model, of what happened, and of the environment."""
+"""The parts of the page that are text and tables: what each template is given."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from headgate.analysis.faults import KIND, survived
-from headgate.analysis.jobs import FAULTS, JobRecord
+from headgate.analysis.jobs import FAULTS, JobFigures, JobRecord
+from headgate.analysis.nics import NicUse
 from headgate.reports.figures import job_colour
 from headgate.reports.job_rows import loads
-from headgate.reports.markup import Markup, element, figure_of
 from headgate.reports.recording import Recording
 from headgate.reports.step_drawing import span_colour
-from headgate.reports.words import MISSING, counted, say, say_moment, say_step_time
+from headgate.reports.templates import Markup, render
+from headgate.reports.words import counted, say, say_step_time, what_happened
 from headgate.units import say_bytes
 
-_EVENTS = 500
+_MOST = 500
+"""Rows of a table of what happened."""
+
+_Columns = Sequence[tuple[str, str, str]]
+"""Name, kind and meaning of each."""
+
+_SUMMARY = (
+    ("Job", "text", ""),
+    ("Ended as", "text", ""),
+    ("Start, end", "", "after the run began"),
+    ("Ran", "", "all attempts together"),
+    ("Loss", "", "last reported, and the lowest"),
+    ("Steps", "", "highest step reported, and steps a second"),
+    ("Samples/s", "", "mean while it reported"),
+    ("CPU time", "", "CPU seconds, all attempts together"),
+    ("Cores", "", "in use: mean and most"),
+    ("Memory peak", "", "most resident memory: as the kernel counted it, or the highest reading where that is more"),
+    ("Granted cores", "", "mean cores that it was entitled to, and how much of that it used"),
+    ("Waits for input", "", "fraction of a step, over the sampled steps"),
+)
+_FAULTS = (
+    ("At", "", ""),
+    ("Task", "", ""),
+    ("What happened", "", ""),
+    ("Cost", "", "the longest wait that a task tells of, or the time until the job was as far again as it had been"),
+    ("Steps", "", "done again or lost"),
+)
+_NICS = ("NIC", "In, mean", "In, max", "Out, mean", "Out, max")
+_DECISIONS = tuple((name, "", "") for name in ("At", "Job", "Cores", "Why"))
+_EVENTS = tuple((name, "", "") for name in ("At", "Job", "Event", ""))
+
+
+def heading(run: Recording, jobs: Sequence[JobFigures]) -> Markup:
+    """What it was: title, command, machine, policy, commit, when, how long; and what happened, in words."""
+    names = ", ".join(job.name for job in jobs[:4]) + (f" and {len(jobs) - 4} more" if len(jobs) > 4 else "")
+    commit, _, changes = run.meta.get("git_commit", "").partition("+")
+    return render(
+        "overview.html",
+        run=run,
+        names=names,
+        began=datetime.fromtimestamp(run.began).astimezone() if run.began is not None else None,
+        so_far={"running": " so far", "interrupted": ", then interrupted"}.get(run.state, ""),
+        machines=_machines(run),
+        commit=commit,
+        changes=changes,
+        story=what_happened(run, jobs),
+    )
+
+
+def _machines(run: Recording) -> list[str]:
+    result = []
+    for node in run.nodes:
+        parts = [node.name, node.description, say(node.cores, "cores") if node.cores else ""]
+        parts.append(say_bytes(node.memory_bytes) if node.memory_bytes else "")
+        result.append(" · ".join(part for part in parts if part))
+    return result
+
+
+def summary(jobs: Sequence[JobFigures]) -> Markup:
+    """The figures of every job, a row each."""
+    return render("summary.html", jobs=jobs, columns=_SUMMARY)
+
+
+def network(uses: Sequence[NicUse]) -> Markup:
+    """A row a node: mean and maximum each way."""
+    columns = (("Node", "text", ""), *((name, "", "") for name in _NICS))
+    return render("network.html", uses=uses, columns=columns)
 
 
 def steps(jobs: Sequence[JobRecord]) -> Markup | None:
     """How a step of each job divides."""
-    rows = []
-    seen: dict[str, None] = {}
-    for index, job in enumerate(jobs):
-        division = job.division
-        if division is None or division.step_seconds <= 0:
-            continue
-        colour, _ = job_colour(index)
-        parts = []
-        for span, seconds in division.seconds.items():
-            seen[span] = None
-            part = division.fraction(span)
-            said = f"{span}: {say(part, '%')} of a step, {say_step_time(seconds)}"
-            parts.append(
-                element(
-                    "span",
-                    element("b", say(part, "%")) if part >= 0.07 else None,
-                    class_="span",
-                    style=f"--c:var(--{span_colour(span)});flex-grow:{part:.6f}",
-                    title=said,
-                    data_span=span,
-                    data_value=repr(seconds),
-                )
-            )
-        waits = (
-            " · ",
-            figure_of(division.input_fraction, "%", name="b", key="input_fraction"),
-            f" waits for input (from {say(division.input_low, '%')} to {say(division.input_high, '%')} in 8 of 10)",
-        )
-        measured = waits if division.input_fraction is not None else ()
-        rows.append(
-            element(
-                "div",
-                element(
-                    "span", element("span", class_="swatch", style=f"--c:var(--{colour})"), job.name, class_="label"
-                ),
-                element("span", parts, class_="spans"),
-                element(
-                    "small", f"{say_step_time(division.step_seconds)} a step, {division.steps:,} sampled", measured
-                ),
-                class_="step",
-                data_job=job.name,
-            )
-        )
-    if not rows:
-        return None
-    keys = [(element("span", class_="swatch", style=f"--c:var(--{span_colour(span)})"), span) for span in seen]
-    return element("div", rows, element("p", [element("span", key, class_="span-key") for key in keys], class_="keys"))
+    divided = [
+        (job, job_colour(index)[0], job.division)
+        for index, job in enumerate(jobs)
+        if job.division is not None and job.division.step_seconds > 0
+    ]
+    seen = dict.fromkeys(span for _, _, division in divided for span in division.seconds)
+    return render("steps.html", jobs=divided, spans=seen, span_colour=span_colour) if divided else None
 
 
 def profiles(jobs: Sequence[JobRecord]) -> Markup | None:
     """What each job was measured to cost."""
-    cards = [_profile(job, index) for index, job in enumerate(jobs) if job.profile]
-    return element("div", cards, class_="cards") if cards else None
+    cards = [
+        {
+            "job": job,
+            "colour": job_colour(index)[0],
+            "facts": _facts(job.profile),
+            "notes": job.profile.get("notes") or (),
+        }
+        for index, job in enumerate(jobs)
+        if job.profile
+    ]
+    return render("profiles.html", cards=cards) if cards else None
 
 
-def _profile(job: JobRecord, index: int) -> Markup:
-    profile: Mapping[str, Any] = job.profile or {}
+def _facts(profile: Mapping[str, Any]) -> list[tuple[str, object]]:
+    """Names and values; numbers as arguments of the template's `figure`."""
     data: Mapping[str, Any] = profile.get("dataset") or {}
     layers: Mapping[str, int] = profile.get("layers") or {}
     sparse = profile.get("parameters_sparse")
-    facts: list[tuple[str, object]] = [
+    return [
         ("Framework", f"{profile.get('framework') or 'none'} {profile.get('framework_version') or ''}".strip()),
         ("Parameters", _count(profile.get("parameters_dense"), "parameters_dense")),
         ("… sparse", _count(sparse, "parameters_sparse") if sparse else None),
@@ -99,24 +136,15 @@ def _profile(job: JobRecord, index: int) -> Markup:
         ("Memory peak", say_bytes(profile["memory_peak_bytes"]) if profile.get("memory_peak_bytes") else None),
         *[("Step of b samples", _fit(fit)) for fit in profile.get("fits") or ()],
     ]
-    colour, _ = job_colour(index)
-    return element(
-        "article",
-        element("h3", element("span", class_="swatch", style=f"--c:var(--{colour})"), job.name),
-        element("dl", [element("div", element("dt", name), element("dd", value)) for name, value in facts if value]),
-        [element("p", note, class_="note") for note in profile.get("notes") or ()],
-        class_="card",
-        data_job=job.name,
-    )
 
 
-def _count(value: float | None, key: str) -> Markup | None:
+def _count(value: float | None, key: str) -> dict[str, object] | None:
     if value is None:
         return None
     for size, suffix in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e4, " k")):
         if value >= size:
-            return figure_of(value, text=f"{value / size * (10 if size == 1e4 else 1):.3g}{suffix}", key=key)
-    return figure_of(value, key=key)
+            return {"value": value, "text": f"{value / size * (10 if size == 1e4 else 1):.3g}{suffix}", "key": key}
+    return {"value": value, "text": say(value), "key": key}
 
 
 def _fit(fit: Mapping[str, Any]) -> str:
@@ -129,104 +157,30 @@ def _fit(fit: Mapping[str, Any]) -> str:
 
 def faults(run: Recording) -> Markup | None:
     """The faults that jobs survived, and what each cost."""
-    colours = {job.name: job_colour(index)[0] for index, job in enumerate(run.jobs)}
     of_run = survived(event for event in run.events if event["job"] is None)
     every = sorted((*of_run, *(fault for job in run.jobs for fault in job.faults)), key=lambda fault: fault.t)
-    shown = every[-_EVENTS:]
-    rows = [
-        element(
-            "tr",
-            element("td", figure_of(fault.t, text=say_moment(fault.t)), class_="when"),
-            element(
-                "td",
-                element("span", class_="swatch", style=f"--c:var(--{colours[fault.job]})") if fault.job else None,
-                fault.task or fault.job or MISSING,
-            ),
-            element("td", fault.text, class_="what"),
-            element("td", figure_of(fault.seconds, "s", key="seconds"), class_="cost"),
-            element("td", figure_of(fault.steps, key="steps"), class_="cost"),
-        )
-        for fault in shown
-    ]
-    if not rows:
-        return None
-    titles = (
-        ("At", ""),
-        ("Task", ""),
-        ("What happened", ""),
-        ("Cost", "the longest wait that a task tells of, or the time until the job was as far again as it had been"),
-        ("Steps", "done again or lost"),
-    )
-    names = [element("th", name, scope="col", title=why or None) for name, why in titles]
-    return _listed("faults", "Faults", names, rows, len(every) - len(shown))
+    return _listed("faults", _FAULTS, every, run) if every else None
 
 
 def decisions(run: Recording) -> Markup | None:
     """What jobs were granted and why, line by line; of very many, the newest."""
-    named = [(each, job.name, job_colour(i)[0]) for i, job in enumerate(run.jobs) for each in job.decisions]
-    every = sorted(named, key=lambda each: each[0].t)
-    shown = every[-_EVENTS:]
-    rows = [
-        element(
-            "tr",
-            element("td", figure_of(decision.t, text=say_moment(decision.t)), class_="when"),
-            element("td", element("span", class_="swatch", style=f"--c:var(--{colour})"), name),
-            element(
-                "td",
-                f"{say(decision.before)} → "
-                if decision.before is not None and say(decision.before) != say(decision.cores)
-                else None,
-                figure_of(decision.cores, key="cores", name="b"),
-                class_="cores",
-            ),
-            element("td", decision.reason, class_="what"),
-        )
-        for decision, name, colour in shown
-    ]
-    if not rows:
-        return None
-    names = [element("th", name, scope="col") for name in ("At", "Job", "Cores", "Why")]
-    return _listed("decisions", "Decisions", names, rows, len(every) - len(shown))
-
-
-def _listed(id: str, label: str, names: Sequence[Markup], rows: Sequence[Markup], left: int) -> Markup:
-    """A table with a row for each thing that happened, below how many before them it leaves out."""
-    table = element("table", element("thead", element("tr", names)), element("tbody", rows), id=id)
-    return element(
-        "div",
-        element("p", f"The {left:,} before these are in the run's store.", class_="note") if left else None,
-        element("div", table, class_="scroll tall", tabindex=0, role="region", aria_label=label),
-    )
+    every = sorted(((each, job.name) for job in run.jobs for each in job.decisions), key=lambda each: each[0].t)
+    return _listed("decisions", _DECISIONS, every, run) if every else None
 
 
 def events(run: Recording) -> Markup:
     """What happened, line by line; of very many, the newest."""
     if not run.events:
-        return element("p", "No events were recorded.", class_="none")
+        return Markup('<p class="none">No events were recorded.</p>')
+    return _listed("events", _EVENTS, run.events, run, bad=FAULTS, warnings=("warning", KIND))
+
+
+def _listed(name: str, columns: _Columns, every: Sequence[object], run: Recording, **more: object) -> Markup:
+    """The table of that name, with the newest of what happened."""
+    shown = every[-_MOST:]
     colours = {job.name: job_colour(index)[0] for index, job in enumerate(run.jobs)}
-    shown = run.events[-_EVENTS:]
-    rows = [
-        element(
-            "tr",
-            element("td", figure_of(event["t"], text=say_moment(event["t"])), class_="when"),
-            element(
-                "td",
-                element("span", class_="swatch", style=f"--c:var(--{colours[event['job']]})")
-                if event["job"] in colours
-                else None,
-                event["job"] or MISSING,
-            ),
-            element("td", event["kind"] or "", class_=_kind(event["kind"])),
-            element("td", event["text"] or "", class_="what"),
-        )
-        for event in shown
-    ]
-    names = [element("th", name, scope="col") for name in ("At", "Job", "Event", "")]
-    return _listed("events", "Events", names, rows, len(run.events) - len(shown))
-
-
-def _kind(kind: str | None) -> str:
-    return "kind bad" if kind in FAULTS else "kind warning" if kind in ("warning", KIND) else "kind"
+    given = {name: shown, "left": len(every) - len(shown), "columns": columns, "colours": colours, **more}
+    return render(f"{name}.html", **given)
 
 
 def environment(run: Recording) -> Markup:
@@ -239,13 +193,6 @@ def environment(run: Recording) -> Markup:
     ]
     # A list of packages for each interpreter, or only one list.
     found = loads(run.meta.get("packages"))
-    folded = []
-    for interpreter, packages in (found if isinstance(found, dict) else {"": found or ()}).items():
-        if isinstance(packages, list) and packages:
-            items = [element("li", element("code", package)) for package in packages]
-            title = f"{counted(len(items), 'package')}{f' of {interpreter}' if interpreter else ''}"
-            folded.append(element("details", element("summary", title), element("ul", items, class_="packages")))
-    known = [
-        element("div", element("dt", name), element("dd", element("code", value))) for name, value in facts if value
-    ]
-    return element("div", element("dl", known), folded)
+    lists = found.items() if isinstance(found, dict) else [("", found)]
+    installed = [(interpreter, names) for interpreter, names in lists if isinstance(names, list) and names]
+    return render("environment.html", facts=facts, installed=installed)

@@ -11,9 +11,10 @@ from rich.text import Text
 
 from headgate.analysis.usage import Array, Buckets, settings
 from headgate.reports.figures import BUCKETS, Line, Plot, job_colour
-from headgate.reports.frames import frame, payload
+from headgate.reports.frames import frames, payload
 from headgate.reports.html import document
-from headgate.reports.markup import Markup, element, figure_of, joined, save
+from headgate.reports.saving import save
+from headgate.reports.templates import render
 from headgate.reports.words import counted, say
 from headgate.simulation import Figures, Outcome, Trace
 from headgate.simulation.results import completions, presence
@@ -65,31 +66,22 @@ def page(trace: Trace, outcomes: Sequence[Outcome], results: Sequence[Figures]) 
     plots = [_distribution(outcomes, results), _present(outcomes), _used(outcomes)]
     unit = "GPUs" if trace.on_gpus else "cores"
     told = f"{counted(len(trace.jobs), 'job')} of {trace.name} on {say(outcomes[0].capacity)} {unit}, simulated."
-    figures = element("div", [frame(plot) for plot in plots], class_="plots")
-    body = [
-        element("header", element("h1", trace.name), *(element("p", text) for text in (told, *trace.notes))),
-        element("section", element("h2", "Policies"), _summary(results)),
-        element("section", element("h2", "Completion"), figures),
-    ]
     seconds = max((each.makespan for each in results), default=0.0)
-    return document(
-        f"{trace.name} – Headgate", joined(body), {"id": trace.name, "seconds": seconds, "plots": payload(plots)}
+    body = render(
+        "simulation.html",
+        trace=trace,
+        told=(told, *trace.notes),
+        results=results,
+        columns=(
+            ("policy", "text", ""),
+            *((name, "", why) for name, _, _, why in _COLUMNS),
+            ("as live", "text", _AS_LIVE),
+        ),
+        as_live=_as_live,
+        fields=[(field, unit) for _, field, unit, _ in _COLUMNS],
+        plots=frames(plots),
     )
-
-
-def _summary(results: Sequence[Figures]) -> Markup:
-    header = [element("th", "policy", scope="col", class_="text")]
-    header += [element("th", name, scope="col", title=why) for name, _, _, why in _COLUMNS]
-    header.append(element("th", "as live", scope="col", title=_AS_LIVE, class_="text"))
-    rows = []
-    for index, each in enumerate(results):
-        colour, _ = job_colour(index)
-        name = element("span", class_="swatch", style=f"--c:var(--{colour})")
-        cells = [element("td", figure_of(getattr(each, field), unit, key=field)) for _, field, unit, _ in _COLUMNS]
-        cells.append(element("td", _as_live(each), class_="text"))
-        rows.append(element("tr", element("th", name, each.policy, scope="row", class_="text"), cells))
-    made = element("table", element("thead", element("tr", header)), element("tbody", rows), id="policies")
-    return element("div", made, class_="scroll", tabindex=0, role="region", aria_label="Figures by policy")
+    return document(f"{trace.name} – Headgate", body, {"id": trace.name, "seconds": seconds, "plots": payload(plots)})
 
 
 def _line(index: int, label: str, values: Array, *summary: tuple[str, float | None], unit: str | None = None) -> Line:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from headgate.analysis.jobs import FAULTS, JobFigures, TaskRecord, figures
 from headgate.analysis.steps import Division
-from headgate.reports import network
+from headgate.reports.figures import nic_uses
 from headgate.reports.measured import Learned, Measured
 from headgate.reports.recording import NODE, Recording, read
 from headgate.reports.sparkline import sparkline
@@ -85,7 +85,7 @@ def _together(run: Recording, console: Console) -> None:
         for task in job.tasks:
             table.add_row(*(Text(cell) for cell in _task(task)))
         console.print(table)
-    uses = network.nic_uses(run)
+    uses = nic_uses(run)
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("Node", overflow="fold")
     for name in ("NIC", "In,\nmean", "\nmax", "Out,\nmean", "\nmax"):

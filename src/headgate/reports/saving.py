@@ -1,0 +1,34 @@
+"""Writing a page."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from headgate.errors import StorageError
+
+
+def save(text: str, to: Path) -> Path:
+    """Write a page: a file as a whole, in place of the one there, behind a link too; into what is no file, as a device
+    or a pipe, for that is not ours to replace.
+
+    Returns:
+        `to`.
+
+    Raises:
+        StorageError: It cannot be written.
+    """
+    # Surrogates come from output that was not UTF-8; a page has to be.
+    data = text.encode(errors="replace")
+    file = to.resolve()
+    beside = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        if to.exists() and not to.is_file():
+            to.write_bytes(data)
+            return to
+        beside.write_bytes(data)
+        beside.replace(file)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise StorageError(f"cannot write {to}: {error.strerror}; name another file with --output") from error
+    return to

@@ -1,0 +1,55 @@
+"""The page's templates. All text is escaped: names, output and command lines can contain anything."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import TYPE_CHECKING
+
+from jinja2 import BaseLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from headgate.reports import words
+from headgate.reports.figures import job_colour
+from headgate.units import say_bits, say_bytes, say_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Markup", "render", "script_json"]
+
+
+class _Joined(PackageLoader):
+    """Templates without their line breaks and indents: what is no space between two words is none in the page."""
+
+    def get_source(self, environment: Environment, template: str) -> tuple[str, str, Callable[[], bool] | None]:
+        source, path, is_fresh = super().get_source(environment, template)
+        return "".join(line.strip() for line in source.splitlines()), path, is_fresh
+
+
+def render(template: str, **values: object) -> Markup:
+    """A template of this folder's `templates/`, filled in.
+
+    Raises:
+        jinja2.UndefinedError: It names a value that was not given.
+    """
+    return Markup(_environment().get_template(template).render(values))
+
+
+@cache
+def _environment() -> Environment:
+    loader: BaseLoader = _Joined("headgate.reports")
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    made.filters |= {"repr": repr, "grouped": "{:,}".format, "bits": say_bits, "bytes": say_bytes}
+    made.filters |= {"seconds": say_seconds, "step_time": words.say_step_time, "moment": words.say_moment}
+    made.globals |= {"say": words.say, "say_loss": words.say_loss, "counted": words.counted, "MISSING": words.MISSING}
+    made.globals["job_colour"] = lambda index: job_colour(index)[0]
+    return made
+
+
+def script_json(value: object) -> Markup:
+    """JSON that no text in it can end the surrounding script element with."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)
