@@ -15,9 +15,9 @@ import pytest
 
 from headgate.isolation import processes
 from headgate.isolation.base import Launch
-from headgate.isolation.census import TAG, Census
+from headgate.isolation.fallbacks import Cores, Fallbacks
 from headgate.isolation.process import ProcessIsolation
-from headgate.isolation.standins import Cores, StandIns
+from headgate.isolation.process_table import TAG, ProcessTable
 from headgate.shares import UNLIMITED, Share
 from headgate.testing import programs
 from headgate.testing.wait import until
@@ -43,19 +43,19 @@ def leader() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_child_with_a_scrubbed_environment_is_found_by_its_parent(leader: subprocess.Popen[bytes]) -> None:
-    until(lambda: len(Census().members(TASK, None)) == 2, what="the child")
+    until(lambda: len(ProcessTable().members(TASK, None)) == 2, what="the child")
 
 
 def test_one_whose_parent_has_ended_is_found_by_its_session(leader: subprocess.Popen[bytes]) -> None:
-    until(lambda: len(Census().members(TASK, None)) == 2, what="the child")
+    until(lambda: len(ProcessTable().members(TASK, None)) == 2, what="the child")
     first = processes.look(leader.pid)
     assert first is not None
     os.kill(leader.pid, signal.SIGKILL)
     until(lambda: processes.look(leader.pid) is None, what="the end of the leader")
-    left = Census().members(TASK, first)
+    left = ProcessTable().members(TASK, first)
     assert len(left) == 1
     stranger = processes.Process(first.pid, first.parent, first.session, first.started - 1)
-    assert Census().members(TASK, stranger) == [], "the session of a recycled process id"
+    assert ProcessTable().members(TASK, stranger) == [], "the session of a recycled process id"
 
 
 def test_a_signal_does_not_reach_a_recycled_process_id() -> None:
@@ -110,9 +110,9 @@ def test_the_niceness_of_a_session_that_the_kernel_puts_off_follows(
         return write(path, text)
 
     monkeypatch.setattr(Path, "write_text", puts_off)
-    standins = StandIns(Cores())
-    assert standins.apply("cpu_weight", 80, [leader.pid]) == "CPU weight 80: by nice 1"
-    assert standins.apply("cpu_weight", 30, [leader.pid]) == "CPU weight 30: by nice 5"
+    fallbacks = Fallbacks(Cores())
+    assert fallbacks.apply("cpu_weight", 80, [leader.pid]) == "CPU weight 80: by nice 1"
+    assert fallbacks.apply("cpu_weight", 30, [leader.pid]) == "CPU weight 30: by nice 5"
     taken.set()
     until(lambda: bool(written), what="the second attempt")
     assert written == [str(os.getpriority(os.PRIO_PROCESS, 0) + 5)]

@@ -21,8 +21,8 @@ from headgate.isolation.cgroups import (
     read_number,
 )
 from headgate.isolation.enclosure import Field, MemoryRecord, cpu_list
+from headgate.isolation.fallbacks import Fallbacks
 from headgate.isolation.layout import V2_CONTROLLERS
-from headgate.isolation.standins import StandIns
 from headgate.shares import WEIGHT_DEFAULT, Share, Unlimited
 
 DISK_WEIGHTS = {"io.weight": 10_000, "io.bfq.weight": 1000}
@@ -38,16 +38,16 @@ class CgroupsV2(Cgroups):
     kills_file = "memory.events"
 
     def __init__(
-        self, folders: Mapping[str, Path], standins: StandIns, disk: str | None = None, vacate: bool = False
+        self, folders: Mapping[str, Path], fallbacks: Fallbacks, disk: str | None = None, vacate: bool = False
     ) -> None:
         """
         Args:
             folders: As `Cgroups`; all the same folder.
-            standins: As `Cgroups`.
+            fallbacks: As `Cgroups`.
             disk: As `Cgroups`.
             vacate: Move the processes of the base down a level first.
         """
-        super().__init__(folders, standins, disk)
+        super().__init__(folders, fallbacks, disk)
         self._vacate = vacate
 
     def plan(self, share: Share) -> Sequence[str]:

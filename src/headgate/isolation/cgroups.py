@@ -15,7 +15,7 @@ from pathlib import Path
 from headgate.errors import IsolationError
 from headgate.isolation import processes
 from headgate.isolation.enclosure import FIELDS, Enclosure, Field
-from headgate.isolation.standins import StandIns
+from headgate.isolation.fallbacks import Fallbacks
 from headgate.shares import WEIGHT_DEFAULT, Share, Unlimited
 from headgate.units import say_bytes
 
@@ -41,7 +41,7 @@ class Write:
 class Cgroups(Enclosure):
     """The cgroups of one task, `<base>/<group>/<task>` in each hierarchy.
 
-    `StandIns` make up for a missing controller as far as they can. The group weighs as much as its number of plain
+    `Fallbacks` make up for a missing controller as far as they can. The group weighs as much as its number of plain
     tasks. So programs outside contend with each task, and not with all tasks as with a single one.
     """
 
@@ -52,15 +52,15 @@ class Cgroups(Enclosure):
     kills_file: str
     """File that counts its processes which were killed for want of memory, in the folder of the controller `memory`."""
 
-    def __init__(self, folders: Mapping[str, Path], standins: StandIns, disk: str | None = None) -> None:
+    def __init__(self, folders: Mapping[str, Path], fallbacks: Fallbacks, disk: str | None = None) -> None:
         """
         Args:
             folders: Folder of the task by controller.
-            standins: What stands in for a missing controller.
+            fallbacks: What stands in for a missing controller.
             disk: Device number `major:minor` of the disk that a disk rate is for; None where there is none.
         """
         self.folders = dict(folders)
-        self.standins = standins
+        self.fallbacks = fallbacks
         self.disk = disk
 
     @property
@@ -108,7 +108,7 @@ class Cgroups(Enclosure):
         for field, value in _given(share):
             writes = self.writes(field, value)
             if writes is None:
-                lines += filter(None, [self.standins.describe(field, value)])
+                lines += filter(None, [self.fallbacks.describe(field, value)])
             else:
                 lines += map(str, writes)
         if (cpu := self.folders.get("cpu")) is not None:
@@ -179,7 +179,7 @@ class Cgroups(Enclosure):
             try:
                 writes = self.writes(field, value)
                 if writes is None:
-                    lines.append(self.standins.apply(field, value, self.pids()))
+                    lines.append(self.fallbacks.apply(field, value, self.pids()))
                     continue
                 for write in writes:
                     write.path.write_text(write.text)
@@ -203,7 +203,7 @@ class Cgroups(Enclosure):
     def pin(self, cpus: frozenset[int] | None) -> tuple[str, ...]:
         writes = self.pin_writes(cpus)
         if writes is None:
-            return self.standins.pin(cpus, self.pids())
+            return self.fallbacks.pin(cpus, self.pids())
         try:
             for write in writes:
                 write.path.write_text(write.text)
@@ -253,7 +253,7 @@ class Cgroups(Enclosure):
         return None
 
     def remove(self) -> None:
-        self.standins.forget()
+        self.fallbacks.forget()
         self._remove(self.unique_folders)
 
     def _remove(self, folders: Sequence[Path]) -> None:

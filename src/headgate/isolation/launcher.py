@@ -56,7 +56,7 @@ def main() -> None:
 
 def _limit(number: int, soft: int, hard: int) -> None:
     if number == resource.RLIMIT_DATA and (boxed := resource.getrlimit(number)[0]) != -1:
-        soft = boxed if soft == -1 else min(soft, boxed)  # the box's stand-in for a limit of its memory
+        soft = boxed if soft == -1 else min(soft, boxed)  # the box's fallback for a limit of its memory
     try:
         resource.setrlimit(number, (soft, hard))
     except (OSError, ValueError):  # more than whoever started it has, and may give: as much as that

@@ -17,12 +17,12 @@ from headgate.errors import IsolationError
 from headgate.isolation import disks, layout, processes
 from headgate.isolation.base import Box, Isolation, Launch
 from headgate.isolation.box import ProcessBox
-from headgate.isolation.census import TAG, Census
 from headgate.isolation.cgroup_v1 import CgroupsV1
 from headgate.isolation.cgroup_v2 import CgroupsV2
 from headgate.isolation.enclosure import Enclosure
+from headgate.isolation.fallbacks import Cores, Fallbacks
+from headgate.isolation.process_table import TAG, ProcessTable
 from headgate.isolation.spawning import Spawned, find_program
-from headgate.isolation.standins import Cores, StandIns
 from headgate.isolation.unboxed import Unboxed
 from headgate.shares import Share
 
@@ -75,7 +75,7 @@ class ProcessIsolation(Isolation):
         self._group = PREFIX + group
         self._layout = _layout(mode, root)
         self._cores = Cores()
-        self._census = Census()
+        self._process_table = ProcessTable()
 
     @property
     def mode(self) -> layout.Mode:
@@ -135,14 +135,14 @@ class ProcessIsolation(Isolation):
         enclosure: Enclosure
         groups: set[Path] = set()
         if mode == "none":
-            enclosure = Unboxed(task, StandIns(self._cores), self._census, _recorded_leader(record))
+            enclosure = Unboxed(task, Fallbacks(self._cores), self._process_table, _recorded_leader(record))
         else:
             paths = {str(name): Path(str(path)) for name, path in folders.items()}
             for path in paths.values():
                 if not path.parent.name.startswith(PREFIX) or ".." in path.parts:
                     raise IsolationError(f"{path} is not the cgroup of a box; expected it below a folder {PREFIX}...")
             made = {name: path for name, path in paths.items() if path.is_dir()}
-            enclosure = (CgroupsV1 if mode == "v1" else CgroupsV2)(made or paths, StandIns(self._cores))
+            enclosure = (CgroupsV1 if mode == "v1" else CgroupsV2)(made or paths, Fallbacks(self._cores))
             groups |= {path.parent for path in paths.values()}
         enclosure.kill()
         enclosure.remove()
@@ -151,15 +151,15 @@ class ProcessIsolation(Isolation):
                 group.rmdir()
 
     def _enclosure(self, launch: Launch) -> Enclosure:
-        found, standins = self._layout, StandIns(self._cores)
+        found, fallbacks = self._layout, Fallbacks(self._cores)
         if found.mode == "none":
-            return Unboxed(launch.task, standins, self._census)
+            return Unboxed(launch.task, fallbacks, self._process_table)
         name = launch.task.replace("/", ":")
         moved = _moved(found, launch.place)
         folders = {controller: moved.get(base, base) / self._group / name for controller, base in found.bases.items()}
         if found.mode == "v1":
-            return CgroupsV1(folders, standins, disks.number_of(launch.cwd))
-        return CgroupsV2(folders, standins, disks.number_of(launch.cwd), found.vacate and not moved)
+            return CgroupsV1(folders, fallbacks, disks.number_of(launch.cwd))
+        return CgroupsV2(folders, fallbacks, disks.number_of(launch.cwd), found.vacate and not moved)
 
 
 def remove_empty_groups(root: Path = Path("/sys/fs/cgroup")) -> None:

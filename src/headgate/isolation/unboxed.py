@@ -1,4 +1,4 @@
-"""No cgroup can be written: a task is held together by its environment and its session, and limited by stand-ins."""
+"""No cgroup can be written: a task is held together by its environment and its session, and limited by fallbacks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 from headgate.errors import IsolationError
 from headgate.isolation import processes
-from headgate.isolation.census import Census
 from headgate.isolation.enclosure import FIELDS, Enclosure, MemoryRecord
-from headgate.isolation.standins import StandIns
+from headgate.isolation.fallbacks import Fallbacks
+from headgate.isolation.process_table import ProcessTable
 from headgate.shares import Share
 
 KILL_SECONDS = 10.0
@@ -22,22 +22,26 @@ class Unboxed(Enclosure):
 
     folders: Mapping[str, Path] = {}
 
-    def __init__(self, task: str, standins: StandIns, census: Census, leader: processes.Process | None = None) -> None:
+    def __init__(
+        self, task: str, fallbacks: Fallbacks, process_table: ProcessTable, leader: processes.Process | None = None
+    ) -> None:
         """
         Args:
             task: Id of the task; its processes carry it in their environment.
-            standins: What limits them.
-            census: What finds them.
+            fallbacks: What limits them.
+            process_table: What finds them.
             leader: Its first process, where it is known already.
         """
         self._task = task
-        self._standins = standins
-        self._census = census
+        self._fallbacks = fallbacks
+        self._process_table = process_table
         self._leader = leader
 
     def plan(self, share: Share) -> Sequence[str]:
         given = [(field, getattr(share, field)) for field in FIELDS]
-        return [line for field, value in given if value is not None and (line := self._standins.describe(field, value))]
+        return [
+            line for field, value in given if value is not None and (line := self._fallbacks.describe(field, value))
+        ]
 
     def create(self) -> None:
         """There is nothing to make."""
@@ -50,14 +54,14 @@ class Unboxed(Enclosure):
     def apply(self, share: Share) -> tuple[str, ...]:
         pids = [process.pid for process in self._members()]
         given = [(field, getattr(share, field)) for field in FIELDS]
-        lines = [self._standins.apply(field, value, pids) for field, value in given if value is not None]
+        lines = [self._fallbacks.apply(field, value, pids) for field, value in given if value is not None]
         return tuple(filter(None, lines))
 
     def pin(self, cpus: frozenset[int] | None) -> tuple[str, ...]:
-        return self._standins.pin(cpus, [process.pid for process in self._members()])
+        return self._fallbacks.pin(cpus, [process.pid for process in self._members()])
 
     def pids(self) -> list[int]:
-        return [process.pid for process in self._census.members(self._task, self._leader, recent=True)]
+        return [process.pid for process in self._process_table.members(self._task, self._leader, recent=True)]
 
     def terminate(self, but: Collection[int] = ()) -> None:
         processes.send([each for each in self._members() if each.pid not in but], signal.SIGTERM)
@@ -86,7 +90,7 @@ class Unboxed(Enclosure):
         """The kernel counts it only by process and the children that it waited for: `ProcessBox.reap` asks for that."""
 
     def remove(self) -> None:
-        self._standins.forget()
+        self._fallbacks.forget()
 
     def _members(self) -> list[processes.Process]:
-        return self._census.members(self._task, self._leader)
+        return self._process_table.members(self._task, self._leader)

@@ -13,8 +13,8 @@ from headgate.isolation import disks
 from headgate.isolation.cgroup_v1 import CgroupsV1
 from headgate.isolation.cgroup_v2 import CgroupsV2
 from headgate.isolation.cgroups import Cgroups, cap_microseconds, read_number
+from headgate.isolation.fallbacks import Cores, Fallbacks
 from headgate.isolation.layout import CURE, Layout, find_layout
-from headgate.isolation.standins import Cores, StandIns
 from headgate.lab.record import Record
 from headgate.shares import UNLIMITED, WEIGHT_DEFAULT, Share
 
@@ -76,7 +76,7 @@ def put(record: Record, node: Node) -> tuple[str, ...]:
     if isinstance(cgroups, CgroupsV1) and cgroups.disk is not None and "blkio" in cgroups.folders:
         # Under v1 a disk rate holds for a cgroup alone, not for those below it.
         for folder in _below(cgroups.folders["blkio"]):
-            CgroupsV1({"blkio": folder}, StandIns(Cores()), cgroups.disk).apply(Share(disk_bytes_per_second=disk))
+            CgroupsV1({"blkio": folder}, Fallbacks(Cores()), cgroups.disk).apply(Share(disk_bytes_per_second=disk))
     return tuple(f"{node.name}: {note}" for note in notes)
 
 
@@ -135,10 +135,10 @@ def found(record: Record) -> list[str]:
 
 def _of(record: Record, node: str, vacate: bool = False) -> Cgroups:
     folders: Mapping[str, Path] = record.cgroups(node)
-    standins, disk = StandIns(Cores()), disks.number_of(runs.home())
+    fallbacks, disk = Fallbacks(Cores()), disks.number_of(runs.home())
     if record.mode == "v1":
-        return CgroupsV1(folders, standins, disk)
-    return CgroupsV2(folders, standins, disk, vacate)
+        return CgroupsV1(folders, fallbacks, disk)
+    return CgroupsV2(folders, fallbacks, disk, vacate)
 
 
 def _below(folder: Path) -> Iterator[Path]:

@@ -20,7 +20,7 @@ from headgate.cluster import Place
 from headgate.events import Exit
 from headgate.isolation import processes
 from headgate.isolation.base import Box, Isolation, Launch
-from headgate.isolation.census import TAG
+from headgate.isolation.process_table import TAG
 from headgate.shares import Share
 from headgate.testing import programs
 

@@ -115,7 +115,7 @@ class ContainerBox(Box):
             if share.cpu_weight is not None:
                 self._weigh()  # counts at once, where Docker's answer takes its time
             refused: list[str] = []
-            docker = self._limit_apart(share, refused)
+            docker = self._limit_unmanaged(share, refused)
             for part in self._allowed(docker, refused):
                 self._update(limits.changes(part, self._container.machine), refused)
             lines = [self._limit_disk(share, refused)] if share.disk_bytes_per_second is not None else []
@@ -138,9 +138,9 @@ class ContainerBox(Box):
         self._update(together, problems)
         return limits.parts(share) if problems else ()
 
-    def _limit_apart(self, share: Share, refused: list[str]) -> Share:
+    def _limit_unmanaged(self, share: Share, refused: list[str]) -> Share:
         """Limit the memory where Docker has no say in it; what Docker is to change then."""
-        if "memory" not in self._container.parent.apart or share.memory_bytes is None or not self.cgroups:
+        if "memory" not in self._container.parent.unmanaged or share.memory_bytes is None or not self.cgroups:
             return share
         try:
             self._enclosure.apply(Share(memory_bytes=share.memory_bytes))

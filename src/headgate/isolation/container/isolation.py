@@ -22,20 +22,20 @@ from pathlib import Path
 from headgate.errors import IsolationError
 from headgate.isolation import disks, processes
 from headgate.isolation.base import HOST_IMAGE, Box, Isolation, Launch
-from headgate.isolation.census import TAG
 from headgate.isolation.cgroup_v1 import CgroupsV1, cores_above
 from headgate.isolation.cgroup_v2 import CgroupsV2
 from headgate.isolation.cgroups import Cgroups
-from headgate.isolation.container import apart, files, limits
+from headgate.isolation.container import files, limits, unmanaged_cgroups
 from headgate.isolation.container.box import Container, ContainerBox
 from headgate.isolation.container.daemon import TOKEN, Daemon, GoneError, NoAnswerError, default_url
 from headgate.isolation.container.network import Network, place_of
 from headgate.isolation.container.parents import CGROUPS, Parent, find_parent
 from headgate.isolation.container.request import Request
+from headgate.isolation.fallbacks import Cores, Fallbacks
 from headgate.isolation.layout import Mode, folders_of
 from headgate.isolation.process import GROUP_PATTERN, PREFIX
+from headgate.isolation.process_table import TAG
 from headgate.isolation.spawning import find_program
-from headgate.isolation.standins import Cores, StandIns
 from headgate.shares import Share
 
 GROUP, TASK, OWNER, FOLDERS = "headgate.group", "headgate.task", "headgate.owner", "headgate.folders"
@@ -153,7 +153,7 @@ class ContainerIsolation(Isolation):
             image = host if launch.image == HOST_IMAGE else launch.image
             network = Network.of(daemon, place, host, labels, parent.path)
             machine = self._machine(parent, daemon)
-            first = apart.first_share(share, parent)
+            first = unmanaged_cgroups.first_share(share, parent)
             request = Request(launch, image, program, first, machine, network, parent, labels)
             return self._begin(daemon, request, share, output_fd)
         except BaseException:
@@ -182,10 +182,10 @@ class ContainerIsolation(Isolation):
             raise IsolationError(f"image {launch.image!r} is not on this machine; {cure}") from error
         stream = daemon.attach(id)
         try:
-            if parent.apart:
-                parent = apart.make(parent, id, share, disks.number_of(launch.cwd))
+            if parent.unmanaged:
+                parent = unmanaged_cgroups.make(parent, id, share, disks.number_of(launch.cwd))
             try:
-                with apart.entering(parent, id):
+                with unmanaged_cgroups.entering(parent, id):
                     daemon.start(id)
             except NoAnswerError:
                 raise
@@ -223,7 +223,7 @@ class ContainerIsolation(Isolation):
 
     def _cgroups(self, folders: Mapping[str, Path], cwd: str) -> Cgroups:
         kind: Callable[..., Cgroups] = CgroupsV1 if self._version == "v1" else CgroupsV2
-        return kind(folders, StandIns(self._cores), disks.number_of(cwd))
+        return kind(folders, Fallbacks(self._cores), disks.number_of(cwd))
 
 
 def _check_mounts(launch: Launch) -> None:
@@ -256,7 +256,7 @@ def _clear(daemon: Daemon) -> None:
         uid, _, pid, _ = found[OWNER].split(":")
         if uid == str(os.geteuid()) and found[OWNER] != _owner(int(pid)):
             made = found.get(FOLDERS, "").splitlines()
-            # Those that `apart.make` adds to them have the container's name.
+            # Those that `unmanaged_cgroups.make` adds to them have the container's name.
             folders = [*(f"{folder}/{found['id']}" for folder in made), *made]
             daemon.clear(found[TOKEN], partial(_remove_folders, folders))
 

@@ -32,14 +32,15 @@ class Parent:
     Args:
         path: As Docker has it, below the root of each hierarchy; None: where Docker puts them by itself.
         folders: The folder by controller of this isolation.
-        apart: Of these, the controllers in whose hierarchies Docker puts the container elsewhere.
+        unmanaged: Of these, the controllers that Docker does not manage there: in their hierarchies it puts the
+            container elsewhere.
         own: The folder at `path` in each hierarchy.
         made: Folders that are made on the way and are to be removed again, each before the one that it is in.
     """
 
     path: str | None = None
     folders: Mapping[str, Path] = field(default_factory=dict)
-    apart: frozenset[str] = frozenset()
+    unmanaged: frozenset[str] = frozenset()
     own: Sequence[Path] = ()
     made: Sequence[Path] = ()
 
@@ -87,13 +88,13 @@ def find_parent(group: str, name: str, place: Place | None, driver: str) -> Pare
     leading = paths.get("cpu") or next(iter(paths.values()))
     path = os.path.normpath(f"/{leading}/{group}/{name}")
     everywhere = {controller: Path(f"{root}{path}") for controller, root in roots.items()}
-    apart = {each: within[each] / group / name for each in paths if paths[each] != leading}
+    unmanaged = {each: within[each] / group / name for each in paths if paths[each] != leading}
     kept = {above for folder in within.values() for above in (folder, *folder.parents)}
     own = tuple(dict.fromkeys(everywhere.values()))
-    every = dict.fromkeys([*own, *apart.values()])
+    every = dict.fromkeys([*own, *unmanaged.values()])
     made = dict.fromkeys(above for folder in every for above in _made(folder) if above not in kept)
-    folders = {each: (everywhere | apart).get(each) or everywhere["unified"] for each in found.bases}
-    return Parent(path, folders, frozenset(apart), own, tuple(made))
+    folders = {each: (everywhere | unmanaged).get(each) or everywhere["unified"] for each in found.bases}
+    return Parent(path, folders, frozenset(unmanaged), own, tuple(made))
 
 
 def _made(folder: Path) -> Sequence[Path]:

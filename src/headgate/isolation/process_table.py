@@ -16,7 +16,7 @@ SETTLED_SECONDS = 10.0
 """From this age on a process without the tag stays without: it is no launcher that has yet to become a task."""
 
 
-class Census:
+class ProcessTable:
     """All processes of this machine, and the task that each carries in its environment.
 
     Shared by the boxes of an isolation: a process is asked for its environment once, not once a box and second.

@@ -16,7 +16,7 @@ from headgate.errors import IsolationError
 from headgate.isolation.cgroup_v1 import UNLIMITED_BYTES, CgroupsV1
 from headgate.isolation.cgroups import read_number
 from headgate.isolation.container.parents import Parent
-from headgate.isolation.standins import Cores, StandIns
+from headgate.isolation.fallbacks import Cores, Fallbacks
 from headgate.shares import UNLIMITED, Share, Unlimited
 
 LOOK_SECONDS = 0.001
@@ -26,7 +26,7 @@ _ROUNDS = 1000
 
 def first_share(share: Share, parent: Parent) -> Share:
     """The share that Docker makes a container with: no more memory than its node has, which Docker does not know."""
-    if "memory" not in parent.apart:
+    if "memory" not in parent.unmanaged:
         return share
     most = read_number(parent.folders["memory"].parent.parent / "memory.limit_in_bytes")
     own = share.memory_bytes
@@ -52,7 +52,7 @@ def make(parent: Parent, id: str, share: Share, disk: str | None) -> Parent:
     Raises:
         IsolationError: They cannot be made; nothing of them is left.
     """
-    inner = {name: parent.folders[name] / id for name in parent.apart}
+    inner = {name: parent.folders[name] / id for name in parent.unmanaged}
     parent = replace(parent, made=(*inner.values(), *parent.made))
     try:
         for name, folder in inner.items():
@@ -77,7 +77,7 @@ def entering(parent: Parent, id: str) -> Iterator[None]:
     Raises:
         IsolationError: The kernel refused it.
     """
-    if not parent.apart:
+    if not parent.unmanaged:
         yield
         return
     started = threading.Event()
@@ -101,9 +101,9 @@ def entering(parent: Parent, id: str) -> Iterator[None]:
 
 def _enter(parent: Parent, id: str) -> bool:
     """Move what is not there yet; whether nothing was left to be moved."""
-    [own, *_] = (folder / id for name, folder in parent.folders.items() if name not in parent.apart)
+    [own, *_] = (folder / id for name, folder in parent.folders.items() if name not in parent.unmanaged)
     there = True
-    for name in parent.apart:
+    for name in parent.unmanaged:
         target = parent.folders[name] / id
         left = _pids(own) - _pids(target)
         _move(left, target)
@@ -129,4 +129,4 @@ def _pids(folder: Path) -> set[str]:
 
 
 def _only(controller: str, folder: Path, disk: str | None) -> CgroupsV1:
-    return CgroupsV1({controller: folder}, StandIns(Cores()), disk)
+    return CgroupsV1({controller: folder}, Fallbacks(Cores()), disk)

@@ -1,4 +1,4 @@
-"""What stands in for a controller that is missing: nice for the weight, whole cores for the cap, rlimit for memory."""
+"""Fallbacks for a missing cgroup controller: nice for the weight, whole cores for the cap, rlimit for memory."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ AUTOGROUPS = Autogroups()
 """One for all: the kernel does not look at whose they are."""
 
 
-class StandIns:
-    """What stands in for missing controllers, for one task. Children inherit it; it changes for all that live."""
+class Fallbacks:
+    """Fallbacks for missing controllers, for one task. Children inherit them; a change holds for all that live."""
 
     def __init__(self, cores: Cores) -> None:
         self._cores = cores
@@ -97,7 +97,7 @@ class StandIns:
         self._cap: float | None = None
 
     def describe(self, field: Field, value: Value) -> str:
-        """What stands in for a field; empty when nothing needs to."""
+        """The fallback of a field; empty when none is needed."""
         if isinstance(value, Unlimited):
             return ""
         match field:
@@ -116,7 +116,7 @@ class StandIns:
                 return f"GPU fraction {value:g}: at step boundaries, in scripts that use Headgate's library"
 
     def apply(self, field: Field, value: Value, pids: Sequence[int]) -> str:
-        """Put the stand-in of a field into force; returns what is to be said about it, if anything."""
+        """Put the fallback of a field into force; returns what is to be said about it, if anything."""
         match field:
             case "cpu_weight":
                 return self._set_nice(WEIGHT_DEFAULT if isinstance(value, Unlimited) else value, pids)
