@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray.exceptions import ActorUnavailableError, RayError
 
 import headgate
 from headgate.engines.remote import files
+from headgate.engines.remote.link import AgentGone, AgentHandle, Lane, Unreachable
 
 _NICE = "CPU priority of tasks: Ray runs them at niceness {}; start Ray with RAY_worker_niceness=0"
 
@@ -58,25 +61,62 @@ def actor_class() -> Any:
             """What is wrong, empty when nothing is."""
             return self.trouble
 
-        def call(self, method: str, *arguments: Any) -> Any:
+        # One for each lane of `link.Lane`.
+
+        def commands(self, method: str, *arguments: Any) -> Any:
             return getattr(self.agent, method)(*arguments)
 
         @ray.method(concurrency_group="events")
-        def next(self, arrived: int, seconds: float) -> Any:
-            return self.agent.next(arrived, seconds)
+        def events(self, method: str, *arguments: Any) -> Any:
+            return getattr(self.agent, method)(*arguments)
 
         @ray.method(concurrency_group="questions")
-        def ask(self, question: bytes) -> Any:
-            return self.agent.ask(question)
+        def questions(self, method: str, *arguments: Any) -> Any:
+            return getattr(self.agent, method)(*arguments)
 
         @ray.method(concurrency_group="files")
-        def file(self, method: str, *arguments: Any) -> Any:
+        def files(self, method: str, *arguments: Any) -> Any:
             return getattr(self.agent, method)(*arguments)
 
     remote: Any = ray.remote  # its types know nothing of concurrency groups
     return remote(num_cpus=0, max_restarts=0, concurrency_groups={"events": 1, "files": 1, "questions": 1})(
         HeadgateAgent
     )
+
+
+class RayAgent(AgentHandle):
+    """The agent in an actor."""
+
+    cluster = "Ray"
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    def ready(self, seconds: float) -> str:
+        return str(self._answer(self._actor.ready, (), seconds))
+
+    def call(self, lane: Lane, method: str, *arguments: Any, seconds: float | None = None) -> Any:
+        return self._answer(getattr(self._actor, lane), (method, *arguments), seconds)
+
+    def kill(self) -> None:
+        with contextlib.suppress(RayError, ValueError):
+            ray.kill(self._actor)
+
+    def _answer(self, method: Any, arguments: tuple[Any, ...], seconds: float | None) -> Any:
+        try:
+            return ray.get(method.remote(*arguments), timeout=seconds)
+        except ActorUnavailableError as error:
+            raise Unreachable(_said(error)) from error
+        except RayError as error:
+            cause = getattr(error, "cause", None)
+            raise cause if isinstance(cause, OSError) else AgentGone(_said(error)) from error
+
+
+def _said(error: BaseException) -> str:
+    """What happened, and why the process of an actor ended where Ray knows."""
+    text = str(getattr(error, "cause", None) or error).strip()  # what was raised there, without Ray's own words
+    why = re.search(r"exit detail: (.+)", text)
+    return " ".join([*text.splitlines()[:1], *([why[1]] if why else [])]) or type(error).__name__
 
 
 def undo_priorities() -> tuple[str, ...]:

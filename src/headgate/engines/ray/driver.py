@@ -15,11 +15,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from headgate.cluster import Node
 from headgate.engines.ray import connect
-from headgate.engines.ray.bootstrap import actor_class, package
-from headgate.engines.ray.link import Link
+from headgate.engines.ray.bootstrap import RayAgent, actor_class, package
 from headgate.engines.ray.reservation import Reservations
 from headgate.engines.remote import files
 from headgate.engines.remote.far_files import FarFiles
+from headgate.engines.remote.link import Link
 from headgate.engines.remote.pipe import Pipe
 from headgate.engines.remote.settings import Settings
 from headgate.engines.remote.wire import (
@@ -209,7 +209,8 @@ class Driver:
         )
         archive = None if self._wanted.shared else self._archive
         tell, lost = self._pipe.send, self._lost
-        return Link(settings.name, facts["NodeID"], actor, tell, archive, self._files, lost, self._patience)
+        agent = RayAgent(actor)
+        return Link(settings.name, facts["NodeID"], agent, tell, archive, self._files, lost, self._patience)
 
     def _head(self) -> str:
         """Address and port of the head; its port alone where Ray does not say which node that is."""

@@ -1,20 +1,16 @@
-"""The bridge's end of an agent: commands in order to it, events in order from it, files both ways."""
+"""The other end of an agent: commands in order to it, events in order from it, files both ways."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 import queue
-import re
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
-
-import ray
-from ray.exceptions import ActorUnavailableError, RayError
+from typing import Any, Literal
 
 from headgate.cluster import Node
 from headgate.engines.launch import snapshot_of
@@ -32,7 +28,47 @@ _READY_SECONDS = 300.0
 _CLOSE_SECONDS = 30.0
 
 Archive = Callable[[str], Any]
-"""Gives the archive of a folder, in Ray's object store."""
+"""Gives the archive of a folder, as an argument of `AgentHandle.call`."""
+
+Lane = Literal["commands", "events", "files", "questions"]
+"""An agent answers calls of one lane in their order, and those of different lanes beside each other."""
+
+
+class Unreachable(Exception):
+    """An agent cannot be reached now; the call may be made again."""
+
+
+class AgentGone(Exception):
+    """An agent is gone for good, or has failed at a call."""
+
+
+class AgentHandle(ABC):
+    """An agent, as its cluster has it called from elsewhere."""
+
+    cluster: str
+    """What the cluster is called in messages."""
+
+    @abstractmethod
+    def ready(self, seconds: float) -> str:
+        """Wait until it is there; why it cannot run, empty where it can.
+
+        Raises:
+            AgentGone: It did not come in so many seconds.
+        """
+
+    @abstractmethod
+    def call(self, lane: Lane, method: str, *arguments: Any, seconds: float | None = None) -> Any:
+        """Call a method of `agent.Agent`, and wait for what it returns.
+
+        Raises:
+            OSError: The agent met it.
+            Unreachable: The network does not carry the call.
+            AgentGone: It is gone, has failed otherwise, or did not answer in so many seconds.
+        """
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End it, if it is still there."""
 
 
 class Link:
@@ -40,8 +76,8 @@ class Link:
 
     Args:
         name: Of its node.
-        id: Ray's own name of the node.
-        actor: The agent.
+        id: The cluster's own name of the node.
+        agent: How it is called.
         tell: Told of everything that happens there.
         archive: Packs folders for the node; None where it sees the hub's files.
         here: The hub's files.
@@ -53,7 +89,7 @@ class Link:
         self,
         name: str,
         id: str,
-        actor: Any,
+        agent: AgentHandle,
         tell: Callable[[Report], None],
         archive: Archive | None,
         here: files.Files,
@@ -65,7 +101,7 @@ class Link:
         self.running: set[TaskId] = set()
         self.saves: dict[TaskId, str] = {}
         """Of a task: the folder on the hub's machine that its checkpoints are brought to."""
-        self._actor = actor
+        self._agent = agent
         self._tell = tell
         self._archive = archive
         self._here = here
@@ -88,10 +124,10 @@ class Link:
             HeadgateError: It cannot run there.
         """
         try:
-            trouble = ray.get(self._actor.ready.remote(), timeout=_READY_SECONDS)
+            trouble = self._agent.ready(_READY_SECONDS)
             if not trouble:
-                node, lost = facts(ray.get(self._actor.call.remote("describe")))
-        except (RayError, pickle.UnpicklingError) as error:
+                node, lost = facts(self._agent.call("commands", "describe"))
+        except (AgentGone, Unreachable, OSError, pickle.UnpicklingError) as error:
             raise HeadgateError(f"no agent could be started on node {self.name}: {_first_line(error)}") from error
         if trouble:
             raise HeadgateError(f"no agent can run on node {self.name}: {trouble}")
@@ -109,11 +145,11 @@ class Link:
         """Have the agent call a function, beside what else it does, and tell what came of it."""
         try:
             packed = pickle.dumps((question.function, question.arguments))
-            value, error = facts(self._ask(self._actor.ask, packed))
+            value, error = facts(self._ask("questions", "ask", packed))
         except pickle.UnpicklingError as failed:
             value, error = None, f"node {self.name} answered what it should not: {failed}"
-        except RayError as failed:
-            value, error = None, f"node {self.name} is gone: {_why(failed)}"
+        except (AgentGone, Unreachable, OSError) as failed:
+            value, error = None, f"node {self.name} is gone: {self._why(failed)}"
         self._tell(Told(question.number, value, error))
 
     def lose(self, reason: str) -> None:
@@ -129,8 +165,7 @@ class Link:
 
     def kill(self) -> None:
         """End an agent that does not answer as it should; its warden clears up."""
-        with contextlib.suppress(RayError, ValueError):
-            ray.kill(self._actor)
+        self._agent.kill()
 
     def close(self) -> None:
         """Kill what runs there, take in what it still has to say, and remove the agent."""
@@ -138,12 +173,12 @@ class Link:
         self._commands.put(None)
         self._threads[0].join()
         try:
-            ray.get(self._actor.call.remote("close"), timeout=_CLOSE_SECONDS)
+            self._agent.call("commands", "close", seconds=_CLOSE_SECONDS)
             self._threads[1].join(_CLOSE_SECONDS)
-            ray.get(self._actor.call.remote("depart"), timeout=_CLOSE_SECONDS)
-            ray.kill(self._actor)
-        except RayError:  # it died, and its warden clears up
+            self._agent.call("commands", "depart", seconds=_CLOSE_SECONDS)
+        except (AgentGone, Unreachable, OSError):  # it died, and its warden clears up
             return
+        self._agent.kill()
 
     # --- to the agent -----------------------------------------------------------------------------------------------
 
@@ -156,25 +191,28 @@ class Link:
                 if isinstance(command, Start):
                     self._pass_on(Exited(command.launch.task, Exit(code=None, reason=f"could not be started: {error}")))
                 continue
-            except RayError as error:
-                self.lose(_why(error))
+            except (AgentGone, Unreachable) as error:
+                self.lose(self._why(error))
                 return
             number += 1
             try:
-                self._ask(self._actor.call, "do", number, pickle.dumps([prepared]))
-            except RayError as error:
-                self.lose(_why(error))
+                self._ask("commands", "do", number, pickle.dumps([prepared]))
+            except (AgentGone, Unreachable, OSError) as error:
+                self.lose(self._why(error))
                 return
 
-    def _ask(self, method: Any, *arguments: Any) -> Any:
-        """Call the agent, again while the network does not carry it; Ray says when the node is gone for good."""
+    def _ask(self, lane: Lane, method: str, *arguments: Any) -> Any:
+        """Call the agent, again while the network does not carry it; the cluster says when it is gone for good."""
         while True:
             try:
-                return ray.get(method.remote(*arguments))
-            except ActorUnavailableError:
+                return self._agent.call(lane, method, *arguments)
+            except Unreachable:
                 if self._gone:
                     raise
                 time.sleep(_RETRY_SECONDS)
+
+    def _why(self, error: BaseException) -> str:
+        return f"{self._agent.cluster} says: {_first_line(error)}"
 
     def _with_files(self, command: Command) -> Command:
         """The command as the agent can do it, the files that it names being there."""
@@ -196,9 +234,9 @@ class Link:
         key = files.key_of(f"{run} {launch.cwd}")
         if key not in self._sent and self._archive is not None:
             archive = self._archive(launch.cwd)
-            self._ask(self._actor.file, "unpack", key, archive)
+            self._ask("files", "unpack", key, archive)
             self._sent.add(key)
-        folder = str(self._ask(self._actor.file, "folder", key))
+        folder = str(self._ask("files", "folder", key))
         env, argv = dict(launch.env), tuple(_below(part, launch.cwd, folder) for part in launch.argv)
         if (path := env.get("HEADGATE_RESUME")) and (there := self._brought(launch.task, path)) is not None:
             env["HEADGATE_RESUME"] = there
@@ -212,13 +250,13 @@ class Link:
         here = self._here.sizes(path)
         if here is None:
             return None
-        folder = str(self._ask(self._actor.file, "checkpoints", task.rsplit("/", 1)[0]))
+        folder = str(self._ask("files", "checkpoints", task.rsplit("/", 1)[0]))
         there = os.path.join(folder, os.path.basename(path))
-        if anew or self._ask(self._actor.file, "sizes", there) != here:
+        if anew or self._ask("files", "sizes", there) != here:
             for name, size in here.items():
                 for offset in range(0, max(size, 1), files.CHUNK_BYTES):
                     data = self._here.read(os.path.join(path, name) if name else path, offset, files.CHUNK_BYTES)
-                    self._ask(self._actor.file, "write", os.path.join(there, name) if name else there, offset, data)
+                    self._ask("files", "write", os.path.join(there, name) if name else there, offset, data)
         return there
 
     # --- from the agent ---------------------------------------------------------------------------------------------
@@ -227,13 +265,13 @@ class Link:
         arrived = 0
         while not self._gone:
             try:
-                number, batch = ray.get(self._actor.next.remote(arrived, self._poll_seconds))
+                number, batch = self._agent.call("events", "next", arrived, self._poll_seconds)
                 events: list[Event] = facts(batch)
-            except ActorUnavailableError:
+            except Unreachable:
                 time.sleep(_RETRY_SECONDS)
                 continue
-            except RayError as error:
-                self.lose(_why(error))
+            except (AgentGone, OSError) as error:
+                self.lose(self._why(error))
                 return
             except pickle.UnpicklingError as error:
                 self.lose(f"its agent says what it should not: {error}")
@@ -249,7 +287,7 @@ class Link:
             path = os.path.join(self.saves.get(event.task, ""), event.name)
             try:
                 self._fetch(event.task, str(event.message["path"]), path)
-            except (HeadgateError, OSError, RayError) as error:
+            except (HeadgateError, OSError, AgentGone, Unreachable) as error:
                 text = f"it could not be brought here: {_first_line(error)}"
                 failed = {"type": "checkpoint_failed", "error": text, "why": event.message.get("why")}
                 self._say(Message(event.task, failed))
@@ -274,7 +312,7 @@ class Link:
         """
         if not self.saves.get(task) or below(self.saves[task], path) is None:
             raise HeadgateError(f"{path} is not in the folder of checkpoints of its job")
-        found: dict[str, int] | None = self._ask(self._actor.file, "sizes", there)
+        found: dict[str, int] | None = self._ask("files", "sizes", there)
         if found is None:
             raise FileNotFoundError(f"{there} is gone from node {self.name}")
         partial = f"{path}.partial"
@@ -283,7 +321,7 @@ class Link:
                 raise HeadgateError(f"a part of it, {name!r}, is not in {path}")
             for offset in range(0, max(size, 1), files.CHUNK_BYTES):
                 data = self._ask(
-                    self._actor.file, "read", os.path.join(there, name) if name else there, offset, files.CHUNK_BYTES
+                    "files", "read", os.path.join(there, name) if name else there, offset, files.CHUNK_BYTES
                 )
                 self._here.write(os.path.join(partial, name) if name else partial, offset, data)
         self._here.rename(partial, path)
@@ -294,13 +332,5 @@ def _below(part: str, old: str, new: str) -> str:
     return new + part.removeprefix(old) if part == old or part.startswith(old.rstrip("/") + "/") else part
 
 
-def _why(error: BaseException) -> str:
-    text = _first_line(error)
-    return f"Ray says: {text}"
-
-
 def _first_line(error: BaseException) -> str:
-    """What happened, and why the process of an actor ended where Ray knows."""
-    text = str(getattr(error, "cause", None) or error).strip()  # what was raised there, without Ray's own words
-    why = re.search(r"exit detail: (.+)", text)
-    return " ".join([*text.splitlines()[:1], *([why[1]] if why else [])]) or type(error).__name__
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

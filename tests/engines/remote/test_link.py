@@ -1,20 +1,20 @@
-"""What the bridge's end of an agent passes on."""
+"""What the other end of an agent passes on."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-pytest.importorskip("ray", reason="engine `ray` needs Ray: pip install 'headgate[ray]'")
-
-from headgate.engines.ray.link import Link
 from headgate.engines.remote.files import Files
+from headgate.engines.remote.link import AgentHandle, Lane, Link
 from headgate.engines.remote.wire import Exited, Left, Message, Report, Saved
 from headgate.events import Exit
 from headgate.isolation.base import Launch
+
+NOBODY = cast(AgentHandle, None)
+"""These links answer their calls by themselves."""
 
 
 class Dying(Link):
@@ -23,8 +23,8 @@ class Dying(Link):
 
     answers = False
 
-    def _ask(self, method: Any, *arguments: Any) -> Any:
-        if arguments[0] == "sizes":
+    def _ask(self, lane: Lane, method: str, *arguments: Any) -> Any:
+        if method == "sizes":
             return {"": 4}
         self.lose("it died")
         if not self.answers:
@@ -35,7 +35,7 @@ class Dying(Link):
 @pytest.mark.parametrize("answers", [False, True])
 def test_nothing_is_told_of_tasks_once_their_node_is_said_to_be_gone(tmp_path: Path, answers: bool) -> None:
     told: list[Report] = []
-    link = Dying("b", "id", SimpleNamespace(file=None), told.append, None, Files(), lambda _: None, 90.0)
+    link = Dying("b", "id", NOBODY, told.append, None, Files(), lambda _: None, 90.0)
     link.answers = answers
     link.saves["r/a/worker-0"] = str(tmp_path)
     saved = Saved("r/a/worker-0", {"type": "checkpoint", "path": "/there/step-1.pt"}, "step-1.pt")
@@ -49,8 +49,8 @@ class Lying(Link):
 
     parts: tuple[str, ...] = ("",)
 
-    def _ask(self, method: Any, *arguments: Any) -> Any:
-        return dict.fromkeys(self.parts, 4) if arguments[0] == "sizes" else b"data"
+    def _ask(self, lane: Lane, method: str, *arguments: Any) -> Any:
+        return dict.fromkeys(self.parts, 4) if method == "sizes" else b"data"
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_node_writes_nowhere_but_into_its_task_s_folder_of_checkpoints(tmp_pat
     before = sorted(tmp_path.rglob("*"))
     told: list[Report] = []
     here = Files()
-    link = Lying("b", "id", SimpleNamespace(file=None), told.append, None, here, lambda _: None, 90.0)
+    link = Lying("b", "id", NOBODY, told.append, None, here, lambda _: None, 90.0)
     link.parts = (part,)
     link.saves["r/a/worker-0"] = str(folder)
     here.allow(Launch("r/a/worker-0", ("true",), {"HEADGATE_CHECKPOINTS": str(folder)}, str(tmp_path), 1))
