@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.planning.jobs import GIB, GIGABIT, cluster, gpus, job, nodes, profile
 
-from headgate.cluster import Cluster
+from headgate.cluster import Cluster, GpuLink
 from headgate.errors import UsageError
 from headgate.planning import initial_layouts
 from headgate.planning.bounds import bound
@@ -34,6 +34,16 @@ def some_cluster(seed: int) -> Cluster:
         cores, nic = float(random.choice([0.5, 1, 2, 4])), float(random.choice([25e6, 125e6, 1.25e9]))
         kinds.append(nodes(name, count, cores, nic, gpus=gpus("T4", 2) if random.random() < 0.3 else ()))
     return cluster(*kinds)
+
+
+def some_gpus(seed: int) -> Cluster:
+    """One to three nodes with several GPUs, joined in some way, and perhaps one without."""
+    random = np.random.default_rng(seed)
+    name, number = str(random.choice(["A100", "K80", "Tesla V100-SXM2-16GB"])), int(random.choice([2, 4, 8]))
+    link = (None, GpuLink(1e9, "host"), GpuLink(200e9, "measured"), GpuLink(how="nvlink"))[random.integers(4)]
+    count, nic = int(random.integers(1, 3)), float(random.choice([12.5e6, 125e6, 12.5e9]))
+    found = [nodes("g", count, 16.0, nic, gpus=gpus(name, number), gpu_link=link)]
+    return cluster(*found, *([nodes("c", 1, 8.0, 125e6)] if random.random() < 0.5 else []))
 
 
 # --- costing many at once
@@ -83,6 +93,37 @@ def test_it_finds_the_best_of_all_and_no_layout_exceeds_the_bound(seed: int, all
     assert found.best.throughput >= every * (1 - 5e-3)
     assert found.bound >= every * (1 - 1e-9)
     assert found.gap >= 0
+
+
+@pytest.mark.parametrize("allow", [(), ("async", "weak")])
+@pytest.mark.parametrize("seed", range(8))
+def test_the_same_of_nodes_with_several_gpus(seed: int, allow: tuple[str, ...]) -> None:
+    fits = (*profile().fits, TimeFit("A100", 1, 10.0 ** -(seed % 3 + 1), 1e-4, 0.02))
+    of = profile(batch=64, dense_bytes=int(10 ** (5 + seed % 5)), fits=fits)
+    costs = Costs(job(allow), some_gpus(seed), of)
+    space = Space(costs)
+    every = max(space.cost(initial_layouts.every(space), mode).throughput.max() for mode in space.modes)
+    assert bound(space) >= every * (1 - 1e-9)
+    assert search(costs).best.throughput >= every * (1 - 5e-3)
+
+
+@pytest.mark.parametrize("alpha", [0.001, 0.2])
+@pytest.mark.parametrize("link", [GpuLink(1e9, "host"), GpuLink(300e9, "nvlink")])
+def test_the_bound_of_one_node_counts_what_its_workers_cost_each_other(link: GpuLink, alpha: float) -> None:
+    where = cluster(nodes("g", 1, 64.0, gpus=gpus("A100", 8), gpu_link=link))
+    of = profile(batch=64, dense_bytes=10**8, fits=(TimeFit("A100", 1, alpha, 1e-3, 0.02),))
+    found = search(Costs(job(), where, of))
+    assert found.bound == pytest.approx(found.best.throughput, rel=0.02)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 5, 7, 8])
+@pytest.mark.parametrize("cores_only", [False, True])
+def test_any_number_of_workers_that_is_asked_for_finds_room(workers: int, cores_only: bool) -> None:
+    fits = (*profile().fits, TimeFit("A100", 1, 0.01, 1e-3, 0.02))
+    for count in (1, 2):
+        slots = () if cores_only else gpus("A100", 8 // count)
+        where = cluster(nodes("g", count, 16.0, gpus=slots))
+        assert best(where, profile(fits=fits), workers=(workers, workers)).plan.workers == workers
 
 
 def test_one_node_more_brings_no_less() -> None:
@@ -172,8 +213,9 @@ def test_limits_of_workers_and_cores_hold() -> None:
     assert 2 <= plan.workers <= 3
     assert plan.cores_per_worker is not None
     assert plan.workers * plan.cores_per_worker + plan.servers * (plan.cores_per_server or 0.0) <= 4.0
-    with pytest.raises(UsageError, match="there is no room for 20 workers"):
-        best(where, workers=(20, None))
+    assert best(where, workers=(20, None)).plan.workers >= 20
+    with pytest.raises(UsageError, match="there is no room for 25 workers"):
+        best(where, workers=(25, None))
     with pytest.raises(UsageError, match="300 workers are asked for, a step has 256 samples"):
         best(where, workers=(300, None))
 

@@ -15,8 +15,8 @@ def bound(space: Space) -> float:
 
     The bound is taken over each number of workers, and each slowness of the worst NIC among theirs. The fastest devices
     that are left compute, with a batch that divides freely. Gradients cross the worst NIC once, or around a ring. Under
-    parameter servers the NICs of all nodes share the bytes. Workers on one node send nothing. What only adds time is
-    left out: updates, bytes of sparse rows, limits of cores and memory.
+    parameter servers the NICs of all nodes share the bytes. Workers on one node need no NIC; those on its GPUs slow
+    each other. What only adds time is left out: updates, bytes of sparse rows, limits of cores and memory.
     """
     return max((_Bound(space, mode).most() for mode in space.modes), default=0.0)
 
@@ -50,8 +50,10 @@ class _Bound:
         if not workers.size:
             return 0.0
         slowness = float(self._space.inside_slowness[among].min())
-        inside = np.asarray(self._p["inside"] * slowness * self._dense * 2 * (workers - 1) / workers)
-        return self._samples(workers, fixed, rates, inside, np.zeros_like(workers))
+        inside = self._p["inside"] * self._dense * 2 * (workers - 1) / workers
+        inside = slowness * (inside + self._p["inside_worker"] * np.maximum(workers - 2, 0))
+        contention = self._contention(among, workers)
+        return self._samples(workers, fixed, rates, contention, np.asarray(inside), np.zeros_like(workers))
 
     def _apart(self, among: Flags, level: float) -> float:
         """Where they are on several nodes, given the slowest NIC."""
@@ -68,16 +70,24 @@ class _Bound:
             handled = p["handling"] * self._dense * self._space.costs.known.plain * 2 * (workers - 1) / workers
             ring = np.maximum(ring + p["collective"] * (workers - 1), handled)
         crossing = p["to_servers"] * self._dense * np.maximum(2 * (workers - largest) / all_rates, level)
-        return self._samples(workers, fixed, rates, ring, crossing)
+        there = float(self._space.free[np.unique(self._space.kind[among])].sum())
+        contention = self._contention(among, np.maximum(workers / there, 1.0))
+        return self._samples(workers, fixed, rates, contention, ring, crossing)
 
-    def _samples(self, workers: Floats, fixed: float, rates: Floats, ring: Floats, crossing: Floats) -> float:
+    def _contention(self, among: Flags, crowded: Floats) -> Floats:
+        """Seconds by which so many workers on a node slow each other at least."""
+        return np.asarray(self._p["contention"] * np.log(crowded) * self._space.on_gpu[among].all())
+
+    def _samples(
+        self, workers: Floats, fixed: float, rates: Floats, contention: Floats, ring: Floats, crossing: Floats
+    ) -> float:
         """The most samples a second among numbers of workers, by what both ways to add gradients up take at least."""
         p, batch, speed = self._p, self._batch, rates[workers.astype(np.intp) - 1]
         if not self._mode.synchronous:
-            alone = workers / (fixed + batch * workers / speed)
+            alone = workers / (fixed + contention + batch * workers / speed)
             return float(np.max(batch * np.minimum(alone, workers / np.maximum(crossing, 1e-12))))
         left_out = np.log(workers - self._mode.backups) - np.log(self._mode.backups + 1)
-        waiting = (fixed + batch / speed) * (1 + p["straggling"] * np.maximum(left_out, 0.0))
+        waiting = (fixed + batch / speed) * (1 + p["straggling"] * np.maximum(left_out, 0.0)) + contention
         step = self._step(waiting, ring)
         if self._space.serves:
             handled = np.maximum(crossing, p["handling"] * self._dense)

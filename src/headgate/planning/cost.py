@@ -28,6 +28,7 @@ USUAL_RATE = 125e6
 _WIRE = 1.08  # bytes on the wire and gaps between chunks, over the bytes of the model
 _INSIDE = 1.5e9  # bytes a second between processes of a node
 _CONTENTION = (2.2e-3, 0.13)  # seconds, and parts of α, for each factor e of GPUs in use on a node; see docs/plans.md
+_UNLIKE = 1.1  # deviation of the logarithm of that, from model to model of the data that it was fitted to
 _COPY = 15e9  # bytes a second that a core copies which does that
 _ROUND = 2e-4  # seconds that a message to another node and back takes
 _BUCKET = 25e6  # bytes of gradients that an all-reduce takes at a time
@@ -210,7 +211,7 @@ class Costs:
             "reading": (max(read or 0.0, 1e-12), 0.3, "measured in the training process"),
             "contention": (
                 _CONTENTION[0] + _CONTENTION[1] * self.compute[on_gpus[0]].alpha,
-                0.7,
+                _UNLIKE,
                 "usual of GPUs in one node, not measured",
             ),
             "ring": (wire, unsure, f"2(w-1)/w times {through}"),

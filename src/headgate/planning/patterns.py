@@ -46,6 +46,8 @@ def patterns(costs: Costs, free: Indices, *, serves: bool, joins: bool) -> tuple
     limits = costs.job.limits
     most = 1 if not joins else min(limits.workers[1] or costs.batch, costs.batch)
     found = []
+    fewest, there = limits.workers[0], max(int(free.sum()), 1)
+    equal = {fewest // there, -(-fewest // there)}  # where all nodes have as many: so many are asked for
     for i, kind in enumerate(costs.kinds):
         if not free[i] or (limits.memory_bytes or 0) > kind.node.memory_bytes:
             continue
@@ -53,11 +55,13 @@ def patterns(costs: Costs, free: Indices, *, serves: bool, joins: bool) -> tuple
         if (limits.gpus or 0) > gpus:  # no task of such a job is started there, a server neither
             continue
         if limits.gpus == 0 or not gpus:
-            counts = {1, *(2,) * (cores >= 4), *(4,) * (cores >= 16)}
+            counts = {1, *(2,) * (cores >= 4), *(4,) * (cores >= 16), *(count for count in equal if count <= cores)}
         else:
             slots = gpus // (limits.gpus or 1)
-            counts = {count for count in (1, slots // 2, slots) if count >= 1}
-        here = sorted(count for count in counts if count <= most)
+            left = {(bound or 0) % slots for bound in limits.workers}  # beside full nodes
+            some = {1, slots // 2, slots, *(1 << i for i in range(slots.bit_length())), *left, *equal}
+            counts = {count for count in some if count <= slots}
+        here = sorted(count for count in counts if 1 <= count <= most)
         found += [Pattern(i, count, 0) for count in here]
         if serves:
             found += [Pattern(i, count, 1) for count in here]

@@ -65,10 +65,10 @@ class Space:
         self.workers = np.array([pattern.workers for pattern in self.patterns], np.intp)
         self.servers = np.array([pattern.servers for pattern in self.patterns], np.intp)
         found = [costs.known.devices.get(kind.node.name, Device()) for kind in kinds]
-        self._gpu = np.array([device.gpu for device in found], bool)
-        self.has_gpus = bool(self._gpu.any())
+        self.on_gpu = np.array([device.gpu for device in found], bool)
+        self.has_gpus = bool(self.on_gpu.any())
         own = [kind.node.cores / max(p.workers, 1) for kind, p in zip(kinds, self.patterns)]
-        self.cores_alone = np.where(self._gpu, 1.0, np.array(own))
+        self.cores_alone = np.where(self.on_gpu, 1.0, np.array(own))
         self.overhead = np.array([device.overhead for device in found])
         self.work = np.array([device.work for device in found])
         self.reads = np.array([device.reads for device in found])
@@ -117,7 +117,7 @@ class Space:
         own = self.cores_alone[None, :]
         if self.job.limits.cores is None:
             return np.repeat(own, len(tasks), 0)
-        return np.where(self._gpu, 1.0, np.minimum(own, self._share(tasks)[:, None]))
+        return np.where(self.on_gpu, 1.0, np.minimum(own, self._share(tasks)[:, None]))
 
     def _share(self, tasks: Indices) -> Floats:
         """Cores of each task, of those that the job may have."""
@@ -167,7 +167,7 @@ class Space:
         if most is not None:
             misses |= (worker > most) & (self.workers > 0) | (server > most) & (self.servers > 0)
         if memory.gpu is not None:
-            misses |= self._gpu & (self.workers > 0) & (memory.gpu + memory.gpu_sample * batches > self._gpu_memory)
+            misses |= self.on_gpu & (self.workers > 0) & (memory.gpu + memory.gpu_sample * batches > self._gpu_memory)
         return np.asarray(~(misses & (rows > 0)).any(1))
 
     def _features(self, rows: Indices, batches: Floats, cores: Floats, batch: float, mode: Mode) -> Features:
@@ -182,7 +182,7 @@ class Space:
         slowest = np.where(there & works, self.slowness, 0.0).max(1)
         # Where all workers are on one node, only its pattern is there.
         inside = np.where(there & works, self.inside_slowness, 0.0).max(1) * ((nodes == 1) & (ring > 0))
-        sharing = np.where(there & works & self._gpu, self.workers, 1).max(1)
+        sharing = np.where(there & works & self.on_gpu, self.workers, 1).max(1)
         sparse = (counts * self.costs.known.sparse(batches)).sum(1) / workers
         known = self.costs.known
         pushed = known.dense + sparse
@@ -199,8 +199,8 @@ class Space:
             work=self.work * bent,
             reads=np.broadcast_to(self.reads, rows.shape),
             kinds=np.broadcast_to(self._speed_of, rows.shape),
-            hosts=np.broadcast_to(np.where(self._gpu, 0.0, 1.0), rows.shape),
-            beside=np.where(self._gpu | (stated is not None), 0.0, self._served) / divided,
+            hosts=np.broadcast_to(np.where(self.on_gpu, 0.0, 1.0), rows.shape),
+            beside=np.where(self.on_gpu | (stated is not None), 0.0, self._served) / divided,
             kind_names=self._kind_names,
             workers=workers,
             waited_for=waited_for,
@@ -213,7 +213,7 @@ class Space:
             to_servers=np.where(serves, load, 0.0).max(1) * pushed,
             to_workers=np.where(serves, 0.0, load).max(1) * pushed,
             pushed=pushed,
-            handled=known.handled(sparse, workers, servers, nodes, (rows * works * ~self._gpu).max(1) > 0),
+            handled=known.handled(sparse, workers, servers, nodes, (rows * works * ~self.on_gpu).max(1) > 0),
             applied=known.dense + sparse * known.rows[1],
             server_cores=self._server_cores(there & serves, stated),
             late=np.where(servers > 0, known.late[1], known.late[0]),
