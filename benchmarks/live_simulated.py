@@ -375,12 +375,12 @@ def main() -> None:
             line = f"{job.name:14}{live:>8.1f} s{foretold:>10.1f} s{foretold / live - 1.0:>+9.1%}"
             print(line + "".join(f"{min(each):>17.1f} to {max(each):.1f} s" for each in (usual, passed)))
         off = [abs(row["simulated"] / row["live"] - 1.0) for row in rows[-len(jobs) :]]
-        print(f"error of a completion time: {statistics.mean(off):.1%} on the mean, {max(off):.1%} at worst")
+        print(f"error of a completion time: {statistics.mean(off):.1%} on average, {max(off):.1%} at worst")
         errors += off
-    print(f"\nof all: {statistics.mean(errors):.1%} on the mean, {max(errors):.1%} at worst")
+    print(f"\nof all: {statistics.mean(errors):.1%} on average, {max(errors):.1%} at worst")
     if again:
-        print(f"of each live run: {statistics.mean(once):.1%} on the mean, {max(once):.1%} at worst")
-        print(f"by another live run instead: {statistics.mean(again):.1%} on the mean, {max(again):.1%} at worst")
+        print(f"of each live run: {statistics.mean(once):.1%} on average, {max(once):.1%} at worst")
+        print(f"by another live run instead: {statistics.mean(again):.1%} on average, {max(again):.1%} at worst")
     content = {
         "scale": options.scale,
         "cores": options.cores,

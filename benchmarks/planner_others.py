@@ -283,7 +283,7 @@ def main() -> None:
         print(f"{name:34}" + "".join(f"{f'{off:.1%}{band}':>24}" for (off, _), band in zip(means, held)))
     for times, parts in chosen.items():
         mean, worst = statistics.mean(parts), min(parts)
-        print(f"best after {times} measurements asked for: {mean:.3f} of the best on the mean, {worst:.3f} at worst")
+        print(f"best after {times} measurements asked for: {mean:.3f} of the best on average, {worst:.3f} at worst")
     kinds: dict[str, list[float]] = defaultdict(list)
     random = np.random.default_rng(0)
     for of_model in by_kind(folder).values():

@@ -133,9 +133,7 @@ def main() -> None:
             words = in_words(plans["headgate"])
             print(f"{model:13}{name:11}{middle}{gain:8.0%}{took:8.3f}  {words}")
             rows.append({"model": model, "nics": name, "images_per_second": found, "gain": gain, "plan": words})
-    print(
-        f"\ngain over the manual plan: {statistics.mean(gains):.0%} on the mean, {min(gains):.0%} to {max(gains):.0%}"
-    )
+    print(f"\ngain over the manual plan: {statistics.mean(gains):.0%} on average, {min(gains):.0%} to {max(gains):.0%}")
     _frame.write(options.json, "planner_paper", {"rows": rows}, "numpy")
 
 

@@ -18,7 +18,7 @@ most 1, no order that knows nothing of what is left is before that of arrival (R
 above 1 that does not hold.
 
 With `--share-gpus` nobody waits: jobs on a GPU take turns, by the policy's shares. A job tells what it used, and
-its loss, ten times in what a job takes on the mean. Losses are made up, as the traces have none: a job's falls by the
+its loss, ten times in what a job takes on average. Losses are made up, as the traces have none: a job's falls by the
 reciprocal of the work done, to a part of the first that is random, from a half to a hundredth.
 
 Below `growth` stands by which power of the jobs, and of the nodes, CPU time grows. What is going on is said on the
@@ -121,7 +121,7 @@ def compare(trace: Trace, count: int, policies: Sequence[str], share_gpus: bool)
         holds = means["srpt"] <= means["las"] <= means["fifo"]
         work = [job.seconds * max(job.gpus, 1) for job in trace.jobs]
         varies = statistics.pvariance(work) / statistics.mean(work) ** 2
-        print(f"{'':12}srpt <= las <= fifo on the mean: {'holds' if holds else 'DOES NOT HOLD'}", end="")
+        print(f"{'':12}srpt <= las <= fifo on average: {'holds' if holds else 'DOES NOT HOLD'}", end="")
         print(f"; squared coefficient of variation of GPU-seconds: {varies:.2f}\n")
     return rows
 

@@ -47,10 +47,10 @@ class Origin:
             return ""
         if self.passed_over:
             left = "; ".join(self.passed_over)
-            return f"job {self.job} {self.came}, and of its checkpoints none is whole ({left}; --checkpoint names one)"
+            return f"job {self.job} {self.came}, and none of its checkpoints is whole ({left}; --checkpoint names one)"
         if not self.uses_headgate:
             return (
-                f"job {self.job} can only be run again from its beginning, for it has saved nothing through "
+                f"job {self.job} can only be run again from its beginning, because it has saved nothing through "
                 "headgate.torch, headgate.keras or headgate.jax"
             )
         return f"job {self.job} {self.came}, and had saved no checkpoint yet" if self.reached else ""
@@ -61,7 +61,7 @@ class Origin:
         if self.checkpoint is None or not self.passed_over:
             return ""
         where = f"{Path(self.checkpoint.path).name} of run {self.run}"
-        return f"goes on from {where}, an earlier checkpoint than its last, for {'; '.join(self.passed_over)}"
+        return f"goes on from {where}, an earlier checkpoint than its last, because {'; '.join(self.passed_over)}"
 
     @property
     def came(self) -> str:

@@ -267,7 +267,7 @@ def test_workers_that_lose_touch_with_each_other_go_back_to_the_checkpoint() -> 
     assert actions[0] == Fault(
         "r/a",
         "r/a/worker-0",
-        f"{what}; all tasks are started again from the beginning, for want of a checkpoint",
+        f"{what}; all tasks are started again from the beginning, because there is no checkpoint",
         restarts=True,
     )
     assert marks(exits(team, "worker-1", KILLED))[-1] == ("running", "started (attempt 2)")
@@ -337,7 +337,7 @@ def test_a_lost_worker_of_allreduce_takes_all_back_to_their_checkpoint() -> None
         Fault(
             "r/a",
             "r/a/worker-2",
-            f"{what}; all tasks are started again from the beginning, for want of a checkpoint",
+            f"{what}; all tasks are started again from the beginning, because there is no checkpoint",
             restarts=True,
         ),
         MarkJob("r/a", "stopping", what),
@@ -492,7 +492,7 @@ def test_what_a_lost_task_leaves_goes_to_the_others_of_its_job_and_node() -> Non
         (("r/a/server-0", "r/a/worker-1"), "finished"),
         (
             ("r/a/server-0",),
-            "finished, 2 times over: its workers shared nothing, for none uses headgate.torch, .keras or .jax",
+            "finished, 2 times over: its workers shared nothing, because none uses headgate.torch, .keras or .jax",
         ),
     ],
 )

@@ -320,7 +320,7 @@ def test_what_comes_after_a_job_that_finds_no_node_is_skipped_in_the_same_step()
 def test_what_no_node_has_waits_for_one_that_does_and_holds_up_nobody() -> None:
     queue = Queueing()
     waits = queue.submit(0.0, asks("large", 4))
-    assert states(waits) == [("r/large", "waiting", "for 4 GPUs, which the nodes do not have as they are now")]
+    assert states(waits) == [("r/large", "waiting", "for 4 GPUs, more than the nodes have now")]
     assert started(queue.submit(1.0, asks("small", 1))) == [("r/small/worker-0", "a", (0,))]
     assert started(queue.step(2.0, NodeJoined(with_gpus("c", 4)))) == [("r/large/worker-0", "c", (0, 1, 2, 3))]
 

@@ -117,7 +117,7 @@ def test_kills_that_a_task_outlives_are_told_while_it_runs_and_those_that_go_on_
         if (text := kills.look(i / 2)) is not None:
             told.append((i / 2, text))
     assert told[0][0] == 0.5
-    assert "what waits for it may wait in vain" in told[0][1]
+    assert "a process that waits for it may wait in vain" in told[0][1]
     assert 8 < len(told) < 20
     _, rest = kills.ended(Exit(code=0, kills=box.count), 600.0, by_us=False)
     texts = [text for _, text in told] + [rest or ""]

@@ -129,7 +129,7 @@ def test_a_terminal_with_other_cpus_has_a_hub_of_its_own_and_both_say_what_they_
     assert len(user.traces.hubs()) == 2
     assert told(user, first, "first")["cpus"] == told(user, again, "again")["cpus"] == ours
     assert told(user, other, "other")["cpus"] == [ours[1]]
-    shared = f"has tasks on CPUs {ours[1]} too: what both grant of these is more than there is"
+    shared = f"has tasks on CPUs {ours[1]} too: these CPUs are oversubscribed"
 
     def warned(run: str) -> list[str]:
         return [each["text"] for each in user.json("status", run)["warnings"] if each["text"].endswith(shared)]

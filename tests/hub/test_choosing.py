@@ -74,7 +74,8 @@ def test_a_job_with_a_profile_runs_by_the_best_plan_on_the_nodes_that_are_free(t
     user.sees_state("pod", "done", run=pod)
     team.run = pod
     assert team.events("plan")[0].startswith(
-        "single, 1 worker on a, for its environment names another cluster (MASTER_ADDR=10.0.0.7, WORLD_SIZE=1, RANK=0);"
+        "single, 1 worker on a, because its environment names another cluster "
+        "(MASTER_ADDR=10.0.0.7, WORLD_SIZE=1, RANK=0);"
     )
 
 

@@ -72,7 +72,7 @@ def test_a_job_is_expected_to_take_what_it_took_before_and_one_of_other_argument
         run = str(user.json("run", "--detach", file, "--policy", "srpt")["run"])
         user.sees_state(job, "done", run=run)
         reasons.append([row["reason"] for row in shares(user, run)])
-    assert reasons[0][0] == "shortest: nothing predicted yet, 0 core-seconds had"
+    assert reasons[0][0] == "shortest: nothing predicted yet, 0 core-seconds used"
     assert all(" core-seconds left (" in told[0] for told in reasons[1:])
 
 

@@ -78,7 +78,7 @@ def test_by_its_first_steps_a_job_is_moved_as_often_as_it_may_and_one_that_knows
     why = wait.until(lambda: next((text for text in events("plan") if "moved" in text), None), 60, what="it is moved")
     assert why is not None
     assert why.startswith("moved to allreduce, 2 workers on a, b: ")
-    assert " measured of single, 1 worker on a; saves " in why
+    assert " measured under single, 1 worker on a; saves " in why
     log = lab.home / "runs" / run / "jobs" / "learn" / "worker-1.log"
     wait.until(lambda: log.exists() and "begins " in log.read_text(), 60, what="the second worker begins")
     assert int(log.read_text().split()[1]) > 30  # from the checkpoint, and not from the beginning
@@ -95,6 +95,6 @@ def test_by_its_first_steps_a_job_is_moved_as_often_as_it_may_and_one_that_knows
     run = lab.detaches("learn.py", "--cluster", "moving", "--moves", "1")
     lab.sees_job("learn", lambda job: (job["step"] or 0) > twice, run, f"is past step {twice}")
     [why] = events("plan")
-    assert why.startswith("single, 1 worker on a, for its environment names another cluster (TF_CONFIG={}); ")
+    assert why.startswith("single, 1 worker on a, because its environment names another cluster (TF_CONFIG={}); ")
     lab.touch("go")
     lab.sees_state("learn", "done", run=run)

@@ -107,7 +107,8 @@ def test_it_goes_on_from_the_newest_whole_checkpoint_and_says_so(
     harm(last)
     done = user.types("resume", run)
     folded = " ".join(done.stdout.split())
-    text = f"goes on from {former.name} of run {run}, an earlier checkpoint than its last, for {last.name} of run {run}"
+    former_one = f"goes on from {former.name} of run {run}, an earlier checkpoint than its last"
+    text = f"{former_one}, because {last.name} of run {run}"
     assert f"{text} {said}" in folded
     assert f"learns: running, going on from step {former.stem.removeprefix('step-')}" in folded
     told = user.json("status")
@@ -127,7 +128,10 @@ def test_without_a_whole_one_it_starts_over_only_when_told(kept: tuple[User, str
     before = user.json("ps")
     said = user.types("resume", run, code=2).message
     assert said.startswith("job learns had come to step ") and said.endswith(f"headgate resume {run} --from-scratch")
-    assert f"none is whole ({last.name} of run {run} is cut short, or is no checkpoint; {former.name} of run" in said
+    assert (
+        f"none of its checkpoints is whole ({last.name} of run {run} is cut short, or is no checkpoint; "
+        f"{former.name} of run" in said
+    )
     assert user.json("ps") == before
     assert "is cut short" in user.types("resume", run, "--checkpoint", str(last), code=2).message
     assert "is gone; name another one" in user.types("resume", run, "--checkpoint", "none.pt", code=2).message
@@ -148,7 +152,7 @@ def test_it_falls_back_on_the_runs_before(kept: tuple[User, str, Path, Path], le
     for path in both:
         spoil(path)
     done = user.types("resume", second)
-    text = f"goes on from {last.name} of run {run}, an earlier checkpoint than its last, for {both[1].name} of run"
+    text = f"goes on from {last.name} of run {run}, an earlier checkpoint than its last, because {both[1].name} of run"
     assert f"{text} {second}" in " ".join(done.stdout.split())
     assert user.log("learns") == learned
     # What a run was to start over from is not gone back on.
@@ -158,7 +162,7 @@ def test_it_falls_back_on_the_runs_before(kept: tuple[User, str, Path, Path], le
     user.touch("go")
     for path in both:
         spoil(path)
-    assert "none is whole" in user.types("resume", anew, code=2).message
+    assert "none of its checkpoints is whole" in user.types("resume", anew, code=2).message
 
 
 def test_a_plain_script_is_run_again_only_when_told(stopped: tuple[User, str, Path, Path]) -> None:

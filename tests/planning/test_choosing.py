@@ -70,7 +70,7 @@ def test_without_a_profile_it_is_one_task_and_it_is_said_how_to_get_more(tmp_pat
     train = named("train", workdir=str(tmp_path))
     [choice] = chosen(Asked(train, None))
     assert choice.plan.strategy == "single"
-    assert choice.why.startswith("single, 1 worker on a0, for no profile of it is stored; ")
+    assert choice.why.startswith("single, 1 worker on a0, because no profile of it is stored; ")
     assert choice.why.endswith("headgate profile train.py")
     [choice] = chosen(Asked(train, profile(fits=(), step_times=())))
     assert "its profile has no time of a step" in choice.why
@@ -80,7 +80,7 @@ def test_where_its_environment_names_another_cluster_it_is_one_task_and_it_is_sa
     one, two = chosen(Asked(named("one"), SMALL, "MASTER_ADDR=10.0.0.7, RANK=0"), Asked(named("two"), SMALL))
     assert (one.plan.strategy, two.plan.workers) == ("single", 3)
     assert one.why == (
-        "single, 1 worker on a0, for its environment names another cluster (MASTER_ADDR=10.0.0.7, RANK=0); "
+        "single, 1 worker on a0, because its environment names another cluster (MASTER_ADDR=10.0.0.7, RANK=0); "
         "unset that, and with a profile it takes the best plan"
     )
 
@@ -100,7 +100,10 @@ def test_a_script_that_trains_in_one_task_gets_the_best_node_and_it_is_said_why_
 def test_what_fits_nowhere_by_its_profile_runs_as_one_task_all_the_same() -> None:
     [choice] = chosen(Asked(named("train"), profile(memory_peak_bytes=200 * GIB)))
     assert choice.plan.strategy == "single"
-    assert "by its profile job 'train': no plan can run: there is no room for a worker and a step of 256" in choice.why
+    assert (
+        "because of its profile: job 'train': no plan can run: there is no room for a worker and a step of 256"
+        in choice.why
+    )
 
 
 def test_a_job_that_can_run_nowhere_is_told_why_and_the_others_get_their_plans() -> None:

@@ -60,7 +60,7 @@ def test_srpt_turns_when_another_is_clearly_shorter_and_priority_counts() -> Non
 def test_the_reason_of_a_weight_that_stays_is_told_when_it_is_another_and_new_figures_once_a_minute() -> None:
     policy = policies.make("srpt")
     first = policy.decide(0.0, 2.0, [Arrived("a", 1.0)])
-    assert [why for _, why in first.shares.values()] == ["shortest: nothing predicted yet, 0 core-seconds had"]
+    assert [why for _, why in first.shares.values()] == ["shortest: nothing predicted yet, 0 core-seconds used"]
     changed = policy.decide(5.0, 2.0, [predicted("a", 100)])
     assert (changed.shares, changed.reasons) == ({}, {"a": "shortest: 100 core-seconds left (50 to 200)"})
     assert policy.decide(6.0, 2.0, [predicted("a", 40)]).reasons == {}
@@ -77,7 +77,7 @@ def test_las_serves_who_has_had_least_and_within_a_queue_who_came_first() -> Non
     play.at(40, used("a", 2.0))
     play.at(50)
     assert play.over("b", "a") == pytest.approx(AHEAD, rel=1e-3)
-    assert play.reasons["b"] == "queue 1, 0 core-seconds had"
+    assert play.reasons["b"] == "queue 1, 0 core-seconds used"
 
 
 def test_themis_serves_who_is_furthest_behind() -> None:
@@ -120,7 +120,7 @@ def test_las_counts_what_a_job_had_before_it_was_started_again() -> None:
     play.at(20, Left("a", done=False))
     play.at(21, *arrivals("a", "b"))
     assert play.over("b", "a") == pytest.approx(AHEAD, rel=1e-3)
-    assert play.reasons["a"].startswith("queue 2, 12 core-seconds had")
+    assert play.reasons["a"].startswith("queue 2, 12 core-seconds used")
 
 
 def test_las_moves_a_job_on_when_it_has_had_its_queue_however_long_nothing_changed() -> None:
@@ -136,7 +136,7 @@ def test_headgate_lifts_who_would_end_too_late_within_a_round_however_long_nothi
     play = Play("headgate:rho=1.2")
     play.at(0, *arrivals(*"abcd"))
     play.at(4, *(predicted(job, 300) for job in "abcd"))
-    late = "would else end later than 1.2 times its fair time"
+    late = "would otherwise end later than 1.2 times its fair time"
     while late not in play.reasons.values():
         assert play.wake_at is not None
         play.at(play.wake_at)
@@ -166,7 +166,7 @@ def test_slaq_serves_who_gains_most_over_its_largest_drop() -> None:
     play.at(21, *(Predicted(job, 100, 50, 200, None, drops[job]) for job in drops))
     # Ten seconds of two cores: all to b, and its floor to a.
     assert play.parts()["a"] == pytest.approx(0.025, rel=0.2)
-    assert play.reasons["b"] == "a drop of 1 of its largest expected"
+    assert play.reasons["b"] == "a drop of 1 of the largest drop expected of it"
 
 
 def test_slaq_gives_a_job_that_may_use_little_of_its_node_that_much_and_one_that_gains_nothing_its_floor() -> None:
@@ -199,7 +199,7 @@ def test_headgate_serves_the_shortest_until_another_would_end_too_late() -> None
     play.at(60, used("a", 0.0), used("b", 2.0), predicted("b", 50))
     # Its half of the two cores; of the other one b has its floor and 7/8 of the rest, a what that leaves.
     assert play.over("a", "b") == pytest.approx((1 + 0.95 / 8) / (0.05 + 0.95 * 7 / 8), rel=1e-3)
-    assert play.reasons["a"] == "would else end later than 1.5 times its fair time"
+    assert play.reasons["a"] == "would otherwise end later than 1.5 times its fair time"
 
 
 @pytest.mark.parametrize(("limit", "parts"), [(None, {"a": 0.5, "b": 0.5}), (0.5, {"a": 0.25, "b": 0.75})])
@@ -210,7 +210,7 @@ def test_who_would_end_too_late_has_no_more_than_it_may_or_puts_to_good_use(
     play.at(0, Arrived("a", 1.0, limit), *arrivals("b"))
     play.at(0, predicted("a", 20, cores=None), predicted("b", 1000, cores=None))
     play.at(10, used("a", 0.0), used("b", 2.0))
-    assert play.reasons["a"] == "would else end later than 1 times its fair time"
+    assert play.reasons["a"] == "would otherwise end later than 1 times its fair time"
     assert play.parts() == pytest.approx(parts, rel=0.06)
 
 
@@ -223,7 +223,7 @@ def test_who_diverges_is_served_last(name: str) -> None:
         play.at(step + 1, loss("b", math.nan, step))
     assert play.over("a", "b") == pytest.approx(AHEAD, rel=1e-3)
     assert play.changed["a"] == [0, 3]  # at the third loss that is no number, not at the next round
-    assert play.reasons["b"] == "its loss diverges: last"
+    assert play.reasons["b"] == "its loss diverges, so it comes last"
 
 
 def test_slaq_leaves_who_diverges_its_floor_whatever_was_predicted_of_it() -> None:
@@ -237,7 +237,7 @@ def test_slaq_leaves_who_diverges_its_floor_whatever_was_predicted_of_it() -> No
     assert play.over("b", "a") > 5
     play.at(21, *(loss("b", math.nan, step) for step in range(7, 11)))
     assert play.parts()["b"] == pytest.approx(0.025, rel=0.2)
-    assert play.reasons["b"] == "its loss diverges: last"
+    assert play.reasons["b"] == "its loss diverges, so it comes last"
 
 
 @pytest.mark.parametrize(("cores", "tried"), [(4.0, 2.0), (2.0, 1.0)])
@@ -429,7 +429,7 @@ def test_a_guess_that_a_job_ends_where_its_loss_rests_puts_nobody_first() -> Non
     for now, guess in enumerate((0.11, 0.02, 5.0), start=12):
         play.at(now, replace(predicted("b", guess), ends=False))
         assert play.over("a", "b") > 5
-    assert play.reasons["b"].endswith("it says no end, 0 core-seconds had")
+    assert play.reasons["b"].endswith("it says no end, 0 core-seconds used")
     play.at(14, predicted("b", 0.5))  # its epochs say so
     assert play.over("b", "a") > 5
 
@@ -448,7 +448,7 @@ def test_losses_that_are_trained_against_each_other_do_not_diverge_but_for_no_nu
     assert job.last_because == ""
     for step in range(60, 64):
         job.report(float(step), replace(loss("a", math.nan, step), adversarial=True))
-    assert job.last_because == "its loss diverges: last"
+    assert job.last_because == "its loss diverges, so it comes last"
 
 
 def test_what_happens_is_acted_upon_at_once_and_rounds_back_off_when_nothing_does() -> None:

@@ -44,8 +44,8 @@ def test_what_happened_names_waits_the_fullest_resource_and_faults(store: Path) 
         "b waited for input during 37 % of each step and for CPU 40 % of the time."
     )
     assert told[2] == (
-        "The fullest resource was CPU: 91 % on the mean, 100 % at most, its fullest core 95 %. "
-        "Of the others, at most 25 % of memory. Programs outside this run used 0.945 cores of nimbus on the mean."
+        "The fullest resource was CPU: 91 % on average, 100 % at most, its fullest core 95 %. "
+        "Of the others, at most 25 % of memory. Programs outside this run used 0.945 cores of nimbus on average."
     )
     assert told[3] == "b took 2 attempts and b reported a loss that is not a number 1 time. 1 warning under Events."
 

@@ -318,8 +318,8 @@ class Controller:
     def _end(
         self, job: JobRecord, state: JobState, reason: str, failure: Exit | None = None, *, kill: bool = False
     ) -> list[Action]:
-        """Have the tasks of a job ended, as `state`; a second call can only make it harder, from stopping to killing.
-        Servers are asked after the workers, who may need them for their last step."""
+        """End the tasks of a job, as `state`. A second call can only go from stopping to killing. Servers are asked
+        after the workers, which may need them for their last step."""
         if job.ends_as is not None and not kill:
             return []
         job.ends_as, job.failure = (state, reason), failure
@@ -415,7 +415,7 @@ def _finished(job: JobRecord) -> str:
     workers = job.planned().workers
     text = "finished"
     if workers > 1 and not job.met:
-        text += f", {workers} times over: its workers shared nothing, for none uses headgate.torch, .keras or .jax"
+        text += f", {workers} times over: its workers shared nothing, because none uses headgate.torch, .keras or .jax"
     if job.kills:
         text += f", but {job.kills} of its processes {'were' if job.kills > 1 else 'was'} killed for want of memory"
     return text

@@ -1,5 +1,7 @@
-"""What becomes of a job that loses one of its tasks: a process killed by a signal, one that ended because it found
-another gone, or one that went with its node, its agent, its container or its daemon.
+"""What becomes of a job that loses one of its tasks.
+
+A task is lost when a signal killed its process, when it ended because it found another task gone, or when it went with
+its node, its agent, its container or its daemon.
 
 | strategy | what is lost | what is done |
 |---|---|---|
@@ -13,7 +15,7 @@ another gone, or one that went with its node, its agent, its container or its da
 | `ps` over TensorFlow | the first worker, or a server | as `allreduce` |
 | `allreduce` | a worker | all tasks are ended and started again from the last checkpoint |
 
-What costs more than the lost worker is done three times between two checkpoints; after that the job fails.
+A restart of all tasks, or of a server, is done three times between two checkpoints. After that the job fails.
 """
 
 from __future__ import annotations
@@ -63,8 +65,8 @@ def _is_over(job: JobRecord, task: TaskRecord) -> bool:
 
 
 def is_coordinated(job: JobRecord) -> bool:
-    """Whether the first worker of a job hands out the work of all others and knows where each of them is, from
-    beginning to end, as under TensorFlow's parameter servers."""
+    """Whether the first worker of a job is its coordinator, as under TensorFlow's parameter servers: it hands out the
+    work of all others and knows where each of them is, from beginning to end."""
     return job.planned().strategy == "ps" and job.framework == "keras"
 
 
@@ -113,7 +115,9 @@ def server(job: JobRecord, task: TaskRecord, what: str, node: str, pending: Pend
 
 def restart(job: JobRecord, task: TaskRecord, what: str) -> list[Action]:
     """A task was lost without which the job cannot go on: all are started again once they have ended."""
-    where = f"from {job.resume.where}" if job.resume is not None else "from the beginning, for want of a checkpoint"
+    where = (
+        f"from {job.resume.where}" if job.resume is not None else "from the beginning, because there is no checkpoint"
+    )
     which = "all tasks are" if job.planned().tasks > 1 else "it is"
     text = f"{what}; {which} started again {where}"
     job.restart = what

@@ -24,12 +24,12 @@ def _unknown(_: JobId) -> None:
 
 
 class Queue:
-    """Has jobs wait until the GPUs and the memory that they ask for are free, all of it at once.
+    """Has jobs wait until all the GPUs and memory that they ask for are free at once (gang scheduling).
 
     Args:
-        order: Who goes first.
-        gpus_are_shared: Jobs take turns on GPUs, so that none waits for one; and memory is what a job may take at the
-            most, so that one which may take more than a node has gets the node's.
+        order: The order of jobs.
+        gpus_are_shared: Jobs take turns on GPUs, so none waits for a GPU. Memory is then the most that a job may take.
+            A job that may take more than a node has gets the node's memory.
         seconds: How long a job that waits is expected to run for; None: unknown.
     """
 
@@ -84,15 +84,15 @@ class Queue:
         job.queued, self._changed = True, True
         if not self._resources.could(request):
             self._too_large[job.id] = job
-            return [job.mark("waiting", f"for {request.in_words()}, which the nodes do not have as they are now")]
+            return [job.mark("waiting", f"for {request.in_words()}, more than the nodes have now")]
         claim = self._claims.setdefault(job.id, Claim(job, request))
         claim.job, claim.request = job, request
         insort(self._waiting.setdefault(request, []), (self._running.key(claim, now), claim))
         return [job.mark("waiting", f"for {request.in_words()}")]
 
     def move(self, now: float, jobs: Iterable[JobRecord], node: Node, nodes: Mapping[str, Node]) -> list[Action]:
-        """A node has come: have jobs that wait start there, or else on several nodes that have room for them together,
-        those for which there is room now, in their turn.
+        """A node has come. Jobs that wait start there as far as they fit, in their order, or else on several nodes that
+        have room for them together.
 
         Args:
             now: Seconds on the run's clock.
@@ -126,8 +126,8 @@ class Queue:
         job.queued, self._changed = False, True
 
     def uses(self, now: float, job: JobRecord) -> None:
-        """Tasks of a job use memory: of one of which nobody knew how much it needs, the most that they used is taken
-        from then on; of one that needs more than such jobs did before, that much more."""
+        """Tasks of a job use memory. If nobody knew the job's need, the most that they used counts as taken from then
+        on. If it needs more than such jobs did before, that much more counts as taken."""
         claim = self._claims.get(job.id)
         has_request = claim is not None and claim.since is not None and not claim.found
         if not self._gpus_are_shared or (has_request and job.spec.limits.memory_bytes is not None):
@@ -192,8 +192,8 @@ class Queue:
     # --- what follows -----------------------------------------------------------------------------------------------
 
     def admit(self, now: float, due: Iterable[JobRecord]) -> tuple[list[JobRecord], list[Action]]:
-        """Of the jobs whose time has come, those that share all they use, and those that have got their room; and what
-        is to be done to make more."""
+        """Jobs that may start now, and what is to be done to make room for others. Among the jobs whose time has come,
+        those may start that share all they use, or have got their room."""
         actions = [action for job in due for action in self.enqueue(now, job)]
         free = [job for job in due if not job.queued]
         admitted, more = self._admit_waiting(now)

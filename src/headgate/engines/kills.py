@@ -64,7 +64,7 @@ class Kills:
         """
         told = None
         if self._untold and now >= self._tells_at:
-            told = f"{self._say()}; what waits for it may wait in vain"
+            told = f"{self._say()}; a process that waits for it may wait in vain"
             self._tells_at, self._pause = now + self._pause, min(2 * self._pause, _MOST_PAUSE_SECONDS)
         self._note(self._box.kills(), now)
         return told

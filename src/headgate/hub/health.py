@@ -67,7 +67,7 @@ class HealthChecks(Component):
             self._live_runs.event(
                 run,
                 "warning",
-                f"its folder {run.folder} is gone, with all that it recorded and saved; nothing is kept from now on: "
+                f"its folder {run.folder} is gone, with its records and checkpoints; nothing is kept from now on: "
                 "stop it and run it again",
             )
 

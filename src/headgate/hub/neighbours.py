@@ -16,7 +16,7 @@ _ABOUT = "allocation.json"
 
 
 def publish(folder: Path) -> None:
-    """Write which part of which machine a hub is for; only for the process that is it."""
+    """Write the allocation of this process's hub into its folder."""
     ours = allocation.current()
     about = {"host": socket.gethostname(), "pid": os.getpid(), "cpus": sorted(ours.cpus), "allocation": str(ours)}
     (folder / _ABOUT).write_text(json.dumps(about))
@@ -44,5 +44,5 @@ def overlapping(folder: Path) -> Iterator[tuple[Path, str, str]]:
 def _warning(other: dict[str, Any], shared: frozenset[int]) -> str:
     return (
         f"the hub of another allocation of yours ({other['allocation']}; process {other['pid']}) has tasks on CPUs "
-        f"{allocation.say_cpus(shared)} too: what both grant of these is more than there is"
+        f"{allocation.say_cpus(shared)} too: these CPUs are oversubscribed"
     )

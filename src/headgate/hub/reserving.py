@@ -34,10 +34,10 @@ class _Amount(NamedTuple):
 
 
 class Reserving(Component):
-    """Has engines set aside what tasks take, and give it back.
+    """Has engines reserve what tasks take, and give it back.
 
-    A task takes the cores that its plan states, or its part of the job's limit. Those of which neither says anything
-    take equal parts of what these leave of their node, and give back what they lose to one that comes later.
+    A task takes the cores that its plan states, or its part of the job's limit. Tasks without either take equal parts
+    of what these leave of their node. They give back what they lose to a task that comes later.
 
     Args:
         live_runs: Where the runs are.
@@ -52,8 +52,8 @@ class Reserving(Component):
         self._held: dict[JobId, dict[int, dict[TaskId, Slot]]] = {}  # by attempt
 
     def reserve(self, actions: Iterable[Action]) -> None:
-        """Set aside what tasks take that are about to be started, all those of a job together; those that run beside
-        them give back first what is no longer theirs."""
+        """Reserve what tasks take that are about to be started, all tasks of a job together. Tasks that run beside them
+        first give back what is no longer theirs."""
         starts = [action for action in actions if isinstance(action, StartTask)]
         parts = self._parts(starts)
         for job, attempts in self._held.items():
@@ -116,7 +116,7 @@ class Reserving(Component):
             if plan is None or plan == current.plan:
                 continue
             there = dict.fromkeys((*plan.worker_nodes, *plan.server_nodes))
-            reason = f"node {node.name} has come, which is free"
+            reason = f"node {node.name} has come, and is free"
             if len(there) > 1:
                 reason = f"node {node.name} has come, and there is room on {', '.join(there)} together"
             found.append(MoveRequested(job, plan, reason, waits=True))

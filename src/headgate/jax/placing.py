@@ -92,7 +92,7 @@ class Placing:
             client.key_value_set(key, found)
         elif client.blocking_key_value_get(key, _PATIENCE_MS) != found:
             raise DataError(
-                "this worker drew another batch than worker 0; all of them have to draw the same, of which each "
+                "this worker drew another batch than worker 0; all workers have to draw the same, and each "
                 "computes its part: seed what shuffles with a number that is the same in all, such as the epoch's"
             )
 

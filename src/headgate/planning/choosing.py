@@ -20,8 +20,13 @@ _NAMED = 4  # nodes that are named one by one
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A job to plan; `profile` is None where none is stored. `other_cluster` lists the variables that tell its tasks of
-    another cluster (`engines.scripts.other_cluster`): with those it runs as one task."""
+    """A job to plan.
+
+    Args:
+        profile: None where none is stored.
+        other_cluster: The variables that tell its tasks of another cluster (`engines.scripts.other_cluster`). With
+            those it runs as one task.
+    """
 
     job: Job
     profile: Profile | None
@@ -30,8 +35,12 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A plan, and in one line why it is this one; empty where there was nothing to choose. `prediction` is what the
-    plan is expected to bring, None where nothing is known of that."""
+    """A plan, and why it was chosen.
+
+    Args:
+        why: One line; empty where there was nothing to choose.
+        prediction: What the plan is expected to bring; None: not known.
+    """
 
     plan: Plan
     why: str = ""
@@ -60,10 +69,11 @@ def choose(
     used: Mapping[str, int] | None = None,
     measured_on: Node | None = None,
 ) -> list[Choice | UsageError]:
-    """The plans of the jobs of a run, in their order: by their profiles the best on the nodes that are free, divided
-    among those that start at once (`planning.jointly`). Where no node is free that they fit on they share all of them.
-    A job without a profile, or which fits nowhere by it, or whose environment names another cluster, runs as one task,
-    where the most cores are left for each.
+    """The plans of the jobs of a run, in their order.
+
+    Each is the best by the job's profile on the free nodes. Jobs that start at once divide these (`planning.jointly`).
+    Where no free node fits them they share all nodes. A job runs as one task, where the most cores are left for each,
+    in three cases: it has no profile, it fits nowhere by its profile, or its environment names another cluster.
 
     Args:
         asked: The jobs, their names unlike.
@@ -116,12 +126,12 @@ def _uninformed(asked: Asked, cluster: Cluster, beside: Mapping[str, int]) -> Ch
         return Choice(plan)
     if asked.other_cluster:
         why = f"its environment names another cluster ({asked.other_cluster})"
-        return Choice(plan, f"{in_words(plan)}, for {why}; unset that, and with a profile it takes the best plan")
+        return Choice(plan, f"{in_words(plan)}, because {why}; unset that, and with a profile it takes the best plan")
     if found is None:
         return Choice(plan)
     missing = "no profile of it is stored" if asked.profile is None else "its profile has no time of a step"
     cure = f"headgate profile {found.named}"
-    return Choice(plan, f"{in_words(plan)}, for {missing}; with one it takes the best plan: {cure}")
+    return Choice(plan, f"{in_words(plan)}, because {missing}; with one it takes the best plan: {cure}")
 
 
 def _together(
@@ -140,7 +150,7 @@ def _together(
         plan = candidates(cluster, asked[0].job, beside=used)[0]
     except UsageError as error:
         return [error]
-    return [Choice(plan, f"{in_words(plan)}, for by its profile {why}")]
+    return [Choice(plan, f"{in_words(plan)}, because of its profile: {why}")]
 
 
 def _best(asked: _Informed, cluster: Cluster, used: Collection[str], measured_on: Node | None) -> Choice:

@@ -1,7 +1,7 @@
 """What a plan costs: seconds of a step from a job's profile and the nodes, each part with its meaning.
 
-The formula is `planning.physics`; what is here are its parameters, as a profile and the nodes' rates give them, and how
-well each is known. `Planner` begins with the same ones and corrects them by what is measured.
+The formula is `planning.physics`. Here are its parameters, as a profile and the nodes' rates give them, and how well
+each is known. `Planner` begins with the same parameters and corrects them by measurements.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ _MEANING = {
     "inside_worker": "rounds inside a node, for each worker past the second",
     "to_servers": "gradients and parameters each way through the busiest NIC of a node with servers",
     "to_workers": "the same of a node without servers",
-    "handling": "a worker's cores send and take them",
+    "handling": "a worker's cores send and receive them",
     "collective": "a worker's cores take part in them, and messages go there and back, for each other worker",
     "exchange": "a worker's cores begin and end the exchange, and it waits for the way there and back",
-    "update": "the busiest server takes them, adds them up and sends them",
+    "update": "the busiest server receives them, adds them up and sends the sums",
     "worker": "messages of each worker",
     "server": "messages of each server",
 }

@@ -29,8 +29,8 @@ _HALVES = {"k80", "m60"}  # two GPUs on a board share its lanes
 
 
 class Rate(NamedTuple):
-    """Bytes a second that a GPU sends in an all-reduce, the deviation of its logarithm, and how it was found; `assumed`
-    is what was taken where nobody said how GPUs are joined, else empty."""
+    """Bytes a second that a GPU sends in an all-reduce, the deviation of its logarithm, and how it was found.
+    `assumed` says what was assumed where the link is not stated; otherwise it is empty."""
 
     bytes_per_second: float
     deviation: float
@@ -39,7 +39,7 @@ class Rate(NamedTuple):
 
 
 def all_reduce(node: Node) -> Rate:
-    """The rate between the GPUs of a node, of which it has two or more."""
+    """The rate between the GPUs of a node that has two or more."""
     link, name = node.gpu_link, node.gpus[0].name
     how, unsure = (link.how, 0.5) if link is not None else _usual(name)
     reached = _REACHED[how]
@@ -49,12 +49,12 @@ def all_reduce(node: Node) -> Rate:
         return Rate(rate * reached, unsure, f"as {name or 'a GPU'} mostly has it: {words}", words)
     if how == "measured":
         return Rate(link.bytes_per_second, 0.15, "an all-reduce between them was measured")
-    words = f"{_WORDS[how]}, {link.bytes_per_second / 1e9:,.3g} GB/s, of which an all-reduce reaches {reached:.0%}"
+    words = f"{_WORDS[how]}, {link.bytes_per_second / 1e9:,.3g} GB/s; an all-reduce reaches {reached:.0%} of it"
     return Rate(link.bytes_per_second * reached, 0.3 if how else 0.5, words)
 
 
 def _usual(name: str) -> tuple[str, float]:
-    """How GPUs are joined of which only the kind is known, and the deviation of the rate."""
+    """The usual link of a kind of GPU, and the deviation of its rate."""
     words = _words(name)
     if any(word.startswith("sxm") for word in words) and not words.isdisjoint(_SXM):
         return "nvlink", 0.3

@@ -48,8 +48,8 @@ class Move:
 def better(standing: Standing, best: Prediction) -> Move | None:
     """The move to the plan that is expected to be best, None where it is not worth its cost.
 
-    The rate that counts lies halfway, in ratio, between what is expected and the low end of its band: of many uncertain
-    plans the best is best in part by luck.
+    The rate that counts lies halfway, in ratio, between the expected one and the low end of its band. The best of many
+    uncertain plans is best in part by luck.
 
     Args:
         standing: How the job stands.
@@ -64,7 +64,7 @@ def better(standing: Standing, best: Prediction) -> Move | None:
     saved -= standing.restart_seconds
     why = (
         f"moved to {in_words(best.plan)}: {samples(best.throughput)} expected, {samples(standing.throughput)} measured "
-        f"of {in_words(standing.plan)}; saves {say_seconds(saved)} of {say_seconds(standing.seconds_left)}, "
+        f"under {in_words(standing.plan)}; saves {say_seconds(saved)} of {say_seconds(standing.seconds_left)}, "
         f"for a restart of {say_seconds(standing.restart_seconds)}"
     )
     return Move(best.plan, why)

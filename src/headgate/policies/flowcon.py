@@ -23,23 +23,30 @@ _HEADROOM = 1.25
 
 
 class FlowConPolicy(Policy):
-    """Who learns most by what it uses gets most; who has learned what it can is held to a minimum.
+    """A job that learns most for what it uses gets most. A job that has learned what it can is held to a minimum.
 
     Objective: shorter completion of jobs that still learn, at a makespan that is no worse.
-    Rule: progress P is what the loss fell by a second, over all that it is to fall by (from its start to the asymptote
-    that is predicted, or else to the least so far); growth efficiency G = P / R for each resource, R the part of its
-    nodes that was used. Below `alpha` a job goes from New to Watching to Completing, at or above it back to New. New
-    jobs have min(G/ΣG, 1), Watching ones what they had, Completing ones max(G/ΣG, 1/(βn)), β = 1 + 1/n, n jobs on the
-    node. When all there are Completing all have 1, as has a job of which nothing is known yet, and rounds come further
-    apart. CPU parts are weights; what one leaves the others use. Disk rates and memory are limited for Completing jobs
-    alone, and only where the options say what the machine has. G of the network is told in the reason and limits
-    nothing, for no share holds a task's network. A job that reported nothing in a round keeps its lists, and of a
-    resource of which it used nothing its list; one whose loss diverges, or that has ceased to report, is Completing.
 
-    Memory is off by default though what the nodes have is known: CPU and disk come back when a limit is lifted, while a
-    job that needs more memory than its limit is killed, which growth efficiency says nothing of. Where it is asked for,
-    a job keeps a quarter more than the most it ever used; one that grows by more than that within a second may be
-    killed all the same.
+    Rule:
+
+    1. Progress P is the drop of the loss a second, over all that it is to drop. That is from its start to the predicted
+       asymptote, or else to the least so far. Growth efficiency is G = P / R for each resource, with R the part of its
+       nodes that the job used.
+    2. Below `alpha` a job goes from New to Watching to Completing. At or above it, it goes back to New.
+    3. New jobs have min(G/ΣG, 1), Watching ones what they had, Completing ones max(G/ΣG, 1/(βn)). β = 1 + 1/n, with n
+       jobs on the node. A job about which nothing is known yet has 1. When all jobs on the node are Completing, all
+       have 1, and rounds come further apart.
+    4. CPU parts are weights: what one job leaves the others use. Disk rates and memory are limited for Completing jobs
+       alone, and only where the options say what the machine has. G of the network is told in the reason. It limits
+       nothing, because no share holds a task's network.
+    5. A job that reported nothing in a round keeps its lists. A resource that a job did not use keeps its list. A
+       diverging or stalled job is Completing.
+
+    Memory is off by default, though Headgate knows what the nodes have. CPU and disk come back when a limit is lifted.
+    But a job that needs more memory than its limit is killed, and growth efficiency does not foresee that. With the
+    option a job keeps a quarter more than the most it ever used. A job that grows by more than that within a second may
+    be killed all the same.
+
     Source: FlowCon (ICPP 2019), doi 10.1145/3337821.3337868.
     Use it for a mix of jobs near their end and at their beginning, when ends cannot be predicted.
 
@@ -49,8 +56,8 @@ class FlowConPolicy(Policy):
     2. Losses are computed anew only in a round that comes `itval` after the last one, within 2 s. A first round has no
        progress and sends the job to Watching; rounds of the back-off and after it join old losses with new CPU use.
     3. P is the absolute difference of the mean losses of the last two intervals over `itval`: diverging is progress.
-    4. Losses are divided by the largest so far (of a metric that rises, which comes with its sign turned, by the
-       largest size), which makes G incomparable across losses of different scale.
+    4. Losses are divided by the largest so far, or by the largest size where a metric rises and comes with its sign
+       turned. That makes G incomparable across losses of different scale.
     5. No losses in either interval, or no CPU figure: G = 0, so that the job goes to Watching.
     6. "All Completing" is judged by the lists that the round before left.
     7. Only CPU counts.
@@ -153,7 +160,9 @@ class _PaperFlowCon(WeighingPolicy):
             lists = self._lists[id]
             wanted = self._limits(job, lists)
             if wanted != lists.limits and (id in shares or self._weights.change(now, id)):
-                share, reason = shares.get(id, (Share(), f"{lists.placed['cpu']}: limits of what it hardly learns by"))
+                share, reason = shares.get(
+                    id, (Share(), f"{lists.placed['cpu']}: it hardly learns by these resources, so they are limited")
+                )
                 shares[id] = share.merged(wanted), reason
                 lists.limits = wanted
         return Decision(shares, decision.wake_at, {id: why for id, why in decision.reasons.items() if id not in shares})

@@ -20,24 +20,29 @@ _ENOUGH = 0.85
 
 
 class HeadgatePolicy(WeighingPolicy):
-    """The CPU goes to the job that is expected to be done first, unless somebody would end too late for it.
+    """Shortest expected remaining time first, with a bound on how late any job ends.
 
-    Objective: the least mean completion time at a makespan no worse than that of the system's own sharing, and nobody
-    starved: no ρ (finish-time fairness) above a bound.
-    Rule: the CPU goes by work left over priority, the least first; each job has most of what those before it leave, but
-    no more cores than it puts to good use as long as others want them: one, or one for each of its workers, until it
-    was seen to gain by more, for which it is tried on two for a while. Each has a latest end, `rho` times what it would
-    take alone on 1/n, n the mean number of jobs that were present. Who would miss it with an equal share from now on
-    has an equal share at least, unless it diverges. A job of which nothing is predicted yet goes by what it costs to
-    find out and to end those of its like that are short. Who diverges or has ceased to report comes last. Only weights
-    are set: what one does not use the others have, so that no core idles that anybody wants and the makespan stays.
-    Source: shortest remaining processing time (Schrage 1968), Gittins' index (1979) where that is not known, jobs whose
-    speed is a power of their cores (heSRPT, Berg et al. 2020), the deadlines of Themis' fairness (NSDI 2020).
-    Use it, unless one of the others' objectives is yours.
+    Objective: the least mean completion time, at a makespan no worse than that of the system's own sharing. No job
+    starves: none has a ρ (finish-time fairness) above a bound.
+
+    Rule:
+
+    1. Jobs are ordered by work left over priority, the least first. Each has most of what those before it leave.
+    2. While others want cores, a job has no more than it puts to good use. That is one, or one for each of its workers,
+       until it was seen to gain by more. To find out, a job of one task is tried on two cores for a while.
+    3. Each job has a latest end: `rho` times what it would take alone on 1/n. n is the mean number of jobs that were
+       present. A job that would miss it with an equal share from now on has at least an equal share.
+    4. A job without a prediction is ranked by its Gittins index.
+    5. Diverging and stalled jobs come last. Rule 3 does not hold for a diverging job.
+    6. Only weights are set: what one job does not use the others have. So no core idles that any job wants.
+
+    Source: shortest remaining processing time (Schrage 1968). Gittins index (1979) where remaining time is not known.
+    Jobs whose speed is a power of their cores (heSRPT, Berg et al. 2020). Deadlines by Themis' fairness (NSDI 2020).
+    Use it, unless the objective of another policy is yours.
 
     Args:
-        rho: The bound, kept as far as jobs that come later let it. Near 1 it comes close to an equal share, a large one
-            is `srpt`: a lower mean at a higher maximum.
+        rho: The bound, kept as far as jobs that come later let it. Near 1 it comes close to an equal share. A large
+            one is `srpt`: a lower mean at a higher maximum.
     """
 
     name = "headgate"
@@ -77,5 +82,5 @@ class HeadgatePolicy(WeighingPolicy):
 
     def _why(self, job: RunningJob, before: int, pressed: bool) -> str:
         if pressed:
-            return f"would else end later than {self._rho:g} times its fair time"
+            return f"would otherwise end later than {self._rho:g} times its fair time"
         return job.last_because or f"{'first' if before == 0 else f'{before} before it'}: {job.remaining_in_words()}"

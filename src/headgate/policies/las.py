@@ -1,4 +1,4 @@
-"""`las`: who has had least goes first."""
+"""`las`: least attained service first."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ class LasPolicy(WeighingPolicy):
     """The CPU goes to the jobs that have attained least service so far.
 
     Objective: a low mean completion time where nothing can be predicted: most jobs are short.
-    Rule: queues by CPU time attained, the first up to `first` core-seconds, each next one `factor` times as far. Jobs
-    of the first queue that has any go first, by arrival; within a queue nobody is preempted, so that two alike do not
-    keep changing places. Floors stand for Tiresias' promotion of jobs that starve.
+    Rule: jobs are put into queues by CPU time attained. The first queue reaches to `first` core-seconds, each next one
+    `factor` times as far. Jobs of the first queue that has any go first, by arrival. Within a queue no job is
+    preempted, so that two alike jobs do not keep changing places. Floors stand for Tiresias' promotion of jobs that
+    starve.
     Source: discretised two-dimensional least attained service, Tiresias (NSDI 2019).
     Use it for jobs without a loss, or with losses that no curve follows.
 
@@ -50,5 +51,5 @@ class LasPolicy(WeighingPolicy):
         )
         self.look_at = now + min(left, default=math.inf)
         return {
-            job.id: (parts[job.id], f"queue {queues[job.id] + 1}, {job.served:.3g} core-seconds had") for job in order
+            job.id: (parts[job.id], f"queue {queues[job.id] + 1}, {job.served:.3g} core-seconds used") for job in order
         }

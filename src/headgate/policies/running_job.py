@@ -43,7 +43,7 @@ class RunningJob:
         arrived: When it started.
         number: How many had arrived before it.
         workers: Among which its cores are divided.
-        nodes: Cores of each node that it is on; none: it shares one with all others of which none is told.
+        nodes: Cores of each node that it is on. Empty: it shares one with all other jobs whose nodes are not told.
         on_gpus: These are GPUs.
         attained: CPU time it was served with, core-seconds.
         before: The same in attempts before this one.
@@ -112,13 +112,13 @@ class RunningJob:
     def last_because(self) -> str:
         """Why others go before it, whatever is left of it; empty: they do not."""
         if self.diverging:
-            return "its loss diverges: last"
-        return "it has ceased to report: last" if self.stalled else ""
+            return "its loss diverges, so it comes last"
+        return "it has stalled, so it comes last" if self.stalled else ""
 
     @property
     def gpus_per_core(self) -> float:
-        """GPU-seconds that a core-second of it takes: each worker keeps one core busy while its GPUs are its own; 1 for
-        who computes on none."""
+        """GPU-seconds that a core-second of it takes; 1 for a job without GPUs. Each worker keeps one core busy while
+        its GPUs are its own."""
         return len(self.nodes) / self.workers if self.on_gpus else 1.0
 
     @property
@@ -134,8 +134,8 @@ class RunningJob:
     def remaining(self) -> float:
         """Core-seconds left, the likeliest.
 
-        A job of which nothing was predicted is taken to need what is typical. Once it has had that, the likeliest is
-        that it lasts as long again as it has (Gott, Nature 1993).
+        A job without a prediction is taken to need what is typical. Once it has had that, the likeliest is that it
+        lasts as long again as it has (Gott, Nature 1993).
         """
         if self.prediction is None:
             last = len(self.needs) - 1
@@ -146,10 +146,10 @@ class RunningJob:
     def rank(self) -> float:
         """Core-seconds by which it is ranked among the others, the least first: those left, where they are predicted.
 
-        A job of which nothing was predicted yet is worth beginning with: soon it tells what it needs, and where that is
-        little it is done soon. So many core-seconds are spent on the likes of it for each that is done, where those
-        that turn out to need more than the best bound are left for later (the inverse of Gittins' index, 1979). One
-        that was seen to say nothing of its end is found out only by its end.
+        A job without a prediction is worth beginning with. It soon tells what it needs, and where that is little it is
+        done soon. It is ranked by the inverse of the Gittins index (1979): the core-seconds that are spent on such jobs
+        for each one that ends. Jobs that turn out to need more than the best bound are left for later. A job that was
+        seen to say nothing of its end is found out only by its end.
         """
         if self.prediction is not None:
             return self.remaining()
@@ -173,15 +173,17 @@ class RunningJob:
         """What is left of it, or what it has had where nothing was predicted."""
         if self.prediction is None:
             told = "nothing predicted yet" if self.curve is None else "it says no end"
-            return f"{told}, {self.attained:.3g} core-seconds had"
+            return f"{told}, {self.attained:.3g} core-seconds used"
         said = self.prediction[0]
         left, low, high = (self._left(each) for each in (said.work, said.low, said.high))
         return f"{left:.3g} core-seconds left ({low:.3g} to {high:.3g})"
 
     def good_cores(self, cores: float) -> float:
-        """That it puts to good use of its nodes' cores, while others want them; one for each of its workers where
-        that is not known, but for a while in which a job of one is tried on two, where there are more. Who computes on
-        GPUs puts all of their time to good use."""
+        """Cores of its nodes that it puts to good use while others want them.
+
+        Where that is not known it is one for each of its workers. A job of one worker is tried on two for a while,
+        where there are more. A job on GPUs puts all of their time to good use.
+        """
         most = self.most_cores(cores)
         if self.on_gpus:
             return most

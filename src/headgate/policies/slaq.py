@@ -15,14 +15,14 @@ _UNITS = 40
 
 
 class SlaqPolicy(WeighingPolicy):
-    """The CPU goes to the jobs whose losses are predicted to fall most by it, part by part.
+    """The CPU goes, part by part, to the jobs whose losses it is predicted to lower most.
 
     Objective: the highest mean quality of all jobs at any time: early progress counts, the last few percent hardly do.
     Rule: a job's loss drop is measured by the largest drop that it ever had in a round. The cores of a node are given
-    away in 40 parts, each to the job there that would gain most by it until the next round. Jobs of which nothing is
-    predicted have an equal share; who would gain nothing, diverges, or has ceased to report, its floor.
+    away in 40 parts. Each part goes to the job there that would gain most by it until the next round. Jobs without a
+    prediction have an equal share. A job that would gain nothing, diverges or has stalled has its floor.
     Source: SLAQ (SoCC 2017), section 4: greedy by predicted normalised loss reduction.
-    Use it for exploration: many jobs, of which the first results count and some are stopped early.
+    Use it for exploration: many jobs whose first results count, and that are often stopped early.
     """
 
     name = "slaq"
@@ -76,7 +76,7 @@ class SlaqPolicy(WeighingPolicy):
         for job in known:
             there = has(job.id, 0 if got[job.id] else 1) * len(nodes.of[job.id]) / job.node_cores_per_core
             part = _part(_drop(job, there * self.itval), largest[job.id])
-            wanted[job.id] = has(job.id), job.last_because or f"a drop of {part:.2g} of its largest expected"
+            wanted[job.id] = has(job.id), job.last_because or f"a drop of {part:.2g} of the largest drop expected of it"
         return wanted
 
     def _largest(self, jobs: Sequence[RunningJob]) -> dict[JobId, float]:

@@ -68,7 +68,7 @@ def _thinned(notes: Iterable[tuple[float, str]], edges: Array) -> list[tuple[int
 
 
 _OPTIONS = {
-    "log": ("log scale", "A logarithmic scale; what is not positive has no place on it"),
+    "log": ("log scale", "A logarithmic scale, without values that are not positive"),
     "relative": ("relative", "From 1, the first loss, to 0, the lowest"),
 }
 

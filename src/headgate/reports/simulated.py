@@ -24,9 +24,14 @@ _COLUMNS = (  # name, field of Figures, unit, what it is
     ("median", "median", "s", "completion time: half of the jobs took no longer"),
     ("p95", "p95", "s", "completion time: 95 % of the jobs took no longer"),
     ("p99", "p99", "s", "completion time: 99 % of the jobs took no longer"),
-    ("makespan", "makespan", "s", "from the first job's coming to the last one's end"),
-    ("max ρ", "max_rho", "", "largest completion time over that alone on an equal part of the cluster"),
-    ("used", "utilisation", "%", "of the GPUs, or cores where no job has GPUs, until the makespan"),
+    ("makespan", "makespan", "s", "from the first arrival to the last end"),
+    (
+        "max ρ",
+        "max_rho",
+        "",
+        "largest finish-time fairness: completion time over the time alone on an equal part of the cluster",
+    ),
+    ("used", "utilisation", "%", "part of the GPUs in use until the makespan; of the cores where no job has GPUs"),
     ("restarts", "restarts", "", "times that a job was stopped for another"),
 )
 _AS_LIVE = "whether a live hub decides the same way: none stops a job that has whole GPUs for another"

@@ -18,7 +18,7 @@ _COLUMNS = (
     ("Memory peak", "", "most resident memory: as the kernel counted it, or the highest reading where that is more"),
     ("In a step", "", "bytes received, mean over its sampled steps"),
     ("Out a step", "", "bytes sent, mean over its sampled steps"),
-    ("Step", "", "mean over its sampled steps; of a server, its rounds"),
+    ("Step", "", "mean over its sampled steps, or over a server's rounds"),
     ("Exposed", "", "fraction of a step that only waits for communication: push, wait and pull"),
 )
 

@@ -172,7 +172,7 @@ def _fullest(run: Recording) -> str:
     single = f", its fullest core {say(core, '%')}" if name == "CPU" and core is not None else ""
     others = [f"{say(use[1], '%')} of {other}" for use, other, at in found if at is node and other != name]
     rest = f" Of the others, at most {listed(others)}." if others else ""
-    use = f"{say(mean, '%')} on the mean, {say(most, '%')} at most{single}"
+    use = f"{say(mean, '%')} on average, {say(most, '%')} at most{single}"
     return f"The fullest resource{where} was {name}: {use}.{rest}{_strangers(run)}"
 
 
@@ -188,7 +188,7 @@ def _strangers(run: Recording) -> str:
     others = (cpu.integral - ours) / cpu.seconds
     if others < 0.1 * node.cores:
         return ""
-    return f" Programs outside this run used {say(others, 'cores')} of {node.name} on the mean."
+    return f" Programs outside this run used {say(others, 'cores')} of {node.name} on average."
 
 
 def _faults(run: Recording, jobs: Sequence[JobFigures]) -> str:

@@ -300,7 +300,7 @@ def told_as_damage(path: Path) -> Iterator[None]:
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise StorageError(f"cannot make sense of {path}, a part of which is damaged: {error!r:.200}") from error
+        raise StorageError(f"cannot read {path}, because a part of it is damaged: {error!r:.200}") from error
 
 
 class RunReader:
