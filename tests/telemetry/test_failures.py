@@ -435,6 +435,25 @@ def test_what_a_process_prints_as_a_signal_ends_it(log: str, expected: str | Non
 
 
 @pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        ("Error: no file conf.yaml\nusage: train.py [-h]", "Error: no file conf.yaml"),
+        ("train: fatal error: out of space\nbye", "train: fatal error: out of space"),
+        ("[main] ERROR: no data\nuploading logs", "[main] ERROR: no data"),
+        ("Error: 0.25\nbye", "bye"),  # a metric
+        ("Test Error: 12.3%\nbye", "bye"),
+        ("Error: it will try again\n" + "step 3 loss 0.5\n" * 4 + "bye", "bye"),
+        ("a\nb\n\n", "b"),
+    ],
+)
+def test_where_no_exception_tells_the_line_that_calls_itself_an_error_is_quoted(log: str, expected: str) -> None:
+    reader = FailureReader()
+    reader.feed(log.split("\n"))
+    assert reader.quote() is None
+    assert reader.line == expected
+
+
+@pytest.mark.parametrize(
     "line",
     [
         "Traceback (most recent call last): " * 90,
@@ -444,8 +463,10 @@ def test_what_a_process_prints_as_a_signal_ends_it(log: str, expected: str | Non
         "x: " * 1300 + "Assertion `",
         "12" * 1900 + ": Traceback (most recent call last):\n" + "9" * 4000,
         "  " * 2000 + "| x",
+        "a: " * 1300 + "error",
+        "[" + "a " * 2000 + "]: error:",
     ],
-    ids=range(7),
+    ids=range(9),
 )
 def test_odd_lines_cost_little(line: str) -> None:
     lines = line.split("\n")

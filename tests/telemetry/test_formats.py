@@ -14,13 +14,13 @@ from headgate.telemetry.patterns import ProgressReader, Reading
 FORMATS: list[dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("formats.yaml").read_text())
 
 
-def read(lines: list[str]) -> list[Reading]:
-    return ProgressReader(ProgressRule()).feed(lines)
+def read(lines: list[str], metric: str) -> list[Reading]:
+    return ProgressReader(ProgressRule(metric=metric)).feed(lines)
 
 
 def answers(entry: dict[str, Any]) -> dict[str, Any]:
     """What is read from a format, in the form of its right answers, as far as it has them."""
-    readings = read(entry["lines"])
+    readings = read(entry["lines"], entry.get("metric", "loss"))
     metrics: dict[str, float] = {}
     for reading in readings:
         metrics |= reading.metrics

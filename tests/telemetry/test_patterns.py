@@ -356,6 +356,54 @@ def test_a_script_that_prints_nothing_of_the_kind_gets_no_hint_unless_something_
         assert (reader.hint() is not None) is hints
 
 
+@pytest.mark.parametrize(
+    "above",
+    [
+        "Step 1: prepare the data",
+        "Step 2/5: train the model",
+        "step took: 1m 20s",
+        "step: 1m 20s",
+        "batch: 32",
+        "steps: 1000",
+        "save every step: 500",
+        "total iter: 500",
+        "eval step: 500",
+        "train_steps=100000",
+    ],
+)
+def test_a_line_above_that_says_no_place_gives_no_step(above: str) -> None:
+    assert read(above, "loss: 0.5") == [Reading(loss=0.5)]
+
+
+def test_a_line_above_says_the_step_only_where_lines_with_a_loss_say_none() -> None:
+    assert [reading.step for reading in read("step: 100/500", "loss: 0.5", "loss: 0.4")] == [100, 100]
+    assert [reading.step for reading in read("step 10 loss 0.5", "step: 100/500", "loss: 0.4")] == [10, 10]
+
+
+def test_lines_with_a_part_of_the_loss_each_are_read_by_the_first_of_them_until_it_comes_no_more() -> None:
+    parts = ["step 1 encoder loss: 0.5", "step 1 decoder loss: 0.7"] * 3
+    assert [reading.loss for reading in read(*parts) if reading.loss is not None] == [0.5, 0.5, 0.5]
+    alone = read(*parts, *["step 2 decoder loss: 0.6"] * 20)
+    assert alone[-1].loss == 0.6
+    assert [reading.loss for reading in read("step 1 encoder loss: 0.5", "step 1 loss: 1.2")] == [0.5, 1.2]
+    whole = read("step 1 loss: 1.2", "step 1 encoder loss: 0.5")
+    assert (whole[-1].loss, whole[-1].metrics) == (None, {"encoder_loss": 0.5})
+
+
+def test_what_was_the_best_is_not_what_is() -> None:
+    lines = ["step 10 loss 0.5", "step 20 loss 0.6", "Best so far:", "step 10 loss 0.5", "step 30 loss 0.4"]
+    assert [reading.step for reading in read(*lines)] == [10, 20, 30]
+
+
+def test_bars_as_long_as_there_are_epochs_count_steps_where_they_are_elsewhere() -> None:
+    lines = [
+        f"Epoch {epoch}/9: {step / 9:4.0%}|█  | {step}/9 [00:01<00:01, loss=0.5]" for epoch in (1, 2) for step in (4, 9)
+    ]
+    assert [reading.step for reading in read(*lines)] == [4, 9, 13, 18]
+    over = [f"Epoch {epoch}/9: {epoch / 9:4.0%}|█  | {epoch}/9 [00:01<00:01, loss=0.5]" for epoch in (1, 2)]
+    assert [(reading.step, reading.epoch) for reading in read(*over)] == [(None, 1), (None, 2)]
+
+
 def test_a_bar_that_is_drawn_again_is_read_once() -> None:
     bar = "Epoch 0:  42%|████ | 420/1000 [00:10<00:14, 40.1it/s, train_loss=0.32]"
     assert len(read(bar, bar)) == 1

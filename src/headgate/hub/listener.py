@@ -362,7 +362,7 @@ def _reason(exit: Exit, failure: FailureReader) -> str | None:
     said = failure.quote(signalled=exit.code is None)
     if exit.code is None:
         return f"{exit.in_words()}, after the line: {said}" if said is not None else None
-    line = said or failure.last_line[:_LINE_SHOWN]
+    line = said or failure.line[:_LINE_SHOWN]
     return f"{exit.in_words()}, after the line: {line}" if line else None
 
 

@@ -15,6 +15,11 @@ from headgate.telemetry.patterns import shown
 
 _LONGEST = 400  # characters of what is quoted
 _SURVIVED = 30  # an error that so many lines were printed after is one that the script got over
+_COMPLAINT = re.compile(
+    r"(?i)(?:\[[\w./ -]{1,40}\]:?\s|[\w./-]{1,40}:\s){0,2}\W{0,4}"
+    r"(?:fatal|critical|(?:fatal )?error)\s?[:!]\s{0,4}[^\s\d.-]"
+)
+"""A program's own word of what is wrong: «Error: no such file», «train: fatal error: out of space»."""
 _LINE_OF_PROGRESS = 10  # counts as so many
 _MOST_OPEN = 8
 _MOST_FOREIGN = 5  # lines of others within a traceback
@@ -130,7 +135,6 @@ class FailureReader:
 
     def __init__(self) -> None:
         self.last_line = ""
-        """The last line that is not empty."""
         self._open: list[_Traceback] = []
         self._strong: _Found | None = None
         self._weak: _Found | None = None
@@ -140,6 +144,14 @@ class FailureReader:
         self._lines = 0
         self._grouped = False
         self._native: _Found | None = None  # whose next lines say more
+        self._complaint = ("", -_SURVIVED)  # and when it was said
+
+    @property
+    def line(self) -> str:
+        """The line that says what is wrong, where no exception tells: the last that calls itself an error, or else the
+        last that is not empty."""
+        said, at = self._complaint
+        return said if said and self._lines - at <= _SURVIVED else self.last_line
 
     def feed(self, lines: Iterable[str]) -> None:
         """Take in further lines of output."""
@@ -282,5 +294,7 @@ class FailureReader:
         elif _SYNTAX.match(text):
             self._open.append(_Traceback("", certain=True))
         elif not text[0].isspace():
+            if _COMPLAINT.match(text):
+                self._complaint = (text, self._lines)
             low = text[:200].lower()
             self._lines += _LINE_OF_PROGRESS if "loss" in low or "epoch" in low else 1

@@ -20,10 +20,10 @@ _WORST, _STANDS_IN, PART_OF = 9, 5, 3
 """Ranks of a loss: of none, of what stands in for one, of a part of one."""
 _MOST_EPOCHS, _MOST_DIGITS = 1e9, 15  # what is more counts nothing
 
-_NAME = r"(?<![\w./@-])([a-z_][\w./@-]{0,63}+)['\"]?+(?:\s?\([^()]{1,24}\))?+"
+_NAME = r"(?<![\w./@-])([a-z_][\w./@-]{0,63}+)['\"]?+(?:\s?\(([^()]{1,24})\))?+"
 _WHEN = r"(?:\s(?:at|after|for|in)\s([a-z]{1,12}+)\s#?(\d{1,9}+))?+"
 _IS = (
-    r"(?:\s{0,4}+([:=]|->)\s{0,8}+|\s{1,4}+((?:is|was|value:?)\s)\s{0,4}+|\s{1,8}+#?|(?=\[\s{0,4}\d))"
+    r"(?:\s{0,4}+([:=]|->|(?<=\s)-(?=\s))\s{0,8}+|\s{1,4}+((?:is|was|value:?)\s)\s{0,4}+|\s{1,8}+#?|(?=\[\s{0,4}\d))"
     r"['\"\[]?+\s{0,6}+(?:(?:tensor|array|tf\.tensor|np\.float\d\d)\(\[?)?+"
 )
 # Thousands may be separated, and decimals be behind a comma: `Scanner._number` tells.
@@ -34,7 +34,8 @@ _COUNT = r"(\d{1,12}(?:[,_]\d{3}){0,4}+)"
 _OUT_OF = r"(?:\s{0,6}(?:/|of)\s{0,6}" + _COUNT + ")?"
 # Not followed by what would make it part of a version, a date, a time, a range or a quantity with a unit.
 _ENDS = r"(?!\w|\.\d|[:/-]\d)"
-_PAIR = re.compile(_NAME + _WHEN + _IS + _NUMBER + _OUT_OF + _ENDS)
+_PAIR = re.compile(_NAME + _WHEN + _IS + _NUMBER + _OUT_OF + r"([km](?=\s|,|$)(?!\s\d{1,2}s))?+" + _ENDS)
+_THOUSANDS = {None: 1, "k": 1_000, "m": 1_000_000}
 _PERCENT = re.compile(r"\s?%")
 _GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:(?:,\d{3})+|(?:_\d{3})+)(?:\.\d+)?$")
 _DECIMAL_COMMA = re.compile(r"[-+]?\d{1,3}(?:\.\d{3})+,\d+$|[-+]?\d+,\d+$")
@@ -53,10 +54,16 @@ _HEADING = re.compile(
     r"[^\d=]{0,60}?\b(?:test(?:ing)?|val|valid|validat(?:ion|ing)|eval|evaluat(?:ion|ing))\b[^\d=]*[:.*=-]\s*$"
 )
 _PART = re.compile(
-    r"(?<![\w/.-])(?:(train(?:ing)?)|(val(?:id(?:ation|ating|ate)?)?(?:_\d)?|eval(?:uation|uate|uating)?|dev|inference"
-    r"|saving dict)|(test(?:ing)?))(?![\w/.-])"
+    r"(?<![\w/.-])(?:(train(?:ing)?)|((?:val(?:id(?:ation|ating|ate)?)?|eval(?:uation|uate|uating)?|dev"
+    r"|inference|saving dict|cv)(?:_\d|_iter|_epoch|_step)?)|(test(?:ing)?(?:_iter|_epoch|_step)?))(?![\w/-]|\.\S)"
 )
+_AFTER_COUNT = re.compile(r"[:\s]\s{0,4}(-?\d{1,12}\.\d{1,12}(?:e[-+]?\d{1,3})?)(?![\w:/]|\.\d)")
+_REVERSED = re.compile(rf"(?:^|[,|])\s{{0,8}}{_NUMBER}\s{{1,3}}(?:train(?:ing)?\s)?loss\s{{0,4}}(?=[,|]|$)")
+_ROW = re.compile(r"\s{0,8}(\d{1,9})\s{1,4}(?=[\d.])")
+_IN_BAR = re.compile(r"% \[(\d{1,9})/(\d{1,9}) [\d:]{1,9}<[\d:?]{1,9} (-?\d{1,9}\.\d{1,9})\]")
 _BOOSTING = re.compile(r"\s{0,4}\[(\d{1,9})\]\s")
+_WORD = re.compile(r"[a-z]{2,}")
+_AFTER_LOSS = {"value"} | vocabulary.TRAINING | vocabulary.SMOOTHED | vocabulary.VALIDATING
 _SEPARATOR = re.compile(r"[_./@-]+")
 _FUSED = re.compile(r"\b(train|val|valid|validation|test|eval)(?=loss|acc)")
 
@@ -71,7 +78,8 @@ class Found(NamedTuple):
     tells that it is of an evaluation, whose counts are its own, `trains` that it says to be of the training; `keras`
     that the line is one of Keras's bars, which look alike in training and in evaluation, `drawn` that it may be drawn
     again. Of a line that is a bar without a name and no more `bar` tells how far it is; `heads`: it says that an
-    evaluation follows, and no more.
+    evaluation follows, and no more; `recalls`: it says that what was the best follows. `part` names the loss where it
+    is a part of one, or of one of several models.
     """
 
     loss: float | None
@@ -89,6 +97,8 @@ class Found(NamedTuple):
     trains: bool = False
     bar: tuple[int, int] | None = None
     heads: bool = False
+    recalls: bool = False
+    part: str | None = None
 
     def renamed(self, part: str) -> Found:
         """The same as of an evaluation: its loss is a metric."""
@@ -106,7 +116,7 @@ class _Name(NamedTuple):
     part: Part | None
     is_loss: bool
     rank: int
-    counts: Literal["epoch", "step", "batch", "all"] | None
+    counts: Literal["epoch", "epochs", "ep", "step", "batch", "all"] | None
 
 
 class _Reader:
@@ -114,7 +124,7 @@ class _Reader:
 
     __slots__ = (
         *("line", "loss", "name", "rank", "end", "about_loss", "trains", "metrics"),
-        *("step", "batch", "epoch", "epochs", "epoch_end", "steps", "within"),
+        *("step", "batch", "epoch", "epochs", "epoch_end", "epoch_is_sure", "steps", "within"),
     )
 
     def __init__(self, line: str) -> None:
@@ -131,6 +141,7 @@ class _Reader:
         self.epoch: int | None = None
         self.epochs: int | None = None
         self.epoch_end = 0
+        self.epoch_is_sure = False  # whether its name says no more than that
         self.steps: int | None = None
         self.within: float | None = None
 
@@ -155,9 +166,11 @@ class Scanner:
     def scan(self, text: str) -> Found | None:
         """What the line says of the training's progress; None when nothing."""
         line = text.lower().replace("'s ", " ")  # «training's l2»
+        if "best" in line and line.rstrip().endswith(":"):
+            return Found(None, {}, recalls=True)
         begin = line.lstrip()[:1]
         if not (self._hint in line or any(word in line for word in _SPEAKS) or begin == "[" or begin.isdigit()):
-            return _heading(line)
+            return _heading(line) or (_place(line) if "step" in line or "iter" in line else None)
         reader = _Reader(line)
         parts: list[tuple[int, int, Part]] | None = None
         for pair in islice(_PAIR.finditer(line), _MOST_PAIRS):
@@ -182,9 +195,16 @@ class Scanner:
             reader.loss, reader.step = float(alone[3]), (int(alone[1]), int(alone[2]))
         elif darknet := _DARKNET.search(line, start):
             reader.loss, reader.metrics["avg_loss"] = float(darknet[1]), float(darknet[2])
+        elif bar := _IN_BAR.search(line):
+            reader.loss, reader.step = float(bar[3]), (int(bar[1]), int(bar[2]))
+        elif reverse := _REVERSED.search(line, start):  # «7.01 loss, 0.12 acc»
+            reader.loss = self._number(reverse[1])
+            if row := _ROW.match(line, start):
+                reader.step = (int(row[1]), None)
 
     def _number(self, text: str) -> float | None:
         """A number as printed, thousands separated or with a decimal comma; None: it is none, as of a version."""
+        text = text.removesuffix(".")  # of a sentence
         if "," not in text and "_" not in text:
             return float(text) if text.count(".") <= 1 else None
         if _GROUPED.match(text) and not (self._comma and "." not in text):
@@ -199,11 +219,16 @@ class Scanner:
         self, reader: _Reader, described: _Name, pair: re.Match[str], parts: list[tuple[int, int, Part]]
     ) -> None:
         """Take in a name with its number: as the loss, or as another metric."""
-        named = self._in_context(reader.line, described, pair, parts)
+        line = reader.line
+        named = self._in_context(line, described, pair, parts)
         if named is None:
             return
         (name, part, is_loss, rank, _), last = named
-        _, when, moment, _, _, number, of = pair.groups()
+        _, _, when, moment, separator, verb, number, of, _ = pair.groups()
+        if separator is None and verb is None and number.isdigit():
+            if (after := _AFTER_COUNT.match(line, pair.end())) is None:
+                return  # «loss 3 times»
+            reader.step, number = reader.step or (int(number), None), after[1]  # «train loss 100 0.5»
         if is_loss:
             reader.about_loss = True
             reader.trains = reader.trains or part in (None, "train")
@@ -239,21 +264,25 @@ class Scanner:
     ) -> tuple[_Name, str | None] | None:
         """What a name means by what stands around it, and the word before it; None where it names no metric."""
         name, part, is_loss, rank, counts = described
-        _, _, _, separator, verb, number, of = pair.groups()
+        _, aside, _, _, separator, verb, number, of, thousands = pair.groups()
+        if thousands is not None:
+            return None  # a quantity
         if of is not None and (is_loss or not self._metric.endswith(name)):
             return None
         start = pair.start()
         words = _WORDS_BEFORE.search(line, max(0, start - 24), start)
         before = (words[1], words[2]) if words is not None else ()
-        if name == "value" and "loss" in before:
-            name, is_loss, rank = "loss", True, 0
+        if name in _AFTER_LOSS and "loss" in before:  # «loss value: 0.5», «gen loss total: 0.5», «loss train: 0.5»
+            name, is_loss, rank = f"{name}_loss" if name in vocabulary.VALIDATING else "loss", True, 0
+        if aside is not None and part is None and (which := describe(aside).part) is not None:
+            part, name = which, name if which == "train" else f"{which}_{name}"  # «loss (val): 0.5»
         if is_loss and (not vocabulary.NO_LOSS.isdisjoint(before) or line[pair.end() : pair.end() + 1] == "%"):
             return None  # «packet loss: 3%», «best val loss: 0.2»
         if separator is None and verb is None:
             if not (is_loss or rank == _STANDS_IN or name in vocabulary.WITHOUT_SEPARATOR or name == self._metric):
                 return None
-            if number.isdigit():
-                return None  # «loss 3 times»
+            if number.isdigit() and not is_loss:
+                return None
         if part is None and parts:
             part = _part_before(parts, line, start)
             if part is not None and part != "train":
@@ -278,7 +307,7 @@ def _heading(line: str) -> Found | None:
 
 
 def _letters(line: str, start: int) -> int:
-    """Where the first letter of a line is."""
+    """Where the first letter or digit of a line is."""
     while start < len(line) and not line[start].isalpha() and not line[start].isdigit():
         start += 1
     return start
@@ -300,13 +329,9 @@ def describe(key: str) -> _Name:
     if key.endswith(".py"):  # where a logger says it was called
         return _Name("time", None, False, _WORST, None)
     name = spell(key)
-    if name in vocabulary.EPOCHS:
-        return _Name(name, None, False, _WORST, "epoch")
-    if name in vocabulary.STEPS:
-        return _Name(name, None, False, _WORST, "batch" if "batch" in name or name == "episode" else "step")
-    if name in vocabulary.TOTALS:
-        return _Name(name, None, False, _WORST, "all")
     tokens = frozenset(name.split("_"))
+    if (counts := "step" if key == "up." else _counts(name, tokens)) is not None:  # «Up. 500» of updates
+        return _Name(name, None, False, _WORST, counts)
     losses = {token for token in tokens if token.endswith(("loss", "losses"))} - vocabulary.NOT_LOSSES
     is_loss = bool(losses) and tokens.isdisjoint(vocabulary.NO_LOSS)
     part: Part | None = None
@@ -324,25 +349,56 @@ def describe(key: str) -> _Name:
     return _Name(name, part, is_loss, rank, None)
 
 
+def _counts(name: str, tokens: frozenset[str]) -> Literal["epoch", "epochs", "ep", "step", "batch", "all"] | None:
+    """What a name counts."""
+    if name in vocabulary.EPOCHS:
+        return "epoch"
+    if name == "epochs":
+        return "epochs"
+    if name == "ep":
+        return "ep"
+    if name in vocabulary.STEPS:
+        return "batch" if "batch" in name or name == "episode" else "step"
+    if name in vocabulary.TOTALS:
+        return "all"
+    counted = tokens - vocabulary.BESIDE_COUNTED
+    if len(counted) != 1 or not counted <= vocabulary.COUNTED or name.startswith("num_"):
+        return None
+    if name.startswith("train") and name.endswith("s") and "num" not in tokens:
+        return None  # `train_steps` are all there are
+    word = next(iter(counted))
+    return "epoch" if word == "epoch" else "batch" if "batch" in word else "step"
+
+
 def _count(reader: _Reader, described: _Name, pair: re.Match[str]) -> None:
-    number, of = _digits(pair[6]), pair[7]
+    number, of = _digits(pair[7]), pair[8]
     line, start = reader.line, pair.start()
     if not number[0].isdigit() or line[pair.end() : pair.end() + 1] == "%":
         return
+    if pair[9] is not None and described.counts in ("epoch", "epochs", "ep"):
+        return  # «epoch 2m»
+    number = number.removesuffix(".")
     total = int(_digits(of)) if of and len(of) <= _MOST_DIGITS else None
-    if described.counts == "epoch":
-        if reader.epoch is None and not _is_aside(line, start):
+    if described.counts in ("epoch", "epochs", "ep"):
+        if described.counts == "epochs" and total is None:
+            return  # how many there are
+        sure = described.name in vocabulary.EPOCHS
+        if reader.epoch is not None and (reader.epoch_is_sure or not sure):
+            return
+        if not _is_aside(line, start):
             done = float(number) if number.count(".") <= 1 else math.inf
             if done >= _MOST_EPOCHS:
                 return
             reader.epoch, reader.epochs, reader.epoch_end = int(done), total, pair.end()
+            reader.epoch_is_sure = sure
             if "." in number and done > 0.0:  # so much is done: 1.5 is in the middle of the second
                 reader.epoch = math.ceil(done)
                 reader.within = done - reader.epoch + 1
         return
-    whole = number.removesuffix(".0").removesuffix(".000")
+    whole = number.rstrip("0").removesuffix(".") if "." in number else number
     if not whole.isdigit() or len(whole) > _MOST_DIGITS:
         return
+    whole = str(int(whole) * _THOUSANDS[pair[9]])
     if pair[1] == "it" and total is None:
         return  # the word
     if described.counts == "all":
@@ -361,7 +417,7 @@ def _is_aside(line: str, start: int) -> bool:
 
 def _parts(line: str) -> list[tuple[int, int, Part]]:
     """Where a line speaks of training, validation or testing: start, end, which. Only asked for where it matters."""
-    if not ("val" in line or "test" in line or "dev" in line or "inference" in line or "saving dict" in line):
+    if not ("val" in line or "test" in line or "dev" in line or "inference" in line or "dict" in line or "cv" in line):
         return []
     return [
         (match.start(), match.end(), "train" if match[1] else "val" if match[2] else "test")
@@ -376,13 +432,19 @@ def _part_before(parts: list[tuple[int, int, Part]], line: str, start: int) -> P
     for begin, end, which in parts:
         if begin >= start:
             break
-        if not line[end:start].strip():
+        if not line[end:start].strip(" ."):
             return which
         while end < start and line[end].isspace():
             end += 1
         follower = _PAIR.match(line, end)
-        part = which if follower is None or describe(follower[1]).counts is not None else None
+        part = which if follower is None or not _is_value(follower) else None
     return part
+
+
+def _is_value(pair: re.Match[str]) -> bool:
+    """Whether a pair tells a value: «loss 0.5», not «step 5» and not «split 0»."""
+    told = pair[5] not in (None, "-") or pair[6] is not None or not pair[7].isdigit()
+    return told and describe(pair[1]).counts is None
 
 
 def _boosted(metrics: dict[str, float]) -> float | None:
@@ -392,6 +454,29 @@ def _boosted(metrics: dict[str, float]) -> float | None:
         if vocabulary.VALIDATING.isdisjoint(words) and not vocabulary.BOOSTING.isdisjoint(words):
             return metrics.pop(name)
     return None
+
+
+def _place(line: str) -> Found | None:
+    """A line that says where the training is, and below which the values of that place are printed."""
+    start = positions.content(line)
+    pair = _PAIR.search(line, start)
+    if pair is None or (described := describe(pair[1])).counts not in ("step", "batch"):
+        return None
+    before, rest = line[start : pair.start()], line[pair.end() :]
+    words = _WORD.findall(before)
+    if len(words) > 1 or any(c.isdigit() for c in before) or not vocabulary.ASIDES.isdisjoint(words):
+        return None
+    if not vocabulary.VALIDATING.isdisjoint(words):
+        return None
+    if _WORD.search(rest) is not None and not any(c.isdigit() for c in rest):
+        return None  # «step 2: load the data», «step 2/5: train»
+    no_place = described.counts == "batch" or described.name.endswith("s") or described.name == "it"
+    if pair[8] is None and no_place:
+        return None  # «batch: 32», «steps: 1000»
+    reader = _Reader(line)
+    _count(reader, described, pair)
+    at = reader.step or reader.batch
+    return Found(None, {}, at[0], total=at[1]) if at is not None else None
 
 
 def _result(reader: _Reader, parts: list[tuple[int, int, Part]]) -> Found | None:
@@ -404,9 +489,12 @@ def _result(reader: _Reader, parts: list[tuple[int, int, Part]]) -> Found | None
     start = positions.content(line)
     at = positions.position(line, start, reader.epoch_end, reader.end)
     named = reader.step or reader.batch
+    epoch_known = reader.epoch is not None
     step, total = named if named is not None else (at.step, at.total)
     if named is not None and total is None and at.step == step:
         total = at.total
+    if named is not None and total is None and at.drawn and at.total and reader.within is None and epoch_known:
+        reader.within = min((at.step or 0) / at.total, 1.0)  # the count runs on, the bar starts anew
     if named is not None and at.keras:
         at = at._replace(keras=False)
     epoch, epochs = (reader.epoch, reader.epochs) if reader.epoch is not None else (at.epoch, at.epochs)
@@ -418,7 +506,7 @@ def _result(reader: _Reader, parts: list[tuple[int, int, Part]]) -> Found | None
     if nowhere and (rank == _STANDS_IN or (1 <= rank < _STANDS_IN and _CLOSING.search(line))):
         return None  # of nothing that learns, or of what was
     if epoch is None and loss is None and not reader.about_loss:
-        return None
+        return _place(line)
     if "train_runtime" in line:  # Hugging Face's closing line repeats the mean over the whole run as train_loss
         return None
     evaluates = not reader.trains and (loss is None or rank != _STANDS_IN) and any(p != "train" for *_, p in parts[:1])
@@ -436,4 +524,5 @@ def _result(reader: _Reader, parts: list[tuple[int, int, Part]]) -> Found | None
         at.keras,
         at.drawn,
         trains=line.startswith("train", _letters(line, start)),
+        part=reader.name if loss is not None and rank == PART_OF else None,
     )

@@ -20,7 +20,13 @@ LONGEST_LINE = 4096
 
 _LONGEST_PATTERN = 1000
 _NEAR = 3  # lines after a bar in which a loss is at its step
+_BELOW = 64  # lines below one that says a step, in which a loss is at it
+_RECALLED = 3  # lines below a heading of what was the best
+_MOST_PARTS = 16  # losses that are a part of one, before one is the job's though others were
+_FRACTION = 0.01  # of an epoch, that a count may differ from
 _ENDED = 0.9  # of a count that starts anew, at the least, if it had come to its end
+
+_COUNTS_SAMPLES = re.compile(r"Train on (\d{1,12}) samples")  # of Keras
 
 _MANY = 16  # a repeat of at most so many turns cannot blow up a search
 
@@ -109,8 +115,14 @@ class ProgressReader:
         self._bar: Found | None = None  # the last one of Keras in this epoch
         self._evaluating = False  # whether the last line that told something was of an evaluation
         self._headed = False  # whether a heading says so, and no line since then
-        self._bare: tuple[int, int] | None = None  # how far a bar without a name is
-        self._bare_lines = 0  # since then
+        self._place: tuple[int, int | None] | None = None  # a step, and how far it goes, of a line that has no loss
+        self._place_lines, self._place_reach = 0, 0  # lines with a loss since then, and how many may be at it
+        self._recalled = 0  # so many lines may be of what was the best
+        self._tells_steps = False  # whether a line with a loss said its step itself
+        self._turns = False  # whether counts are of an epoch and the step in it
+        self._loss = _Loss()
+        self._in_samples: int | None = None  # what the bars of Keras go to, where they count samples
+        self._over_epochs: bool | None = None  # whether bars that go to the number of epochs count those
         self._last: Reading | None = None
         self._rule = rule
         self._nearest: Nearest | None = Nearest(rule.metric)  # as long as the metric was not found
@@ -135,11 +147,14 @@ class ProgressReader:
         readings = []
         for line in lines:
             for text in shown(line):
+                if self._recalled:
+                    self._recalled -= 1
                 found = self._search(self._expression, text) if self._expression else self._scan(text)
-                reading = self._reading(found) if found is not None else None
-                if reading is not None:
-                    self._last = reading
-                    readings.append(reading)
+                reading = None
+                for one in self._loss.released(found) if found is not None else ():
+                    if (reading := self._reading(one)) is not None:
+                        self._last = reading
+                        readings.append(reading)
                 if self._nearest is not None:
                     if reading is not None and self._is_of(reading):
                         self._nearest = None
@@ -152,17 +167,19 @@ class ProgressReader:
         return reading.loss is not None or self._rule.metric in reading.metrics
 
     def _scan(self, text: str) -> Found | None:
+        if text.startswith("Train on") and (header := _COUNTS_SAMPLES.match(text)) is not None:
+            self._in_samples = int(header[1])
         return self._tables.scan(text) or self._scanner.scan(text)
 
     def _reading(self, found: Found) -> Reading | None:
-        if found.bar is not None:
-            self._bare, self._bare_lines = found.bar, 0
-            return None
-        if found.heads:
-            self._evaluating = self._headed = True
-            return None
-        found = self._with_bar(found)
         heading = found.loss is None and not found.metrics and not found.evaluates
+        if self._is_heading_alone(found, heading) or (self._recalled and self._is_old(found)):
+            return None
+        self._tells_steps = self._tells_steps or (found.loss is not None and found.step is not None)
+        whole = self._loss.of(self._at_place(found), below=self._place_reach == _BELOW and not self._tells_steps)
+        if whole is None:
+            return None
+        found = whole if whole.total is None or whole.step is None else self._turned(self._over(whole))
         found = self._fits.without_heading(found, self._bar)
         epoch, epochs = self._fits.run_on(found, heading, self._bar)
         new_epoch = epoch is not None and epoch != self._epoch
@@ -173,7 +190,7 @@ class ProgressReader:
             self._epochs = epochs
         if found.keras and found.step is not None and self._evaluates(found):
             found = found.renamed("eval")
-        elif self._evaluating and self._goes_on(found):
+        elif self._evaluating and not found.evaluates and self._goes_on(found):
             found = found.renamed("val")
         else:
             self._headed = False
@@ -182,10 +199,7 @@ class ProgressReader:
             return self._evaluated(found, new_epoch)
         if heading and not new_epoch and (found.step is None or not found.drawn):
             return None
-        if found.step is not None:
-            self._steps.count(found.step, found.total, self._epoch)
-        if found.samples is not None:
-            self._samples.count(found.samples, found.total, self._epoch)
+        found = self._counted(found)
         if heading and not new_epoch:
             return None
         reading = Reading(
@@ -196,16 +210,44 @@ class ProgressReader:
             metrics=found.metrics,
             samples=None if found.samples is None else self._samples.latest,
             # A bar of Keras may be the first of many calls of `fit`.
-            steps=found.steps if found.steps is not None or found.keras else self._steps.all(self._epoch),
+            steps=self._all(found),
             within=found.within if found.within is not None else self._within(found),
         )
         # Bars are drawn again and again; a script that counts no steps may well have the same loss twice.
         return None if reading.step is not None and reading == self._last else reading
 
+    def _is_heading_alone(self, found: Found, heading: bool) -> bool:
+        """Whether a line only says what the lines below it are of: a place, an evaluation, or what was the best."""
+        if found.bar is not None:
+            self._place, self._place_lines, self._place_reach = found.bar, 0, _NEAR
+        elif found.heads:
+            self._evaluating = self._headed = True
+        elif found.recalls:
+            self._recalled = _RECALLED + 1
+        elif heading and found.step is not None and not found.drawn and not found.keras:
+            if not self._tells_steps:
+                self._place, self._place_lines, self._place_reach = (found.step, found.total), 0, _BELOW
+            return found.epoch is None
+        else:
+            return False
+        return True
+
+    def _counted(self, found: Found) -> Found:
+        """A line of the training, its counts taken in: a bar of Keras may count samples."""
+        if found.keras and found.total is not None and found.total == self._in_samples:
+            found = found._replace(step=None, samples=found.step)
+        if found.step is not None:
+            self._steps.count(found.step, found.total, self._epoch)
+        if found.samples is not None:
+            self._samples.count(found.samples, found.total, self._epoch)
+        return found
+
     def _evaluated(self, found: Found, new_epoch: bool) -> Reading | None:
         """What a line of an evaluation tells: its counts are its own."""
-        if not found.metrics and found.loss is None and not new_epoch:
-            return None
+        if not found.metrics and found.loss is None:
+            self._headed = True
+            if not new_epoch:
+                return None
         step = self._steps.latest
         if step is None and found.total is None:
             step = found.step  # no line of the training says where it is
@@ -222,26 +264,70 @@ class ProgressReader:
     def _goes_on(self, found: Found) -> bool:
         """Whether a line that does not say so is of the evaluation that the line before it is of: it is nowhere in the
         training, though others are, or its count has another length."""
-        if found.loss is None or found.epoch is not None or found.samples is not None or found.steps is not None:
+        if found.epoch is not None or found.samples is not None or found.steps is not None:
+            return False
+        if found.loss is None and not found.metrics:
             return False
         if found.trains:
             return False
         if self._headed and found.step is not None and self._steps.is_behind(found.step):
             return True
         if found.step is None:
-            return self._steps.latest is not None or self._samples.latest is not None
+            known = self._steps.latest is not None or self._samples.latest is not None
+            return known or (self._headed and self._epoch is not None)
         return found.total is not None and found.total != self._steps.total and self._steps.total is not None
 
-    def _with_bar(self, found: Found) -> Found:
-        """A loss that tells no step, with that of the bar just before it."""
-        self._bare_lines += 1
-        if self._bare is None or found.loss is None or found.step is not None or found.samples is not None:
+    def _at_place(self, found: Found) -> Found:
+        """A loss that tells no step, with that of the bar just before it, or of the line above."""
+        self._place_lines += 1
+        if self._place is None or found.loss is None or found.step is not None or found.samples is not None:
             return found
-        done, total = self._bare
-        if self._bare_lines > _NEAR or (done == total and self._steps.total != total):
+        done, total = self._place
+        if self._place_lines > self._place_reach:
+            return found
+        if self._place_reach == _BELOW:
+            return found._replace(step=done, total=total) if found.epoch is None else found
+        if done == total and self._steps.total != total:
             return found
         # Where epochs are fractions, the bar is of all of them.
         return found._replace(step=done, total=total, steps=total if found.within is not None else None)
+
+    def _is_old(self, found: Found) -> bool:
+        """Whether a line below a heading of what was the best is no further in the training than those before."""
+        if found.loss is None and not found.metrics:
+            return False
+        if found.step is not None:
+            return self._steps.is_behind(found.step)
+        return found.samples is None and (found.epoch is None or found.epoch == self._epoch)
+
+    def _over(self, found: Found) -> Found:
+        """A bar that goes to the number of epochs, as long as it is where those are, counts them."""
+        if not found.drawn or found.step is None or found.epoch is None:
+            return found
+        if found.total != found.epochs or self._over_epochs is False:
+            return found
+        self._over_epochs = abs(found.step - found.epoch) <= 1
+        return found._replace(step=None, total=None) if self._over_epochs else found
+
+    def _turned(self, found: Found) -> Found:
+        """A count whose total grows while it is the epoch: «batch 3/100» is then the hundredth of epoch 3."""
+        if found.evaluates or found.drawn or found.keras or found.step is None or found.total is None:
+            return found
+        if not self._turns and found.step == self._epoch and found.epoch in (None, self._epoch):
+            self._turns = self._steps.grows(found.step, found.total)
+        if not self._turns:
+            return found
+        self._steps.total = None
+        return found._replace(step=found.total, total=None)
+
+    def _all(self, found: Found) -> int | None:
+        """How many steps there will be in all, where a line says so."""
+        if found.steps is not None or found.keras:
+            return found.steps
+        if found.within is not None and found.step is not None and found.total and not found.drawn:
+            # An epoch that is a fraction tells whether the count goes through all of them.
+            return found.total if abs(found.step / found.total - found.within) > _FRACTION else None
+        return self._steps.all(self._epoch)
 
     def _evaluates(self, found: Found) -> bool:
         """Whether a Keras bar belongs to `evaluate`: after the epoch's own, of another length or starting anew; those
@@ -273,6 +359,45 @@ class ProgressReader:
         if loss is None and epoch is None and not metrics:
             return None
         return Found(loss=loss, metrics=metrics, step=step, epoch=epoch, epochs=epochs)
+
+
+class _Loss:
+    """Which loss is the job's, of lines that tell one each: the whole one, or the first of its parts.
+
+    Below a line that says where they are the whole one may come after its parts: the first time these are held back.
+    """
+
+    def __init__(self) -> None:
+        self._name: str | None = None  # of the part; None: the whole one is the job's, or nothing is known
+        self._whole = False
+        self._others = 0  # parts since the job's own
+        self._held: Found | None = None
+
+    def released(self, found: Found) -> tuple[Found, ...]:
+        """A line, and before it what was held back and has turned out to be the job's: another place follows."""
+        held = self._held
+        if held is None or found.loss is not None or found.metrics:
+            return (found,)
+        self._name, self._held = held.part, None
+        return held, found
+
+    def of(self, found: Found, below: bool) -> Found | None:
+        """The line with another loss than the job's among its metrics; None where the job's is not known yet."""
+        if found.loss is None or found.evaluates:
+            return found
+        if found.part is None:
+            self._whole, self._others, self._held = True, 0, None
+            return found
+        if self._whole or (self._name is not None and self._name != found.part):
+            self._others += 1
+            if self._others <= _MOST_PARTS:
+                return found._replace(loss=None, metrics={found.part: found.loss, **found.metrics})
+            self._whole = False
+        elif below and self._name is None:
+            self._held = self._held or found
+            return None
+        self._name, self._others = found.part, 0
+        return found
 
 
 class _Running:
@@ -311,6 +436,10 @@ class _Running:
         """How many there will be in all; None where the total is, or may be, that of an epoch."""
         whole = self._anew is False or (self._anew is None and epoch is None)
         return self.total if whole and self.total is not None and self._count <= self.total else None
+
+    def grows(self, count: int, total: int) -> bool:
+        """Whether a count is where it was, but goes further."""
+        return count == self._count and self.total is not None and total > self.total
 
     def is_behind(self, count: int) -> bool:
         """Whether a count is no further than the latest one."""

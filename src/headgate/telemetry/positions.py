@@ -32,11 +32,18 @@ _TWICE = re.compile(
     r"\[\s{0,4}(\d{1,9})\s{0,2}/\s{0,2}(\d{1,9})\s{0,2}\]\s{0,4}\[\s{0,8}(\d{1,12})\s{0,2}/\s{0,2}(\d{1,12})"
 )
 _TRAIN = re.compile(r"train(?:ing)?:?\s{1,8}(\d{1,6})(?:\s{0,2}/\s{0,2}(\d{1,6}))?" + _PERCENT + r"\s{0,4}\[")
-_AFTER_EPOCH = re.compile(r"[\s:|,;\])]{1,12}(\d{1,12})\s{0,4}/\s{0,4}(\d{1,12})(?![\d./:-])")
+_AFTER_EPOCH = re.compile(r"[\s:|,;\])(]{1,12}(\d{1,12})\s{0,4}/\s{0,4}(\d{1,12})(?![\d./:-])")
 _WITH_UNIT = re.compile(
     r"(?<![\d.:/-])(\d{1,12})\s{0,4}/\s{0,4}(\d{1,12})\s{0,2}(?:batch|iter|step|update|it\b)(?:e?s|ations?)?(?![\w/])"
 )
-_TQDM = re.compile(r"\|\s{0,3}(\d{1,12})/(\d{1,12})\s{0,2}\[")
+_TQDM = re.compile(r"(?:\||\d%)\s{0,3}(\d{1,12})/(\d{1,12})\s{0,2}\[")
+_UNIT = re.compile(r"(?:[\d.?]{1,9}([a-z]{2,12})/s|s/([a-z]{2,12}))(?=[,\]\s])")
+_SAMPLES = frozenset(
+    {
+        *("img", "imgs", "image", "images", "sample", "samples", "ex", "example", "examples", "seq", "sequences"),
+        *("sentence", "sentences", "doc", "docs", "graph", "graphs", "molecule", "molecules"),
+    }
+)
 _TQDM_OVER_EPOCHS = re.compile(r"\s{0,4}epochs?\s{0,2}:?\s{0,4}\d{1,3}%\|")
 _BARE = re.compile(
     r"\s{0,4}(?:(?:training|steps?|iterations?)\s{0,2}:?\s{0,4})?\d{1,3}%\|[^|]{0,400}\|\s{0,3}(\d{1,12})/(\d{1,12})\s{0,2}\["
@@ -44,7 +51,10 @@ _BARE = re.compile(
 _DRAWN = re.compile(r"[━╸╺╴─]{3,}\s{1,4}(\d{1,9})/(\d{1,9})\s")
 _KERAS = re.compile(r"\s{0,8}(\d{1,9})/(\d{1,9}|unknown)\s{1,4}(?:([━\[])|-\s|\d{1,6}m?s\s)")
 _PAIR = re.compile(r"\s{0,4}\[\s{0,4}(\d{1,9})\s{0,2},\s{0,8}(\d{1,9})\s{0,2}\]")
-_INDEX = re.compile(r"\s{0,4}\[(\d{1,9})\](?=[\s:])")
+_INDEX = re.compile(r"\s{0,4}\[(\d{1,9})(?:\s\|\s[\d.:]{1,12})?\](?=[\s:])")
+_FIRST = re.compile(r"\s{0,4}(\d{1,9})/(\d{1,9})\s{0,2}(?:[,:;|-]|\()(?!\d)")
+_FIRST_WORD = re.compile(r"\s{0,4}(\d{1,12})\s(?:step|iteration|iter|update)s?\s?[,:;|]")
+_EPOCH_AFTER = re.compile(r"(?<![\d/.])(\d{1,6})/(\d{1,6})[\s*|-]{1,4}epoch(?![s\d])")
 _LEADING = re.compile(r"\s{0,8}(\d{1,9}):\s{1,4}(?=learn|[-\d.na]{1,24}, [-\d.na]{1,24} avg)")
 _AFTER = re.compile(r"\bafter\s(\d{1,12})\s(?:step|iteration|batch|update)(?:e?s)?\b")
 _SPEECH = re.compile(
@@ -82,17 +92,25 @@ def bare_bar(line: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match is not None else None
 
 
-def tqdm(line: str) -> tuple[int, int] | None:
-    """How far a bar of tqdm is, and how far it goes."""
-    bar = _TQDM.search(line)
+def bar(line: str) -> tuple[int, int] | None:
+    """How far a bar is, and how far it goes."""
+    bar = _TQDM.search(line) or _DRAWN.search(line)
     return (int(bar[1]), int(bar[2])) if bar is not None else None
 
 
 def over_epochs(line: str) -> Position | None:
     """The position of a bar over epochs."""
-    if (bar := _TQDM_OVER_EPOCHS.match(line)) and (count := _TQDM.search(line, bar.end() - 1)):
+    if "%" not in line or (count := _TQDM.search(line)) is None:
+        return None
+    if _TQDM_OVER_EPOCHS.match(line) or _unit(line, count.end()) in ("epoch", "epochs"):
         return Position(epoch=int(count[1]), epochs=int(count[2]))
     return None
+
+
+def _unit(line: str, start: int) -> str | None:
+    """What a bar of tqdm counts, where it says so: «12img/s», «2.1s/epoch»."""
+    unit = _UNIT.search(line, start, start + 60)
+    return None if unit is None else unit[1] or unit[2]
 
 
 def position(line: str, start: int, epoch_end: int, loss_end: int) -> Position:
@@ -109,8 +127,11 @@ def position(line: str, start: int, epoch_end: int, loss_end: int) -> Position:
         return Position(int(keras[1]), total, keras=True, drawn=keras[3] is not None)
     if "[" in line and (found := _in_brackets(line, start, epoch_end, loss_end)) is not None:
         return found
-    if leading := _LEADING.match(line, start):
-        return Position(int(leading[1]))
+    if line[start : start + 8].lstrip()[:1].isdigit():
+        if first := _FIRST.match(line, start):
+            return Position(int(first[1]), int(first[2]))
+        if first := _FIRST_WORD.match(line, start) or _LEADING.match(line, start):
+            return Position(int(first[1]))
     if drawn := _DRAWN.search(line, epoch_end):
         return Position(int(drawn[1]), int(drawn[2]), drawn=True)
     if speech := _SPEECH.search(line, start):
@@ -124,7 +145,12 @@ def position(line: str, start: int, epoch_end: int, loss_end: int) -> Position:
 
 def _in_brackets(line: str, start: int, epoch_end: int, loss_end: int) -> Position | None:
     if bar := _TQDM.search(line):
-        return Position(int(bar[1]), int(bar[2]), drawn=True)
+        done, total = int(bar[1]), int(bar[2])
+        before = _EPOCH_AFTER.search(line, start, bar.start()) if epoch_end == 0 and "epoch" in line else None
+        epoch, epochs = (int(before[1]), int(before[2])) if before is not None else (None, None)
+        if _unit(line, bar.end()) in _SAMPLES:
+            return Position(None, total, epoch, epochs, samples=done, drawn=True)
+        return Position(done, total, epoch, epochs, drawn=True)
     if epoch_end == 0:
         if both := _PAIR.match(line, start):
             return Position(int(both[2]), None, int(both[1]))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from headgate.telemetry import vocabulary
 from headgate.telemetry.lines import PART_OF, Found, describe, spell
-from headgate.telemetry.positions import content, tqdm
+from headgate.telemetry.positions import bar, content
 
 _MOST_COLUMNS = 32
 _LONGEST_NAME = 28
@@ -17,6 +17,8 @@ _MOST_LINES = 2000  # of other things between two rows
 _MOST_CELLS = 64  # of a box
 
 _NUMBER = re.compile(r"[-+]?(?:\d{1,18}(?:\.\d{0,20})?|\.\d{1,20})(?:e[-+]?\d{1,3})?$|nan$|[-+]?inf$")
+_LIST = re.compile(r"\[(?:[-+]?\d{1,18}\.\d{0,20}(?:e[-+]?\d{1,3})?(?:, |(?=\]))){1,16}\]$")
+_SPACES = re.compile(r"\s{2,}")
 _COUNT = re.compile(r"(\d{1,9})(?:/(\d{1,9}))?$")
 _NAME = re.compile(r"[a-z#][\w#./@() -]{0,27}$")
 _CELL = re.compile(
@@ -90,6 +92,8 @@ class Tables:
     def _row(self, line: str) -> Found | None:
         text = line.strip().strip("|") if self._split == "|" else line[content(line) :]
         cells = [cell.strip().rstrip(":") for cell in text.split(self._split)]
+        if self._split is None and len(spaced := _SPACES.split(text.strip())) == len(self._columns):
+            cells = spaced  # that have spaces of their own
         columns = self._columns
         if len(cells) < len(columns):  # one of them may be empty
             columns = [column for column in columns if column.name not in ("cp", "checkpoint")][: len(cells)]
@@ -102,14 +106,18 @@ class Tables:
                 counts[column.counts] = int(count[1]), int(count[2]) if count[2] else None
             elif _NUMBER.match(cell):
                 values[column.name] = float(cell)
+            elif _LIST.match(cell):
+                values[column.name] = sum(float(one) for one in cell.strip("[]").split(","))
         wanted = [column for column in columns if self._wanted(column)]
+        if self._split is not None and values and not any(column.name in values for column in wanted):
+            return Found(None, values, evaluates=True)  # a row of the validation alone
         if not wanted or not all(column.name in values for column in wanted):
             return None
         self._age = 0
         epoch, epochs = counts.get("epoch", (None, None))
         step, total = counts.get("step", (None, None))
-        if step is None and (bar := tqdm(line)) is not None:
-            step, total = bar
+        if step is None and (drawn := bar(line)) is not None:
+            step, total = drawn
         loss, metrics = self._loss(wanted, values)
         return Found(loss, metrics, step, epoch, epochs, total=total)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 VALIDATING = frozenset(
     {
         *("val", "valid", "validation", "validate", "eval", "evaluation", "test", "testing", "dev", "holdout"),
-        *("validating", "evaluating"),
+        *("validating", "evaluating", "cv"),
     }
 )
 TRAINING = frozenset({"train", "training", "tr", "learn"})
@@ -18,7 +18,10 @@ PLAIN = TRAINING | {"loss", "losses", "step", "batch", "iter", "cur", "current",
 """What a name may consist of and still be the loss of training as of now."""
 
 SMOOTHED = frozenset(
-    {"total", "avg", "avr", "average", "mean", "running", "smoothed", "ema", "global", "sum", "reduced"}
+    {
+        *("total", "avg", "avr", "average", "mean", "running", "smoothed", "ema", "global", "sum", "reduced", "cum"),
+        "cumulative",
+    }
 )
 
 STANDS_IN = frozenset({"xent", "nll", "cost", "cross_entropy", "crossentropy", "ce", "bce", "mse", "rmse", "learn"})
@@ -40,7 +43,7 @@ NO_LOSS = frozenset(
 
 NOT_LOSSES = frozenset({"floss", "gloss"})
 
-EPOCHS = frozenset({"epoch", "pass"})
+EPOCHS = frozenset({"epoch", "pass", "epch"})
 STEPS = frozenset(
     {
         *("step", "steps", "global_step", "globalstep", "iter", "iters", "iteration", "iterations", "current_steps"),
@@ -48,6 +51,15 @@ STEPS = frozenset(
         *("timestep", "episode", "it", "itr"),
     }
 )
+COUNTED = frozenset({"step", "steps", "iter", "iteration", "update", "updates", "batch", "minibatch", "epoch"})
+BESIDE_COUNTED = frozenset(
+    {
+        *("i", "idx", "index", "num", "number", "no", "id", "cur", "current", "global", "train", "training", "trainer"),
+        *("optim", "optimizer", "opt", "env"),
+    }
+)
+"""What may stand beside such a word in a name that counts: `batch_idx`, `trainer/epoch`, `env_step`."""
+
 TOTALS = frozenset({"total_steps", "max_steps", "num_steps", "max_iters", "total_iters", "num_training_steps"})
 """How many steps there are in all."""
 
