@@ -61,7 +61,13 @@ def test_a_command_that_fails_fails(place: User) -> None:
     ("words", "cure"),
     [
         (("train.py", "--epochs", "2"), "train.py -- --epochs 2"),
-        (("train.py", "--lr=0.1", "--json"), "train.py -- --lr=0.1"),
+        (("train.py", "--lr=0.1", "--json"), "train.py --json -- --lr=0.1"),
+        (
+            ("train.py", "--lr", "1", "--epochs", "2", "--json", "--wd", "0"),
+            "train.py --json -- --lr 1 --epochs 2 --wd 0",
+        ),
+        (("-m", "pkg.train", "--epochs", "2"), "-m pkg.train -- --epochs 2"),
+        (("train.py", "--tag", "a b", "last"), "train.py -- --tag 'a b' last"),
         (("--epochs", "2", "train.py"), "train.py -- --epochs 2"),
         (("train.py", "-x"), "train.py -- -x"),
     ],
@@ -76,6 +82,48 @@ def test_an_option_of_the_script_is_answered_with_where_it_belongs(
 
 def test_a_mistyped_option_is_known(place: User) -> None:
     assert "Did you mean --detach?" in place.types("run", "train.py", "--detatch", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (("runn", "train.py"), "Did you mean run?"),
+        (("stauts",), "Did you mean status?"),
+        (("re",), "Did you mean resize or resume or report?"),
+        (("train.py",), "To run it: headgate run train.py"),
+        (("run", "trian.py"), "found no file 'trian.py'; did you mean train.py?"),
+        (("run", "pkg/trian.py"), "found no file 'pkg/trian.py'; did you mean pkg/train.py?"),
+        (("run", "pkg.train"), "to run it as a module: headgate run -m pkg.train"),
+        (("run", "pkg/"), "to run it as a module: headgate run -m pkg"),
+        (("run", "python train.py"), "without the quotes it is a command: headgate run python train.py"),
+        (("run", "other"), "expected a script, a job file (.yaml) or a command on the PATH"),
+    ],
+)
+def test_what_is_mistyped_is_answered_with_what_comes_near(place: User, typed: tuple[str, ...], meant: str) -> None:
+    assert place.types(*typed, code=2).stderr.rstrip().endswith(meant)
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("python", "train.py", "--detach"), "--detach is given to train.py, which does not know it"),
+        (("train.py", "--", "--memory=1GiB"), "--memory is given to train.py, which does not know it"),
+        (("python", "-m", "pkg.train", "--workers", "2"), "--workers is given to -m pkg.train, which does not know it"),
+        (("--memory", "1GiB", "train.py", "--", "--memory", "2"), ""),
+        (("python", "knows.py", "--workers", "2", "--shared-files"), ""),
+        (("launch", "--workers", "2", "train.py"), ""),
+    ],
+)
+def test_an_option_of_headgate_s_that_a_script_is_given_and_does_not_know_is_hinted_at(
+    place: User, words: tuple[str, ...], hint: str
+) -> None:
+    place.write(
+        "knows.py", "import argparse\nargparse.ArgumentParser().add_argument('--workers')\nshared_files: bool\n"
+    )
+    path = f"{place.folder / 'bin'}:{place.variables['PATH']}"
+    said = place.types("run", "--dry-run", "--json", *words, PATH=path).stderr
+    assert said.count("hint:") == bool(hint)
+    assert hint in said
 
 
 def test_a_file_of_the_name_of_a_program_is_the_file(place: User) -> None:

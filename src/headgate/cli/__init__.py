@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import importlib
 import io
@@ -49,6 +50,17 @@ class _Verbs(click.Group):
             return None
         command = importlib.import_module(f"headgate.cli.{name}").command
         return command if isinstance(command, click.Command) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in VERBS and not name.startswith("-"):
+            close = [verb for verb in VERBS if verb.startswith(name)] or difflib.get_close_matches(name, VERBS, n=1)
+            meant = f" Did you mean {' or '.join(close)}?" if close else ""
+            meant = f" To run it: headgate run {name}" if os.path.isfile(name) else meant
+            ctx.fail(f"No such command {name!r}.{meant}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import difflib
 import math
 import os
+import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeVar
 
 import click
@@ -106,11 +108,21 @@ def is_program(word: str) -> bool:
 def _not_ours(ctx: click.Context, args: list[str], error: click.NoSuchOption) -> str:
     """What to say of an option that a verb has not."""
     name = error.option_name
-    at = next((i for i, word in enumerate(args) if word.partition("=")[0].startswith(name)), len(args))
-    file = next((word for word in args[:at] if word.endswith(".py")), "train.py")
-    value = [word for word in args[at + 1 : at + 2] if not word.startswith("-")]
-    cure = " ".join([ctx.command_path, file, "--", *args[at : at + 1], *value])
-    known = [option for each in ctx.command.params for option in each.opts]
+    known = {option: each for each in ctx.command.params if isinstance(each, click.Option) for option in each.opts}
+    ours: list[str] = []
+    theirs: list[str] = []
+    words = iter(args)
+    for word in words:
+        option = known.get(word.partition("=")[0])
+        if option is not None:
+            ours += [word] if option.is_flag or "=" in word else [word, *islice(words, 1)]
+        elif word.startswith("-") or (theirs and not word.endswith(".py")):
+            theirs.append(word)
+        else:
+            ours.append(word)
+    if "-m" not in ours and not any(word.endswith(".py") for word in ours):
+        ours.append("train.py")
+    cure = shlex.join([*ctx.command_path.split(), *ours, "--", *theirs])
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
     meant = f" Did you mean {close[0]}?" if close else ""
     return f"No such option: {name}.{meant} Options of a script follow `--`: {cure}"

@@ -95,6 +95,7 @@ def command(
     jobs = running.boxed(jobs, isolation, image, mounts, stop_signal)
     if said.states_plan and targets and Path(targets[0]).suffix in (".yaml", ".yml"):
         raise UsageError(f"plans of the jobs of {targets[0]} go into that file, below `plan:`, `allow:` and `moves:`")
+    running.hint_at_misplaced(ctx, jobs)
     submission = running.submission(jobs, said)
     if dry_run:
         from headgate.cli.dry_run import show

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,7 +18,7 @@ from headgate import units
 from headgate.cli.following import Interrupts, follow
 from headgate.cli.layout import Layout
 from headgate.cli.options import Asked
-from headgate.engines.program import program
+from headgate.engines.program import program, source
 from headgate.errors import UsageError
 from headgate.hub import api
 from headgate.hub.client import clean, connect_or_start
@@ -99,6 +101,35 @@ def read(targets: Sequence[str], asked: Asked, name: str | None, cores: float | 
     return jobs
 
 
+def hint_at_misplaced(ctx: click.Context, jobs: Sequence[Job]) -> None:
+    """Say of an option of Headgate's that it is among a script's arguments, where the script does not know it."""
+    default = click.core.ParameterSource.DEFAULT
+    free = {
+        name: param
+        for param in ctx.command.params
+        if isinstance(param, click.Option) and ctx.get_parameter_source(str(param.name)) is default
+        for name in param.opts
+    }
+    for job in jobs:
+        found, file = program(job), source(job)
+        if found is None or file is None:
+            continue
+        text = file.read_text(errors="replace")
+        for name in [word.partition("=")[0] for word in found.args]:
+            field = re.escape(name.lstrip("-").replace("-", "_"))
+            if (
+                name.startswith("--")
+                and name in free
+                and name not in text
+                and not re.search(rf"\b{field}\s*[:=]", text)
+            ):
+                click.echo(
+                    f"hint: {name} is given to {found.named}, which does not know it; as an option of Headgate's it "
+                    f"goes before the script: {ctx.command_path} {name} ...",
+                    err=True,
+                )
+
+
 def _bytes(memory: str | None) -> int | None:
     try:
         return units.size(memory) if memory is not None else None
@@ -136,7 +167,8 @@ def _programs(targets: Sequence[str], asked: Asked) -> Iterator[tuple[str, dict[
 def _file(target: str, asked: Asked) -> dict[str, Any]:
     path = Path(target).absolute()
     if not os.path.isfile(path):
-        raise UsageError(f"found no file {target!r}; expected a script, a job file (.yaml) or a command on the PATH")
+        expected = _meant(target) or "expected a script, a job file (.yaml) or a command on the PATH"
+        raise UsageError(f"found no file {target!r}; {expected}")
     if path.suffix == ".py":
         return {"script": str(path), "args": asked.rest, "python": asked.python}
     if not os.access(path, os.X_OK):
@@ -146,3 +178,21 @@ def _file(target: str, asked: Asked) -> dict[str, Any]:
     if asked.python is not None:
         raise UsageError(f"found --python with {target}, which is no Python script (.py)")
     return {"run": (str(path),), "args": asked.rest}
+
+
+def _meant(target: str) -> str:
+    """What its user may have meant by a file that is not there; empty: nothing comes near."""
+    first, _, rest = target.partition(" ")
+    if rest and (os.path.isfile(first) or shutil.which(first) is not None):
+        return f"without the quotes it is a command: headgate run {target}"
+    module = target.rstrip("/").replace("/", ".")
+    path = Path(*module.split("."))
+    if path.with_suffix(".py").is_file() or (path / "__main__.py").is_file():
+        return f"to run it as a module: headgate run -m {module}"
+    folder = Path(target).parent
+    try:
+        files = [str(file) for file in folder.iterdir() if file.suffix in (".py", ".yaml", ".yml")]
+    except OSError:
+        return ""
+    close = difflib.get_close_matches(str(Path(target)), files, n=1)
+    return f"did you mean {close[0]}?" if close else ""
