@@ -154,6 +154,7 @@ def test_stop_ends_one_job_and_leaves_the_other(user: User) -> None:
     run = user.detaches("prints.py", "stubborn.py")
     user.sees_state("stubborn", "running")
     assert "no running job 'nobody'" in user.types("stop", "nobody", code=5).message
+    assert f"no running job {run!r}; it is a run: say --run {run}" in user.types("stop", run, code=5).message
     assert user.json("stop", "prints") == {run: {"prints": "stopped"}}
     assert user.jobs()["stubborn"]["state"] == "running"
     assert user.json("stop", "--run", run, "--kill") == {run: {"stubborn": "killed"}}

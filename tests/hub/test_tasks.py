@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.hub.team import Team
 from tests.hub.user import SECONDS, User
+from tests.profiling.test_profile_store import PROFILE
 
+from headgate.jobs import Job
+from headgate.profiling import store
+from headgate.telemetry import machine
 from headgate.telemetry.store import RunReader
 from headgate.testing import wait
 
@@ -147,6 +153,23 @@ def test_of_workers_that_share_nothing_people_are_warned_once_and_told_at_the_en
     with RunReader(user.home / "runs" / run / "run.sqlite") as reader:
         warnings = [row["text"] for row in reader.rows("events", "kind = 'warning'")]
     assert len([text for text in warnings if text.startswith(share)]) == 1
+
+
+@pytest.mark.parametrize(("batch", "said"), [(2, "a step has 2 samples, as its profile says, for 3 workers"), (3, "")])
+def test_of_workers_that_get_no_samples_people_are_warned_before_the_start(user: User, batch: int, said: str) -> None:
+    script = user.write("few.py", "print('step 1 loss 1.0')\n")
+    job = Job(name="few", script=str(script), workdir=str(user.folder))
+    known = store.key(job, machine.detect(user.home / "node.json"))
+    store.save(user.home / "profiles", known, replace(PROFILE, batch=batch))
+    run = user.detaches("few.py", "--strategy", "allreduce", "--workers", "3")
+    user.sees_state("few", "done")
+    with RunReader(user.home / "runs" / run / "run.sqlite") as reader:
+        told = [(row["kind"], row["text"]) for row in reader.rows("events")]
+    warned = [i for i, (kind, text) in enumerate(told) if kind == "warning" and "of them gets nothing" in text]
+    assert len(warned) == bool(said)
+    if warned:
+        assert said in told[warned[0]][1]
+        assert warned[0] < [kind for kind, _ in told].index("running")
 
 
 LISTENS = """

@@ -58,7 +58,8 @@ def running_jobs(jobs: Sequence[str], run: str | None, every: bool = False) -> l
         prefix, _, name = job.rpartition("/")
         fitting = [id for id in running if prefix in id and (runs.home() / "runs" / id / "jobs" / name).is_dir()]
         if not fitting:
-            raise NotFoundError(f"no running job {job!r}; `headgate status` lists the jobs of a run")
+            where = f"it is a run: say --run {job}" if job in running else "`headgate status` lists the jobs of a run"
+            raise NotFoundError(f"no running job {job!r}; {where}")
         chosen.setdefault(fitting[-1], []).append(name)
     return [RunningJobs(id, names, hubs[id]) for id, names in chosen.items()]
 

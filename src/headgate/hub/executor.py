@@ -150,6 +150,8 @@ class Executor(Component):
             if action.plan.workers > 1 and scripts.shares_nothing(live.spec):
                 attempt.forewarned = True
                 self._live_runs.event(run, "warning", self._listener.apart(live), live.spec.name)
+            if empty := _without_samples(action.plan, live.profile):
+                self._live_runs.event(run, "warning", f"job {live.spec.name}: {empty}", live.spec.name)
         else:
             attempt = live.current
         run.record_task(
@@ -227,3 +229,16 @@ def _remove_copies(checkpoints: Path) -> None:
     """Remove what an engine brought of a job's servers, for them to go on from on other nodes."""
     for copy in checkpoints.glob("server-*.copy"):
         copy.unlink(missing_ok=True)
+
+
+def _without_samples(plan: Plan, profile: str | None) -> str:
+    """What is said of a plan with more workers than a step of the job's profile has samples; empty: it has enough."""
+    batch = json.loads(profile).get("batch") if profile is not None else None
+    if not plan.in_step or plan.batch_per_worker is not None or batch is None or batch >= plan.workers:
+        return ""
+    empty = plan.workers - batch
+    return (
+        f"a step has {batch} {'sample' if batch == 1 else 'samples'}, as its profile says, for {plan.workers} workers: "
+        f"{empty} of them {'gets' if empty == 1 else 'get'} nothing; if its items are ready-made batches, have the "
+        "loader take them as they are (batch_size=None), else make batches larger, or workers fewer"
+    )
