@@ -3,13 +3,17 @@
     python benchmarks/planner_nodes.py [--json PATH]
 
 Reads `pollux/` (up to 4 T4 in a node), `traces/elasticflow-traces.tar.gz` (up to 8 A100), `gavel/` (up to 8 K80, P100
-or V100; what it has of some V100 grows more than the GPUs do) and `tensorflow/` (8 K80 with a server beside them) of
+or V100; no one machine can have what it has of V100s, see below) and `tensorflow/` (8 K80 with a server beside them) of
 the folder in HEADGATE_DATA (default ../shared/data beside the checkout). A profile has what one GPU was measured to
 take, and the bytes of the model as published; how GPUs are joined is not said. Printed are the mean error, |predicted /
 measured - 1|, and how often the band of 90 % held what was measured.
 
 The seconds by which workers on a node slow each other's compute (`_CONTENTION` in `planning.cost`) were fitted to the
-first two. `held out` is what the same fit to the other one alone says.
+first two, and how far models are apart in them (`_UNLIKE`) is what these two show. `held out` is what a fit to all the
+other clusters says, in which also the part of a PCIe link that an all-reduce reaches through the host is fitted.
+
+`odd` counts measurements that break a law of one machine: a step that is shorter by a twentieth or more than that of
+fewer GPUs with the same batch each.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from scipy.optimize import least_squares
 
 from headgate.cluster import Cluster, Gpu, Node
 from headgate.jobs import Job
-from headgate.planning import cost
+from headgate.planning import cost, gpu_links, physics
 from headgate.planning.cost import Costs
 from headgate.plans import Plan, Prediction, Strategy
 from headgate.profiles import Profile, StepTime, TimeFit
@@ -159,9 +163,8 @@ def profile(case: Case, batch: int) -> Profile:
     )
 
 
-def predicted(case: Case) -> list[tuple[Point, Prediction]]:
-    """What the model says of each point."""
-    found = []
+def priced(case: Case) -> Iterator[tuple[Point, Costs, Plan]]:
+    """The cost model and the plan of each point."""
     for point in case.points:
         gpus = tuple(Gpu(i, case.gpu, 16 * GIB) for i in range(point.workers))
         node = Node("node", 8.0 * point.workers, 256 * GIB, gpus=gpus, nic_bytes_per_second=1.25e9)
@@ -175,23 +178,57 @@ def predicted(case: Case) -> list[tuple[Point, Prediction]]:
             worker_nodes=("node",) * point.workers,
             server_nodes=("node",) * served,
         )
-        found.append((point, costs.predict(plan)))
-    return found
+        yield point, costs, plan
 
 
-def fitted(cases: list[Case]) -> tuple[float, float]:
-    """Seconds and parts of α, for each factor e of workers on a node, that fit best."""
+def predicted(case: Case) -> list[tuple[Point, Prediction]]:
+    """What the model says of each point."""
+    return [(point, costs.predict(plan)) for point, costs, plan in priced(case)]
 
-    def off(values: tuple[float, float]) -> list[float]:
-        cost._CONTENTION = abs(values[0]) * 1e-3, abs(values[1])
-        return [math.log(of.throughput * at.seconds / at.batch) for case in cases for at, of in predicted(case)]
 
-    before = cost._CONTENTION
+def fitted(cases: list[Case]) -> tuple[float, float, float]:
+    """Seconds and parts of α, for each factor e of workers on a node, and the part of a link through the host, that fit
+    best."""
+
+    def off(values: tuple[float, float, float]) -> list[float]:
+        use((abs(values[0]) * 1e-3, abs(values[1]), abs(values[2])))
+        found = []
+        for case in cases:
+            for at, costs, plan in priced(case):
+                rate = float(physics.seconds(costs.prior.mean, costs.features([plan])).throughput[0])
+                found.append(math.log(rate * at.seconds / at.batch))
+        return found
+
+    before = used()
     try:
-        found = least_squares(off, (2.0, 0.1), loss="soft_l1", f_scale=0.05, diff_step=1e-2).x
+        start = (before[0] * 1e3, *before[1:])
+        found = least_squares(off, start, loss="soft_l1", f_scale=0.05, diff_step=1e-2, max_nfev=12).x
     finally:
-        cost._CONTENTION = before
-    return abs(float(found[0])) * 1e-3, abs(float(found[1]))
+        use(before)
+    return abs(float(found[0])) * 1e-3, abs(float(found[1])), abs(float(found[2]))
+
+
+def used() -> tuple[float, float, float]:
+    """What `fitted` gives, as the model has it."""
+    return *cost._CONTENTION, gpu_links._REACHED["host"]
+
+
+def use(values: tuple[float, float, float]) -> None:
+    """Have the model go by what was fitted."""
+    cost._CONTENTION = values[0], values[1]
+    gpu_links._REACHED = {**gpu_links._REACHED, "host": values[2]}
+
+
+def odd(cases: list[Case]) -> int:
+    """Steps that are shorter than those of fewer GPUs of the same machine can be."""
+    found = 0
+    for case in cases:
+        steps = {(1, batch): seconds for batch, seconds in case.alone.items()}
+        steps |= {(at.workers, at.batch // at.workers): at.seconds for at in case.points}
+        for (workers, batch), seconds in steps.items():
+            fewer = [least for (few, size), least in steps.items() if few < workers and size == batch]
+            found += any(seconds < 0.95 * least for least in fewer)
+    return found
 
 
 def shown(name: str, cases: list[Case]) -> dict[str, object]:
@@ -203,8 +240,9 @@ def shown(name: str, cases: list[Case]) -> dict[str, object]:
             off.append(abs(of.throughput / rate - 1))
             held.append(of.low <= rate <= of.high)
     error, worst, band = statistics.mean(off), max(off), statistics.mean(held)
-    print(f"{name:38}{len(off):6}{error:9.1%}{worst:9.1%}{band:9.1%}")
-    return {"name": name, "points": len(off), "error": error, "worst": worst, "held": band}
+    strange = odd(cases)
+    print(f"{name:38}{len(off):6}{error:9.1%}{worst:9.1%}{band:9.1%}{strange:6}")
+    return {"name": name, "points": len(off), "error": error, "worst": worst, "held": band, "odd": strange}
 
 
 def main() -> None:
@@ -217,18 +255,19 @@ def main() -> None:
     except OSError as error:
         sys.exit(f"cannot read {error.filename}: set HEADGATE_DATA to the folder of the measurements")
     _frame.heading(options.repetitions, "scipy")
-    print(f"{'':38}{'points':>6}{'error':>9}{'worst':>9}{'held':>9}")
+    print(f"{'':38}{'points':>6}{'error':>9}{'worst':>9}{'held':>9}{'odd':>6}")
     rows = [shown("elasticflow, up to 8 A100", flow), shown("pollux, up to 4 T4", first)]
     rows += [shown(name, cases) for name, cases in others.items()]
-    used = cost._CONTENTION
-    for name, fit_to, cases in (("elasticflow", first, flow), ("pollux", flow, first)):
-        cost._CONTENTION = fitted(fit_to)
-        seconds, part = cost._CONTENTION
-        rows.append(shown(f"{name} held out ({seconds * 1e3:.1f} ms, {part:.2f} α)", cases))
+    clusters = {"A100": flow, "T4": first, **{name.rsplit(maxsplit=1)[1]: others[name] for name in list(others)[:3]}}
+    before = used()
+    for name, cases in clusters.items():
+        use(fitted([case for other in clusters if other != name for case in clusters[other]]))
+        seconds, part, host = used()
+        rows.append(shown(f"{name} held out ({seconds * 1e3:.1f} ms, {part:.2f} α, {host:.2f})", cases))
+        use(before)
     both = fitted([*flow, *first])
-    cost._CONTENTION = used
-    for name, (seconds, part) in (("fitted to both", both), ("used", used)):
-        print(f"{name}: {seconds * 1e3:.2f} ms and {part:.3f} α for each factor e of workers on a node")
+    for name, (seconds, part, host) in (("fitted to A100 and T4", both), ("used", before)):
+        print(f"{name}: {seconds * 1e3:.2f} ms and {part:.3f} α for each factor e of workers; {host:.2f} of PCIe")
     _frame.write(options.json, "planner_nodes", {"rows": rows, "fitted": both}, "scipy")
 
 
