@@ -186,13 +186,13 @@ def _meant(target: str) -> str:
     if rest and (os.path.isfile(first) or shutil.which(first) is not None):
         return f"without the quotes it is a command: headgate run {target}"
     module = target.rstrip("/").replace("/", ".")
-    path = Path(*module.split("."))
-    if path.with_suffix(".py").is_file() or (path / "__main__.py").is_file():
+    path = module.replace(".", "/")
+    if os.path.isfile(f"{path}.py") or os.path.isfile(f"{path}/__main__.py"):
         return f"to run it as a module: headgate run -m {module}"
     folder = Path(target).parent
     try:
         files = [str(file) for file in folder.iterdir() if file.suffix in (".py", ".yaml", ".yml")]
-    except OSError:
+    except (OSError, ValueError):
         return ""
     close = difflib.get_close_matches(str(Path(target)), files, n=1)
     return f"did you mean {close[0]}?" if close else ""
