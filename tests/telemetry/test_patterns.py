@@ -497,6 +497,7 @@ def test_a_pattern_that_cannot_be_used_is_refused_with_the_reason(pattern: str, 
         r"^(?:\w+\s){0,3}loss (?P<value>\S+)",
         r"(?:\d++,)*(?P<loss>\d+)",
         r"(?i)LOSS\s*[:=]\s*(?P<loss>nan|inf|[\d.]+)",
+        r"[[](?P<loss>\S+)]",  # Python warns that it may read it otherwise one day
     ],
 )
 def test_a_harmless_pattern_is_accepted(pattern: str) -> None:

@@ -6,6 +6,7 @@ import re
 import signal
 import threading
 import time
+import warnings
 from types import FrameType
 
 LONGEST_SEARCH_SECONDS = 0.1
@@ -28,7 +29,9 @@ class Expression:
     """
 
     def __init__(self, pattern: str) -> None:
-        self.pattern = re.compile(pattern)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            self.pattern = re.compile(pattern)
         self._began = time.monotonic()
         self._spent = 0.0
         self._searching = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -69,8 +70,10 @@ def check_pattern(pattern: str, metric: str = "loss") -> str | None:
     if len(pattern) > _LONGEST_PATTERN:
         return f"it has {len(pattern)} characters; expected at most {_LONGEST_PATTERN}"
     try:
-        compiled = re.compile(pattern)
-        tree = import_module("re._parser").parse(pattern)
+        with warnings.catch_warnings():  # of what Python may read otherwise one day, such as `[[]`
+            warnings.simplefilter("ignore", FutureWarning)
+            compiled = re.compile(pattern)
+            tree = import_module("re._parser").parse(pattern)
     except (re.error, RecursionError, OverflowError) as error:
         return f"it is no regular expression: {error}"
     if _group_of(compiled, metric) is None:
