@@ -95,7 +95,7 @@ def test_a_run_folder_that_vanishes_is_told_at_once(user: User) -> None:
     user.sees("begun")
     [folder] = (user.home / "runs").iterdir()
     shutil.rmtree(folder)
-    terminal.shows("its folder .* is gone, with all that it recorded and saved")
+    terminal.shows("its folder .* is gone, with its records and checkpoints")
     terminal.press(b"\x03")
     terminal.ends()
 

@@ -170,7 +170,7 @@ def test_a_plain_script_is_run_again_only_when_told(stopped: tuple[User, str, Pa
     user.write("plain.py", PLAIN)
     run = user.json("run", "plain.py", code=1)["id"]
     assert user.types("resume", code=2).message == (
-        "job plain can only be run again from its beginning, for it has saved nothing through headgate.torch, "
+        "job plain can only be run again from its beginning, because it has saved nothing through headgate.torch, "
         f"headgate.keras or headgate.jax; to start it from the beginning: headgate resume {run} --from-scratch"
     )
     assert user.json("resume", "--from-scratch", code=1)["jobs"][0]["reason"].startswith("exit code 1")

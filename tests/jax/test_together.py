@@ -53,6 +53,10 @@ DIFFERENT = {
         {"BEFORE": "if index and epoch == 1 and number == 2: break"},
         ["worker-1 is at epoch 1, after step 6, and worker-0 waits for it at epoch 1, after step 6"],
     ),
+    "a last batch that one skips": (
+        {"BEFORE": "if index and epoch == 2 and number == 3: continue"},
+        ["worker-1 is at epoch 2, after step 11, and worker-0 waits for it at epoch 2, after step 11"],
+    ),
     "stopping early": (
         {"BETWEEN": "if index and epoch == 0: break", "END": "while index: time.sleep(0.1)"},
         ["worker-1 is past its loop over epochs, after step 4, and worker-0 waits for it at epoch 0"],
@@ -76,7 +80,7 @@ def gang(folder: Path, parts: dict[str, str]) -> Gang:
     return Gang(folder, plan, [sys.executable, str(script)], warm=("jax", "jax.numpy"))
 
 
-LONG = {"an epoch that one leaves"}
+LONG = {"an epoch that one leaves", "a last batch that one skips"}
 
 
 @pytest.mark.parametrize("case", [pytest.param(c, marks=[pytest.mark.long] * (c in LONG)) for c in DIFFERENT])
@@ -90,6 +94,15 @@ def test_workers_that_decide_by_their_own_numbers_are_told_what_differs(case: st
         assert word in said
     assert "WorkersDiffer" in said
     assert "hg.mean(value)" in said
+
+
+@pytest.mark.long
+def test_no_worker_goes_on_without_one_that_leaves_at_once(tmp_path: Path) -> None:
+    with gang(tmp_path, {"BEFORE": "import os\nif index and epoch == 1 and number == 2: os._exit(0)"}) as running:
+        running.start()
+        assert running.left("worker-1") == 0
+        assert running.left("worker-0") == 1
+        assert "weights" not in running.output("worker-0")
 
 
 def test_workers_that_decide_together_come_to_the_same(tmp_path: Path) -> None:

@@ -38,8 +38,11 @@ def test_a_nic_carries_its_rate_both_ways_at_once(
 
 def test_a_nic_without_a_rate_is_limited_by_nothing(laboratory: Laboratory) -> None:
     a, b = laboratory.up("name: a, cores: 0.8", "name: b, cores: 0.8")
-    one, other = traffic.both_ways(end(a), end(b), 0.3)
-    assert one.bytes_per_second + other.bytes_per_second > 2e9 / 8
+
+    def fast() -> bool:
+        return sum(each.bytes_per_second for each in traffic.both_ways(end(a), end(b), 0.3)) > 2e9 / 8
+
+    wait.until(fast, 20, "the NICs carry more than 2 Gbit/s together")
 
 
 def test_the_slower_of_two_nics_counts_each_way(laboratory: Laboratory) -> None:
