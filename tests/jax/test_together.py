@@ -101,7 +101,7 @@ def test_no_worker_goes_on_without_one_that_leaves_at_once(tmp_path: Path) -> No
     with gang(tmp_path, {"BEFORE": "import os\nif index and epoch == 1 and number == 2: os._exit(0)"}) as running:
         running.start()
         assert running.left("worker-1") == 0
-        assert running.left("worker-0") == 1
+        assert running.left("worker-0") != 0
         assert "weights" not in running.output("worker-0")
 
 
