@@ -18,9 +18,9 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo      three real models train side by side, about two minutes after installation"
-	@echo "make test      the test suite"
-	@echo "make test-long what make test leaves out because it takes too long for every change"
-	@echo "make test-all  both: every test there is"
+	@echo "make test      the tests for every change"
+	@echo "make test-all  these, and clusters, containers, labs, faults and long trainings: what has to hold"
+	@echo "make test-long what goes over that ground again with more workers, and takes an hour"
 	@echo "make test-v2   isolation on a real cgroup v2 kernel (a small guest in QEMU)"
 	@echo "make lint      ruff and mypy"
 	@echo "make docs      run every code block of the README and of docs/"
@@ -33,16 +33,15 @@ demo: $(VENV)/demo.stamp
 	@PATH="$(CURDIR)/$(BIN):$$PATH" headgate run examples/jobs.yaml
 	@echo "Open the report in a browser; \`$(BIN)/headgate metrics\` shows the figures here."
 
-# All tests run in two processes side by side, see tests/conftest.py; those that are named run one after another.
+# Tests run in two processes side by side, see tests/conftest.py; those that are named run one after another.
 test: $(VENV)/dev.stamp
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest $(or $(TESTS),--numprocesses 2 -m "not long")
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest $(or $(TESTS),--numprocesses 2 -m "not long and not slow")
+
+test-all:
+	@$(MAKE) --no-print-directory test TESTS='--numprocesses 2 -m "not long"'
 
 test-long: $(VENV)/dev.stamp
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest --numprocesses 2 -m long
-	@tests/v2/run $(CURDIR)/$(BIN)/python containers
-
-test-all: $(VENV)/dev.stamp
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest --numprocesses 2
 	@tests/v2/run $(CURDIR)/$(BIN)/python containers
 
 test-v2: $(VENV)/pytest.stamp

@@ -45,6 +45,14 @@ LONG = {"torch", "keras", "jax"}
 LAST = "ray"
 """Those that start Ray, where one serves most of them: for whoever is free first."""
 
+SLOW = (
+    *("tests/ray/", "tests/engines/ray/", "tests/isolation/containers/", "tests/lab/", "tests/faults/"),
+    *("tests/keras/", "tests/jax/", "tests/test_docs.py"),
+    *(f"tests/hub/test_{name}.py" for name in ("allocations", "engines", "lab", "replanning", "resuming", "sharing")),
+    *(f"tests/hub/test_{name}.py" for name in ("start_estimates", "stopping", "tasks", "visible_gpus")),
+)
+"""What `make test` leaves to `make test-all`: real clusters, containers, labs, faults, long trainings of frameworks."""
+
 NICENESS = 19
 
 REQUIRE_ALL = os.environ.get("HEADGATE_TEST_REQUIRE_ALL") == "1"
@@ -112,7 +120,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
     return TwoHalves(config, log)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith(SLOW):
+            item.add_marker("slow")
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: _order(item.nodeid))
 
