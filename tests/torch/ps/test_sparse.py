@@ -80,8 +80,8 @@ def test_first_values_are_bit_by_bit_those_of_one_process(
     found = torch.full_like(wanted, float("nan"))
     place = Rows(rows, servers)
     for server in range(servers):
-        operations = [Operation.received(operation.sent()) for operation in weight._placeholder.operations]
-        values = filled(operations, place, server, width, weight._placeholder.first_dtype)
+        operations = [Operation.received(operation.sent()) for operation in weight._deferred.operations]
+        values = filled(operations, place, server, width, weight._deferred.first_dtype)
         for row, local, count in place.runs(server, 0, place.count(server)):
             found[row : row + count] = values[local : local + count]
     assert torch.equal(found, wanted)
@@ -105,8 +105,8 @@ def test_rows_lie_on_servers_evenly_and_each_on_one(rows: int, servers: int) -> 
 def test_a_layer_can_be_moved_to_another_type_before_it_is_used(on_servers: list[bool]) -> None:
     wanted, weight = both(on_servers, lambda: nn.Embedding(50, 3, sparse=True).double())
     assert weight.dtype == torch.float64
-    operations = weight._placeholder.operations
-    assert torch.equal(filled(operations, Rows(50, 1), 0, 3, weight._placeholder.first_dtype), wanted)
+    operations = weight._deferred.operations
+    assert torch.equal(filled(operations, Rows(50, 1), 0, 3, weight._deferred.first_dtype), wanted)
 
 
 @pytest.mark.parametrize(

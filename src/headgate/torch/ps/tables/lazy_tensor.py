@@ -22,7 +22,7 @@ from headgate.torch import sparse_layers
 from headgate.torch.backend import REMOTE
 from headgate.torch.ps.tables.initializers import CONVERSION, INDEXED, PLAIN, RANDOM, Operation
 from headgate.torch.ps.tables.lookups import embedding, embedding_bag
-from headgate.torch.ps.tables.remote_table import Placeholder, TableError, refused
+from headgate.torch.ps.tables.remote_table import DeferredTable, TableError, refused
 
 _aten = torch.ops.aten
 _ALIASES = frozenset((_aten.detach.default, _aten.alias.default))
@@ -45,14 +45,14 @@ class LazyTensor(torch.Tensor):
     """A table, some of its rows, or a field of its optimizer's state, without storage. It is read row by row in the
     layer's lookup, and as a whole only into a file: by `torch.save`, and by `clone`."""
 
-    _placeholder: Placeholder
+    _deferred: DeferredTable
     _rows: tuple[int, int]
     _field: str | None
 
     @staticmethod
     def __new__(
         cls,
-        placeholder: Placeholder,
+        deferred: DeferredTable,
         *,
         rows: tuple[int, int] | None = None,
         field: str | None = None,
@@ -62,19 +62,19 @@ class LazyTensor(torch.Tensor):
     ) -> LazyTensor:
         """
         Args:
-            placeholder: The table.
+            deferred: The table.
             rows: From which row to which; None: all.
             field: Name in the optimizer's state; None: the table itself.
             dtype: Type; None: the table's.
             device: Where looked up rows go.
             row: Whether it is the one row of `rows`, not a matrix of one row.
         """
-        first, last = rows or (0, placeholder.rows)
-        shape = (placeholder.width,) if row else (last - first, placeholder.width)
+        first, last = rows or (0, deferred.rows)
+        shape = (deferred.width,) if row else (last - first, deferred.width)
         made = torch.Tensor._make_wrapper_subclass(
-            cls, shape, dtype=dtype or placeholder.dtype, device=device or torch.device("cpu"), requires_grad=False
+            cls, shape, dtype=dtype or deferred.dtype, device=device or torch.device("cpu"), requires_grad=False
         )
-        made._placeholder, made._rows, made._field = placeholder, (first, last), field
+        made._deferred, made._rows, made._field = deferred, (first, last), field
         setattr(made, REMOTE, True)
         found: LazyTensor = made
         return found
@@ -101,11 +101,11 @@ class LazyTensor(torch.Tensor):
         Raises:
             TableError: There are none on servers yet.
         """
-        if self._placeholder.table is None:
+        if self._deferred.table is None:
             raise refused("reading all values")
-        if self._rows != (0, self._placeholder.rows):
+        if self._rows != (0, self._deferred.rows):
             raise refused("reading some rows")
-        return self._placeholder.table.read(self._field)
+        return self._deferred.table.read(self._field)
 
     @classmethod
     def __torch_function__(
@@ -142,7 +142,7 @@ class LazyTensor(torch.Tensor):
                 return this._converted(given)
             if function is _aten.clone.default:
                 return this.whole()
-            if function in _LIKE and this._rows == (0, this._placeholder.rows):
+            if function in _LIKE and this._rows == (0, this._deferred.rows):
                 return this._alike(_LIKE[function] if len(args) == 1 else args[1], given.get("dtype"))
             if function is _aten.select.int and args[1] == 0 and this.dim() == 2:
                 number = args[2] % this.shape[0]
@@ -150,7 +150,7 @@ class LazyTensor(torch.Tensor):
             if function is _aten.slice.Tensor and this.dim() == 2 and not args[4:5] and (not args[1:2] or args[1] == 0):
                 first, last, _ = slice(*args[2:4]).indices(this.shape[0])
                 return this._like(rows=(this._rows[0] + first, this._rows[0] + max(first, last)))
-            if name == "copy_" and this._rows == (0, this._placeholder.rows) and _is_whole(this, args[1]):
+            if name == "copy_" and this._rows == (0, this._deferred.rows) and _is_whole(this, args[1]):
                 return this._copied(args[1])
             if (written := _written(name, args, given)) is not None:
                 return this._indexed(name, *written)
@@ -161,22 +161,22 @@ class LazyTensor(torch.Tensor):
     @property
     def here(self) -> torch.Tensor | None:
         """Its values, where they lie in this process: the script put them in place, and no server has them yet."""
-        placeholder = self._placeholder
-        if placeholder.values is None or placeholder.table is not None:
+        deferred = self._deferred
+        if deferred.values is None or deferred.table is not None:
             return None
         if self.dim() == 1:
-            return placeholder.values[self._rows[0]]
-        return placeholder.values[slice(*self._rows)]
+            return deferred.values[self._rows[0]]
+        return deferred.values[slice(*self._rows)]
 
     def _like(self, rows: tuple[int, int] | None = None, row: bool = False, **others: Any) -> LazyTensor:
         field = others.pop("field", self._field)
         others = {"dtype": self.dtype, "device": self.device, **others}
-        return LazyTensor(self._placeholder, rows=rows or self._rows, field=field, row=row, **others)
+        return LazyTensor(self._deferred, rows=rows or self._rows, field=field, row=row, **others)
 
     def _alike(self, value: Any, dtype: torch.dtype | None) -> LazyTensor:
-        placeholder = Placeholder(self._placeholder.rows, self._placeholder.width, dtype or self.dtype)
-        made = LazyTensor(placeholder, device=self.device)
-        placeholder.done(Operation("fill_", 0, placeholder.rows, (value,), {}))
+        deferred = DeferredTable(self._deferred.rows, self._deferred.width, dtype or self.dtype)
+        made = LazyTensor(deferred, device=self.device)
+        deferred.done(Operation("fill_", 0, deferred.rows, (value,), {}))
         return made
 
     def _converted(self, given: Mapping[str, Any]) -> LazyTensor:
@@ -184,29 +184,29 @@ class LazyTensor(torch.Tensor):
         device = given.get("device") or self.device
         if dtype != self.dtype:
             name = str(dtype).rpartition(".")[2]
-            self._placeholder.done(Operation(CONVERSION, 0, self._placeholder.rows, (name,)))
-            self._placeholder.dtype = dtype
+            self._deferred.done(Operation(CONVERSION, 0, self._deferred.rows, (name,)))
+            self._deferred.dtype = dtype
         return self._like(dtype=dtype, device=device)
 
     def _copied(self, source: torch.Tensor) -> LazyTensor:
-        placeholder = self._placeholder
+        deferred = self._deferred
         if isinstance(source, LazyTensor):
             if source.here is None:
                 raise refused("copy_ from another table")
             source = source.here
-        if placeholder.table is not None:
-            placeholder.table.write(None, source)
+        if deferred.table is not None:
+            deferred.table.write(None, source)
         else:
             is_lent = sparse_layers.lending and source.dtype == self.dtype
-            placeholder.values = source.detach() if is_lent else source.detach().to("cpu", self.dtype, copy=True)
+            deferred.values = source.detach() if is_lent else source.detach().to("cpu", self.dtype, copy=True)
         return self
 
     def _set_data(self, value: torch.Tensor) -> None:
         """`self.data = value`: as in one process, the values are those of that tensor from now on, and so is its
         shape."""
-        placeholder = self._placeholder
+        deferred = self._deferred
         if isinstance(value, LazyTensor):
-            if value._placeholder is not placeholder:
+            if value._deferred is not deferred:
                 raise TableError(
                     "data = the weight of another sparse layer, on the weight of a sparse layer: a table on the "
                     "parameter servers is one parameter; have both layers use it: layer.weight = other.weight"
@@ -214,18 +214,18 @@ class LazyTensor(torch.Tensor):
             with torch._C.DisableTorchFunctionSubclass():
                 _SET_DATA(self, value)
             return
-        if placeholder.table is not None:
+        if deferred.table is not None:
             if value.shape != self.shape or value.dtype != self.dtype:
                 raise refused(f"data = a {tuple(value.shape)} tensor of {value.dtype}")
-            placeholder.table.write(None, value)
+            deferred.table.write(None, value)
             return
-        if self._rows != (0, placeholder.rows) or value.dim() != 2:
+        if self._rows != (0, deferred.rows) or value.dim() != 2:
             raise refused(f"data = a {tuple(value.shape)} tensor")
-        made = Placeholder(value.shape[0], value.shape[1], value.dtype)
+        made = DeferredTable(value.shape[0], value.shape[1], value.dtype)
         made.values = value.detach()
         with torch._C.DisableTorchFunctionSubclass():
             _SET_DATA(self, LazyTensor(made, device=value.device))
-        self._placeholder, self._rows = made, (0, made.rows)
+        self._deferred, self._rows = made, (0, made.rows)
 
     def _indexed(self, name: str, index: torch.Tensor, values: torch.Tensor) -> LazyTensor:
         """Values for the rows that a tensor of row numbers, or of whether each is meant, names."""
@@ -237,8 +237,8 @@ class LazyTensor(torch.Tensor):
         rows = torch.where(index < 0, index + stop - start, index).long() + start
         if rows.numel() and (int(rows.min()) < start or int(rows.max()) >= stop):
             raise IndexError(f"{name}: a row is out of range in a table of {stop - start} rows")
-        values = values.detach().expand(len(rows), self._placeholder.width) if values.dim() < 2 else values.detach()
-        self._placeholder.done(Operation(INDEXED, start, stop, (rows.cpu(), values.to(self.dtype, copy=True))))
+        values = values.detach().expand(len(rows), self._deferred.width) if values.dim() < 2 else values.detach()
+        self._deferred.done(Operation(INDEXED, start, stop, (rows.cpu(), values.to(self.dtype, copy=True))))
         return self
 
     def _recorded(self, name: str, arguments: Sequence[Any], given: Mapping[str, Any]) -> LazyTensor:
@@ -257,9 +257,9 @@ class LazyTensor(torch.Tensor):
             if isinstance(value, torch.Tensor) and value.shape != self.shape and value.nbytes > _MOST_BROADCAST_BYTES:
                 raise refused(f"{name} with a tensor of {tuple(value.shape)}")
         operation = Operation(name, *self._rows, tuple(_held(value) for value in arguments), named, random)
-        self._placeholder.done(operation)
+        self._deferred.done(operation)
         if generator is not None:
-            operation.draw_and_discard(self._placeholder.width, self.dtype, generator)
+            operation.draw_and_discard(self._deferred.width, self.dtype, generator)
         return self
 
 
@@ -277,7 +277,7 @@ def table_for(name: str, layer: Mapping[str, Any]) -> LazyTensor:
     dtype = layer["dtype"] or torch.get_default_dtype()
     device = torch.device(layer["device"]) if layer["device"] is not None else torch.get_default_device()
     rows, width = operator.index(layer["num_embeddings"]), operator.index(layer["embedding_dim"])
-    return LazyTensor(Placeholder(rows, width, dtype), device=device)
+    return LazyTensor(DeferredTable(rows, width, dtype), device=device)
 
 
 def defer(model: nn.Module) -> None:
@@ -298,7 +298,7 @@ def defer(model: nn.Module) -> None:
             continue
         for layer in layers:
             check(type(layer).__name__, layer.__dict__)
-        made = Placeholder(weight.shape[0], weight.shape[1], weight.dtype)
+        made = DeferredTable(weight.shape[0], weight.shape[1], weight.dtype)
         made.values = weight.data
         with contextlib.suppress(RuntimeError):
             standing = nn.Parameter(LazyTensor(made, device=weight.device))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from headgate.torch.ps.tables.remote_table import Placeholder, TableError
+from headgate.torch.ps.tables.remote_table import DeferredTable, TableError
 
 
 class _Lookup(torch.autograd.Function):
@@ -23,7 +23,7 @@ class _Lookup(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         (rows,) = ctx.saved_tensors
-        ctx.weight._placeholder.arriving(ctx.weight)
+        ctx.weight._deferred.arriving(ctx.weight)
         sparse = torch.sparse_coo_tensor(
             rows.unsqueeze(0), gradients[0], ctx.weight.shape, check_invariants=False, is_coalesced=True
         )
@@ -32,10 +32,10 @@ class _Lookup(torch.autograd.Function):
 
 def _looked_up(indices: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Different rows that are used, the number among them of each index, and their values."""
-    placeholder = getattr(weight, "_placeholder", None)
-    if not isinstance(placeholder, Placeholder):
+    deferred = getattr(weight, "_deferred", None)
+    if not isinstance(deferred, DeferredTable):
         raise TypeError(f"a table was given as indices of a lookup in a {type(weight).__name__}")
-    table = placeholder.table
+    table = deferred.table
     if table is None:
         raise TableError(
             "a sparse layer is used that is not on the parameter servers yet; call headgate.torch.prepare(model, ...) "

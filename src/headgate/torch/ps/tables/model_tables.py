@@ -15,7 +15,7 @@ from headgate.torch.ps import optimizers
 from headgate.torch.ps.optimizers import OptimizerError
 from headgate.torch.ps.tables.initializers import coalesced
 from headgate.torch.ps.tables.lazy_tensor import LazyTensor
-from headgate.torch.ps.tables.remote_table import Placeholder, RemoteTable, TableError
+from headgate.torch.ps.tables.remote_table import DeferredTable, RemoteTable, TableError
 from headgate.torch.ps.transport.calls import Answer, Caller
 
 
@@ -58,14 +58,14 @@ class _Adopted:
 
     Args:
         table: It.
-        placeholder: What it was before it was there.
+        deferred: What it was before it was there.
         weight: What stands for it in the model.
         optimizer: What steps it; None: nobody.
         made: What it takes to make it.
     """
 
     table: RemoteTable
-    placeholder: Placeholder
+    deferred: DeferredTable
     weight: LazyTensor
     optimizer: Any
     made: dict[str, Any]
@@ -119,28 +119,26 @@ class RemoteTables:
         Raises:
             OptimizerError: The optimizer cannot step a table.
         """
-        known = {id(adopted.placeholder) for adopted in self._adopted}
+        known = {id(adopted.deferred) for adopted in self._adopted}
         stepped = False
         for name, weight in model.named_parameters():
-            if not isinstance(weight, LazyTensor) or id(weight._placeholder) in known:
+            if not isinstance(weight, LazyTensor) or id(weight._deferred) in known:
                 continue
-            known.add(id(weight._placeholder))
+            known.add(id(weight._deferred))
             group = _group(optimizer, weight)
             if group is not None:
                 check(optimizer, group)
             made = self._made(weight, optimizer, group)
             name = f"{number}.{name}"
             before = (steps or {}).get(name, 0)
-            table = RemoteTable(
-                self.caller, name, weight._placeholder, self._folder, self._observer, self._meet, before
-            )
-            adopted = _Adopted(table, weight._placeholder, weight, None if group is None else optimizer, made)
+            table = RemoteTable(self.caller, name, weight._deferred, self._folder, self._observer, self._meet, before)
+            adopted = _Adopted(table, weight._deferred, weight, None if group is None else optimizer, made)
             if self.caller.lowest:
                 self._create(adopted)
             with self.caller.preparing():
                 table.open()
             self._adopted.append(adopted)
-            weight._placeholder.table, weight._placeholder.arriving = table, self.arriving
+            weight._deferred.table, weight._deferred.arriving = table, self.arriving
             if group is not None:
                 stepped = True
                 optimizer.state.pop(weight, None)
@@ -229,13 +227,13 @@ class RemoteTables:
 
     def _made(self, weight: LazyTensor, optimizer: Any, group: Any) -> dict[str, Any]:
         """What it takes to make a table."""
-        placeholder = weight._placeholder
+        deferred = weight._deferred
         made: dict[str, Any] = {
-            "rows": placeholder.rows,
-            "width": placeholder.width,
-            "dtype": str(placeholder.first_dtype).rpartition(".")[2],
+            "rows": deferred.rows,
+            "width": deferred.width,
+            "dtype": str(deferred.first_dtype).rpartition(".")[2],
             "servers": self.caller.servers,
-            "operations": [each.sent() for each in coalesced(placeholder.operations, placeholder.first_dtype)],
+            "operations": [each.sent() for each in coalesced(deferred.operations, deferred.first_dtype)],
             "recipe": None,
         }
         if group is not None:
@@ -257,7 +255,7 @@ class RemoteTables:
         ]
         answers = [answer.wait() for answer in calls]
         if all(answer.get("new", True) for answer in answers):
-            values = weight._placeholder.values
+            values = weight._deferred.values
             fields: list[tuple[str | None, torch.Tensor]] = [] if values is None else [(None, values)]
             for field, values in [*fields, *by_row.items()]:
                 for answer in table.written(field, values):

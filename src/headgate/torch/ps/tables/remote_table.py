@@ -22,7 +22,7 @@ class TableError(RuntimeError):
     """Something was asked of a table that cannot be done where nobody holds all of it."""
 
 
-class Placeholder:
+class DeferredTable:
     """What all tensors that stand for one table share.
 
     Attributes:
@@ -72,7 +72,7 @@ class RemoteTable:
     Args:
         caller: Asks them.
         name: Of the table, the same for all workers.
-        placeholder: What stands for it here.
+        deferred: What stands for it here.
         folder: Where files go that hold all of it; None: where temporary files go.
         observer: Gives whom to tell of lookups.
         meet: Waits until all workers that step together call it.
@@ -87,7 +87,7 @@ class RemoteTable:
         self,
         caller: Caller,
         name: str,
-        placeholder: Placeholder,
+        deferred: DeferredTable,
         folder: str | None,
         observer: Callable[[], Observer | None],
         meet: Callable[[], None],
@@ -95,11 +95,11 @@ class RemoteTable:
     ) -> None:
         self.name = name
         self._caller = caller
-        self._placeholder = placeholder
+        self._deferred = deferred
         self._folder = folder
         self._observer = observer
         self._meet = meet
-        self._rows = Rows(placeholder.rows, caller.servers)
+        self._rows = Rows(deferred.rows, caller.servers)
         self._pushed: list[Answer] = []
         self.steps = self.taken = steps
 
@@ -122,7 +122,7 @@ class RemoteTable:
         if len(answers) == 1 and len(self.servers) == 1:
             values: torch.Tensor = answers[0][1].wait()["values"]
         else:
-            values = torch.empty(len(rows), self._placeholder.width, dtype=self._placeholder.dtype)
+            values = torch.empty(len(rows), self._deferred.width, dtype=self._deferred.dtype)
             for places, answer in answers:
                 values[places] = answer.wait()["values"]
         observer = self._observer()
@@ -140,7 +140,7 @@ class RemoteTable:
         """
         if gradient is None:
             rows = torch.empty(0, dtype=torch.int64)
-            values = torch.empty(0, self._placeholder.width, dtype=self._placeholder.dtype)
+            values = torch.empty(0, self._deferred.width, dtype=self._deferred.dtype)
         else:
             gradient = gradient.coalesce()
             rows, values = gradient.indices()[0].cpu(), gradient.values().cpu()
@@ -207,7 +207,7 @@ class RemoteTable:
             for start, stop in self._pieces(server):
                 runs = self._rows.runs(server, start, stop)
                 part = torch.cat([values[row : row + count] for row, _, count in runs])
-                part = part.to(dtype=self._placeholder.dtype, device="cpu")
+                part = part.to(dtype=self._deferred.dtype, device="cpu")
                 if len(answers) > 2:
                     answers[-2].wait()
                 answers.append(self._ask(server, "write", field=field, start=start, values=part))
@@ -218,7 +218,7 @@ class RemoteTable:
 
     def _parted(self, rows: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """For each server, which of `rows` it has: their places among them, and as they are sent."""
-        sent = rows.to(torch.int32) if self._placeholder.rows < 2**31 else rows
+        sent = rows.to(torch.int32) if self._deferred.rows < 2**31 else rows
         if len(self.servers) == 1:
             return [(sent, sent)]
         owners = self._rows.owner(rows)
@@ -227,22 +227,22 @@ class RemoteTable:
 
     def _pieces(self, server: int) -> list[tuple[int, int]]:
         """Places on a server in pieces of a few MiB."""
-        item = torch.empty((), dtype=self._placeholder.dtype).element_size()
-        size = max(1, _PIECE_BYTES // max(1, item * self._placeholder.width))
+        item = torch.empty((), dtype=self._deferred.dtype).element_size()
+        size = max(1, _PIECE_BYTES // max(1, item * self._deferred.width))
         count = self._rows.count(server)
         return [(start, min(start + size, count)) for start in range(0, count, size)]
 
     def _file(self) -> torch.Tensor:
-        shape = (self._placeholder.rows, self._placeholder.width)
+        shape = (self._deferred.rows, self._deferred.width)
         count = shape[0] * shape[1]
         if not count:
-            return torch.empty(shape, dtype=self._placeholder.dtype)
+            return torch.empty(shape, dtype=self._deferred.dtype)
         if self._folder is not None:
             os.makedirs(self._folder, exist_ok=True)
         descriptor, path = tempfile.mkstemp(prefix=".table-", dir=self._folder)
         try:
             os.close(descriptor)
-            flat = torch.from_file(path, shared=True, size=count, dtype=self._placeholder.dtype)
+            flat = torch.from_file(path, shared=True, size=count, dtype=self._deferred.dtype)
         finally:
             os.unlink(path)
         return flat.view(shape)
