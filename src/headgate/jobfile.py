@@ -36,7 +36,7 @@ from headgate.jobs import (
     signal_name,
 )
 from headgate.planfile import PlanEntry
-from headgate.telemetry.patterns import check_pattern
+from headgate.telemetry.expressions import check_pattern
 from headgate.userfile import Entry, Number, Place, UserFile, Whole, suggestion
 
 

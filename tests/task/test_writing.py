@@ -53,6 +53,11 @@ if not child:
     os._exit(len(told()))
 assert os.waitpid(child, 0)[1] == 0
 
+for number in range(20_000):  # nothing is told meanwhile
+    writing.wrote(f"{number}.txt")
+assert len(writing._found) < 20_000
+assert len(told()) <= 1000
+
 writing.ignore()
 open("more.txt", "w").close()
 assert told() == []

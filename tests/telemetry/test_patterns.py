@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from headgate.errors import UsageError
 from headgate.jobs import ProgressRule
-from headgate.telemetry.patterns import ProgressReader, Reading, check_pattern
+from headgate.telemetry.expressions import check_pattern
+from headgate.telemetry.patterns import ProgressReader, Reading
 
 
 def read(*lines: str, metric: str = "loss", pattern: str | None = None) -> list[Reading]:

@@ -10,6 +10,8 @@ from typing import Any, Callable
 _ANEW = os.O_TRUNC | os.O_APPEND
 _MOST = 1000
 """Files that are told."""
+_MOST_WAITING = 10_000
+"""Of those that are noted until the next ones are told: a script that reports nothing has none told."""
 _DEVICES = ("/dev/", "/proc/", "/sys/")
 _CACHES = ("__pycache__", "torchinductor_")
 
@@ -23,7 +25,7 @@ class Writing:
 
     def __init__(self) -> None:
         self._process = 0
-        self._found: deque[str] = deque()
+        self._found: deque[str] = deque(maxlen=_MOST_WAITING)
         self._told: set[str] = set()
 
     def watch(self) -> None:

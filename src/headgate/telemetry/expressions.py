@@ -1,4 +1,4 @@
-"""A user's own regular expression, searched with a deadline."""
+"""A user's own regular expression: checked before it is used, and searched with a deadline."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import signal
 import threading
 import time
 import warnings
+from importlib import import_module
 from types import FrameType
+from typing import Any
 
 LONGEST_SEARCH_SECONDS = 0.1
 """CPU time that one search may take."""
 
 _AT_FIRST_SECONDS, _PART = 1.0, 0.1
 """All searches of an expression may take so much, and this part of the time that goes by."""
+_LONGEST_PATTERN = 1000
+_MANY = 16  # a repeat of at most so many turns cannot blow up a search
 
 
 class TooSlowError(Exception):
@@ -29,9 +33,7 @@ class Expression:
     """
 
     def __init__(self, pattern: str) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
-            self.pattern = re.compile(pattern)
+        self.pattern, _ = _compiled(pattern)
         self._began = time.monotonic()
         self._spent = 0.0
         self._searching = False
@@ -76,3 +78,68 @@ class Expression:
         if self._searching:
             self._searching = False
             raise TooSlowError
+
+
+def check_pattern(pattern: str, metric: str = "loss") -> str | None:
+    """Why a job's own regular expression cannot be used, None when it can.
+
+    It needs a named group for the metric (`(?P<loss>...)`, `(?P<value>...)` or the metric's own name); `step`, `epoch`
+    and `epochs` are read where it has them. An expression whose search could take a time exponential in the line's
+    length is refused: a repeat of something that itself repeats or offers alternatives.
+    """
+    if len(pattern) > _LONGEST_PATTERN:
+        return f"it has {len(pattern)} characters; expected at most {_LONGEST_PATTERN}"
+    try:
+        compiled, tree = _compiled(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        return f"it is no regular expression: {error}"
+    if group_of(compiled, metric) is None:
+        name = metric if metric.isidentifier() else "value"
+        return f"it has no named group for the metric; put (?P<{name}>...) around it"
+    if _explodes(tree, inside=False):
+        return (
+            "it repeats something that itself repeats or offers alternatives, and could search for ever; "
+            "make the inner part possessive, as in (?:\\d++,)*, or write it out"
+        )
+    return None
+
+
+def group_of(pattern: re.Pattern[str], metric: str) -> str | None:
+    """The named group of the metric; None: it has none."""
+    return next((name for name in (metric, "loss", "value") if name in pattern.groupindex), None)
+
+
+def _compiled(pattern: str) -> tuple[re.Pattern[str], Any]:
+    """An expression, and what it is parsed into."""
+    with warnings.catch_warnings():  # of what Python may read otherwise one day, such as `[[]`
+        warnings.simplefilter("ignore", FutureWarning)
+        return re.compile(pattern), import_module("re._parser").parse(pattern)
+
+
+def _explodes(tree: Any, *, inside: bool) -> bool:
+    """Whether a parsed expression has a long repeat, not possessive, of something that can match in several ways."""
+    for operation, argument in tree:
+        kind = str(operation)
+        if kind in ("MAX_REPEAT", "MIN_REPEAT"):
+            low, high, body = argument
+            if inside and low != high:
+                return True
+            if _explodes(body, inside=inside or int(high) > _MANY):
+                return True
+        elif kind == "POSSESSIVE_REPEAT":
+            if _explodes(argument[2], inside=False):
+                return True
+        elif kind == "ATOMIC_GROUP":
+            if _explodes(argument, inside=False):
+                return True
+        elif kind == "BRANCH":
+            if inside or any(_explodes(branch, inside=False) for branch in argument[1]):
+                return True
+        elif kind in ("SUBPATTERN", "ASSERT", "ASSERT_NOT"):
+            if _explodes(argument[-1], inside=inside):
+                return True
+        elif kind == "GROUPREF_EXISTS" and any(
+            branch is not None and _explodes(branch, inside=inside) for branch in argument[1:]
+        ):
+            return True
+    return False

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import Any
 
 from headgate.errors import UsageError
 from headgate.jobs import ProgressRule
-from headgate.telemetry.expressions import Expression, TooSlowError
+from headgate.telemetry.expressions import Expression, TooSlowError, check_pattern, group_of
 from headgate.telemetry.lines import Found, Scanner
 from headgate.telemetry.nearest import Nearest
 from headgate.telemetry.tables import Tables
@@ -19,7 +16,6 @@ from headgate.telemetry.tables import Tables
 LONGEST_LINE = 4096
 """Characters of a line that are looked at."""
 
-_LONGEST_PATTERN = 1000
 _NEAR = 3  # lines after a bar in which a loss is at its step
 _BELOW = 64  # lines below one that says a step, in which a loss is at it
 _RECALLED = 3  # lines below a heading of what was the best
@@ -29,7 +25,6 @@ _ENDED = 0.9  # of a count that starts anew, at the least, if it had come to its
 
 _COUNTS_SAMPLES = re.compile(r"Train on (\d{1,12}) samples")  # of Keras
 
-_MANY = 16  # a repeat of at most so many turns cannot blow up a search
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]{0,24}[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78DEHM])")
 
@@ -60,33 +55,6 @@ class Reading:
     within: float | None = field(default=None, compare=False)
 
 
-def check_pattern(pattern: str, metric: str = "loss") -> str | None:
-    """Why a job's own regular expression cannot be used, None when it can.
-
-    It needs a named group for the metric (`(?P<loss>...)`, `(?P<value>...)` or the metric's own name); `step`, `epoch`
-    and `epochs` are read where it has them. An expression whose search could take a time exponential in the line's
-    length is refused: a repeat of something that itself repeats or offers alternatives.
-    """
-    if len(pattern) > _LONGEST_PATTERN:
-        return f"it has {len(pattern)} characters; expected at most {_LONGEST_PATTERN}"
-    try:
-        with warnings.catch_warnings():  # of what Python may read otherwise one day, such as `[[]`
-            warnings.simplefilter("ignore", FutureWarning)
-            compiled = re.compile(pattern)
-            tree = import_module("re._parser").parse(pattern)
-    except (re.error, RecursionError, OverflowError) as error:
-        return f"it is no regular expression: {error}"
-    if _group_of(compiled, metric) is None:
-        name = metric if metric.isidentifier() else "value"
-        return f"it has no named group for the metric; put (?P<{name}>...) around it"
-    if _explodes(tree, inside=False):
-        return (
-            "it repeats something that itself repeats or offers alternatives, and could search for ever; "
-            "make the inner part possessive, as in (?:\\d++,)*, or write it out"
-        )
-    return None
-
-
 class ProgressReader:
     """Reads progress from lines of output, one after the other.
 
@@ -106,7 +74,7 @@ class ProgressReader:
             if reason is not None:
                 raise UsageError(f"progress.pattern {rule.pattern!r}: {reason}")
             self._expression = Expression(rule.pattern)
-            self._group = _group_of(self._expression.pattern, rule.metric) or rule.metric
+            self._group = group_of(self._expression.pattern, rule.metric) or rule.metric
         self._as_fraction = rule.goal is not None and rule.goal <= 1.0
         self._scanner = Scanner(rule.metric, as_fraction=self._as_fraction)
         self._tables = Tables(rule.metric)
@@ -523,10 +491,6 @@ def shown(line: str) -> Iterator[str]:
         yield line
 
 
-def _group_of(pattern: re.Pattern[str], metric: str) -> str | None:
-    return next((name for name in (metric, "loss", "value") if name in pattern.groupindex), None)
-
-
 def _number(text: str) -> float | None:
     try:
         return float(text.replace(",", "").removesuffix("%"))
@@ -536,32 +500,3 @@ def _number(text: str) -> float | None:
 
 def _whole(value: float | None) -> int | None:
     return int(value) if value is not None and abs(value) < 1e15 else None
-
-
-def _explodes(tree: Any, *, inside: bool) -> bool:
-    """Whether a parsed expression has a long repeat, not possessive, of something that can match in several ways."""
-    for operation, argument in tree:
-        kind = str(operation)
-        if kind in ("MAX_REPEAT", "MIN_REPEAT"):
-            low, high, body = argument
-            if inside and low != high:
-                return True
-            if _explodes(body, inside=inside or int(high) > _MANY):
-                return True
-        elif kind == "POSSESSIVE_REPEAT":
-            if _explodes(argument[2], inside=False):
-                return True
-        elif kind == "ATOMIC_GROUP":
-            if _explodes(argument, inside=False):
-                return True
-        elif kind == "BRANCH":
-            if inside or any(_explodes(branch, inside=False) for branch in argument[1]):
-                return True
-        elif kind in ("SUBPATTERN", "ASSERT", "ASSERT_NOT"):
-            if _explodes(argument[-1], inside=inside):
-                return True
-        elif kind == "GROUPREF_EXISTS" and any(
-            branch is not None and _explodes(branch, inside=inside) for branch in argument[1:]
-        ):
-            return True
-    return False
