@@ -45,7 +45,7 @@ from headgate.isolation.base import Box, Launch
 from headgate.isolation.process import ProcessIsolation
 from headgate.shares import Share
 from headgate.telemetry.base import Target
-from headgate.telemetry.round import Round, samplers
+from headgate.telemetry.round import SamplingRound, samplers
 from headgate.testing.listener import ChannelListener
 
 ROOT = Path(__file__).parents[1]
@@ -232,7 +232,7 @@ def watch(mode: Literal["auto", "none"], seconds: int) -> tuple[float, float]:
     """Share of one core, and milliseconds of CPU time of the median round."""
     with tasks(mode) as boxes:
         targets = [*(Target(box.task, box) for box in boxes), Target("node", None)]
-        watching = Round(samplers(print), print)
+        watching = SamplingRound(samplers(print), print)
         watching.read(time.monotonic(), targets)
         rounds = []
         start, used = time.monotonic(), time.process_time()

@@ -37,7 +37,7 @@ from scipy.optimize import least_squares
 from headgate.cluster import Cluster, Gpu, Node
 from headgate.jobs import Job
 from headgate.planning import cost, gpu_links, physics
-from headgate.planning.cost import Costs
+from headgate.planning.cost import CostModel
 from headgate.plans import Plan, Prediction, Strategy
 from headgate.profiles import Profile, StepTime, TimeFit
 from headgate.task.fit import fit_line
@@ -163,12 +163,12 @@ def profile(case: Case, batch: int) -> Profile:
     )
 
 
-def priced(case: Case) -> Iterator[tuple[Point, Costs, Plan]]:
+def priced(case: Case) -> Iterator[tuple[Point, CostModel, Plan]]:
     """The cost model and the plan of each point."""
     for point in case.points:
         gpus = tuple(Gpu(i, case.gpu, 16 * GIB) for i in range(point.workers))
         node = Node("node", 8.0 * point.workers, 256 * GIB, gpus=gpus, nic_bytes_per_second=1.25e9)
-        costs = Costs(Job(name="job", run="true", encrypt=False), Cluster((node,)), profile(case, point.batch))
+        costs = CostModel(Job(name="job", run="true", encrypt=False), Cluster((node,)), profile(case, point.batch))
         served = point.strategy == "ps"
         plan = Plan(
             strategy=point.strategy,

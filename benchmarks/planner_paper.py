@@ -31,7 +31,7 @@ from headgate.cluster import Cluster, Gpu, Node
 from headgate.jobs import Job
 from headgate.planning.candidates import candidates
 from headgate.planning.choosing import in_words
-from headgate.planning.cost import Costs
+from headgate.planning.cost import CostModel
 from headgate.planning.search import search
 from headgate.plans import Plan
 from headgate.profiles import Profile, TimeFit
@@ -83,7 +83,7 @@ def cluster(rate: float, seed: int) -> Cluster:
     return Cluster((*(replace(gpu, name=f"gpu-{i:02}") for i in range(GPUS)), *named))
 
 
-def chosen(costs: Costs, seed: int) -> dict[str, Plan]:
+def chosen(costs: CostModel, seed: int) -> dict[str, Plan]:
     """The plan of each method."""
     batch = costs.batch
     space = candidates(costs.cluster, costs.job, costs.profile)
@@ -119,7 +119,7 @@ def main() -> None:
             found: dict[str, list[float]] = {method: [] for method in methods}
             seconds = []
             for seed in range(options.repetitions):
-                costs = Costs(Job(name="job", run="true"), cluster(rate, seed), profile(model, *known[model]))
+                costs = CostModel(Job(name="job", run="true"), cluster(rate, seed), profile(model, *known[model]))
                 begun = time.process_time()
                 search(costs, runners_up=0)
                 seconds.append(time.process_time() - begun)

@@ -19,8 +19,8 @@ import numpy as np
 
 from headgate.cluster import Cluster, Gpu, Node
 from headgate.jobs import Job
-from headgate.planning.cost import Costs
-from headgate.planning.search import Found, search
+from headgate.planning.cost import CostModel
+from headgate.planning.search import SearchResult, search
 from headgate.profiles import Profile, TimeFit
 from headgate.units import say_bytes
 
@@ -69,8 +69,8 @@ def profile(size: int, batch: int) -> Profile:
     )
 
 
-def found(where: Cluster, name: str) -> Found:
-    return search(Costs(Job(name=name, run="true"), where, profile(*JOBS[name])))
+def found(where: Cluster, name: str) -> SearchResult:
+    return search(CostModel(Job(name=name, run="true"), where, profile(*JOBS[name])))
 
 
 def main() -> None:

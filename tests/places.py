@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from headgate.cluster import Place
-from headgate.isolation.layout import V2_CONTROLLERS, Layout, find_layout
+from headgate.isolation.layout import V2_CONTROLLERS, CgroupLayout, find_layout
 from headgate.testing.wait import until
 
 ADDRESS, NEIGHBOUR = "10.99.9.1", "10.99.9.2"
@@ -92,7 +92,7 @@ def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, stdout=subprocess.DEVNULL)
 
 
-def _make(folder: Path, layout: Layout) -> None:
+def _make(folder: Path, layout: CgroupLayout) -> None:
     if layout.mode == "v2":
         for controller in V2_CONTROLLERS:
             if controller in layout.bases:

@@ -157,7 +157,7 @@ def scaled(value: float, metric: str, goal: float | None, rising: bool) -> float
     return value / 100.0 if one and rising and value > _MOST_OF_A_FRACTION else value
 
 
-class Watch:
+class GoalWatch:
     """Tells when a metric reaches its goal.
 
     What the very first report meets is met by mistake more often than not: a goal of another scale or side. It counts

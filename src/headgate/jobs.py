@@ -84,9 +84,9 @@ class ProgressRule:
         """Whether more of the metric is better: as it says, by the metric's name, or, where neither tells, yes."""
         return (self.better or goals.direction(self.metric) or "higher") == "higher"
 
-    def watch(self) -> goals.Watch | None:
+    def watch(self) -> goals.GoalWatch | None:
         """What tells when its goal is reached, from all that the job reports; None: it has none."""
-        return goals.Watch(self.metric, self.goal, rising=self.rising) if self.goal is not None else None
+        return goals.GoalWatch(self.metric, self.goal, rising=self.rising) if self.goal is not None else None
 
     def told_of(self, loss: float | None, metrics: Mapping[str, float]) -> float | None:
         """What a report tells of the metric."""

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from headgate.analysis.losses import MOST_POINTS, Epochs, Losses
+from headgate.analysis.losses import MOST_POINTS, EpochSteps, Losses
 
 
 def wiggle(step: int) -> float:
@@ -127,7 +127,7 @@ def test_a_metric_that_should_rise_is_turned() -> None:
 
 
 def test_epochs_tell_what_is_left() -> None:
-    epochs = Epochs()
+    epochs = EpochSteps()
     for step in range(10, 260, 10):
         epochs.add(step, 1 + (step - 1) // 100, 5)
     left = epochs.left()
@@ -138,7 +138,7 @@ def test_epochs_tell_what_is_left() -> None:
 
 @pytest.mark.parametrize("beginning", [0, 1])
 def test_epochs_are_counted_from_0_or_from_1(beginning: int) -> None:
-    epochs = Epochs()
+    epochs = EpochSteps()
     for step in range(10, 260, 10):
         epoch = beginning + (step - 1) // 100
         epochs.add(step, epoch, beginning + 4)  # 0/4 to 4/4, or 1/5 to 5/5
@@ -152,7 +152,7 @@ def test_epochs_are_counted_from_0_or_from_1(beginning: int) -> None:
 
 @pytest.mark.parametrize("before", [0, 500])
 def test_the_steps_of_a_resumed_script_are_its_own_or_those_of_the_whole_job(before: int) -> None:
-    epochs = Epochs()
+    epochs = EpochSteps()
     for step in range(10, 160, 10):  # from the sixth epoch of ten on, 100 steps each
         epochs.add(before + step, 6 + (step - 1) // 100, 10)
     left = epochs.left()
@@ -161,14 +161,14 @@ def test_the_steps_of_a_resumed_script_are_its_own_or_those_of_the_whole_job(bef
 
 
 def test_epochs_tell_nothing_before_one_has_ended_or_after_a_restart() -> None:
-    epochs = Epochs()
+    epochs = EpochSteps()
     epochs.add(50, 1, 5)
     assert epochs.left() is None
     epochs.add(110, 2, 5)
     assert epochs.left() is not None
     epochs.add(1, 1, 5)
     assert epochs.left() is None
-    nobody = Epochs()
+    nobody = EpochSteps()
     nobody.add(50, 1, None)
     nobody.add(110, 2, None)
     assert nobody.left() is None

@@ -3,16 +3,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headgate.analysis.progress import Progress, growth_rate, together
+from headgate.analysis.progress import ProgressSeries, growth_rate, together
 
 NAN = float("nan")
 
 
-def reports(*rows: tuple[float, str, float, float, float, float]) -> Progress:
+def reports(*rows: tuple[float, str, float, float, float, float]) -> ProgressSeries:
     """From rows of time, task, step, samples, loss and count."""
     table = np.array([[row[0], *row[2:]] for row in rows], dtype=float)
     epoch = np.full(len(rows), NAN)
-    return Progress(
+    return ProgressSeries(
         t=table[:, 0],
         step=table[:, 1],
         epoch=epoch,

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.analysis.sampled import Bar, Told, Transfer, assemble, choose, lay_out
+from headgate.analysis.sampled import Bar, ReportedStep, StepTransfer, assemble, choose, lay_out
 
 
-def told(t: float, task: str, step: int, seconds: float) -> Told:
-    return Told(t, f"a/{task}", step, seconds)
+def told(t: float, task: str, step: int, seconds: float) -> ReportedStep:
+    return ReportedStep(t, f"a/{task}", step, seconds)
 
 
 def test_a_step_of_synchronous_workers_takes_as_long_as_its_slowest() -> None:
@@ -105,8 +105,8 @@ def test_synchronous_workers_end_their_exchange_together_and_a_server_begins_wit
     workers = [told(1.00, "worker-0", 1, 0.5), told(1.03, "worker-1", 1, 0.5)]
     server = told(1.05, "server-0", 1, 0.4)
     (chosen,) = choose(workers, [server], synchronous=True)
-    push = Transfer("server-0", "push", 0.2, 0.3, 100.0)
-    later = Transfer("server-0", "push", 0.25, 0.3, 100.0)
+    push = StepTransfer("server-0", "push", 0.2, 0.3, 100.0)
+    later = StepTransfer("server-0", "push", 0.25, 0.3, 100.0)
     parts = [
         (server, [Bar("idle", 0.0, 0.1), Bar("receive", 0.1, 0.3)], []),
         (workers[1], [Bar("forward", 0.0, 0.3), Bar("pull", 0.3, 0.1), Bar("optimizer", 0.4, 0.1)], [later]),
@@ -123,7 +123,7 @@ def test_synchronous_workers_end_their_exchange_together_and_a_server_begins_wit
 def test_workers_that_exchange_nothing_begin_together() -> None:
     workers = [told(1.00, "worker-0", 1, 0.5), told(1.03, "worker-1", 1, 0.4)]
     (chosen,) = choose(workers, [], synchronous=True)
-    nothing: list[Transfer] = []
+    nothing: list[StepTransfer] = []
     parts = [(each, [Bar("forward", 0.0, each.seconds)], nothing) for each in workers]
     step = assemble(chosen, parts, synchronous=True)
     assert [task.bars[0].begin for task in step.tasks] == [0.0, 0.0]
@@ -134,7 +134,7 @@ def test_asynchronous_tasks_lie_where_the_clock_says() -> None:
     server = told(9.9, "server-0", 1, 0.4)
     chosen = choose(workers, [server], synchronous=False)[0]
     first, second = chosen.workers
-    nothing: list[Transfer] = []
+    nothing: list[StepTransfer] = []
     parts = [(each, [Bar("forward", 0.0, each.seconds)], nothing) for each in chosen.told]
     step = assemble(chosen, parts, synchronous=False)
     begins = {task.task: task.bars[0].begin for task in step.tasks}

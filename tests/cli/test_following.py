@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from headgate.cli.following import _Lines, _Table
+from headgate.cli.following import _JobTable, _Lines
 
 
 def job(name: str, state: str = "running", epoch: int | None = None) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def shown(*jobs: dict[str, Any], height: int) -> list[str]:
     """The lines of the live table; what is below the last is where the cursor rests."""
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, color_system=None, width=80, height=height)
-    view = _Table(console)
+    view = _JobTable(console)
     with view:
         screen.truncate(0)
         view.snapshot(snapshot(1.0, *jobs))
@@ -108,7 +108,7 @@ def test_the_tasks_of_a_job_that_has_several_are_below_it_where_there_is_room() 
 
     def lines(height: int) -> list[str]:
         console = Console(file=io.StringIO(), force_terminal=True, width=120, height=height, color_system=None)
-        table = _Table(console)._fitting(snapshot(1.0, shown))
+        table = _JobTable(console)._fitting(snapshot(1.0, shown))
         return ["".join(segment.text for segment in line) for line in console.render_lines(table)]
 
     roomy = lines(40)

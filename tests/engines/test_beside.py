@@ -20,7 +20,7 @@ from headgate.isolation.base import Box, Launch
 from headgate.isolation.process import ProcessIsolation
 from headgate.shares import Share
 from headgate.testing import engine_programs
-from headgate.testing.recorder import Recorder
+from headgate.testing.recorder import RecordingListener
 from headgate.testing.wait import until
 
 GROUP = f"beside-{os.getpid()}"
@@ -69,7 +69,7 @@ class Setting:
         self.isolation = Waiting()
         node = Node("here", cores=2, memory_bytes=1 << 32)
         self.engine = LocalEngine(node, self.isolation, folder / "channel.sock")
-        self.told = Recorder(lambda task: task in self.engine.boxes())
+        self.told = RecordingListener(lambda task: task in self.engine.boxes())
 
     def start(self, name: str, argv: tuple[str, ...]) -> TaskId:
         task = f"{GROUP}/{name}/worker-0"

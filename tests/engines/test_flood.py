@@ -18,7 +18,7 @@ from headgate.isolation.base import Launch
 from headgate.isolation.process import ProcessIsolation
 from headgate.shares import Share
 from headgate.testing import engine_programs
-from headgate.testing.recorder import Recorder
+from headgate.testing.recorder import RecordingListener
 from headgate.testing.wait import until
 
 FLOOD = """
@@ -40,7 +40,7 @@ class Flooded:
         self.folder = folder
         node = Node("here", cores=2, memory_bytes=1 << 32)
         self.engine = LocalEngine(node, ProcessIsolation(f"flood-{os.getpid()}"), folder / "channel.sock")
-        self.told = Recorder(lambda task: task in self.engine.boxes())
+        self.told = RecordingListener(lambda task: task in self.engine.boxes())
 
     def start(self, name: str, argv: tuple[str, ...]) -> TaskId:
         task = f"flood-{os.getpid()}/{name}/worker-0"

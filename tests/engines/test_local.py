@@ -27,7 +27,7 @@ from headgate.isolation.box import ProcessBox
 from headgate.isolation.process import ProcessIsolation
 from headgate.shares import Share
 from headgate.testing import engine_programs, programs
-from headgate.testing.recorder import Recorder
+from headgate.testing.recorder import RecordingListener
 from headgate.testing.wait import until
 
 
@@ -60,7 +60,7 @@ class Local:
         node = Node("here", cores=2, memory_bytes=1 << 32)
         isolation = isolation or ProcessIsolation(f"local-{os.getpid()}")
         self.engine = LocalEngine(node, isolation, self.channel, self.keeper)
-        self.told = Recorder(lambda task: task in self.engine.boxes())
+        self.told = RecordingListener(lambda task: task in self.engine.boxes())
 
     def start(self, argv: tuple[str, ...], name: str = "job", log: Path | None = None) -> TaskId:
         task = f"local-{os.getpid()}/{name}/worker-0"
@@ -180,7 +180,7 @@ def test_calls_after_its_end_do_nothing(local: Local) -> None:
 def test_what_is_started_while_it_closes_is_refused(tmp_path: Path) -> None:
     local = Local(tmp_path)
 
-    class Retrying(Recorder):
+    class Retrying(RecordingListener):
         """Starts a task again as soon as it has ended."""
 
         def exited(self, task: TaskId, exit: Exit) -> None:
@@ -230,7 +230,7 @@ def test_the_order_in_which_a_round_is_told_does_not_matter(
     local = Local(tmp_path)
     gone = threading.Event()
 
-    class Waiting(Recorder):
+    class Waiting(RecordingListener):
         """Holds the engine up until all that its tasks do has been done."""
 
         def started(self, task: TaskId, pid: int) -> None:

@@ -24,7 +24,7 @@ import click
 import headgate.planning.jointly  # noqa: F401  # the numerics take a second, which is no input's
 from headgate import cli, paths, runs
 from headgate.errors import HeadgateError
-from headgate.hub.server import Server
+from headgate.hub.server import HubServer
 
 if TYPE_CHECKING:
     from tests.fuzz.fuzzing import Chance
@@ -226,7 +226,7 @@ class CommandLines:
         listening, over = threading.Event(), threading.Event()
 
         async def serve() -> None:
-            server = Server(cast(Any, idle_hub()))
+            server = HubServer(cast(Any, idle_hub()))
             async with await asyncio.start_unix_server(server._client, runs.sockets(hub) / "hub.sock"):
                 listening.set()
                 await asyncio.to_thread(over.wait)
@@ -243,7 +243,7 @@ class CommandLines:
 
 
 def idle_hub() -> SimpleNamespace:
-    """What a `Server` asks, of a hub that does nothing."""
+    """What a `HubServer` asks, of a hub that does nothing."""
 
     def refuse(*_: object, **__: object) -> None:
         raise HeadgateError("not here")

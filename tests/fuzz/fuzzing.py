@@ -41,7 +41,7 @@ from headgate.hub.attempt import Attempt
 from headgate.hub.listener import HubListener
 from headgate.hub.live_runs import LiveRuns
 from headgate.hub.run import LiveRun
-from headgate.hub.server import Server
+from headgate.hub.server import HubServer
 from headgate.hub.submission import Submission, parse
 from headgate.jobs import Job, ProgressRule
 from headgate.plans import Plan
@@ -403,7 +403,7 @@ class _Hub:
     """The hub's answers to requests, of a hub that does nothing."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, hub: object) -> None:
-        self._server = Server(cast(Any, hub))
+        self._server = HubServer(cast(Any, hub))
         self._loop = loop
 
     def request(self, chance: Chance) -> object:

@@ -19,7 +19,7 @@ from tests.harness.warm import TORCH, WarmProcess, warm_python
 
 from headgate.engines.channel import Connection, listen
 from headgate.engines.launch import inject, server_command
-from headgate.hub.meetings import Meetings
+from headgate.hub.meetings import AttemptMeetings
 from headgate.hub.peers import Peers
 from headgate.plans import Plan
 from headgate.testing import wait
@@ -69,7 +69,7 @@ class Gang:
         self.folder = folder
         self.checkpoints = folder / "checkpoints"
         self.peers = Peers(plan, encrypt)
-        self.meetings = Meetings(self.peers.workers, self._pass_on)
+        self.meetings = AttemptMeetings(self.peers.workers, self._pass_on)
         self._plan = plan
         self._command = command
         self._warm = warm

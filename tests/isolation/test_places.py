@@ -16,7 +16,7 @@ from headgate.cluster import Place
 from headgate.errors import IsolationError
 from headgate.isolation import disks
 from headgate.isolation.base import Launch
-from headgate.isolation.layout import Layout
+from headgate.isolation.layout import CgroupLayout
 from headgate.isolation.process import ProcessIsolation
 from headgate.shares import UNLIMITED, Share
 from headgate.testing import programs
@@ -164,7 +164,7 @@ def test_a_controller_that_the_place_does_not_name_is_used_as_on_the_machine(
 
 def test_controllers_of_one_hierarchy_stay_together(isolation: ProcessIsolation, place: Place) -> None:
     joined, memory = Path("/groups/cpu,cpuacct"), Path("/groups/memory")
-    isolation._layout = Layout("v1", bases={"cpu": joined, "cpuacct": joined, "memory": memory})
+    isolation._layout = CgroupLayout("v1", bases={"cpu": joined, "cpuacct": joined, "memory": memory})
     there = replace(place, cgroups={"cpu": "/groups/cpu,cpuacct/lab/a"})
     lines = isolation.describe(_launch(("true",), there), Share())
     assert f"mkdir /groups/cpu,cpuacct/lab/a/headgate-{GROUP}/{RUN}:job:worker-0" in lines

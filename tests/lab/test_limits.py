@@ -11,7 +11,7 @@ from tests.lab.laboratory import Laboratory
 from headgate import lab
 from headgate.cluster import Node
 from headgate.errors import IsolationError, UsageError
-from headgate.isolation.layout import Layout
+from headgate.isolation.layout import CgroupLayout
 from headgate.lab import limits
 from headgate.testing import wait
 
@@ -120,7 +120,7 @@ def test_values_that_make_no_sense_are_refused(values: dict[str, object], said: 
 
 
 def test_where_no_cgroups_can_be_made_there_is_no_lab(laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing = Layout("none", missing={"cpu": "no hierarchy is mounted"})
+    nothing = CgroupLayout("none", missing={"cpu": "no hierarchy is mounted"})
     monkeypatch.setattr(limits, "find_layout", lambda _root: nothing)
     with pytest.raises(IsolationError, match="a lab needs cgroups for CPU and memory: no hierarchy is mounted"):
         lab.up(laboratory.write("name: a"))

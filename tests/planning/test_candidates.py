@@ -13,7 +13,7 @@ from headgate.cluster import Cluster, Gpu, Node
 from headgate.errors import UsageError
 from headgate.jobs import Job, Limits
 from headgate.planning import candidates
-from headgate.planning.cost import Costs
+from headgate.planning.cost import CostModel
 from headgate.plans import Plan
 from headgate.profiles import Profile, TimeFit
 
@@ -75,7 +75,7 @@ def test_a_stated_plan_names_nodes_that_are_there_and_that_the_limits_fit_on() -
 
 def test_with_a_profile_the_first_candidate_is_the_best_and_each_keeps_the_batch() -> None:
     where = cluster(nodes("a", 3, nic=10e9), nodes("b", 2, 0.5))
-    costs = Costs(job(), where, profile())
+    costs = CostModel(job(), where, profile())
     plans = candidates(where, job(), profile())
     throughputs = [each.throughput for each in costs.predictions(plans)]
     assert throughputs[0] >= max(throughputs) * (1 - 5e-3)

@@ -11,7 +11,7 @@ from tests.planning.jobs import GIB, cluster, gpus, job, nodes, profile
 
 from headgate.errors import UsageError
 from headgate.jobs import Job
-from headgate.planning.choosing import Asked, Choice, choose, has_choice
+from headgate.planning.choosing import Choice, JobToPlan, choose, has_choice
 from headgate.plans import Plan
 from headgate.profiles import StepTime
 
@@ -23,14 +23,14 @@ def named(name: str, **fields: object) -> Job:
     return replace(Job(name=name, script=f"{name}.py", encrypt=False), **fields)  # type: ignore[arg-type]
 
 
-def chosen(*asked: Asked, used: tuple[str, ...] = ()) -> list[Choice]:
+def chosen(*asked: JobToPlan, used: tuple[str, ...] = ()) -> list[Choice]:
     found = choose(asked, FOUR, used=Counter(used))
     assert all(isinstance(each, Choice) for each in found), found
     return found  # type: ignore[return-value]
 
 
 def test_by_its_profile_a_job_gets_the_best_plan_and_it_is_said_what_comes_next() -> None:
-    [choice] = chosen(Asked(named("train"), SMALL))
+    [choice] = chosen(JobToPlan(named("train"), SMALL))
     assert (choice.plan.strategy, choice.plan.workers) == ("allreduce", 4)
     assert choice.why.startswith("allreduce, 4 workers on a0, a1, a2, a3: ")
     assert "samples/s expected (" in choice.why
@@ -39,15 +39,17 @@ def test_by_its_profile_a_job_gets_the_best_plan_and_it_is_said_what_comes_next(
 
 
 def test_it_keeps_to_the_nodes_that_are_free_as_long_as_there_are_any() -> None:
-    [choice] = chosen(Asked(named("train"), SMALL), used=("a0", "a2"))
+    [choice] = chosen(JobToPlan(named("train"), SMALL), used=("a0", "a2"))
     assert choice.plan.worker_nodes == ("a1", "a3")
     assert choice.why.endswith("; 2 of 4 nodes were free")
-    [choice] = chosen(Asked(named("train"), SMALL), used=("a0", "a1", "a2", "a3"))
+    [choice] = chosen(JobToPlan(named("train"), SMALL), used=("a0", "a1", "a2", "a3"))
     assert choice.plan.workers == 4
 
 
 def test_jobs_that_start_together_divide_the_nodes_and_leave_out_those_of_one_without_a_profile() -> None:
-    one, two, other = chosen(Asked(named("one"), SMALL), Asked(named("two"), SMALL), Asked(named("other"), None))
+    one, two, other = chosen(
+        JobToPlan(named("one"), SMALL), JobToPlan(named("two"), SMALL), JobToPlan(named("other"), None)
+    )
     assert other.plan.worker_nodes == ("a0",)
     assert {*one.plan.worker_nodes}.isdisjoint(two.plan.worker_nodes)
     assert {*one.plan.worker_nodes, *two.plan.worker_nodes} == {"a1", "a2", "a3"}
@@ -55,29 +57,29 @@ def test_jobs_that_start_together_divide_the_nodes_and_leave_out_those_of_one_wi
 
 
 def test_a_job_that_starts_later_divides_no_nodes_with_those_that_start_now() -> None:
-    now, later = chosen(Asked(named("now"), SMALL), Asked(named("later", after="now"), SMALL))
+    now, later = chosen(JobToPlan(named("now"), SMALL), JobToPlan(named("later", after="now"), SMALL))
     assert (now.plan.workers, later.plan.workers) == (4, 4)
 
 
 def test_a_profile_of_a_busy_machine_is_said_to_be_one() -> None:
     busy = replace(SMALL, step_times=(StepTime("cpu", 1, 256, 0.522, 20, 0.1, 0.6),))
-    [choice] = chosen(Asked(named("train"), busy))
+    [choice] = chosen(JobToPlan(named("train"), busy))
     assert "; its profile was taken while others used the machine, measure it again; next best: " in choice.why
 
 
 def test_without_a_profile_it_is_one_task_and_it_is_said_how_to_get_more(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     train = named("train", workdir=str(tmp_path))
-    [choice] = chosen(Asked(train, None))
+    [choice] = chosen(JobToPlan(train, None))
     assert choice.plan.strategy == "single"
     assert choice.why.startswith("single, 1 worker on a0, because no profile of it is stored; ")
     assert choice.why.endswith("headgate profile train.py")
-    [choice] = chosen(Asked(train, profile(fits=(), step_times=())))
+    [choice] = chosen(JobToPlan(train, profile(fits=(), step_times=())))
     assert "its profile has no time of a step" in choice.why
 
 
 def test_where_its_environment_names_another_cluster_it_is_one_task_and_it_is_said_what_to_unset() -> None:
-    one, two = chosen(Asked(named("one"), SMALL, "MASTER_ADDR=10.0.0.7, RANK=0"), Asked(named("two"), SMALL))
+    one, two = chosen(JobToPlan(named("one"), SMALL, "MASTER_ADDR=10.0.0.7, RANK=0"), JobToPlan(named("two"), SMALL))
     assert (one.plan.strategy, two.plan.workers) == ("single", 3)
     assert one.why == (
         "single, 1 worker on a0, because its environment names another cluster (MASTER_ADDR=10.0.0.7, RANK=0); "
@@ -89,16 +91,16 @@ def test_a_script_that_trains_in_one_task_gets_the_best_node_and_it_is_said_why_
     alone = profile(dense_bytes=1_000_000, core_gflops=20.0, alone="Keras over torch trains in one")
     fast = nodes("b", 1, core_gflops=80.0)
     slow = nodes("a", 3, core_gflops=20.0)
-    [choice] = choose([Asked(named("train"), alone)], cluster(slow, fast))
+    [choice] = choose([JobToPlan(named("train"), alone)], cluster(slow, fast))
     assert isinstance(choice, Choice)
     assert (choice.plan.strategy, choice.plan.worker_nodes) == ("single", ("b0",))
     assert "; one task, for Keras over torch trains in one; next best: " in choice.why
-    for each in chosen(Asked(named("one"), alone), Asked(named("two"), alone)):
+    for each in chosen(JobToPlan(named("one"), alone), JobToPlan(named("two"), alone)):
         assert each.plan.strategy == "single" and each.why.endswith("; one task, for Keras over torch trains in one")
 
 
 def test_what_fits_nowhere_by_its_profile_runs_as_one_task_all_the_same() -> None:
-    [choice] = chosen(Asked(named("train"), profile(memory_peak_bytes=200 * GIB)))
+    [choice] = chosen(JobToPlan(named("train"), profile(memory_peak_bytes=200 * GIB)))
     assert choice.plan.strategy == "single"
     assert (
         "because of its profile: job 'train': no plan can run: there is no room for a worker and a step of 256"
@@ -108,7 +110,7 @@ def test_what_fits_nowhere_by_its_profile_runs_as_one_task_all_the_same() -> Non
 
 def test_a_job_that_can_run_nowhere_is_told_why_and_the_others_get_their_plans() -> None:
     large = replace(named("large"), limits=job(gpus=1).limits)
-    found = choose([Asked(large, SMALL), Asked(named("train"), SMALL)], FOUR)
+    found = choose([JobToPlan(large, SMALL), JobToPlan(named("train"), SMALL)], FOUR)
     assert isinstance(found[0], UsageError)
     assert isinstance(found[1], Choice)
     assert found[1].plan.workers == 4
@@ -131,16 +133,16 @@ def test_there_is_a_choice_among_nodes_or_gpus_and_none_beside_a_stated_plan(
 
 def test_without_profiles_jobs_go_where_the_most_cores_are_left_for_each() -> None:
     others = [named(name) for name in "abcde"]
-    one_each = chosen(*(Asked(each, None) for each in others[:4]))
+    one_each = chosen(*(JobToPlan(each, None) for each in others[:4]))
     assert sorted(choice.plan.worker_nodes for choice in one_each) == [("a0",), ("a1",), ("a2",), ("a3",)]
-    [last] = chosen(Asked(others[4], None), used=("a0", "a0", "a1", "a1", "a2", "a3", "a3"))
+    [last] = chosen(JobToPlan(others[4], None), used=("a0", "a0", "a1", "a1", "a2", "a3", "a3"))
     assert last.plan.worker_nodes == ("a2",)
     large, small = nodes("large", 1, cores=8), nodes("small", 1, cores=2)
-    several = choose([Asked(each, None) for each in others], cluster(small, large))
+    several = choose([JobToPlan(each, None) for each in others], cluster(small, large))
     assert [choice.plan.worker_nodes for choice in several if isinstance(choice, Choice)].count(("small0",)) == 1
 
 
 def test_stated_plans_without_nodes_go_beside_as_few_tasks_as_they_can() -> None:
     two = named("two", plan=Plan(strategy="allreduce", workers=2, batch_per_worker=None))
-    first, second = chosen(Asked(two, None), Asked(replace(two, name="other"), None))
+    first, second = chosen(JobToPlan(two, None), JobToPlan(replace(two, name="other"), None))
     assert {*first.plan.worker_nodes, *second.plan.worker_nodes} == {"a0", "a1", "a2", "a3"}

@@ -11,7 +11,7 @@ from tests.planning.jobs import GIB, GIGABIT, cluster, gpus, job, nodes, profile
 
 from headgate.cluster import Cluster, GpuLink, Node
 from headgate.errors import UsageError
-from headgate.planning.cost import Costs
+from headgate.planning.cost import CostModel
 from headgate.planning.devices import core_ratio
 from headgate.planning.search import search
 from headgate.plans import Plan
@@ -25,7 +25,7 @@ ONCE = 1.08 * 25e6 / GIGABIT  # seconds in which the model goes through a NIC
 
 def parts(plan: Plan, where: Cluster = FOUR, of: Profile | None = None, **of_job: Any) -> dict[str, float]:
     """Seconds of a plan's step by the name of the part."""
-    costs = Costs(job(**of_job), where, of or profile())
+    costs = CostModel(job(**of_job), where, of or profile())
     return {term.name: term.seconds for term in costs.explain(plan)}
 
 
@@ -46,7 +46,7 @@ def ps(workers: tuple[str, ...], servers: tuple[str, ...], batch: int = 64, **fi
 
 
 def test_a_single_worker_takes_the_step_that_was_fitted() -> None:
-    found = Costs(job(), FOUR, profile()).predict(single("a0"))
+    found = CostModel(job(), FOUR, profile()).predict(single("a0"))
     assert found.seconds == {"compute": pytest.approx(0.01 + 0.002 * 256)}
     assert found.throughput == pytest.approx(256 / 0.522)
     assert found.low < found.throughput < found.high
@@ -71,7 +71,7 @@ def test_cores_that_a_plan_grants_count_and_not_those_of_the_node() -> None:
 
 def test_a_core_that_was_measured_twice_as_fast_takes_half_as_long() -> None:
     slow, fast = Node("slow", 1, GIB, core_gflops=40.0), Node("fast", 1, GIB, core_gflops=80.0)
-    costs = Costs(job(), Cluster((slow, fast)), profile(), measured_on=slow)
+    costs = CostModel(job(), Cluster((slow, fast)), profile(), measured_on=slow)
     once, twice = costs.predict(single("slow")), costs.predict(single("fast"))
     assert twice.throughput == pytest.approx(2 * once.throughput)
 
@@ -87,7 +87,7 @@ def test_reading_samples_is_part_of_a_step_and_one_thread_however_many_cores_the
 def test_a_slow_core_reads_slowly() -> None:
     reads = profile(dataset=Dataset(samples=1000, bytes_per_sample=8.0, read_seconds_per_sample=0.001))
     slow, fast = Node("slow", 1, GIB, core_gflops=40.0), Node("fast", 1, GIB, core_gflops=80.0)
-    costs = Costs(job(), Cluster((fast, slow)), reads, measured_on=fast)
+    costs = CostModel(job(), Cluster((fast, slow)), reads, measured_on=fast)
     assert {term.name: term.seconds for term in costs.explain(single("slow"))}["reading"] == pytest.approx(0.512)
 
 
@@ -95,7 +95,7 @@ def test_a_slow_core_reads_slowly() -> None:
 def test_steps_that_take_the_same_whatever_their_batch_do_so_when_it_is_divided(threads: tuple[int, ...]) -> None:
     times = tuple(StepTime("cpu", t, b, 0.05, 20) for t in threads for b in (32, 64, 128, 256))
     flat = profile(fits=tuple(TimeFit("cpu", t, 0.05, 0.0, 0.0) for t in threads), step_times=times)
-    found = Costs(job(), cluster(nodes("large", 2, cores=8)), flat)
+    found = CostModel(job(), cluster(nodes("large", 2, cores=8)), flat)
     assert found.predict(single("large0")).throughput == pytest.approx(256 / 0.05)
     assert found.predict(single("large0", 32)).throughput == pytest.approx(32 / 0.05)
     assert search(found).best.plan.strategy == "single"
@@ -108,7 +108,7 @@ def test_a_gpu_takes_what_was_timed_on_it_and_one_that_was_not_what_its_peak_say
     assert parts(single("p0"), where, on_gpu)["beta"] == pytest.approx(0.0256 * 14 / 9.5)
     assert parts(single("c0"), where, on_gpu)["beta"] == pytest.approx(0.512)
     assert parts(single("v0"), where, on_gpu, gpus=0)["beta"] == pytest.approx(0.512)
-    notes = Costs(job(), where, on_gpu).notes
+    notes = CostModel(job(), where, on_gpu).notes
     assert any("from steps timed on Tesla V100" in note for note in notes)
 
 
@@ -125,7 +125,7 @@ def test_unlike_batches_wait_for_the_slowest() -> None:
 def test_steps_that_were_far_apart_or_held_up_by_others_widen_the_band(waited: float, spread: float) -> None:
     def band(*of_times: float) -> tuple[float, float]:
         times = tuple(StepTime("cpu", 1, batch, 0.01 + 0.002 * batch, 20, *of_times) for batch in (64, 128, 256))
-        found = Costs(job(), FOUR, profile(step_times=times))
+        found = CostModel(job(), FOUR, profile(step_times=times))
         return found.predict(single("a0")).high / found.predict(single("a0")).low, len(found.notes)
 
     (calm, said), (wide, more) = band(0.01, 0.0), band(spread, waited)
@@ -138,7 +138,7 @@ def test_steps_that_took_the_same_whatever_their_batch_say_something_of_other_de
     timed: str, elsewhere: dict[str, Any]
 ) -> None:
     flat = profile(fits=(TimeFit(timed, 1, 0.05, 0.0, 0.0),), step_times=(StepTime(timed, 1, 256, 0.05, 20),))
-    found = Costs(job(), cluster(nodes("other", 1, **elsewhere)), flat).predict(single("other0"))
+    found = CostModel(job(), cluster(nodes("other", 1, **elsewhere)), flat).predict(single("other0"))
     assert 1e-4 < found.seconds["compute"] < 1e3
 
 
@@ -148,7 +148,7 @@ VGG = {64: 0.1979, 128: 0.3810, 256: 0.7613}
 """Seconds of a step on one A100, as ElasticFlow (ASPLOS 2023) published them."""
 
 
-def vgg(batch: int, **where: Any) -> Costs:
+def vgg(batch: int, **where: Any) -> CostModel:
     """VGG-16 on eight A100s in a node, of which one was timed."""
     line = fit_line(list(VGG), list(VGG.values()))
     of = profile(
@@ -157,7 +157,7 @@ def vgg(batch: int, **where: Any) -> Costs:
         dense_bytes=553_000_000,
         batch=batch,
     )
-    return Costs(job(), cluster(nodes("dgx", 1, cores=64, gpus=gpus("A100", 8), **where)), of)
+    return CostModel(job(), cluster(nodes("dgx", 1, cores=64, gpus=gpus("A100", 8), **where)), of)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,9 @@ def test_gpus_of_a_node_are_as_fast_as_others_measured(workers: int, batch: int,
 def test_how_gpus_are_joined_is_assumed_aloud_and_widens_the_band() -> None:
     def band(link: GpuLink | None, name: str = "A100") -> tuple[float, float, str]:
         where = cluster(nodes("x", 1, gpus=gpus(name, 8), gpu_link=link))
-        costs = Costs(job(), where, profile(dense_bytes=2_000_000_000, fits=(TimeFit(name, 1, 0.01, 0.0001, 0.02),)))
+        costs = CostModel(
+            job(), where, profile(dense_bytes=2_000_000_000, fits=(TimeFit(name, 1, 0.01, 0.0001, 0.02),))
+        )
         found = costs.predict(ring(*["x0"] * 8, batch=32))
         return found.throughput, found.high / found.low, " ".join(costs.notes)
 
@@ -198,7 +200,7 @@ def test_how_gpus_are_joined_is_assumed_aloud_and_widens_the_band() -> None:
 def test_of_nodes_that_are_alike_but_for_their_links_those_with_the_fast_one_are_taken() -> None:
     fast = nodes("fast", 1, gpus=gpus("A100", 4), gpu_link=GpuLink(300e9, "nvlink"))
     slow = nodes("slow", 1, gpus=gpus("A100", 4), gpu_link=GpuLink(8e9, "host"))
-    costs = Costs(
+    costs = CostModel(
         job(), cluster(slow, fast), profile(dense_bytes=2 * GIB, fits=(TimeFit("A100", 1, 0.01, 0.001, 0.02),))
     )
     assert set(search(costs).best.plan.worker_nodes) == {"fast0"}
@@ -254,7 +256,7 @@ def test_a_node_with_more_servers_carries_more() -> None:
 
 
 def test_both_directions_and_updates_go_at_once() -> None:
-    found = Costs(job(), FOUR, profile()).predict(ps(("a0", "a1"), ("a2", "a3")))
+    found = CostModel(job(), FOUR, profile()).predict(ps(("a0", "a1"), ("a2", "a3")))
     assert ONCE <= found.seconds["network"] <= 1.15 * ONCE
 
 
@@ -268,7 +270,7 @@ def test_rows_that_were_measured_count_and_nothing_is_said_to_be_estimated() -> 
     sparse = profile(sparse_bytes=10**9, sparse_rows_per_sample=5.0, sparse_bytes_per_sample=320.0)
     moved = parts(ps(("a0",), ("a1",), batch=64), of=sparse)["to_servers"]
     assert moved == pytest.approx(1.08 * (25e6 + 64 * (320 + 5 * 8)) / GIGABIT)
-    assert not [note for note in Costs(job(), FOUR, sparse).notes if "estimated" in note]
+    assert not [note for note in CostModel(job(), FOUR, sparse).notes if "estimated" in note]
 
 
 def test_a_core_is_compared_with_what_the_profile_says_of_the_one_that_was_measured() -> None:
@@ -341,7 +343,7 @@ def test_a_node_computes_sends_and_serves_on_the_same_cores() -> None:
     # The server's half of the cores is not more than half of them.
     asked = sum(found[name] for name in ("alpha", "beta", "handling", "exchange", "server"))
     asked += (found["update"] + found["worker"]) / 2
-    step = 128 / Costs(job(), where, profile()).predict(beside).throughput
+    step = 128 / CostModel(job(), where, profile()).predict(beside).throughput
     assert asked <= step <= 1.02 * asked
 
 
@@ -360,7 +362,7 @@ def test_on_a_part_of_a_core_nothing_goes_out_while_it_computes() -> None:
         plan = ring("some0", "some1", "some2", "some3")
         found = parts(plan, where, large)
         one_by_one = sum(found[name] for name in ("alpha", "beta", "handling", "ring"))
-        step = 4 * 64 / Costs(job(), where, large).predict(plan).throughput
+        step = 4 * 64 / CostModel(job(), where, large).predict(plan).throughput
         assert (step >= one_by_one) == (cores < 1)
 
 
@@ -369,13 +371,13 @@ def test_a_gpu_computes_while_cores_serve() -> None:
     timed = profile(fits=(TimeFit("v100", 1, 0.01, 0.002, 0.02),))
     beside = ps(("gpu0", "gpu1"), ("gpu0", "gpu1"))
     found = parts(beside, where, timed)
-    step = 128 / Costs(job(), where, timed).predict(beside).throughput
+    step = 128 / CostModel(job(), where, timed).predict(beside).throughput
     assert step < found["alpha"] + found["beta"] + found["exchange"] + found["worker"] + found["update"] / 2
 
 
 def test_no_step_is_shorter_than_the_forward_pass_and_what_cannot_hide_behind_it() -> None:
     large = profile(flops_per_sample=3e6, flops_per_sample_forward=1e6, dense_bytes=100_000_000)
-    found = Costs(job(), FOUR, large).predict(ring("a0", "a1", "a2", "a3", batch=768))
+    found = CostModel(job(), FOUR, large).predict(ring("a0", "a1", "a2", "a3", batch=768))
     step = 4 * 768 / found.throughput
     compute, network = found.seconds["compute"], found.seconds["network"]
     assert step >= compute / 3 + max(2 / 3 * compute, network) - 1e-9
@@ -383,12 +385,12 @@ def test_no_step_is_shorter_than_the_forward_pass_and_what_cannot_hide_behind_it
 
 
 def test_gradients_that_are_one_bucket_leave_when_all_are_there() -> None:
-    found = Costs(job(), FOUR, profile()).predict(ring("a0", "a1", "a2", "a3", batch=192))
+    found = CostModel(job(), FOUR, profile()).predict(ring("a0", "a1", "a2", "a3", batch=192))
     assert 768 / found.throughput == pytest.approx(found.seconds["compute"] + found.seconds["network"])
 
 
 def test_backup_workers_wait_less_and_train_on_less() -> None:
-    costs = Costs(job(), FOUR, profile())
+    costs = CostModel(job(), FOUR, profile())
     all_four, three = (costs.predict(ps(ALL, ("slow0",), backup_workers=backups)) for backups in (0, 1))
     assert three.seconds["compute"] < all_four.seconds["compute"]
     assert three.throughput == pytest.approx(all_four.throughput * 3 / 4, rel=0.02)
@@ -397,7 +399,7 @@ def test_backup_workers_wait_less_and_train_on_less() -> None:
 def test_asynchronous_workers_add_up_until_a_server_is_full() -> None:
     """The mean values of a closed network with one station, exactly (Reiser and Lavenberg, 1980)."""
     where = cluster(nodes("a", 40))
-    costs = Costs(job(allow=["async"]), where, profile())
+    costs = CostModel(job(allow=["async"]), where, profile())
     names = tuple(f"a{i}" for i in range(1, 40))
     demand, throughput = 0.0, 0.0
     for count in (1, 2, 8, 39):
@@ -419,7 +421,7 @@ def test_asynchronous_workers_add_up_until_a_server_is_full() -> None:
 
 def test_a_bound_on_staleness_holds_all_to_the_pace_of_the_slowest() -> None:
     where = cluster(nodes("a", 2), nodes("half", 1, cores=0.25))
-    costs = Costs(job(allow=["async"]), where, profile(dense_bytes=1000))
+    costs = CostModel(job(allow=["async"]), where, profile(dense_bytes=1000))
     free, bound = (
         costs.predict(ps(("a0", "half0"), ("a1",), synchronous=False, staleness=staleness)) for staleness in (None, 4)
     )
@@ -431,7 +433,7 @@ def test_a_bound_on_staleness_holds_all_to_the_pace_of_the_slowest() -> None:
 
 
 def test_every_part_says_what_happens_in_it_and_where_the_number_is_from() -> None:
-    terms = Costs(job(), FOUR, profile()).explain(ps(ALL, ("slow0",)))
+    terms = CostModel(job(), FOUR, profile()).explain(ps(ALL, ("slow0",)))
     assert [term.seconds for term in terms] == sorted((term.seconds for term in terms), reverse=True)
     assert terms[0].name == "to_servers"
     assert terms[0].how == "copies that cross the NIC, times 23.84 MiB at 1 Gbit/s"
@@ -439,7 +441,7 @@ def test_every_part_says_what_happens_in_it_and_where_the_number_is_from() -> No
 
 
 def test_what_nobody_said_is_assumed_aloud_and_widens_the_band() -> None:
-    said, unsaid = (Costs(job(), cluster(nodes("a", 4, nic=nic)), profile()) for nic in (GIGABIT, None))
+    said, unsaid = (CostModel(job(), cluster(nodes("a", 4, nic=nic)), profile()) for nic in (GIGABIT, None))
     assert said.notes == ()
     assert "no NIC rate is known of a: 1 Gbit/s is assumed" in unsaid.notes[0]
     narrow, wide = said.predict(ring(*ALL)), unsaid.predict(ring(*ALL))
@@ -449,7 +451,7 @@ def test_what_nobody_said_is_assumed_aloud_and_widens_the_band() -> None:
 
 def test_memory_is_that_of_the_model_and_of_the_batch() -> None:
     sizes = profile(dense_bytes=GIB, optimizer_state_bytes=2 * GIB, memory_peak_bytes=6 * GIB, batch=256)
-    costs = Costs(job(), FOUR, sizes)
+    costs = CostModel(job(), FOUR, sizes)
     whole = costs.memory(single("a0"))
     half = costs.memory(ring("a0", "a1", batch=128))
     assert whole == {"worker-0": 6 * GIB}
@@ -468,9 +470,9 @@ def test_memory_is_that_of_the_model_and_of_the_batch() -> None:
 )
 def test_what_nothing_can_be_said_of_is_refused(of: Profile, where: Cluster, says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        Costs(job(), where, of)
+        CostModel(job(), where, of)
 
 
 def test_a_plan_on_a_node_that_is_not_there_is_refused() -> None:
     with pytest.raises(UsageError, match="the plan names node 'b9'"):
-        Costs(job(), FOUR, profile()).predict(single("b9"))
+        CostModel(job(), FOUR, profile()).predict(single("b9"))

@@ -10,12 +10,12 @@ from tests.planning.jobs import GIB, GIGABIT, cluster, gpus, job, nodes, profile
 
 from headgate.cluster import Cluster
 from headgate.errors import UsageError
-from headgate.planning.jointly import Request, jointly
+from headgate.planning.jointly import ProfiledJob, jointly
 from headgate.profiles import TimeFit
 
 
-def request(name: str, **fields: Any) -> Request:
-    return Request(replace(job(), name=name), profile(**fields))
+def request(name: str, **fields: Any) -> ProfiledJob:
+    return ProfiledJob(replace(job(), name=name), profile(**fields))
 
 
 COMPUTE = {"dense_bytes": 1000}

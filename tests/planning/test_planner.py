@@ -11,7 +11,7 @@ from tests.planning.jobs import cluster, job, nodes, profile
 
 from headgate.cluster import Cluster, Node
 from headgate.planning import Planner, candidates, physics
-from headgate.planning.cost import Costs
+from headgate.planning.cost import CostModel
 from headgate.plans import Plan, Prediction, Strategy
 
 
@@ -82,7 +82,7 @@ def test_where_all_that_was_measured_failed_afterwards_there_is_still_something_
 
 def test_slopes_in_arrays_are_those_of_one_parameter_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     mixed = cluster(nodes("a", 4, 4.0), nodes("b", 3, 2.0, 25e6))
-    costs = Costs(job(allow=("async",)), mixed, profile())
+    costs = CostModel(job(allow=("async",)), mixed, profile())
     of = costs.features(candidates(mixed, job(allow=("async",)), profile(), most=40))
     steps = np.linspace(0.01, 0.5, costs.prior.mean.size)
     here, slopes = physics.slopes(costs.prior.mean, of, steps)
@@ -303,7 +303,7 @@ def test_a_space_without_plans_is_refused() -> None:
 def test_with_a_profile_it_begins_with_physics() -> None:
     where = cluster(nodes("a", 4), nodes("b", 2, 0.5))
     space = candidates(where, job(), profile())
-    costs = Costs(job(), where, profile())
+    costs = CostModel(job(), where, profile())
     planner = Planner(space, job=job(), cluster=where, profile=profile())
     for plan in space[:5]:
         assert planner.predict(plan).throughput == pytest.approx(costs.predict(plan).throughput)
@@ -316,7 +316,7 @@ def test_with_a_profile_it_begins_with_physics() -> None:
 def test_measurements_correct_a_profile_that_was_wrong(size: int) -> None:
     where = cluster(nodes("a", 6))
     space = candidates(where, job(), profile(), most=60)
-    truth = Costs(job(), where, profile(dense_bytes=size))
+    truth = CostModel(job(), where, profile(dense_bytes=size))
     planner = Planner(space, job=job(), cluster=where, profile=profile())
     probe(planner, lambda plan: truth.predict(plan).throughput, 5)
     best = max(each.throughput for each in truth.predictions(space))

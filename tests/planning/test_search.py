@@ -14,7 +14,7 @@ from headgate.cluster import Cluster, GpuLink
 from headgate.errors import UsageError
 from headgate.planning import initial_layouts
 from headgate.planning.bounds import bound
-from headgate.planning.cost import Costs
+from headgate.planning.cost import CostModel
 from headgate.planning.kinds import kinds
 from headgate.planning.search import search
 from headgate.planning.spaces import Space
@@ -23,7 +23,7 @@ from headgate.profiles import Profile, TimeFit
 
 
 def best(where: Cluster, of: Profile | None = None, **of_job: Any) -> Prediction:
-    return search(Costs(job(**of_job), where, of or profile())).best
+    return search(CostModel(job(**of_job), where, of or profile())).best
 
 
 def some_cluster(seed: int) -> Cluster:
@@ -53,7 +53,7 @@ def some_gpus(seed: int) -> Cluster:
 @pytest.mark.parametrize("cores", [None, 3.0])
 def test_layouts_cost_what_their_plans_do(allow: tuple[str, ...], cores: float | None) -> None:
     mixed = cluster(nodes("a", 3, 4.0), nodes("g", 2, 8.0, 10 * GIGABIT, gpus=gpus("T4", 2)), nodes("s", 2, 0.5, 25e6))
-    costs = Costs(job(allow=allow, cores=cores), mixed, profile())
+    costs = CostModel(job(allow=allow, cores=cores), mixed, profile())
     space = Space(costs)
     random = np.random.default_rng(0)
     even = np.ones(len(space.patterns)) / len(space.patterns)
@@ -85,7 +85,7 @@ def test_batches_of_unlike_workers_make_them_end_together() -> None:
 @pytest.mark.parametrize("allow", [(), ("async", "weak")])
 @pytest.mark.parametrize("seed", range(6))
 def test_it_finds_the_best_of_all_and_no_layout_exceeds_the_bound(seed: int, allow: tuple[str, ...]) -> None:
-    costs = Costs(job(allow), some_cluster(seed), profile(batch=48, dense_bytes=int(10 ** (4 + seed % 4))))
+    costs = CostModel(job(allow), some_cluster(seed), profile(batch=48, dense_bytes=int(10 ** (4 + seed % 4))))
     space = Space(costs)
     every = max(space.cost(initial_layouts.every(space), mode).throughput.max() for mode in space.modes)
     assert bound(space) >= every * (1 - 1e-9)
@@ -100,7 +100,7 @@ def test_it_finds_the_best_of_all_and_no_layout_exceeds_the_bound(seed: int, all
 def test_the_same_of_nodes_with_several_gpus(seed: int, allow: tuple[str, ...]) -> None:
     fits = (*profile().fits, TimeFit("A100", 1, 10.0 ** -(seed % 3 + 1), 1e-4, 0.02))
     of = profile(batch=64, dense_bytes=int(10 ** (5 + seed % 5)), fits=fits)
-    costs = Costs(job(allow), some_gpus(seed), of)
+    costs = CostModel(job(allow), some_gpus(seed), of)
     space = Space(costs)
     every = max(space.cost(initial_layouts.every(space), mode).throughput.max() for mode in space.modes)
     assert bound(space) >= every * (1 - 1e-9)
@@ -112,7 +112,7 @@ def test_the_same_of_nodes_with_several_gpus(seed: int, allow: tuple[str, ...]) 
 def test_the_bound_of_one_node_counts_what_its_workers_cost_each_other(link: GpuLink, alpha: float) -> None:
     where = cluster(nodes("g", 1, 64.0, gpus=gpus("A100", 8), gpu_link=link))
     of = profile(batch=64, dense_bytes=10**8, fits=(TimeFit("A100", 1, alpha, 1e-3, 0.02),))
-    found = search(Costs(job(), where, of))
+    found = search(CostModel(job(), where, of))
     assert found.bound == pytest.approx(found.best.throughput, rel=0.02)
 
 
@@ -147,7 +147,7 @@ def test_nodes_without_gpus_serve_those_with() -> None:
     """BytePS: two machines with GPUs and fast NICs beside them take half the time of a ring of the two."""
     on_gpu = profile(fits=(*profile().fits, TimeFit("T4", 1, 0.01, 0.002, 0.02)), dense_bytes=10**8, batch=1024)
     where = cluster(nodes("g", 4, 8.0, 1.25e9, gpus=gpus("T4")), nodes("c", 4, 8.0, 1.25e9, core_gflops=None))
-    costs = Costs(job(), where, on_gpu)
+    costs = CostModel(job(), where, on_gpu)
     plan = search(costs).best.plan
     served = Counter(plan.server_nodes)
     if plan.strategy == "ps":
@@ -167,8 +167,8 @@ def test_of_equal_plans_that_with_fewer_nodes_is_chosen() -> None:
 
 def test_allowing_more_brings_no_less() -> None:
     where = cluster(nodes("a", 4))
-    strict = search(Costs(job(), where, profile()))
-    wide = search(Costs(job(allow=["async", "weak"]), where, profile()))
+    strict = search(CostModel(job(), where, profile()))
+    wide = search(CostModel(job(allow=["async", "weak"]), where, profile()))
     assert strict.best.plan.synchronous
     assert strict.best.plan.backup_workers == 0
     assert wide.best.throughput >= strict.best.throughput
@@ -184,7 +184,7 @@ def test_frameworks_get_only_what_they_can_do() -> None:
     ):
         of = profile(dense_bytes=1000)
         of = Profile(framework, "1", "profile", fits=of.fits, dense_bytes=1000, batch=256, alone=alone)
-        found = search(Costs(job(allow=["async", "weak"]), where, of))
+        found = search(CostModel(job(allow=["async", "weak"]), where, of))
         assert {each.plan.strategy for each in (found.best, *found.runners_up)} == strategies
 
 
@@ -246,7 +246,7 @@ def test_gpus_that_are_asked_for_are_there() -> None:
 
 
 def test_nodes_in_use_are_left_alone() -> None:
-    costs = Costs(job(), cluster(nodes("a", 3, nic=10e9)), profile(dense_bytes=1000))
+    costs = CostModel(job(), cluster(nodes("a", 3, nic=10e9)), profile(dense_bytes=1000))
     plan = search(costs, used={"a0"}).best.plan
     assert set(plan.worker_nodes) == {"a1", "a2"}
     with pytest.raises(UsageError, match="a: other jobs use all 3"):
@@ -255,7 +255,7 @@ def test_nodes_in_use_are_left_alone() -> None:
 
 def test_thousands_of_nodes_cost_by_their_kinds() -> None:
     where = cluster(nodes("a", 1500, 4.0, 10e9), nodes("b", 1500, 2.0, 1.25e9))
-    found = search(Costs(job(), where, profile(dense_bytes=10**6, batch=65_536)))
+    found = search(CostModel(job(), where, profile(dense_bytes=10**6, batch=65_536)))
     assert found.costed < 50_000
     assert found.best.plan.workers > 100
     assert found.gap < 0.5
@@ -269,7 +269,7 @@ def test_machines_that_report_a_little_more_memory_are_of_one_kind() -> None:
 
 def test_the_list_of_plans_has_the_best_of_each_strategy_and_of_several_sizes() -> None:
     where = cluster(nodes("a", 6, 4.0), nodes("b", 6, 2.0, 25e6))
-    shown = search(Costs(job(allow=("async",)), where, profile()), runners_up=9)
+    shown = search(CostModel(job(allow=("async",)), where, profile()), runners_up=9)
     plans = [shown.best.plan, *(each.plan for each in shown.runners_up)]
     assert len(plans) == 10
     assert {(plan.strategy, plan.synchronous) for plan in plans} >= {
@@ -284,6 +284,6 @@ def test_the_list_of_plans_has_the_best_of_each_strategy_and_of_several_sizes() 
 
 
 def test_the_next_best_alone_is_the_next_best() -> None:
-    costs = Costs(job(), cluster(nodes("a", 6, 4.0)), profile())
+    costs = CostModel(job(), cluster(nodes("a", 6, 4.0)), profile())
     [second] = search(costs, runners_up=1).runners_up
     assert second.throughput >= max(each.throughput for each in search(costs, runners_up=9).runners_up)

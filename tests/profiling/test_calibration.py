@@ -20,7 +20,7 @@ from headgate.cluster import Cluster, Gpu, Node
 from headgate.engines.base import T
 from headgate.errors import HeadgateError
 from headgate.profiling import calibration, kernels, links
-from headgate.profiling.links import Link
+from headgate.profiling.links import MeasuredLink
 from headgate.telemetry import machine
 from headgate.testing.memory_engine import MemoryEngine
 
@@ -81,7 +81,11 @@ def test_this_machine_is_measured_once_and_again_when_it_has_changed_or_on_deman
 def test_nodes_that_are_alike_stay_so_by_what_their_links_were_measured_to_do(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = (Link("a", "b", 24.6e6, 1e-4), Link("b", "c", 12.49e6, 3e-4), Link("c", "a", 12.5e6, 2e-4))
+    found = (
+        MeasuredLink("a", "b", 24.6e6, 1e-4),
+        MeasuredLink("b", "c", 12.49e6, 3e-4),
+        MeasuredLink("c", "a", 12.5e6, 2e-4),
+    )
     monkeypatch.setattr(links, "measure", lambda nodes, told, between: found)
     cluster, here = Cluster((A, B, C)), replace(A, core_gflops=50.0)
     assert calibration.network("lab", cluster, home) == found

@@ -12,7 +12,7 @@ from tests.simulation.places import FREE, ran
 from headgate.cluster import Cluster
 from headgate.errors import UsageError
 from headgate.jobs import Job, Limits
-from headgate.planning.cost import Costs
+from headgate.planning.cost import CostModel
 from headgate.plans import Plan
 from headgate.simulation import Trace, TraceJob, figures, simulate
 from headgate.simulation.traces import made
@@ -22,7 +22,7 @@ GIVEN = replace(FREE, profiles={"cnn": profile()})
 
 def seconds(plan: Plan, where: Cluster, gpus: int | None = 0) -> float:
     """For ten thousand samples, as the cost model has it."""
-    costs = Costs(Job(name="job", run="true", limits=Limits(gpus=gpus)), where, profile())
+    costs = CostModel(Job(name="job", run="true", limits=Limits(gpus=gpus)), where, profile())
     return 10_000 / costs.predict(plan).throughput
 
 

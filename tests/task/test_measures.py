@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.task import Progress, Saver, StepSpans, Stop, fit_line
+from headgate.task import ProgressReporter, Saver, StepSpans, Stop, fit_line
 from headgate.task.measured import is_sampled, is_told, is_warm
 
 
@@ -39,10 +39,10 @@ class Clock:
         return self.now
 
 
-def folding() -> tuple[Progress, list[Mapping[str, object]], Clock]:
+def folding() -> tuple[ProgressReporter, list[Mapping[str, object]], Clock]:
     sent: list[Mapping[str, object]] = []
     clock = Clock()
-    return Progress(lambda message, _: sent.append(message), clock=clock), sent, clock
+    return ProgressReporter(lambda message, _: sent.append(message), clock=clock), sent, clock
 
 
 def test_reports_are_folded_into_their_mean() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headgate.task.progress import EVERY_SECONDS, Progress, whole
+from headgate.task.progress import EVERY_SECONDS, ProgressReporter, whole
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_a_step_that_is_still_to_be_computed_is_read_when_a_message_is_due() -> 
             return 10 * self.reads
 
     now, sent = [0.0], list[Mapping[str, object]]()
-    progress, step = Progress(lambda message, _: sent.append(message), clock=lambda: now[0]), Slow()
+    progress, step = ProgressReporter(lambda message, _: sent.append(message), clock=lambda: now[0]), Slow()
     for _ in range(5):
         progress.said = step
         progress.report(1.0, {})
@@ -41,7 +41,7 @@ def test_a_step_that_is_still_to_be_computed_is_read_when_a_message_is_due() -> 
 
 def test_losses_are_weighed_and_those_of_nothing_are_left_out() -> None:
     now, sent = [0.0], list[Mapping[str, object]]()
-    progress = Progress(lambda message, _: sent.append(message), clock=lambda: now[0])
+    progress = ProgressReporter(lambda message, _: sent.append(message), clock=lambda: now[0])
     progress.report(5.0, {})  # sent at once
     for loss, weight in ((1.0, 1.5), (4.0, 0.5), (math.nan, 0.0)):
         progress.report(loss, {}, weight)

@@ -7,25 +7,25 @@ from pathlib import Path
 import pytest
 
 from headgate.events import Progress
-from headgate.telemetry.arguments import Length, length
+from headgate.telemetry.arguments import TrainingLength, length
 
 GIVEN = {
-    "--epochs 14": Length(epochs=14),
-    "--lr 0.1 --epochs=14 --seed 3": Length(epochs=14),
-    "--num-epochs 1_000": Length(epochs=1000),
-    "--max_steps 1e5": Length(steps=100_000),
-    "trainer.max_epochs=5 trainer.devices=2": Length(epochs=5),
-    "--epochs 3 --max-steps -1": Length(epochs=3),
-    "--epochs 3 --max-steps 500": Length(3, 500),
-    "--epochs 3 --epochs 5": Length(epochs=5),
-    "--epochs": Length(),
-    "--epochs --fast": Length(),
-    "--epochs 2.5": Length(),
-    "--epochs 1e999": Length(),
-    "--epochs many": Length(),
-    "--epochs 0": Length(),
-    "--start-epoch 7 --warmup-epochs 2 --steps-per-epoch 100": Length(),
-    "epochs 5": Length(),
+    "--epochs 14": TrainingLength(epochs=14),
+    "--lr 0.1 --epochs=14 --seed 3": TrainingLength(epochs=14),
+    "--num-epochs 1_000": TrainingLength(epochs=1000),
+    "--max_steps 1e5": TrainingLength(steps=100_000),
+    "trainer.max_epochs=5 trainer.devices=2": TrainingLength(epochs=5),
+    "--epochs 3 --max-steps -1": TrainingLength(epochs=3),
+    "--epochs 3 --max-steps 500": TrainingLength(3, 500),
+    "--epochs 3 --epochs 5": TrainingLength(epochs=5),
+    "--epochs": TrainingLength(),
+    "--epochs --fast": TrainingLength(),
+    "--epochs 2.5": TrainingLength(),
+    "--epochs 1e999": TrainingLength(),
+    "--epochs many": TrainingLength(),
+    "--epochs 0": TrainingLength(),
+    "--start-epoch 7 --warmup-epochs 2 --steps-per-epoch 100": TrainingLength(),
+    "epochs 5": TrainingLength(),
 }
 
 
@@ -35,22 +35,22 @@ def test_what_the_words_of_a_command_say(words: str) -> None:
 
 
 SCRIPTS = {
-    "parser.add_argument('--epochs', type=int, default=14, metavar='N')": Length(epochs=14),
-    "p.add_argument('-n', '--num-epochs', default=7)": Length(epochs=7),
-    "@click.option('--max-steps', default=500)\ndef main(max_steps): pass": Length(steps=500),
-    "class Config:\n    epochs: int = 3\n    max_iters: int = 600_000": Length(3, 600_000),
-    "EPOCHS = 10\nfor epoch in range(EPOCHS): pass": Length(epochs=10),
-    "epochs = 10\nepochs = 20": Length(),
-    "epochs = int(sys.argv[1])": Length(),
-    "epochs = 10\nepochs = args.epochs": Length(),
-    "epochs = 3\np.add_argument('--epochs', default=5)": Length(epochs=5),
-    "num_epochs = 3\np.add_argument('--epochs', default=5)": Length(),
-    "a.add_argument('--epochs', default=5)\nb.add_argument('--epochs', default=9)": Length(),
-    "num_epochs = True": Length(),
-    "parser.add_argument('--epochs', type=int)": Length(),
-    "print 'Python 2'": Length(),
-    "(" * 5000 + ")" * 5000: Length(),
-    "x\0": Length(),
+    "parser.add_argument('--epochs', type=int, default=14, metavar='N')": TrainingLength(epochs=14),
+    "p.add_argument('-n', '--num-epochs', default=7)": TrainingLength(epochs=7),
+    "@click.option('--max-steps', default=500)\ndef main(max_steps): pass": TrainingLength(steps=500),
+    "class Config:\n    epochs: int = 3\n    max_iters: int = 600_000": TrainingLength(3, 600_000),
+    "EPOCHS = 10\nfor epoch in range(EPOCHS): pass": TrainingLength(epochs=10),
+    "epochs = 10\nepochs = 20": TrainingLength(),
+    "epochs = int(sys.argv[1])": TrainingLength(),
+    "epochs = 10\nepochs = args.epochs": TrainingLength(),
+    "epochs = 3\np.add_argument('--epochs', default=5)": TrainingLength(epochs=5),
+    "num_epochs = 3\np.add_argument('--epochs', default=5)": TrainingLength(),
+    "a.add_argument('--epochs', default=5)\nb.add_argument('--epochs', default=9)": TrainingLength(),
+    "num_epochs = True": TrainingLength(),
+    "parser.add_argument('--epochs', type=int)": TrainingLength(),
+    "print 'Python 2'": TrainingLength(),
+    "(" * 5000 + ")" * 5000: TrainingLength(),
+    "x\0": TrainingLength(),
 }
 
 
@@ -59,12 +59,12 @@ def test_what_a_script_takes_where_the_words_say_nothing(text: str, tmp_path: Pa
     script = tmp_path / "train.py"
     script.write_text(text)
     assert length(["--lr", "0.1"], script) == SCRIPTS[text]
-    assert length(["--epochs", "99"], script) == Length(epochs=99)
-    assert length([], tmp_path / "missing.py") == Length()
+    assert length(["--epochs", "99"], script) == TrainingLength(epochs=99)
+    assert length([], tmp_path / "missing.py") == TrainingLength()
 
 
 def test_a_report_is_completed_by_what_it_does_not_say_itself() -> None:
-    said = Length(epochs=5, steps=100)
+    said = TrainingLength(epochs=5, steps=100)
     told = Progress("t", step=7, epoch=2)
     assert said.complete(told) == Progress("t", step=7, epoch=2, epochs=5, steps=100)
     assert said.complete(Progress("t", step=7, epoch=2, epochs=9, steps=8)) == Progress(

@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from headgate.jobs import ProgressRule
-from headgate.telemetry.patterns import ProgressReader, Reading
+from headgate.telemetry.patterns import LineReading, ProgressReader
 
 FORMATS: list[dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("formats.yaml").read_text())
 
 
-def read(lines: list[str], metric: str) -> list[Reading]:
+def read(lines: list[str], metric: str) -> list[LineReading]:
     return ProgressReader(ProgressRule(metric=metric)).feed(lines)
 
 
@@ -24,7 +24,7 @@ def answers(entry: dict[str, Any]) -> dict[str, Any]:
     metrics: dict[str, float] = {}
     for reading in readings:
         metrics |= reading.metrics
-    last = [reading for reading in readings if reading.loss is not None][-1:] or [Reading()]
+    last = [reading for reading in readings if reading.loss is not None][-1:] or [LineReading()]
     found: dict[str, Any] = {
         "losses": [[reading.loss, reading.step, reading.epoch] for reading in readings if reading.loss is not None]
     }

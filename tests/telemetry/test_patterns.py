@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from headgate.errors import UsageError
 from headgate.jobs import ProgressRule
 from headgate.telemetry.expressions import check_pattern
-from headgate.telemetry.patterns import ProgressReader, Reading
+from headgate.telemetry.patterns import LineReading, ProgressReader
 
 
-def read(*lines: str, metric: str = "loss", pattern: str | None = None) -> list[Reading]:
+def read(*lines: str, metric: str = "loss", pattern: str | None = None) -> list[LineReading]:
     return ProgressReader(ProgressRule(metric=metric, pattern=pattern)).feed(lines)
 
 
-def one(line: str, metric: str = "loss") -> Reading:
+def one(line: str, metric: str = "loss") -> LineReading:
     readings = read(line, metric=metric)
     assert len(readings) == 1, readings
     return readings[0]
@@ -116,7 +116,7 @@ LINES: list[tuple[str, dict[str, object]]] = [
 
 @pytest.mark.parametrize(("line", "expected"), LINES, ids=[line[:40] for line, _ in LINES])
 def test_a_usual_line_is_read(line: str, expected: Mapping[str, object]) -> None:
-    assert one(line) == Reading(**expected)  # type: ignore[arg-type]
+    assert one(line) == LineReading(**expected)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("line", ["loss: nan", "Loss: NaN", "epoch 1 | loss nan", "{'loss': nan, 'epoch': 0.1}"])
@@ -374,7 +374,7 @@ def test_a_script_that_prints_nothing_of_the_kind_gets_no_hint_unless_something_
     ],
 )
 def test_a_line_above_that_says_no_place_gives_no_step(above: str) -> None:
-    assert read(above, "loss: 0.5") == [Reading(loss=0.5)]
+    assert read(above, "loss: 0.5") == [LineReading(loss=0.5)]
 
 
 def test_a_line_above_says_the_step_only_where_lines_with_a_loss_say_none() -> None:
@@ -455,7 +455,7 @@ def test_where_only_evaluations_tell_a_step_it_is_theirs() -> None:
 def test_a_jobs_own_pattern_is_used_instead() -> None:
     pattern = r"it (?P<step>\d+) of epoch (?P<epoch>\d+) cost (?P<loss>\S+) at lr (?P<lr>\S+)"
     readings = read("it 1,200 cost", "it 12 of epoch 3 cost 0.25 at lr 1e-3", "loss: 0.5", pattern=pattern)
-    assert readings == [Reading(step=12, epoch=3, loss=0.25, metrics={"lr": 0.001})]
+    assert readings == [LineReading(step=12, epoch=3, loss=0.25, metrics={"lr": 0.001})]
 
 
 @pytest.mark.parametrize(("goal", "value"), [(0.97, 0.1), (97.0, 10.0), (None, 10.0)])

@@ -21,7 +21,7 @@ from headgate.telemetry.memory import MemorySampler
 from headgate.telemetry.namespaces import look
 from headgate.telemetry.network import NetworkSampler
 from headgate.telemetry.pressure import PressureSampler
-from headgate.telemetry.round import Round
+from headgate.telemetry.round import SamplingRound
 from headgate.testing.sampler import SamplerContract
 from headgate.testing.wait import until
 
@@ -141,7 +141,7 @@ def test_what_passes_an_overlay_is_counted_once(target: Target, task: Task, plac
 
 def test_a_place_that_is_taken_down_leaves_the_others_and_is_not_held(place: Place, tmp_path: Path) -> None:
     warnings: list[str] = []
-    everything = Round([sampler() for sampler in SAMPLERS], warnings.append)
+    everything = SamplingRound([sampler() for sampler in SAMPLERS], warnings.append)
     stays = Target("node:tele", None, place)
     with placed(tmp_path, "gone") as gone:
         goes = Target("node:gone", None, gone)
@@ -160,7 +160,7 @@ def test_a_place_that_is_taken_down_leaves_the_others_and_is_not_held(place: Pla
 
 def test_it_is_never_taken_for_the_machine(place: Place) -> None:
     nowhere = replace(place, namespace="/run/netns/no-such-node", cgroups={})
-    everything = Round([sampler() for sampler in SAMPLERS], lambda _text: None)
+    everything = SamplingRound([sampler() for sampler in SAMPLERS], lambda _text: None)
     for now in range(2):
         assert everything.read(float(now), [Target("node:a", None, nowhere)]) == {}
 

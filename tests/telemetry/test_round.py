@@ -13,7 +13,7 @@ from tests.installing import install
 from headgate import registry
 from headgate.telemetry.base import Sampler, Target
 from headgate.telemetry.columns import Column
-from headgate.telemetry.round import LIST_EVERY, RETRY_SECONDS, Round, samplers
+from headgate.telemetry.round import LIST_EVERY, RETRY_SECONDS, SamplingRound, samplers
 from headgate.testing.memory_sampler import InMemoryBox, InMemorySampler
 
 NODE = Target("node", None)
@@ -42,14 +42,14 @@ def holding(**levels: float) -> InMemorySampler:
 
 def test_readings_of_all_samplers_are_merged() -> None:
     warnings: list[str] = []
-    round_ = Round([holding(memory_bytes=1.0), holding(cache_bytes=2.0)], warnings.append)
+    round_ = SamplingRound([holding(memory_bytes=1.0), holding(cache_bytes=2.0)], warnings.append)
     assert round_.read(0.0, [NODE]) == {"node": {"memory_bytes": 1.0, "cache_bytes": 2.0}}
     assert warnings == []
 
 
 def test_one_failing_sampler_leaves_the_others_and_is_reported_once() -> None:
     warnings: list[str] = []
-    round_ = Round([Broken(), holding(memory_bytes=1.0)], warnings.append)
+    round_ = SamplingRound([Broken(), holding(memory_bytes=1.0)], warnings.append)
     for now in (0.0, 1.0, RETRY_SECONDS, 2 * RETRY_SECONDS):
         assert round_.read(now, [NODE]) == {"node": {"memory_bytes": 1.0}}
     assert warnings == ["sampler 'broken' failed: RuntimeError: no such sensor"]
@@ -57,7 +57,7 @@ def test_one_failing_sampler_leaves_the_others_and_is_reported_once() -> None:
 
 def test_a_failing_sampler_is_tried_again_rarely() -> None:
     broken = Broken()
-    round_ = Round([broken], lambda _: None)
+    round_ = SamplingRound([broken], lambda _: None)
     for now in (0.0, 1.0, RETRY_SECONDS - 1):
         round_.read(now, [NODE])
     assert broken.asked == 1
@@ -69,7 +69,7 @@ def test_a_failing_sampler_is_tried_again_rarely() -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
 def test_a_value_that_breaks_the_contract_is_dropped_and_reported_once(value: float) -> None:
     warnings: list[str] = []
-    round_ = Round([holding(memory_bytes=value, cache_bytes=2.0)], warnings.append)
+    round_ = SamplingRound([holding(memory_bytes=value, cache_bytes=2.0)], warnings.append)
     for now in (0.0, 1.0):
         assert round_.read(now, [NODE]) == {"node": {"cache_bytes": 2.0}}
     assert len(warnings) == 1
@@ -78,12 +78,12 @@ def test_a_value_that_breaks_the_contract_is_dropped_and_reported_once(value: fl
 
 def test_an_unknown_column_is_dropped() -> None:
     warnings: list[str] = []
-    assert Round([holding(watts=300.0)], warnings.append).read(0.0, [NODE]) == {}
+    assert SamplingRound([holding(watts=300.0)], warnings.append).read(0.0, [NODE]) == {}
     assert "watts" in warnings[0]
 
 
 def test_of_two_samplers_with_one_column_the_earlier_counts() -> None:
-    round_ = Round([holding(memory_bytes=1.0), holding(memory_bytes=2.0)], lambda _: None)
+    round_ = SamplingRound([holding(memory_bytes=1.0), holding(memory_bytes=2.0)], lambda _: None)
     assert round_.read(0.0, [NODE]) == {"node": {"memory_bytes": 1.0}}
 
 
@@ -101,7 +101,7 @@ def test_the_processes_of_a_task_are_listed_once_a_round_and_rarely_where_that_i
             return {"unified": "/nowhere"}
 
     loose, grouped = Counting(), Grouped()
-    round_ = Round([InMemorySampler(), InMemorySampler()], lambda _: None)
+    round_ = SamplingRound([InMemorySampler(), InMemorySampler()], lambda _: None)
     for now in range(2 * LIST_EVERY):
         round_.read(float(now), [Target("a", loose), Target("b", grouped)])
     assert grouped.listed == 2 * LIST_EVERY
@@ -110,7 +110,7 @@ def test_the_processes_of_a_task_are_listed_once_a_round_and_rarely_where_that_i
 
 def test_the_built_in_samplers_read_this_machine() -> None:
     warnings: list[str] = []
-    round_ = Round(samplers(warnings.append), warnings.append)
+    round_ = SamplingRound(samplers(warnings.append), warnings.append)
     round_.read(0.0, [NODE])
     values = round_.read(1.0, [NODE])["node"]
     assert values.keys() >= {"cpu_cores", "cpu_fullest_core", "memory_bytes", "cache_bytes", "disk_read", "net_in"}

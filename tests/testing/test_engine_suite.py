@@ -17,7 +17,7 @@ from headgate.shares import Share
 from headgate.testing.engine import EngineContract
 from headgate.testing.memory_engine import MemoryEngine, MemoryTask
 from headgate.testing.memory_isolation import MemoryBox, MemoryIsolation
-from headgate.testing.recorder import Recorder
+from headgate.testing.recorder import RecordingListener
 
 
 class TwinContract(EngineContract):
@@ -269,7 +269,7 @@ class LetsNobodyWait(MemoryEngine):
 
 class WaitsInSilence(MemoryEngine):
     def start(self, launch: Launch, share: Share, log: str) -> None:
-        listener, self.listener = self.listener, Recorder(lambda _: False)
+        listener, self.listener = self.listener, RecordingListener(lambda _: False)
         super().start(launch, share, log)
         self.listener = listener
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import headgate.torch as hg
 from headgate.profiles import Profile
-from headgate.torch import costs, sweep
+from headgate.torch import costs, profiling_sweep
 
 Step = Callable[[int], None]
 Attempting = Callable[..., Any]
@@ -220,8 +220,8 @@ def test_a_closure_and_several_forward_passes_are_measured(attempt: Attempting) 
 def test_profiling_times_several_sizes_and_thread_counts_and_ends(
     attempt: Attempting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep, "_ENOUGH_SECONDS", 0.0)
-    monkeypatch.setattr(sweep, "_thread_counts", lambda: [2, 1])
+    monkeypatch.setattr(profiling_sweep, "_ENOUGH_SECONDS", 0.0)
+    monkeypatch.setattr(profiling_sweep, "_thread_counts", lambda: [2, 1])
     sizes = []
 
     def training(at_step: Step) -> str:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from headgate.plans import Plan
 from headgate.torch.dealing import Dealt
-from headgate.torch.loss_mean import Reading, read, watch
+from headgate.torch.loss_mean import LossReading, read, watch
 from headgate.torch.weighing import Weighing, Weight
 
 model = nn.Linear(3, 5)
@@ -233,4 +233,4 @@ def test_what_the_script_says_counts_before_what_is_seen() -> None:
     for value in (float("nan"), -1, "many", torch.ones(2)):
         with pytest.raises(ValueError, match=r"report\(weight=\)"):
             weighing.say(value)
-    assert Reading().over is None
+    assert LossReading().over is None

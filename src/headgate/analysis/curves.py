@@ -240,7 +240,7 @@ def fit(points: Sequence[tuple[float, float, float]]) -> Fit | None:
     )
 
 
-class _Found(NamedTuple):
+class _ShapeFits(NamedTuple):
     """Of each shape the best a and c, how far off it is, and what its uncertainty follows from."""
 
     a: Array
@@ -253,7 +253,7 @@ class _Found(NamedTuple):
     noise: float
 
 
-def _regress(g: Array, above: Array, y: Array, u: Array, count: Array, floor: float) -> _Found:
+def _regress(g: Array, above: Array, y: Array, u: Array, count: Array, floor: float) -> _ShapeFits:
     """Weighted least squares of `y = c + a g` for every row of g, thrice: points far off what does best weigh less
     (Huber). No asymptote, `c - a above`, is below `floor`, where that is a loss of zero."""
     weights = known = np.exp((u - 1.0) / _RECENT) * count / count.max()
@@ -281,10 +281,10 @@ def _regress(g: Array, above: Array, y: Array, u: Array, count: Array, floor: fl
     points = float(used.sum() ** 2 / (used * used).sum())
     independent = max(points * (1.0 - related) / (1.0 + related) * _INDEPENDENT, 3.0)
     sse = sse + _RESOLUTION**2 * used.sum()
-    return _Found(a, c, sse, spread, mean, float(used.sum()), independent, noise)
+    return _ShapeFits(a, c, sse, spread, mean, float(used.sum()), independent, noise)
 
 
-def _draw(found: _Found, random: np.random.Generator) -> tuple[npt.NDArray[np.intp], Array, Array]:
+def _draw(found: _ShapeFits, random: np.random.Generator) -> tuple[npt.NDArray[np.intp], Array, Array]:
     """Curves by how likely they are: rows of the grid, and a and c for each."""
     likely = np.log(_grid().prior) - 0.5 * found.independent * np.log(found.sse / found.sse.min())
     chance = np.exp(likely - likely.max()).cumsum()

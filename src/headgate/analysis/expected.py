@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from headgate.analysis import curves
 from headgate.analysis.forecast import first_end
-from headgate.analysis.losses import Epochs, Estimate, Losses
+from headgate.analysis.losses import EpochSteps, Estimate, Losses
 
 _PACES = 200
 """Reports of the latest steps that tell how long one takes."""
@@ -94,7 +94,7 @@ def expect(
     Returns:
         None where it reported no number.
     """
-    losses, epochs = Losses(rising=rising), Epochs()
+    losses, epochs = Losses(rising=rising), EpochSteps()
     paces: list[tuple[float, float]] = []
     for report in reports:
         before = losses.seen

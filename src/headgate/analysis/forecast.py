@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from headgate.analysis.losses import Epochs, Estimate, Losses
+from headgate.analysis.losses import EpochSteps, Estimate, Losses
 
 if TYPE_CHECKING:
     from headgate.analysis.curves import Fit
@@ -79,7 +79,7 @@ class Outlook:
     def __init__(self, now: float, *, goal: float | None = None, rising: bool = False) -> None:
         self.losses = Losses(rising=rising)
         self.stopping: tuple[int, float] | None = None
-        self._epochs = Epochs()
+        self._epochs = EpochSteps()
         self._goal = -goal if goal is not None and rising else goal
         self._used_at = self._asked_at = now
         self._cores = 0.0

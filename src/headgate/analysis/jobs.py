@@ -9,9 +9,9 @@ from typing import Any, get_args
 import numpy as np
 
 from headgate.analysis.faults import Survived
-from headgate.analysis.progress import Progress
+from headgate.analysis.progress import ProgressSeries
 from headgate.analysis.sampled import SampledStep
-from headgate.analysis.steps import Division
+from headgate.analysis.steps import StepBreakdown
 from headgate.analysis.usage import EMPTY, Signal, rate
 from headgate.events import ENDED, JobState
 from headgate.telemetry.columns import Column
@@ -52,7 +52,7 @@ class RecordedDecision:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TaskRecord:
+class RecordedTask:
     """What was recorded of a task of a job.
 
     Args:
@@ -68,7 +68,7 @@ class TaskRecord:
     started: float | None
     ended: float | None
     usage: Usage
-    division: Division | None
+    division: StepBreakdown | None
     memory_peak_bytes: float | None
 
     @property
@@ -93,7 +93,7 @@ class TaskRecord:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class JobRecord:
+class RecordedJob:
     """All that was recorded of a job; of several tasks, what they come to together.
 
     Args:
@@ -114,18 +114,18 @@ class JobRecord:
     ended: float | None
     attempts: int
     phases: tuple[Phase, ...]
-    progress: Progress
+    progress: ProgressSeries
     usage: Usage
     entitled: Signal
     decisions: tuple[RecordedDecision, ...]
-    division: Division | None
+    division: StepBreakdown | None
     profile: Mapping[str, Any] | None
     plan: Mapping[str, Any] | None
     memory_peak_bytes: float | None
     cpu_seconds: float | None
     checkpoints: Sequence[Mapping[str, Any]] = ()
     events: Sequence[Mapping[str, Any]] = ()
-    tasks: tuple[TaskRecord, ...] = ()
+    tasks: tuple[RecordedTask, ...] = ()
     sampled: tuple[SampledStep, ...] = ()
     faults: tuple[Survived, ...] = ()
 
@@ -256,7 +256,7 @@ def running(record: Sequence[Phase]) -> list[tuple[float, float]]:
     return [(phase.start, phase.end) for phase in record if phase.state in ("running", "stopping")]
 
 
-def figures(job: JobRecord) -> JobFigures:
+def figures(job: RecordedJob) -> JobFigures:
     """A job in numbers."""
     ran = running(job.phases)
     progress, division = job.progress, job.division
@@ -314,7 +314,7 @@ def figures(job: JobRecord) -> JobFigures:
     )
 
 
-def _exchanged(job: JobRecord) -> float | None:
+def _exchanged(job: RecordedJob) -> float | None:
     divisions = [task.division for task in job.tasks if task.is_worker and task.division is not None]
     counted = [way for each in divisions for way in (each.sent, each.received) if way is not None]
     return sum(counted) if counted and job.distributed else None

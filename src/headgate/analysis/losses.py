@@ -232,7 +232,7 @@ _PART_ERROR = 0.1
 """The last batches of an epoch may make no step of their own, as those of an accumulation that is not full."""
 
 
-class Epochs:
+class EpochSteps:
     """Steps that are left of the epochs a job is to do, from the steps at which epochs began."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from headgate.analysis.usage import EMPTY, Array, Signal
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Progress:
+class ProgressSeries:
     """What a job reported, in the order of time: NaN where a report had no such field. Arrays of one length."""
 
     t: Array
@@ -27,7 +27,7 @@ class Progress:
     metrics: Mapping[str, tuple[Array, Array]]
 
 
-def together(progress: Progress, *, synchronous: bool) -> Progress:
+def together(progress: ProgressSeries, *, synchronous: bool) -> ProgressSeries:
     """The reports of a job's workers as those of one: one report from what each worker said in turn.
 
     Its loss is the mean of theirs, weighted by how many losses each stands for. Workers of a synchronous plan all count
@@ -62,7 +62,7 @@ def together(progress: Progress, *, synchronous: bool) -> Progress:
                 at = np.searchsorted(turn[mine], np.arange(rounds), side="right") - 1
                 each[who] = np.where(at >= 0, progress.samples[mine][np.maximum(at, 0)], 0.0)
         samples = each.sum(axis=0) if np.isfinite(progress.samples).any() else np.full(rounds, np.nan)
-    return Progress(
+    return ProgressSeries(
         t=progress.t[last],
         step=_highest(turn, progress.step, rounds),
         epoch=_highest(turn, progress.epoch, rounds),

@@ -24,7 +24,7 @@ _SEEN = 1e-3
 """The shortest part of a step that is worth a bar between two others."""
 
 
-class Told(NamedTuple):
+class ReportedStep(NamedTuple):
     """What a task told of one step: when, seconds of the run, which step, and how many seconds it took."""
 
     t: float
@@ -53,11 +53,11 @@ class Chosen:
     step: int
     start: float
     seconds: float
-    workers: tuple[Told, ...]
-    servers: tuple[Told, ...]
+    workers: tuple[ReportedStep, ...]
+    servers: tuple[ReportedStep, ...]
 
     @property
-    def told(self) -> tuple[Told, ...]:
+    def told(self) -> tuple[ReportedStep, ...]:
         return *self.workers, *self.servers
 
 
@@ -75,7 +75,7 @@ class Bar(NamedTuple):
         return self.begin + self.seconds
 
 
-class Transfer(NamedTuple):
+class StepTransfer(NamedTuple):
     """Bytes to (`push`) or from (`pull`) a peer, from the first to the last of them; seconds from the start of the
     step."""
 
@@ -93,7 +93,7 @@ class TaskStep:
     task: str
     seconds: float
     bars: tuple[Bar, ...]
-    transfers: tuple[Transfer, ...]
+    transfers: tuple[StepTransfer, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,9 @@ class SampledStep:
     tasks: tuple[TaskStep, ...]
 
 
-def choose(workers: Sequence[Told], servers: Sequence[Told], *, synchronous: bool) -> tuple[Chosen, ...]:
+def choose(
+    workers: Sequence[ReportedStep], servers: Sequence[ReportedStep], *, synchronous: bool
+) -> tuple[Chosen, ...]:
     """The step of median length and the slowest one; one of the two where they are the same, none without any.
 
     Args:
@@ -120,7 +122,7 @@ def choose(workers: Sequence[Told], servers: Sequence[Told], *, synchronous: boo
         return ()
     crowd = sorted(len(step) for step in steps)[len(steps) // 2]
     usual = sorted((step for step in steps if len(step) >= crowd), key=_seconds)
-    picked: list[tuple[Kind, tuple[Told, ...]]] = [("typical", usual[(len(usual) - 1) // 2])]
+    picked: list[tuple[Kind, tuple[ReportedStep, ...]]] = [("typical", usual[(len(usual) - 1) // 2])]
     slowest = max(steps, key=_seconds)
     if slowest is not picked[0][1]:
         picked.append(("slowest", slowest))
@@ -134,14 +136,14 @@ def choose(workers: Sequence[Told], servers: Sequence[Told], *, synchronous: boo
     return tuple(result)
 
 
-def _seconds(step: Sequence[Told]) -> float:
+def _seconds(step: Sequence[ReportedStep]) -> float:
     return max(told.seconds for told in step)
 
 
-def _shared(workers: Sequence[Told]) -> list[tuple[Told, ...]]:
+def _shared(workers: Sequence[ReportedStep]) -> list[tuple[ReportedStep, ...]]:
     """What the workers told, step by step. A step that a worker tells of again was done again."""
-    done: list[dict[str, Told]] = []
-    latest: dict[int, dict[str, Told]] = {}
+    done: list[dict[str, ReportedStep]] = []
+    latest: dict[int, dict[str, ReportedStep]] = {}
     for told in sorted(workers):
         step = latest.get(told.step)
         if step is None or told.task in step:
@@ -151,9 +153,9 @@ def _shared(workers: Sequence[Told]) -> list[tuple[Told, ...]]:
     return [tuple(sorted(step.values(), key=lambda told: by_role(told.task))) for step in done]
 
 
-def _beside(one: Told, workers: Sequence[Told]) -> list[Told]:
+def _beside(one: ReportedStep, workers: Sequence[ReportedStep]) -> list[ReportedStep]:
     """Of every other worker the step that overlaps most with `one`, if any does."""
-    best: dict[str, tuple[float, Told]] = {}
+    best: dict[str, tuple[float, ReportedStep]] = {}
     for told in workers:
         overlap = min(told.t, one.t) - max(told.start, one.start)
         if told.task != one.task and overlap > best.get(told.task, (0.0, told))[0]:
@@ -161,16 +163,18 @@ def _beside(one: Told, workers: Sequence[Told]) -> list[Told]:
     return [told for _, told in best.values()]
 
 
-def _during(start: float, seconds: float, servers: Sequence[Told], step: int | None) -> tuple[Told, ...]:
+def _during(
+    start: float, seconds: float, servers: Sequence[ReportedStep], step: int | None
+) -> tuple[ReportedStep, ...]:
     """The rounds of servers that a step waited for: those of the same number where rounds are steps, and not far off;
     or else those that were told of while it went on; or else the closest one of each server."""
     end, slack = start + seconds, seconds / 4
     near = max(_CLOSE_SECONDS, seconds)
-    by_server: dict[str, list[Told]] = {}
+    by_server: dict[str, list[ReportedStep]] = {}
     for told in servers:
         if start - near < told.t <= end + near:
             by_server.setdefault(told.task, []).append(told)
-    found: list[Told] = []
+    found: list[ReportedStep] = []
     for told_by in by_server.values():
         same = [told for told in told_by if told.step == step]
         while_on = [told for told in told_by if start + slack < told.t <= end + slack]
@@ -215,7 +219,7 @@ def lay_out(spans: Iterable[tuple[str, float | None, float, float, float]]) -> t
 
 def assemble(
     chosen: Chosen,
-    parts: Iterable[tuple[Told, Sequence[Bar], Sequence[Transfer]]],
+    parts: Iterable[tuple[ReportedStep, Sequence[Bar], Sequence[StepTransfer]]],
     *,
     synchronous: bool,
 ) -> SampledStep:

@@ -24,7 +24,7 @@ _MOST_CORES = 10_000
 
 
 @dataclass(slots=True)
-class _Seen:
+class _ThreadTally:
     """What was seen with one number of threads: seconds, steps, core-seconds used, and core-seconds it could have."""
 
     seconds: float = 0.0
@@ -37,7 +37,7 @@ class Scaling:
     """A job's steps and what they cost, by the number of its threads."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, _Seen] = {}
+        self._seen: dict[int, _ThreadTally] = {}
         self._threads = 0
         self._entitled = 0.0
         self._settled_at = 0.0
@@ -78,7 +78,7 @@ class Scaling:
         since, first, before = self._begun
         if now - since < _WINDOW_SECONDS or step == first:
             return
-        seen = self._seen.setdefault(self._threads, _Seen())
+        seen = self._seen.setdefault(self._threads, _ThreadTally())
         seen.seconds += now - since
         seen.steps += step - first
         seen.used += max(work - before, 0.0)
@@ -115,11 +115,11 @@ class Scaling:
         return float(cores) if cores < _MOST_CORES else math.inf
 
 
-def _is_told(seen: _Seen) -> bool:
+def _is_told(seen: _ThreadTally) -> bool:
     return seen.seconds >= _LEAST_SECONDS and seen.used > 0.0
 
 
-def _speed(threads: int, seen: _Seen) -> float:
+def _speed(threads: int, seen: _ThreadTally) -> float:
     """Steps a second on as many cores as threads: by what a step costs, and the part that it used of what it could."""
     busy = min(seen.used / seen.entitled, 1.0) if seen.entitled > 0.0 else 1.0
     return seen.steps / seen.used * busy * threads

@@ -38,7 +38,7 @@ class StepSums:
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class StepBreakdown:
     """How the time of a step divides, over the sampled steps of all tasks.
 
     Args:
@@ -79,7 +79,7 @@ class Division:
         return sum(self.bytes_out.values()) if self.bytes_out else None
 
 
-def divide(tasks: Iterable[StepSums]) -> Division | None:
+def divide(tasks: Iterable[StepSums]) -> StepBreakdown | None:
     """How a step of these tasks divides; None where none was sampled."""
     given = [task for task in tasks if len(task.whole)]
     if not given:
@@ -94,7 +94,7 @@ def divide(tasks: Iterable[StepSums]) -> Division | None:
     fractions = waited[measured] / np.where(whole > 0, whole, 1.0)[measured]
     low, high = np.percentile(fractions, [10, 90]) if len(fractions) else (None, None)
     exposed = [seconds[name] * steps for name in EXPOSED if name in seconds]
-    return Division(
+    return StepBreakdown(
         steps=steps,
         step_seconds=spent / steps,
         seconds=seconds,

@@ -16,7 +16,7 @@ above all that was read."""
 
 
 @dataclass(frozen=True, slots=True)
-class Buckets:
+class TimeBuckets:
     """One value for each bucket of time: lowest, time-weighted mean and highest; NaN where nothing is known."""
 
     low: Array
@@ -87,13 +87,13 @@ class Signal:
             np.concatenate([part.value for part in parts]),
         )
 
-    def buckets(self, edges: Array) -> Buckets:
+    def buckets(self, edges: Array) -> TimeBuckets:
         """Lowest, mean and highest between each two neighbours of the evenly spaced `edges`."""
         count = len(edges) - 1
         low, high = np.full(count, np.inf), np.full(count, -np.inf)
         if not len(self):
             empty = np.full(count, np.nan)
-            return Buckets(empty, empty, empty)
+            return TimeBuckets(empty, empty, empty)
         known = Signal(self.start, self.end, np.ones_like(self.value)).cumulative(edges)
         seconds = np.diff(known)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -112,7 +112,7 @@ class Signal:
         unknown = np.isnan(mean)
         low[unknown] = high[unknown] = np.nan
         # The mean of equal values may differ from them in the last bit.
-        return Buckets(low, np.clip(mean, low, high), high)
+        return TimeBuckets(low, np.clip(mean, low, high), high)
 
 
 EMPTY = Signal(np.empty(0), np.empty(0), np.empty(0))
@@ -198,7 +198,7 @@ def rate(times: Array, counter: Array) -> float | None:
     return float(np.sum(steps[grown]) / np.sum(seconds[grown])) if grown.any() else None
 
 
-def means(at: Array, values: Array, weights: Array, edges: Array) -> Buckets:
+def means(at: Array, values: Array, weights: Array, edges: Array) -> TimeBuckets:
     """Buckets of single points (a reported loss), each weighted; `at` may be seconds or CPU seconds."""
     count = len(edges) - 1
     low, high = np.full(count, np.inf), np.full(count, -np.inf)
@@ -212,4 +212,4 @@ def means(at: Array, values: Array, weights: Array, edges: Array) -> Buckets:
     np.maximum.at(high, index, values)
     unknown = weight == 0
     low[unknown] = high[unknown] = np.nan
-    return Buckets(low, np.clip(mean, low, high), high)
+    return TimeBuckets(low, np.clip(mean, low, high), high)

@@ -10,13 +10,13 @@ import click
 
 from headgate import runs
 from headgate.cli import options
-from headgate.cli.layout import Layout
+from headgate.cli.placement import PlacementOptions
 from headgate.cli.reaching import reached
 from headgate.cluster import Cluster, Node
 from headgate.engines.base import LOCAL
 from headgate.profiling import calibration, links
-from headgate.profiling.calibration import Machine
-from headgate.profiling.links import Link
+from headgate.profiling.calibration import CalibratedMachine
+from headgate.profiling.links import MeasuredLink
 from headgate.telemetry import machine
 from headgate.units import say_bits, say_bytes, say_seconds
 
@@ -43,9 +43,9 @@ def command(cluster: str | None, engine: str | None, address: str | None, again:
              headgate calibrate --cluster lab.yaml --again
     """
     home = runs.home()
-    where = Layout(cluster=cluster, engine=engine, address=address).place()
+    where = PlacementOptions(cluster=cluster, engine=engine, address=address).place()
     here = calibration.machine(machine.detect(home / "node.json"), home, again=again)
-    machines: dict[tuple[str, ...], Machine] = {}
+    machines: dict[tuple[str, ...], CalibratedMachine] = {}
     nodes: tuple[Node, ...] = ()
     if where.engine == LOCAL:
         found = calibration.network(where.cluster, Cluster(where.nodes), home, again=again, told=_told)
@@ -67,13 +67,13 @@ def command(cluster: str | None, engine: str | None, address: str | None, again:
         click.echo(line)
 
 
-def _told(what: Node | Link) -> None:
+def _told(what: Node | MeasuredLink) -> None:
     if sys.stderr.isatty():
         text = what.name if isinstance(what, Node) else f"{what.sender} to {what.receiver}"
         click.echo(f"measured: {text}", err=True)
 
 
-def _machine(here: Machine) -> list[str]:
+def _machine(here: CalibratedMachine) -> list[str]:
     rates = here.rates
     products, convolution = rates["core_gflops"], rates["core_convolution_gflops"]
     copies = f"copies {say_bytes(rates['core_copy_bytes_per_second'])}/s"
@@ -91,6 +91,6 @@ def _machine(here: Machine) -> list[str]:
     return [*lines, *(f"note      {note}" for note in here.notes)]
 
 
-def _link(link: Link) -> str:
+def _link(link: MeasuredLink) -> str:
     rate, trip = say_bits(link.bytes_per_second), say_seconds(link.round_trip_seconds)
     return f"link      {link.sender} to {link.receiver}: {rate}, there and back in {trip}"

@@ -21,7 +21,7 @@ from headgate.engines.launch import inject, launch
 from headgate.errors import UsageError
 from headgate.hub.gating import turns_in
 from headgate.hub.submission import Submission
-from headgate.planning.choosing import Asked, choose
+from headgate.planning.choosing import JobToPlan, choose
 from headgate.plans import Plan
 from headgate.profiling import store
 from headgate.profiling.calibration import calibrated
@@ -39,7 +39,7 @@ def plans(submission: Submission, cluster: Cluster, here: Node, home: Path) -> d
     asked = []
     for job in submission.jobs:
         other = scripts.other_cluster(job, {**submission.environment, **job.env})
-        asked.append(Asked(job, store.load(home / "profiles", store.key(job, here)), other))
+        asked.append(JobToPlan(job, store.load(home / "profiles", store.key(job, here)), other))
     if submission.cluster:
         cluster = calibrated(submission.cluster, cluster, here, home)
     found = {}

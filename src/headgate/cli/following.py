@@ -44,7 +44,7 @@ def follow(hub: Hub, run: str, as_json: bool, interrupts: Interrupts) -> int:
         The exit code: 0 when every job is done, 130 after a Ctrl-C, 1 otherwise.
     """
     console = Console(stderr=as_json)
-    view = _Table(console) if console.is_terminal and not as_json else _Lines(console, quiet=as_json)
+    view = _JobTable(console) if console.is_terminal and not as_json else _Lines(console, quiet=as_json)
     end: dict[str, Any] = {}
     report = None
     interrupts.watch(run, view.say)
@@ -198,14 +198,14 @@ class _Lines:
             click.echo(f"[{t:7.1f} s] {text}")
 
 
-class _Table:
+class _JobTable:
     """A live table of the jobs."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._console = console
 
-    def __enter__(self) -> _Table:
+    def __enter__(self) -> _JobTable:
         self._live.__enter__()
         return self
 

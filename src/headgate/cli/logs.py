@@ -108,14 +108,14 @@ class _Headings:
         self._last = task
 
 
-class _Place(NamedTuple):
+class _LogPosition(NamedTuple):
     """How far a log was printed: the file, which is renamed when it is full, and the bytes of it."""
 
     inode: int
     bytes: int
 
 
-def _print(path: Path, tail: int | None = None, start: int = 0) -> _Place:
+def _print(path: Path, tail: int | None = None, start: int = 0) -> _LogPosition:
     with path.open("rb") as file:
         file.seek(start)
         if tail is not None:
@@ -123,10 +123,10 @@ def _print(path: Path, tail: int | None = None, start: int = 0) -> _Place:
         while chunk := file.read(1 << 16):
             sys.stdout.buffer.write(chunk)
         sys.stdout.flush()
-        return _Place(os.fstat(file.fileno()).st_ino, file.tell())
+        return _LogPosition(os.fstat(file.fileno()).st_ino, file.tell())
 
 
-def _follow(chosen: _Chosen, printed: dict[Path, _Place], headings: _Headings) -> None:
+def _follow(chosen: _Chosen, printed: dict[Path, _LogPosition], headings: _Headings) -> None:
     while True:
         ended = chosen.ended()
         for path in chosen.logs():
@@ -138,10 +138,10 @@ def _follow(chosen: _Chosen, printed: dict[Path, _Place], headings: _Headings) -
         time.sleep(_FOLLOW_SECONDS)
 
 
-def _print_on(path: Path, place: _Place | None, headings: _Headings) -> _Place:
+def _print_on(path: Path, place: _LogPosition | None, headings: _Headings) -> _LogPosition:
     """Print what has come to a log since it was printed up to `place`."""
     status = path.stat()
-    if place == _Place(status.st_ino, status.st_size):
+    if place == _LogPosition(status.st_ino, status.st_size):
         return place
     headings.show(path)
     if place is None:

@@ -32,7 +32,7 @@ class Finite(click.FloatRange):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CommandLine:
     """What a command line names to be run, beside its files.
 
     Args:
@@ -82,7 +82,7 @@ class OfJobs(click.Command):
             left = super().parse_args(ctx, list(args))
         except click.NoSuchOption as error:
             raise click.UsageError(_not_ours(ctx, args, error), ctx) from None
-        ctx.meta["asked"] = Asked(command, ctx.params.pop("module"), ctx.params.pop("python"), rest)
+        ctx.meta["asked"] = CommandLine(command, ctx.params.pop("module"), ctx.params.pop("python"), rest)
         return left
 
     def _command(self, ctx: click.Context, args: list[str]) -> tuple[str, ...]:
@@ -160,7 +160,7 @@ def _engines() -> str:
 
 
 def layout(command: _F) -> _F:
-    """Gives a command the options that `layout.Layout` takes, as keyword arguments."""
+    """Gives a command the options that `placement.PlacementOptions` takes, as keyword arguments."""
     for option in reversed(
         (
             click.option("--engine", metavar="NAME", help=f"Where tasks run: {_engines()}, or a plug-in's name."),

@@ -15,16 +15,16 @@ import yaml
 
 from headgate import runs
 from headgate.cli import planned, profiled
-from headgate.cli.layout import Layout
-from headgate.cli.options import Asked, Finite, OfJobs, example, of_engines
-from headgate.cli.planned import Answer
+from headgate.cli.options import CommandLine, Finite, OfJobs, example, of_engines
+from headgate.cli.placement import PlacementOptions
+from headgate.cli.planned import RankedPlans
 from headgate.cluster import Cluster, Node
 from headgate.errors import UsageError
 from headgate.jobs import Allowed, Job
 from headgate.planning.candidates import candidates
-from headgate.planning.cost import Costs
-from headgate.planning.jointly import Request, jointly
-from headgate.planning.search import Found, search
+from headgate.planning.cost import CostModel
+from headgate.planning.jointly import ProfiledJob, jointly
+from headgate.planning.search import SearchResult, search
 from headgate.planning.whatif import changed
 from headgate.plans import Plan
 from headgate.profiles import Profile
@@ -114,10 +114,10 @@ def command(
              headgate plan a.py b.py --cluster lab.yaml
     """
     here = machine.detect(runs.home() / "node.json")
-    asked: Asked = ctx.meta["asked"]
+    asked: CommandLine = ctx.meta["asked"]
     jobs = profiled.jobs(scripts, asked, key, cores, memory, here)
     jobs = [(replace(job, allow=job.allow | frozenset(allow)), profile) for job, profile in jobs]
-    on = Layout(engine=engine, address=address).place().engine
+    on = PlacementOptions(engine=engine, address=address).place().engine
     there = profiled.nodes(cluster, on, here)
     nodes = there
     for change in changes:
@@ -154,13 +154,13 @@ def command(
             click.echo(f"\nsaved: headgate run --plan {save} {shlex.join((*scripts, *asked.words)) or 'SCRIPT'}")
 
 
-def _answer(job: Job, cluster: Cluster, profile: Profile, here: Node, top: int) -> Answer:
-    costs = Costs(job, cluster, profile, measured_on=here)
+def _answer(job: Job, cluster: Cluster, profile: Profile, here: Node, top: int) -> RankedPlans:
+    costs = CostModel(job, cluster, profile, measured_on=here)
     if job.plan is None:
-        return Answer(job, costs, search(costs, runners_up=top - 1))
+        return RankedPlans(job, costs, search(costs, runners_up=top - 1))
     [stated] = candidates(cluster, job)
     best = costs.predict(stated)
-    return Answer(job, costs, Found(best, (), best.throughput, True, 1))
+    return RankedPlans(job, costs, SearchResult(best, (), best.throughput, True, 1))
 
 
 def _measured(
@@ -172,7 +172,7 @@ def _measured(
     with_history: bool,
     where: Callable[[], Mapping[str, Any]],
     probes: int,
-) -> Answer:
+) -> RankedPlans:
     """The answer as past runs and probes correct it.
 
     Raises:
@@ -198,9 +198,11 @@ def _measured(
         best, *others = corrected.ranked(top)
     except ValueError as error:
         raise UsageError(f"job {job.name!r}: {error}") from None
-    costs = Costs(job, cluster, profile, measured_on=here)
+    costs = CostModel(job, cluster, profile, measured_on=here)
     bound = max(each.throughput for each in (best, *others))
-    return Answer(job, costs, Found(best, tuple(others), bound, False, 0), corrected.measured, corrected.planner.failed)
+    return RankedPlans(
+        job, costs, SearchResult(best, tuple(others), bound, False, 0), corrected.measured, corrected.planner.failed
+    )
 
 
 def _together(
@@ -214,9 +216,11 @@ def _together(
     for job, _ in asked:
         if job.plan is not None:
             raise UsageError(f"job {job.name!r} states its plan; leave it out, or plan the others without it")
-    division = jointly([Request(job, profile) for job, profile in asked], cluster, measured_on=here)
+    division = jointly([ProfiledJob(job, profile) for job, profile in asked], cluster, measured_on=here)
     answers = [
-        Answer(job, Costs(job, cluster, profile, measured_on=here), Found(each, (), each.throughput, False, 0))
+        RankedPlans(
+            job, CostModel(job, cluster, profile, measured_on=here), SearchResult(each, (), each.throughput, False, 0)
+        )
         for (job, profile), each in zip(asked, division.predictions)
     ]
     if as_json:

@@ -14,10 +14,10 @@ from rich.text import Text
 
 from headgate.jobs import Job
 from headgate.planning.choosing import in_words
-from headgate.planning.cost import Costs
-from headgate.planning.jointly import Division
+from headgate.planning.cost import CostModel
+from headgate.planning.jointly import JointPlans
 from headgate.planning.physics import RESOURCES
-from headgate.planning.search import Found
+from headgate.planning.search import SearchResult
 from headgate.plans import Plan, Prediction
 from headgate.units import say_bytes, say_seconds
 
@@ -25,7 +25,7 @@ _WIDTH = 150  # of the table where the output is no terminal
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RankedPlans:
     """A job's candidates on a cluster; the first that is shown is the choice.
 
     Args:
@@ -34,8 +34,8 @@ class Answer:
     """
 
     job: Job
-    costs: Costs
-    found: Found
+    costs: CostModel
+    found: SearchResult
     measured: Mapping[Plan, Sequence[float]] = field(default_factory=dict)
     failed: Mapping[Plan, str] = field(default_factory=dict)
 
@@ -44,7 +44,7 @@ class Answer:
         return (self.found.best, *self.found.runners_up)
 
 
-def show(answer: Answer, before: Answer | None, changes: Sequence[str], explain: int | None) -> None:
+def show(answer: RankedPlans, before: RankedPlans | None, changes: Sequence[str], explain: int | None) -> None:
     """Print the four answers, the candidates, and what was asked besides.
 
     Args:
@@ -74,7 +74,7 @@ def show(answer: Answer, before: Answer | None, changes: Sequence[str], explain:
             click.echo(f"  {say_seconds(term.seconds):>9}  {term.resource:8} {term.meaning} ({term.how})")
 
 
-def show_together(answers: Sequence[Answer], division: Division) -> None:
+def show_together(answers: Sequence[RankedPlans], division: JointPlans) -> None:
     """Print the four answers of jobs that run side by side, and how they fare."""
     for answer, part, fair in zip(answers, division.normalised, division.fair):
         click.echo(answer.job.name)
@@ -88,7 +88,7 @@ def show_together(answers: Sequence[Answer], division: Division) -> None:
         click.echo(f"note: {note}")
 
 
-def together_as_data(answers: Sequence[Answer], division: Division, changes: Sequence[str]) -> dict[str, Any]:
+def together_as_data(answers: Sequence[RankedPlans], division: JointPlans, changes: Sequence[str]) -> dict[str, Any]:
     """The same for programs."""
     return {
         "jobs": [
@@ -107,7 +107,7 @@ def together_as_data(answers: Sequence[Answer], division: Division, changes: Seq
     }
 
 
-def _words(answer: Answer) -> list[str]:
+def _words(answer: RankedPlans) -> list[str]:
     """The four answers, and why."""
     best = answer.found.best
     plan, memory = best.plan, answer.costs.memory(best.plan)
@@ -149,7 +149,7 @@ def _on(names: Sequence[str]) -> str:
     return ", ".join(shown) + (f" and {len(there) - 8} more" if len(there) > 8 else "")
 
 
-def _table(answer: Answer) -> Table:
+def _table(answer: RankedPlans) -> Table:
     table = Table(box=None, pad_edge=False)
     for heading in ("", "", "strategy", "tasks", "batch", "nodes", "samples/s", "low to high"):
         table.add_column(heading, no_wrap=True, justify="right" if heading == "samples/s" else "left")
@@ -188,7 +188,7 @@ def _mean(rates: Sequence[float]) -> str:
     return _round(sum(rates) / len(rates)) if rates else ""
 
 
-def _certainty(answer: Answer) -> str:
+def _certainty(answer: RankedPlans) -> str:
     found = answer.found
     if answer.measured:
         count = sum(map(len, answer.measured.values()))
@@ -207,7 +207,9 @@ def _round(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def as_data(answer: Answer, before: Answer | None, changes: Sequence[str], explain: int | None) -> dict[str, Any]:
+def as_data(
+    answer: RankedPlans, before: RankedPlans | None, changes: Sequence[str], explain: int | None
+) -> dict[str, Any]:
     """The same for programs."""
     found = answer.found
     data: dict[str, Any] = {

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate import clusterfile, lab, runs
-from headgate.cli.options import Asked
+from headgate.cli.options import CommandLine
 from headgate.cli.reaching import reached
 from headgate.cli.running import read
 from headgate.cluster import Cluster, Node
@@ -26,7 +26,7 @@ from headgate.units import size
 
 def jobs(
     scripts: Sequence[str],
-    asked: Asked,
+    asked: CommandLine,
     key: str | None,
     cores: float | None,
     memory: str | None,
@@ -38,7 +38,7 @@ def jobs(
         UsageError: It makes no sense.
         NotFoundError: A profile is not stored.
     """
-    if not scripts and asked == Asked() and key is not None:
+    if not scripts and asked == CommandLine() and key is not None:
         # It is never started: a name for what the profile was measured of.
         return [(_limited(Job(name="job", run="true"), cores, memory), stored(key))]
     found = api.submission(read(scripts, asked, None, cores, memory)).jobs

@@ -12,7 +12,7 @@ import click
 
 from headgate import resuming, runs
 from headgate.cli import options
-from headgate.cli.layout import Layout, Where
+from headgate.cli.placement import PlacementOptions, Where
 from headgate.cli.running import submit
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.errors import StorageError, UsageError
@@ -70,14 +70,14 @@ def command(
     folder = runs.find(run)
     if runs.summary(folder).state == "interrupted":
         await_guards()
-    submission = _laid_out(unfinished(folder, named, from_scratch), Layout(**where), folder)
+    submission = _laid_out(unfinished(folder, named, from_scratch), PlacementOptions(**where), folder)
     if detach or as_json:  # who watches the run is told by it
         for name, text in submission.warnings.items():
             click.echo(f"{name}: {text}", err=True)
     return submit(submission, policy, detach, as_json)
 
 
-def _laid_out(submission: Submission, said: Layout, folder: Path) -> Submission:
+def _laid_out(submission: Submission, said: PlacementOptions, folder: Path) -> Submission:
     """A submission with what the command line says of where and how."""
     if said.states_plan and len(submission.jobs) > 1:
         names = ", ".join(job.name for job in submission.jobs)

@@ -88,9 +88,9 @@ def command(
                 6   no hub
                 130 interrupted
     """
-    from headgate.cli import layout, running  # what jobs need takes a while to import; help needs none of it
+    from headgate.cli import placement, running  # what jobs need takes a while to import; help needs none of it
 
-    said = layout.Layout(**where)
+    said = placement.PlacementOptions(**where)
     jobs = running.read(targets, ctx.meta["asked"], name, cores, memory)
     jobs = running.boxed(jobs, isolation, image, mounts, stop_signal)
     if said.states_plan and targets and Path(targets[0]).suffix in (".yaml", ".yml"):

@@ -16,8 +16,8 @@ import click
 
 from headgate import units
 from headgate.cli.following import Interrupts, follow
-from headgate.cli.layout import Layout
-from headgate.cli.options import Asked
+from headgate.cli.options import CommandLine
+from headgate.cli.placement import PlacementOptions
 from headgate.engines.program import program, source
 from headgate.errors import UsageError
 from headgate.hub import api
@@ -39,7 +39,7 @@ def boxed(
         raise UsageError(str(error)) from None
 
 
-def submission(jobs: Sequence[Job], said: Layout) -> Submission:
+def submission(jobs: Sequence[Job], said: PlacementOptions) -> Submission:
     """Jobs, and where and how they are to run.
 
     Raises:
@@ -67,7 +67,9 @@ def submit(submission: Submission, policy: str | None, detach: bool, as_json: bo
         return follow(hub, run, as_json, interrupts)
 
 
-def read(targets: Sequence[str], asked: Asked, name: str | None, cores: float | None, memory: str | None) -> list[Job]:
+def read(
+    targets: Sequence[str], asked: CommandLine, name: str | None, cores: float | None, memory: str | None
+) -> list[Job]:
     """The jobs that a command line names.
 
     Raises:
@@ -77,7 +79,7 @@ def read(targets: Sequence[str], asked: Asked, name: str | None, cores: float | 
     if files:
         if len(targets) > 1:
             raise UsageError(f"found {len(targets)} files; expected one job file, or scripts only")
-        if asked != Asked() or name or cores or memory:
+        if asked != CommandLine() or name or cores or memory:
             raise UsageError(f"arguments, name, interpreter and limits of the jobs of {files[0]} go into that file")
         from headgate import jobfile
 
@@ -137,7 +139,7 @@ def _bytes(memory: str | None) -> int | None:
         raise UsageError(f"found --memory {memory!r}; {error}") from None
 
 
-def _programs(targets: Sequence[str], asked: Asked) -> Iterator[tuple[str, dict[str, Any]]]:
+def _programs(targets: Sequence[str], asked: CommandLine) -> Iterator[tuple[str, dict[str, Any]]]:
     """What each job is called where no name is given, and the fields that say what it runs."""
     if asked.module is not None:
         if targets:
@@ -164,7 +166,7 @@ def _programs(targets: Sequence[str], asked: Asked) -> Iterator[tuple[str, dict[
         yield Path(target).stem, _file(target, asked)
 
 
-def _file(target: str, asked: Asked) -> dict[str, Any]:
+def _file(target: str, asked: CommandLine) -> dict[str, Any]:
     path = Path(target).absolute()
     if not os.path.isfile(path):
         expected = _meant(target) or "expected a script, a job file (.yaml) or a command on the PATH"

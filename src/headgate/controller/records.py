@@ -23,7 +23,7 @@ from headgate.events import (
     TaskId,
     Usage,
 )
-from headgate.goals import Watch
+from headgate.goals import GoalWatch
 from headgate.jobs import Job
 from headgate.planning.placement import for_server
 from headgate.plans import Plan
@@ -171,7 +171,7 @@ class JobRecord:
     granted: Share = NOTHING
     why: str = ""
     tasks: dict[TaskId, TaskRecord] = field(default_factory=dict)
-    watch: Watch | None = field(init=False)
+    watch: GoalWatch | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.watch = self.spec.progress.watch()

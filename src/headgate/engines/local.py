@@ -25,7 +25,7 @@ from headgate.engines.connections import Connections
 from headgate.engines.descriptors import Descriptors
 from headgate.engines.kills import LOOK_SECONDS, Kills
 from headgate.engines.log import TaskLog
-from headgate.engines.tasks import Keeper, Start, Task
+from headgate.engines.tasks import Keeper, PendingStart, Task
 from headgate.errors import HeadgateError, IsolationError, UsageError
 from headgate.events import Exit, TaskId
 from headgate.isolation.base import Box, Isolation, Launch
@@ -71,7 +71,7 @@ class LocalEngine(Engine):
         self._others = others
         self._isolations = {"": isolation, isolation.name: isolation}
         self._commands: deque[Callable[[], None]] = deque()
-        self._starts: dict[TaskId, Start] = {}
+        self._starts: dict[TaskId, PendingStart] = {}
         self._tasks: dict[TaskId, Task] = {}
         self._beside = Beside(self._do)
         self._closing_at: float | None = None
@@ -242,7 +242,7 @@ class LocalEngine(Engine):
         key = secrets.token_hex(16)
         added = {"HEADGATE_CHANNEL": f"unix:{self._channel}", "HEADGATE_KEY": key}
         whole = replace(launch, env={**launch.env, **added}, reads=(*launch.reads, str(self._channel)))
-        start = self._starts[launch.task] = Start(key)
+        start = self._starts[launch.task] = PendingStart(key)
         self._in_turn(
             launch.task,
             isolation,

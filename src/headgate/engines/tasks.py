@@ -31,7 +31,7 @@ class Keeper(Protocol):
 
 
 @dataclass(slots=True)
-class Start:
+class PendingStart:
     """A task that is being started: its key, whether it is to be stopped, and what is to be done of it as soon as it
     runs."""
 

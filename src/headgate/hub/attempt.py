@@ -10,7 +10,7 @@ from typing import Any
 
 from headgate.events import Exit, Progress, TaskId
 from headgate.hub.gating import OPEN, strictest
-from headgate.hub.meetings import Meetings
+from headgate.hub.meetings import AttemptMeetings
 from headgate.hub.peers import Peers
 from headgate.hub.stragglers import Stragglers
 from headgate.plans import Plan
@@ -102,7 +102,7 @@ class Attempt:
         self._keyless = plan.strategy == "allreduce" or not encrypt
         self._connected: set[str] = set()
         self._course = MergedProgress()
-        self.meetings = Meetings(self._peers.workers, lambda name, message: send(f"{job}/{name}", message))
+        self.meetings = AttemptMeetings(self._peers.workers, lambda name, message: send(f"{job}/{name}", message))
         self._waiting: list[str] = []
         self._donor: str | None = None  # while it was told to save and has not
         self._met = False  # whether a worker has connected

@@ -17,7 +17,7 @@ from headgate.events import ENDED, Event, JobId, JobPlanned, PlanJob, StopReques
 from headgate.hub.component import Component
 from headgate.hub.live_runs import LiveRuns
 from headgate.hub.nodes import Nodes
-from headgate.planning.choosing import Asked, Choice, choose, has_choice, starts_at_once
+from headgate.planning.choosing import Choice, JobToPlan, choose, has_choice, starts_at_once
 from headgate.plans import Plan
 from headgate.profiles import Profile
 from headgate.profiling import store
@@ -112,10 +112,10 @@ class Choosing(Component):
         run, live = self._live_runs.find(action.job)
         return run.submission.mode == "run" and live.profile is not None and has_choice(cluster, action.spec)
 
-    def _ask(self, action: PlanJob, profile: Profile | None) -> Asked:
+    def _ask(self, action: PlanJob, profile: Profile | None) -> JobToPlan:
         run, _ = self._live_runs.find(action.job)
         environment = {**run.submission.environment, **action.spec.env}
-        return Asked(action.spec, profile, scripts.other_cluster(action.spec, environment))
+        return JobToPlan(action.spec, profile, scripts.other_cluster(action.spec, environment))
 
     async def _try_to_answer(self, actions: Sequence[PlanJob], cluster: Cluster) -> None:
         try:

@@ -21,7 +21,7 @@ from headgate.telemetry.vocabulary import is_adversarial
 
 
 @dataclass
-class _Watched:
+class _ForecastJob:
     """A job's outlook, the cores that each of its tasks uses, the core-seconds that they used, the most memory that one
     of its workers did, when it began, and when it is expected to end. `whole` is whether all that it takes is seen, as
     of a job that does not resume."""
@@ -77,7 +77,7 @@ class Forecasting(Component):
         self._tell = tell
         self._waits = waits
         self._predicts = predicts
-        self._watched: dict[JobId, _Watched] = {}
+        self._watched: dict[JobId, _ForecastJob] = {}
         self._took: dict[JobId, float | None] = {}
         self._doing: set[asyncio.Task[None]] = set()
 
@@ -125,7 +125,7 @@ class Forecasting(Component):
             case TaskExited(task):
                 self._ended(task)
 
-    def _scale(self, watched: _Watched, now: float) -> None:
+    def _scale(self, watched: _ForecastJob, now: float) -> None:
         """Note with how many threads a job used what; of one with several tasks that says nothing of its cores."""
         attempt = watched.live.current
         if attempt is not None and len(attempt.tasks) == 1:
@@ -138,14 +138,14 @@ class Forecasting(Component):
         known = attempt.tasks.get(task.rsplit("/", 1)[1]) if attempt is not None else None
         return known is not None and known.state != "ended"
 
-    def _of(self, task: TaskId, starts: bool = False) -> _Watched:
+    def _of(self, task: TaskId, starts: bool = False) -> _ForecastJob:
         job = task.rsplit("/", 1)[0]
         if job not in self._watched:
             now, (run, live) = time.monotonic(), self._live_runs.find(job)
             whole = starts and live.checkpoint is None and live.attempt == 1 and run.submission.mode == "run"
             rule = live.spec.progress
             outlook = Outlook(now, goal=rule.goal, rising=rule.rising)
-            self._watched[job] = _Watched(live, outlook, whole, now, now)
+            self._watched[job] = _ForecastJob(live, outlook, whole, now, now)
         return self._watched[job]
 
     def _ended(self, task: TaskId) -> None:
@@ -163,7 +163,7 @@ class Forecasting(Component):
         if watched.whole and watched.live.state == "done" and watched.work > 0.0:
             self._do(self._remember(watched))
 
-    async def _remember(self, watched: _Watched) -> None:
+    async def _remember(self, watched: _ForecastJob) -> None:
         live = watched.live
         took = lengths.Took(live.profile_key, watched.work, watched.since - watched.began, watched.most_bytes)
         with suppress(OSError):  # it is worth no warning: the next one is predicted later

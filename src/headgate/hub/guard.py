@@ -138,7 +138,7 @@ def _sweep(record: Mapping[str, object]) -> bool:
 
 
 @dataclass(slots=True)
-class _Task:
+class _GuardedTask:
     record: dict[str, object]
     pidfd: int | None
     output: int | None
@@ -150,7 +150,7 @@ class _Guard:
     def __init__(self, hub: socket.socket, folder: Path) -> None:
         self._hub = hub
         self._folder = folder
-        self._tasks: dict[TaskId, _Task] = {}
+        self._tasks: dict[TaskId, _GuardedTask] = {}
 
     def run(self) -> None:
         while True:
@@ -166,7 +166,7 @@ class _Guard:
             match message["op"]:
                 case "add":
                     output = fds[0] if fds else None  # none where this process may open no more
-                    self._tasks[task] = _Task(
+                    self._tasks[task] = _GuardedTask(
                         message["record"], _pidfd(message["record"]), output, message["log"], message["connected"]
                     )
                 case "connected" if task in self._tasks:
@@ -208,7 +208,7 @@ class _Guard:
         runs.remove_sockets(self._folder)
         remove_empty_groups()
 
-    def _drop(self, task: _Task) -> None:
+    def _drop(self, task: _GuardedTask) -> None:
         for fd in (task.pidfd, task.output):
             if fd is not None:
                 os.close(fd)

@@ -11,7 +11,7 @@ from headgate.events import ENDED, Checkpoint, JobState, Progress
 from headgate.hub.attempt import Attempt
 from headgate.jobs import Job
 from headgate.task import saving
-from headgate.telemetry.arguments import Length
+from headgate.telemetry.arguments import TrainingLength
 from headgate.units import say_text
 
 _LOSSES = 128
@@ -48,7 +48,7 @@ class LiveJob:
     profile: str | None = None
     profile_key: str = ""  # of the script as it was when the job was handed in
     script_key: str = ""  # the same for any arguments
-    length: Length = field(default_factory=Length)  # by its arguments
+    length: TrainingLength = field(default_factory=TrainingLength)  # by its arguments
     step: int | None = None
     epoch: int | None = None
     epochs: int | None = None

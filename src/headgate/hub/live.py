@@ -51,7 +51,7 @@ from headgate.policies import Policy
 from headgate.profiling import lengths
 from headgate.profiling import store as profiles
 from headgate.telemetry import arguments, visible
-from headgate.telemetry.arguments import Length
+from headgate.telemetry.arguments import TrainingLength
 
 _DISK_RATE = "disk rate"  # where the policy sets none its lack changes nothing
 ORIGIN_SECONDS = 5.0
@@ -414,7 +414,7 @@ async def _write_report(store: Path, page: Path) -> None:
             writer.kill()
 
 
-def _checked(submission: Submission, cluster: Cluster, machine: Node) -> dict[str, tuple[str, Length]]:
+def _checked(submission: Submission, cluster: Cluster, machine: Node) -> dict[str, tuple[str, TrainingLength]]:
     """What can be known of jobs before they start: one message now, and not a failed job later. Takes its time.
 
     Returns:

@@ -9,7 +9,7 @@ from headgate.task.standing import CURE, difference, names, place
 from headgate.task.stop import PeerLost
 
 
-class Meetings:
+class AttemptMeetings:
     """The meetings of one attempt.
 
     Args:

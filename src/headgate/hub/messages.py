@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headgate.events import Checkpoint, Progress, TaskId
-from headgate.telemetry.patterns import Reading
+from headgate.telemetry.patterns import LineReading
 from headgate.units import say_text
 
 MOST_COUNT = 2**53
@@ -40,7 +40,7 @@ def progress(task: TaskId, message: Mapping[str, Any]) -> Progress:
     )
 
 
-def read(task: TaskId, reading: Reading, metric: str) -> Progress:
+def read(task: TaskId, reading: LineReading, metric: str) -> Progress:
     """What was read from a task's output, as if the task had reported it.
 
     The reading has the metric that the job names in the place of the loss. Unless `metric` is the loss, it becomes one

@@ -47,7 +47,7 @@ _EFFORT = 30.0  # seconds between two looks for each CPU second that the last on
 
 
 @dataclass(slots=True)
-class _Watched:
+class _ReplannedJob:
     """What is known of a job.
 
     Args:
@@ -108,7 +108,7 @@ class Replanning(Component):
         self._choosing = choosing
         self._machine = machine
         self._step = step
-        self._watched: dict[JobId, _Watched] = {}
+        self._watched: dict[JobId, _ReplannedJob] = {}
         self._started: dict[JobId, float] = {}  # of jobs that have not reported yet
         self._start_cost: dict[JobId, float] = {}  # of those that have
         self._settled: set[JobId] = set()  # of which is known whether they are watched
@@ -182,7 +182,7 @@ class Replanning(Component):
             self._work.add(task)
             task.add_done_callback(self._work.discard)
 
-    def _watch(self, job: JobId, run: LiveRun, live: LiveJob) -> _Watched | None:
+    def _watch(self, job: JobId, run: LiveRun, live: LiveJob) -> _ReplannedJob | None:
         """Begin to watch a job, where it may ever be moved."""
         if live.profile is None or live.current is None or job in self._settled:
             return None
@@ -198,11 +198,11 @@ class Replanning(Component):
         except HeadgateError:  # a node has just gone
             return None
         outlook = Outlook(time.monotonic(), goal=spec.progress.goal, rising=spec.progress.rising)
-        watched = _Watched(profile, outlook, live.attempt, restart_seconds=self._start_cost.get(job))
+        watched = _ReplannedJob(profile, outlook, live.attempt, restart_seconds=self._start_cost.get(job))
         self._watched[job] = watched
         return watched
 
-    async def _look(self, job: JobId, watched: _Watched, question: Question) -> None:
+    async def _look(self, job: JobId, watched: _ReplannedJob, question: Question) -> None:
         """See whether another plan is worth it."""
         run, live = self._live_runs.find(job)
         attempt, effort = live.attempt, 0.0
@@ -228,7 +228,7 @@ class Replanning(Component):
             watched.not_before = time.monotonic() + _EFFORT * effort
 
     def _better(
-        self, spec: Job, watched: _Watched, question: Question, plan: Plan, cluster: Cluster, used: Collection[str]
+        self, spec: Job, watched: _ReplannedJob, question: Question, plan: Plan, cluster: Cluster, used: Collection[str]
     ) -> tuple[Move | None, float]:
         """The move that is worth it, and the CPU seconds that it took to know; in a thread of its own."""
         from headgate.planning.correcting import Corrected  # its numerics take half a second to import

@@ -15,7 +15,7 @@ from headgate.hub.live_runs import LiveRuns
 from headgate.hub.run import LiveRun
 from headgate.telemetry.base import Target
 from headgate.telemetry.columns import Column
-from headgate.telemetry.round import Round, samplers
+from headgate.telemetry.round import SamplingRound, samplers
 
 SAMPLE_SECONDS = 1.0
 _NODE = "node:"
@@ -34,7 +34,7 @@ class Sampling(Component):
         self._live_runs = live_runs
         self._engine = engine
         self._step = step
-        self._round = Round(samplers(live_runs.trouble), live_runs.trouble)
+        self._round = SamplingRound(samplers(live_runs.trouble), live_runs.trouble)
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:

@@ -52,7 +52,7 @@ def idle_seconds() -> float:
     return seconds
 
 
-class Server:
+class HubServer:
     """Answers clients, a JSON object a line each way."""
 
     def __init__(self, hub: LiveHub) -> None:
@@ -225,7 +225,7 @@ async def _serve(home: Path, lock: int) -> None:
     channel = sockets / "channel.sock"
     engine = LocalEngine(node, boxes, channel, guard, others=lambda name: isolation.make(name, group))
     hub = LiveHub(home, node, engine, policies.make(policies.DEFAULT))
-    server = Server(hub)
+    server = HubServer(hub)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stopping.set)
     await server.serve(sockets / "hub.sock")

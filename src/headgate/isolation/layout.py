@@ -18,7 +18,7 @@ CURE = "run as root, or in a delegated scope: systemd-run --user --scope -p Dele
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class CgroupLayout:
     """Where the cgroups of tasks go.
 
     Args:
@@ -35,7 +35,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Mount:
+class CgroupMount:
     """A mounted cgroup hierarchy: `controllers` is empty for cgroup2; `own` is the folder that this process is in."""
 
     point: Path
@@ -43,19 +43,19 @@ class Mount:
     own: Path
 
 
-def find_layout(root: Path, proc: Path = Path("/proc/self")) -> Layout:
+def find_layout(root: Path, proc: Path = Path("/proc/self")) -> CgroupLayout:
     """The best that this process can have: v1 where one of its controllers can be used, then v2, then nothing."""
     for candidate in (find_v1(root, proc), find_v2(root, proc)):
         if candidate.bases:
             return candidate
     mounts = list(_mounts(root, proc))
     if not mounts:
-        return Layout("none", missing={"cgroup": f"no cgroup hierarchy is mounted under {root}"})
+        return CgroupLayout("none", missing={"cgroup": f"no cgroup hierarchy is mounted under {root}"})
     own = mounts[-1].own
-    return Layout("none", missing={"cgroup": f"uid {os.geteuid()} may not make cgroups in {own} or above"})
+    return CgroupLayout("none", missing={"cgroup": f"uid {os.geteuid()} may not make cgroups in {own} or above"})
 
 
-def find_v1(root: Path, proc: Path = Path("/proc/self")) -> Layout:
+def find_v1(root: Path, proc: Path = Path("/proc/self")) -> CgroupLayout:
     """Under v1 cgroups are made below the own one: whatever limits the own one goes on to hold for them."""
     bases: dict[str, Path] = {}
     missing = dict.fromkeys(V1_CONTROLLERS, f"no v1 hierarchy of it is mounted under {root}")
@@ -71,21 +71,21 @@ def find_v1(root: Path, proc: Path = Path("/proc/self")) -> Layout:
                 missing[controller] = f"{mount.own} is not writable for uid {os.geteuid()}"
     if bases and unified is not None and _writable(unified):
         bases["unified"] = unified  # without controllers it still counts CPU and pressure, and ends all at once
-    return Layout("v1", bases=bases, missing=missing)
+    return CgroupLayout("v1", bases=bases, missing=missing)
 
 
-def find_v2(root: Path, proc: Path = Path("/proc/self")) -> Layout:
+def find_v2(root: Path, proc: Path = Path("/proc/self")) -> CgroupLayout:
     """The folder for groups under v2, where only a folder without processes hands controllers on.
 
     For root it is the top one. Otherwise it is the nearest one above that is ours and empty, or that was delegated to
     us and can be emptied into a folder below it. No folder above one with limits is taken.
     """
-    best = Layout("v2", missing=dict.fromkeys(V2_CONTROLLERS, f"no cgroup2 hierarchy is mounted under {root}"))
+    best = CgroupLayout("v2", missing=dict.fromkeys(V2_CONTROLLERS, f"no cgroup2 hierarchy is mounted under {root}"))
     for mount in _mounts(root, proc):
         if mount.controllers:
             continue
         why = f"{mount.own} is not writable for uid {os.geteuid()}"
-        best = Layout("v2", missing=dict.fromkeys(V2_CONTROLLERS, why))
+        best = CgroupLayout("v2", missing=dict.fromkeys(V2_CONTROLLERS, why))
         for folder in _upwards(mount):
             if not _writable(folder):
                 continue
@@ -97,11 +97,11 @@ def find_v2(root: Path, proc: Path = Path("/proc/self")) -> Layout:
             if len(bases) > len(best.bases):
                 why = f"{folder} has only these controllers: {' '.join(offered) or 'none'}"
                 missing = {name: why for name in V2_CONTROLLERS if name not in offered}
-                best = Layout("v2", bases=bases, vacate=vacate and bool(offered), missing=missing)
+                best = CgroupLayout("v2", bases=bases, vacate=vacate and bool(offered), missing=missing)
     return best
 
 
-def _upwards(mount: Mount) -> Iterator[Path]:
+def _upwards(mount: CgroupMount) -> Iterator[Path]:
     """The top one, for root, then the own one and those above it: none above one with limits, which were set for us and
     go on to hold."""
     folders = [mount.own]
@@ -121,7 +121,7 @@ def roots(root: Path) -> dict[str, Path]:
 
 
 def folders_of(pid: int, root: Path, version: Mode) -> dict[str, Path]:
-    """The cgroups that a process is in, by controller as `Layout.bases`; empty when it has ended."""
+    """The cgroups that a process is in, by controller as `CgroupLayout.bases`; empty when it has ended."""
     proc = Path("/proc")
     try:
         found = list(_mounts(root, proc / "self", proc / str(pid)))
@@ -138,7 +138,7 @@ def folders_of(pid: int, root: Path, version: Mode) -> dict[str, Path]:
     return folders
 
 
-def _mounts(root: Path, proc: Path, whose: Path | None = None) -> Iterator[Mount]:
+def _mounts(root: Path, proc: Path, whose: Path | None = None) -> Iterator[CgroupMount]:
     """Cgroup hierarchies mounted at or under `root` that this process can see its own folder of, or that of another
     process (`whose`, its folder in /proc)."""
     own: dict[frozenset[str], str] = {}
@@ -158,7 +158,7 @@ def _mounts(root: Path, proc: Path, whose: Path | None = None) -> Iterator[Mount
                 below = os.path.relpath(path, fs_root) if Path(path).is_relative_to(fs_root) else "."
                 folder = Path(os.path.normpath(os.path.join(point, below)))
                 if folder.is_dir():
-                    yield Mount(Path(point), controllers, folder)
+                    yield CgroupMount(Path(point), controllers, folder)
 
 
 def _unescape(text: str) -> str:
@@ -181,7 +181,7 @@ def _occupied(folder: Path) -> bool:
         return True
 
 
-def _may_vacate(folder: Path, mount: Mount) -> bool:
+def _may_vacate(folder: Path, mount: CgroupMount) -> bool:
     """Whether its processes are ours to move: systemd marks what it delegates; a container's whole tree is ours."""
     if not os.access(folder / "cgroup.subtree_control", os.W_OK):
         return False

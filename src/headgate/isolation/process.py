@@ -184,11 +184,11 @@ def _remove_empty(group: Path) -> None:
             folder.rmdir()
 
 
-def _layout(mode: Literal["auto", "v1", "v2", "none"], root: Path) -> layout.Layout:
+def _layout(mode: Literal["auto", "v1", "v2", "none"], root: Path) -> layout.CgroupLayout:
     if mode == "auto":
         return layout.find_layout(root)
     if mode == "none":
-        return layout.Layout("none")
+        return layout.CgroupLayout("none")
     found = layout.find_v1(root) if mode == "v1" else layout.find_v2(root)
     if not found.bases:
         causes = "; ".join(dict.fromkeys(found.missing.values()))
@@ -196,7 +196,7 @@ def _layout(mode: Literal["auto", "v1", "v2", "none"], root: Path) -> layout.Lay
     return found
 
 
-def _moved(found: layout.Layout, place: Place | None) -> Mapping[Path, Path]:
+def _moved(found: layout.CgroupLayout, place: Place | None) -> Mapping[Path, Path]:
     """The folders of a place that stand in for those of this machine. By folder, since controllers that share one are
     of one hierarchy, in which a task can be only once."""
     named = {} if place is None else place.cgroups

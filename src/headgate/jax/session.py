@@ -22,7 +22,7 @@ from headgate.jax.passes import Passes
 from headgate.jax.placing import Placing, length
 from headgate.jax.stopping import StopTogether
 from headgate.jax.trained import Trained
-from headgate.task import Channel, Gate, Progress, Saver, Stop, TaskEnvironment, at_end, plan_of
+from headgate.task import Channel, Gate, ProgressReporter, Saver, Stop, TaskEnvironment, at_end, plan_of
 from headgate.task.measured import FIRST_STEPS
 from headgate.task.meetings import Meetings
 from headgate.task.progress import whole
@@ -74,7 +74,7 @@ class Session:
         self._resume: dict[str, Any] | None = None
         if environment.resume is not None and not self._profiling:
             self._saved, self._resume = restored(environment.resume, checkpoints.read, channel.send)
-        self._progress = Progress(channel.send)
+        self._progress = ProgressReporter(channel.send)
         self._saver = Saver(environment.checkpoints, channel.send)
         self._steps: int = self._resume["step"] if self._resume else 0
         self._samples: int | None = self._resume["samples"] if self._resume else None

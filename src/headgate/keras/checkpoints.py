@@ -20,14 +20,14 @@ import numpy as np
 from headgate.task import saving
 from headgate.task.saving import CheckpointError, ResumeError
 
-__all__ = ["CheckpointError", "ResumeError", "Saved", "read", "write"]
+__all__ = ["CheckpointError", "ResumeError", "CheckpointContents", "read", "write"]
 
 LAYOUT = 1
 Arrays = Mapping[str, "np.ndarray[Any, Any]"]
 
 
 @dataclass(frozen=True)
-class Saved:
+class CheckpointContents:
     """What a checkpoint holds.
 
     Args:
@@ -46,7 +46,7 @@ class Saved:
         return found
 
 
-def write(folder: Path, step: int, saved: Saved) -> tuple[Path, int]:
+def write(folder: Path, step: int, saved: CheckpointContents) -> tuple[Path, int]:
     """Save as `step-<step>.npz` and remove all but the newest two.
 
     Returns:
@@ -65,7 +65,7 @@ def write(folder: Path, step: int, saved: Saved) -> tuple[Path, int]:
     return path, saving.size(path)
 
 
-def read(path: str) -> Saved:
+def read(path: str) -> CheckpointContents:
     """What `write` saved.
 
     Raises:
@@ -81,7 +81,7 @@ def read(path: str) -> Saved:
         raise ResumeError(f"checkpoint {path} cannot be read: {error}; resume from another one") from error
     for name, kind in about["types"].items():
         arrays[name] = arrays[name].view(_dtype(kind))
-    return Saved(arrays, about["place"])
+    return CheckpointContents(arrays, about["place"])
 
 
 def _dtype(kind: str) -> Any:

@@ -27,7 +27,7 @@ class Result(tf.distribute.coordinator.RemoteValue):  # type: ignore[misc]
         return self._value
 
 
-class Coordinator:
+class LocalCoordinator:
     """What `ClusterCoordinator(strategy)` gives for the strategy of a task that is alone.
 
     Args:
@@ -58,6 +58,6 @@ class Coordinator:
 
 
 def coordinate_alone(strategy: Any) -> None:
-    """Let `ClusterCoordinator(strategy)` give a `Coordinator`: TensorFlow's class hands out what its strategy has."""
+    """Let `ClusterCoordinator(strategy)` give a `LocalCoordinator`: TensorFlow hands out what the strategy has."""
     if getattr(strategy, "_cluster_coordinator", None) is None:
-        strategy._cluster_coordinator = Coordinator(strategy)
+        strategy._cluster_coordinator = LocalCoordinator(strategy)

@@ -13,7 +13,7 @@ from headgate.keras import backends, flops
 from headgate.keras.backends import Feeder
 from headgate.keras.reading import Reading
 from headgate.keras.replicas import count_metrics_once
-from headgate.keras.session import Session, Start
+from headgate.keras.session import Session, StartPoint
 from headgate.keras.strategies import check_fit
 from headgate.task.saving import ResumeError
 
@@ -60,7 +60,7 @@ class Fitting:
         self._keras = backends.keras_of(model)
         self._backend = backends.backend_of(self._keras)
         self._inner: Any = None
-        self._start = Start()
+        self._start = StartPoint()
         self._reading: Reading | None = None
         self._epochs: int | None = None
         self._samples_left: int | None = None
@@ -117,7 +117,7 @@ class Fitting:
             self._reading.catch_up()  # with the random states that epochs began with before it
         self._skip = self._start.done if resumes else 0
         self._skipped = self._skip > 0
-        self._session.begin_epoch(epoch, self._epochs, self._start if resumes else Start())
+        self._session.begin_epoch(epoch, self._epochs, self._start if resumes else StartPoint())
         self._samples_left = self._session.costs.samples
         self._metrics_wait = self._skipped and self._backend == "tensorflow"
         if self._skipped and not self._metrics_wait:

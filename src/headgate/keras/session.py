@@ -17,7 +17,7 @@ from headgate.keras.agreement import Agreement
 from headgate.keras.costs import Costs
 from headgate.keras.meter import Meter
 from headgate.keras.trained import Trained, array_of, random_states, restore_random
-from headgate.task import Channel, Gate, Progress, Stop, TaskEnvironment, at_end
+from headgate.task import Channel, Gate, ProgressReporter, Stop, TaskEnvironment, at_end
 from headgate.task.measured import FIRST_STEPS, Step, is_told
 from headgate.task.meetings import Meetings
 from headgate.task.progress import whole
@@ -28,7 +28,7 @@ _FLUSH_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
-class Start:
+class StartPoint:
     """Where a training begins.
 
     Args:
@@ -89,7 +89,7 @@ class Session:
         self._resume = resume
         self.trained = Trained(resume)
         self._saver = Saver(environment.checkpoints, channel.send)
-        self._progress = Progress(channel.send)
+        self._progress = ProgressReporter(channel.send)
         self.steps: int = resume.place["step"] if resume else 0
         self._progress.step = self.steps
         self._progress.samples = resume.place["samples"] if resume else None
@@ -126,7 +126,7 @@ class Session:
             self.trained.load(index)
         return index
 
-    def begin(self) -> Start | None:
+    def begin(self) -> StartPoint | None:
         """A training begins: where; None where it had ended before the checkpoint was taken."""
         if self._phase >= 0:
             self._ended[self._phase : self._phase + 1] = [{"history": self.history, "epochs": self.epochs_done}]
@@ -134,7 +134,7 @@ class Session:
         self.history, self.epochs_done, self.batches = {}, [], None
         resume = self._resume.place if self._resume else None
         if resume is None or resume["phase"] is None or self._phase > resume["phase"]:
-            return Start()
+            return StartPoint()
         if self._phase < resume["phase"]:
             if self._phase < len(self._ended):
                 self.history, self.epochs_done = (self._ended[self._phase][name] for name in ("history", "epochs"))
@@ -142,9 +142,9 @@ class Session:
         self.history = {name: list(values) for name, values in resume["history"].items()}
         self.epochs_done = list(resume.get("epochs") or range(max(map(len, self.history.values()), default=0)))
         self.batches = resume.get("batches")
-        return Start(resume["epoch"], resume["position"] or 0, True, self.batches, resume["logs"])
+        return StartPoint(resume["epoch"], resume["position"] or 0, True, self.batches, resume["logs"])
 
-    def begin_epoch(self, epoch: int, epochs: int | None, start: Start) -> None:
+    def begin_epoch(self, epoch: int, epochs: int | None, start: StartPoint) -> None:
         """An epoch begins; `start` tells how much of it is done."""
         self._epoch = self._progress.epoch = epoch
         self._progress.epochs = epochs if epochs is None else whole(epochs, 0)
@@ -225,7 +225,7 @@ class Session:
             self.note(f"the checkpoint is at the end of epoch {start.epoch} of {count}: nothing is left to train")
         try:
             for epoch in range(start.epoch, count):
-                self.begin_epoch(epoch, count, start if epoch == start.epoch else Start())
+                self.begin_epoch(epoch, count, start if epoch == start.epoch else StartPoint())
                 yield epoch
                 self.end_epoch(epoch, {})
         finally:
@@ -398,7 +398,7 @@ class Session:
             present = self._epoch_random if inside and not done else random_states()
             for name, states in (("random", present), ("epoch_random", self._epoch_random)):
                 arrays.update((f"{name}/{key}", state) for key, state in states.items())
-            return checkpoints.write(folder, self.steps, checkpoints.Saved(arrays, place))
+            return checkpoints.write(folder, self.steps, checkpoints.CheckpointContents(arrays, place))
 
         self._saver.save(why, self.steps, place, write)
 
@@ -419,7 +419,7 @@ def _parted(logs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     return logs.get("loss"), {name: value for name, value in logs.items() if name != "loss"}
 
 
-def _section(saved: checkpoints.Saved, section: str) -> dict[str, Any]:
+def _section(saved: checkpoints.CheckpointContents, section: str) -> dict[str, Any]:
     prefix = f"{section}/"
     return {name[len(prefix) :]: array for name, array in saved.arrays.items() if name.startswith(prefix)}
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from headgate.keras import backends
-from headgate.keras.checkpoints import Saved
+from headgate.keras.checkpoints import CheckpointContents
 from headgate.task.saving import ResumeError
 
 _COMPARED = 16
@@ -55,7 +55,7 @@ class Trained:
         resume: The checkpoint to load from; None: start afresh.
     """
 
-    def __init__(self, resume: Saved | None) -> None:
+    def __init__(self, resume: CheckpointContents | None) -> None:
         self._resume = resume
         self._loaded: set[str] = set()
         self.models: list[Any] = []

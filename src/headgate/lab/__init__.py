@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from headgate.lab.entering import enter
 from headgate.lab.looking import NodeStatus, nodes, status
-from headgate.lab.making import Outcome, change, down, up
+from headgate.lab.making import LabChanges, change, down, up
 from headgate.lab.record import names
 
-__all__ = ["NodeStatus", "Outcome", "change", "down", "enter", "names", "nodes", "status", "up"]
+__all__ = ["NodeStatus", "LabChanges", "change", "down", "enter", "names", "nodes", "status", "up"]

@@ -14,7 +14,7 @@ from headgate.isolation.cgroup_v1 import CgroupsV1
 from headgate.isolation.cgroup_v2 import CgroupsV2
 from headgate.isolation.cgroups import Cgroups, cap_microseconds, read_number
 from headgate.isolation.fallbacks import Cores, Fallbacks
-from headgate.isolation.layout import CURE, Layout, find_layout
+from headgate.isolation.layout import CURE, CgroupLayout, find_layout
 from headgate.lab.record import Record
 from headgate.shares import UNLIMITED, WEIGHT_DEFAULT, Share
 
@@ -27,7 +27,7 @@ WEIGHT_PER_CORE = 10 * WEIGHT_DEFAULT
 """A node is to have its cores as a machine has them, whatever else runs here; what it may not have is left to that."""
 
 
-def find() -> Layout:
+def find() -> CgroupLayout:
     """Where the cgroups of nodes can go.
 
     Raises:
@@ -38,7 +38,9 @@ def find() -> Layout:
     if lacking:
         causes = "; ".join(dict.fromkeys(found.missing.get(name, f"no {name} controller") for name in sorted(lacking)))
         raise IsolationError(f"a lab needs cgroups for CPU and memory: {causes}; {CURE}")
-    return Layout(found.mode, {name: found.bases[name] for name in CONTROLLERS if name in found.bases}, found.vacate)
+    return CgroupLayout(
+        found.mode, {name: found.bases[name] for name in CONTROLLERS if name in found.bases}, found.vacate
+    )
 
 
 def make(record: Record, nodes: list[Node], vacate: bool) -> None:

@@ -25,7 +25,7 @@ KEPT_CORES = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class LabChanges:
     """What `up` did: a line for each node that was made, changed or removed, and for what cannot be had; none when all
     was as it should be."""
 
@@ -33,7 +33,7 @@ class Outcome:
     changes: tuple[str, ...]
 
 
-def up(path: str) -> Outcome:
+def up(path: str) -> LabChanges:
     """Make the lab of a cluster file, or make what is there of it as the file says.
 
     Processes in a node that goes, or whose address is another now, are ended. Limits and rates change while they run.
@@ -112,7 +112,7 @@ def change(node: str, values: Mapping[str, object], plugged: bool | None = None)
         return after
 
 
-def _bring_up(file: ClusterFile) -> Outcome:
+def _bring_up(file: ClusterFile) -> LabChanges:
     wanted = {node.name: node for node in file.cluster.nodes}
     # A file without nodes, or with ones too far apart, was refused when it was read.
     within = str(clusterfile.network_of([node.address for node in wanted.values()]))
@@ -141,7 +141,7 @@ def _bring_up(file: ClusterFile) -> Outcome:
     changes += [f"{node.name}: made" for node in new]
     changes += [f"{node.name}: {_difference(kept[node.name], node)}" for node in altered]
     if not changes and list(before.nodes) == list(wanted) and before.oversubscribe == file.oversubscribe:
-        return Outcome(file.name, ())
+        return LabChanges(file.name, ())
     stages = {node.name: "making" for node in new} | {node.name: "setting" for node in altered}
     lab = replace(
         before,
@@ -158,7 +158,7 @@ def _bring_up(file: ClusterFile) -> Outcome:
     for node in altered:
         changes += _set(lab, Made(node))
     record.write(replace(lab, complete=True, nodes={name: Made(node, "ready") for name, node in wanted.items()}))
-    return Outcome(file.name, tuple(changes))
+    return LabChanges(file.name, tuple(changes))
 
 
 def _set(lab: Record, made: Made) -> tuple[str, ...]:

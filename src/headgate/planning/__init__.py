@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 from headgate.planning.candidates import candidates
 
 if TYPE_CHECKING:
-    from headgate.planning.cost import Costs
+    from headgate.planning.cost import CostModel
     from headgate.planning.planner import Planner
 
-__all__ = ["Costs", "Planner", "candidates"]
+__all__ = ["CostModel", "Planner", "candidates"]
 
-_HOMES = {"Costs": "cost", "Planner": "planner"}
+_HOMES = {"CostModel": "cost", "Planner": "planner"}
 
 
 def __getattr__(name: str) -> object:

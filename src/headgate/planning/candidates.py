@@ -56,11 +56,11 @@ def candidates(
             "ask for fewer workers"
         )
     if job.plan is None and profile is not None and tells(profile):
-        from headgate.planning.cost import Costs  # their numerics take time to import
+        from headgate.planning.cost import CostModel  # their numerics take time to import
         from headgate.planning.search import Looked
         from headgate.planning.spaces import Space
 
-        looked = Looked(Space(Costs(job, cluster, profile, measured_on=measured_on), used))
+        looked = Looked(Space(CostModel(job, cluster, profile, measured_on=measured_on), used))
         looked.enumerate()
         return looked.ranked(most)
     if left := [node for node in cluster.nodes if node.name not in used]:

@@ -19,7 +19,7 @@ _NAMED = 4  # nodes that are named one by one
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class JobToPlan:
     """A job to plan.
 
     Args:
@@ -63,7 +63,7 @@ def starts_at_once(job: Job) -> bool:
 
 
 def choose(
-    asked: Sequence[Asked],
+    asked: Sequence[JobToPlan],
     cluster: Cluster,
     *,
     used: Mapping[str, int] | None = None,
@@ -109,7 +109,7 @@ def choose(
     return [found[i] for i in range(len(asked))]
 
 
-def _may_choose(asked: Asked, cluster: Cluster) -> bool:
+def _may_choose(asked: JobToPlan, cluster: Cluster) -> bool:
     return has_choice(cluster, asked.job) and not asked.other_cluster
 
 
@@ -118,7 +118,7 @@ class _Informed(NamedTuple):
     profile: Profile
 
 
-def _uninformed(asked: Asked, cluster: Cluster, beside: Mapping[str, int]) -> Choice:
+def _uninformed(asked: JobToPlan, cluster: Cluster, beside: Mapping[str, int]) -> Choice:
     job = asked.job
     plan = candidates(cluster, job, beside=beside)[0]
     found = program(job) if source(job) is not None else None
@@ -154,10 +154,10 @@ def _together(
 
 
 def _best(asked: _Informed, cluster: Cluster, used: Collection[str], measured_on: Node | None) -> Choice:
-    from headgate.planning.cost import Costs  # their numerics take half a second to import
+    from headgate.planning.cost import CostModel  # their numerics take half a second to import
     from headgate.planning.search import search
 
-    costs = Costs(asked.job, cluster, asked.profile, measured_on=measured_on)
+    costs = CostModel(asked.job, cluster, asked.profile, measured_on=measured_on)
     found = search(costs, used=used, runners_up=1)
     why = expected(found.best) + _caveats(asked.profile)
     if found.runners_up:
@@ -172,9 +172,9 @@ def _best(asked: _Informed, cluster: Cluster, used: Collection[str], measured_on
 def _divided(
     asked: Sequence[_Informed], cluster: Cluster, used: Collection[str], measured_on: Node | None
 ) -> list[Choice | UsageError]:
-    from headgate.planning.jointly import Request, jointly
+    from headgate.planning.jointly import ProfiledJob, jointly
 
-    requests = [Request(each.job, each.profile) for each in asked]
+    requests = [ProfiledJob(each.job, each.profile) for each in asked]
     division = jointly(requests, cluster, used=used, measured_on=measured_on)
     beside = f"of what it would have alone, beside {len(asked) - 1} more"
     return [

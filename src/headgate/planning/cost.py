@@ -17,7 +17,7 @@ from headgate.errors import UsageError
 from headgate.jobs import Job
 from headgate.planning import devices, gpu_links, physics
 from headgate.planning.features import Device, Features, Floats, Known, features
-from headgate.planning.kinds import Kind, kinds
+from headgate.planning.kinds import NodeKind, kinds
 from headgate.planning.memory import memory
 from headgate.plans import Plan, Prediction
 from headgate.profiles import Profile
@@ -90,7 +90,7 @@ class Term:
     how: str
 
 
-class Costs:
+class CostModel:
     """The cost model of one job on one cluster.
 
     Args:
@@ -109,7 +109,7 @@ class Costs:
         self.job = job
         self.cluster = cluster
         self.profile = profile
-        self.kinds: tuple[Kind, ...] = kinds(cluster.nodes)
+        self.kinds: tuple[NodeKind, ...] = kinds(cluster.nodes)
         gpus = job.limits.gpus != 0
         try:
             self.compute = tuple(devices.compute(profile, kind.node, measured_on, gpus) for kind in self.kinds)
@@ -156,11 +156,11 @@ class Costs:
             late=(min(_BUCKET / max(self._dense, 1.0), 1.0), min(_PIECE / max(self._dense, 1.0), 1.0)),
         )
 
-    def _has_links(self, kind: Kind) -> bool:
+    def _has_links(self, kind: NodeKind) -> bool:
         """Whether several GPUs of a node may work together."""
         return len(kind.node.gpus) > 1 and self.job.limits.gpus != 0
 
-    def _inside_of(self, kind: Kind) -> gpu_links.Rate:
+    def _inside_of(self, kind: NodeKind) -> gpu_links.Rate:
         """Bytes a second from worker to worker inside a node."""
         if self._has_links(kind):
             return gpu_links.all_reduce(kind.node)

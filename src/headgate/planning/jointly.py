@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from headgate.cluster import Cluster, Node
 from headgate.errors import UsageError
 from headgate.jobs import Job
-from headgate.planning.cost import Costs
+from headgate.planning.cost import CostModel
 from headgate.planning.search import Looked
 from headgate.planning.spaces import Space
 from headgate.plans import Prediction
@@ -23,7 +23,7 @@ Counts = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ProfiledJob:
     """A job to plan, and what it costs."""
 
     job: Job
@@ -31,7 +31,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class JointPlans:
     """Plans of jobs that run side by side, in the order of the requests.
 
     Args:
@@ -51,13 +51,13 @@ class Division:
 
 
 def jointly(
-    requests: Sequence[Request],
+    requests: Sequence[ProfiledJob],
     cluster: Cluster,
     *,
     used: Collection[str] = (),
     yielding: Collection[str] = (),
     measured_on: Node | None = None,
-) -> Division:
+) -> JointPlans:
     """Divide nodes among jobs: from equal parts on, nodes change hands as long as the total normalised throughput
     grows and no job falls below its fair share. Where there are more jobs than nodes they share nodes in equal parts.
 
@@ -78,23 +78,23 @@ def jointly(
         raise UsageError(f"other jobs use all {len(cluster.nodes)} nodes; wait, or add nodes")
     if len(free) < len(requests):
         return _on_parts(requests, free, measured_on)
-    return _Table(requests, Cluster(tuple(free)), yielding, measured_on).divide()
+    return _Throughputs(requests, Cluster(tuple(free)), yielding, measured_on).divide()
 
 
-class _Table:
+class _Throughputs:
     """Throughputs of jobs by what they have; what was searched once is remembered."""
 
     def __init__(
-        self, requests: Sequence[Request], cluster: Cluster, yielding: Collection[str], measured_on: Node | None
+        self, requests: Sequence[ProfiledJob], cluster: Cluster, yielding: Collection[str], measured_on: Node | None
     ) -> None:
-        self._costs = [Costs(each.job, cluster, each.profile, measured_on=measured_on) for each in requests]
+        self._costs = [CostModel(each.job, cluster, each.profile, measured_on=measured_on) for each in requests]
         self._yields = [each.job.name in yielding for each in requests]
         self._kinds = self._costs[0].kinds
         self._known: dict[tuple[int, Counts], float] = {}
         whole = tuple(len(kind.names) for kind in self._kinds)
         self._alone = [self._search(i, self._names(whole, whole)).throughput for i in range(len(requests))]
 
-    def divide(self) -> Division:
+    def divide(self) -> JointPlans:
         """The best division found."""
         held = self._equal_parts()
         fair = [self._part(i, counts) for i, counts in enumerate(held)]
@@ -115,7 +115,7 @@ class _Table:
             i, j, held[i], held[j] = better
         return self._division(held, fair)
 
-    def _division(self, held: Sequence[Counts], fair: Sequence[float]) -> Division:
+    def _division(self, held: Sequence[Counts], fair: Sequence[float]) -> JointPlans:
         begun = [0] * len(self._kinds)
         predictions = []
         for i, counts in enumerate(held):
@@ -123,7 +123,7 @@ class _Table:
             predictions.append(self._search(i, self._names(ends, counts)))
             begun = list(ends)
         parts = tuple(each.throughput / alone for each, alone in zip(predictions, self._alone))
-        return Division(tuple(predictions), parts, tuple(fair))
+        return JointPlans(tuple(predictions), parts, tuple(fair))
 
     def _equal_parts(self) -> list[Counts]:
         """Each kind divided equally; what is left of it goes to those that have fewest nodes."""
@@ -173,7 +173,7 @@ def _changed(counts: Counts, kind: int, by: int) -> Counts:
     return (*counts[:kind], counts[kind] + by, *counts[kind + 1 :])
 
 
-def _on_parts(requests: Sequence[Request], free: Sequence[Node], measured_on: Node | None) -> Division:
+def _on_parts(requests: Sequence[ProfiledJob], free: Sequence[Node], measured_on: Node | None) -> JointPlans:
     """Jobs on equal parts of nodes, each on one, in turn."""
     predictions, parts = [], []
     whole = Cluster(tuple(free))
@@ -188,8 +188,8 @@ def _on_parts(requests: Sequence[Request], free: Sequence[Node], measured_on: No
             nic_bytes_per_second=nic / sharing if nic is not None else None,
             gpus=node.gpus[i // len(free) :: sharing],
         )
-        alone = Costs(request.job, whole, request.profile, measured_on=measured_on)
-        costs = Costs(request.job, Cluster((part,)), request.profile, measured_on=measured_on)
+        alone = CostModel(request.job, whole, request.profile, measured_on=measured_on)
+        costs = CostModel(request.job, Cluster((part,)), request.profile, measured_on=measured_on)
         [plan] = Looked(Space(costs)).ranked(1)
         [best] = Looked(Space(alone)).ranked(1)
         found = costs.predict(plan)
@@ -197,4 +197,4 @@ def _on_parts(requests: Sequence[Request], free: Sequence[Node], measured_on: No
         stated = replace(plan, cores_per_worker=cores, cores_per_server=cores if plan.servers else None)
         predictions.append(replace(found, plan=stated))
         parts.append(found.throughput / alone.predict(best).throughput)
-    return Division(tuple(predictions), tuple(parts), tuple(parts))
+    return JointPlans(tuple(predictions), tuple(parts), tuple(parts))

@@ -9,7 +9,7 @@ from headgate.cluster import Node
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class NodeKind:
     """Nodes that are alike in all that bears on a plan.
 
     Args:
@@ -34,7 +34,7 @@ def name_of(node: Node) -> str:
     return node.kind or f"{gpus or node.cpu_model} {node.core_gflops or ''}".strip()
 
 
-def kinds(nodes: Sequence[Node], used: Collection[str] = ()) -> tuple[Kind, ...]:
+def kinds(nodes: Sequence[Node], used: Collection[str] = ()) -> tuple[NodeKind, ...]:
     """The kinds of nodes, those first whose first node comes first.
 
     Args:
@@ -50,6 +50,6 @@ def kinds(nodes: Sequence[Node], used: Collection[str] = ()) -> tuple[Kind, ...]
         if node.name not in used:
             found.setdefault((*key, *core), []).append(node)
     return tuple(
-        Kind(name_of(alike[0]), min(alike, key=lambda node: node.memory_bytes), tuple(node.name for node in alike))
+        NodeKind(name_of(alike[0]), min(alike, key=lambda node: node.memory_bytes), tuple(node.name for node in alike))
         for alike in found.values()
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headgate.jobs import Job
-from headgate.planning.cost import Costs
+from headgate.planning.cost import CostModel
 from headgate.planning.features import Indices
 
 SERVES = {"torch"}
@@ -34,7 +34,7 @@ class Mode:
     scale: int = 1
 
 
-def patterns(costs: Costs, free: Indices, *, serves: bool, joins: bool) -> tuple[Pattern, ...]:
+def patterns(costs: CostModel, free: Indices, *, serves: bool, joins: bool) -> tuple[Pattern, ...]:
     """What a node may have, by kind.
 
     Args:

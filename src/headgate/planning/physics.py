@@ -79,7 +79,7 @@ class Prior:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepEstimate:
     """What a step of each plan takes, (plans,).
 
     Args:
@@ -110,7 +110,7 @@ def prior(step_seconds: float, batch: float, kinds: int) -> Prior:
     return Prior(np.array(means + [0.0] * more), np.array(deviations + [_KIND_DEVIATION] * more))
 
 
-def seconds(parameters: Floats, of: Features) -> Step:
+def seconds(parameters: Floats, of: Features) -> StepEstimate:
     """What a step of each plan takes.
 
     Args:
@@ -158,7 +158,7 @@ def seconds(parameters: Floats, of: Features) -> Step:
         apart, parts = _asynchronous(p, each, terms, of)
         throughput = np.where(of.synchronous > 0, throughput, apart)
         resources = {name: np.where(of.synchronous > 0, resources[name], parts[name]) for name in RESOURCES}
-    return Step(np.asarray(throughput), terms, resources)
+    return StepEstimate(np.asarray(throughput), terms, resources)
 
 
 def by_name(parameters: Floats) -> dict[str, Floats]:

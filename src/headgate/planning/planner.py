@@ -13,7 +13,7 @@ from headgate.cluster import Cluster, Node
 from headgate.jobs import Job
 from headgate.planning import fitting, physics
 from headgate.planning.candidates import tells
-from headgate.planning.cost import Costs
+from headgate.planning.cost import CostModel
 from headgate.planning.features import NOTHING, Floats, Indices, features
 from headgate.plans import Plan, Prediction
 from headgate.profiles import Profile
@@ -69,10 +69,10 @@ class Planner:
         self._tasks = np.array([plan.tasks for plan in self._space])
         self._belief: fitting.Belief | None = None
         self._batch: float | None = None  # that the features are for
-        self._costs: Costs | None = None
+        self._costs: CostModel | None = None
         if profile is not None and tells(profile):
             there = cluster if cluster is not None else Cluster((Node("node", cores=1.0, memory_bytes=1 << 40),))
-            self._costs = Costs(job or Job(name="job", run="true"), there, profile, measured_on=measured_on)
+            self._costs = CostModel(job or Job(name="job", run="true"), there, profile, measured_on=measured_on)
 
     def tell(self, plan: Plan, *, throughput: float, step_time: float | None = None) -> None:
         """What a plan was measured to bring; repeated measurements of one plan are averaged.

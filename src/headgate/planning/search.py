@@ -11,7 +11,7 @@ import numpy as np
 from headgate.errors import UsageError
 from headgate.planning import initial_layouts
 from headgate.planning.bounds import bound
-from headgate.planning.cost import Costs
+from headgate.planning.cost import CostModel
 from headgate.planning.features import Floats, Indices
 from headgate.planning.patterns import Mode
 from headgate.planning.spaces import Space
@@ -27,7 +27,7 @@ _KEPT = 400  # of the best layouts of a strategy that are remembered
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """What a search found.
 
     Args:
@@ -50,7 +50,7 @@ class Found:
         return self.bound / self.best.throughput - 1
 
 
-def search(costs: Costs, *, used: Collection[str] = (), runners_up: int = 9) -> Found:
+def search(costs: CostModel, *, used: Collection[str] = (), runners_up: int = 9) -> SearchResult:
     """The best plan of a job by its cost model; of equal ones that with fewest nodes, then fewest tasks.
 
     Args:
@@ -64,7 +64,7 @@ def search(costs: Costs, *, used: Collection[str] = (), runners_up: int = 9) -> 
     looked = Looked(Space(costs, used))
     top = looked.bounded()
     best, *others = costs.predictions(looked.ranked(1 + runners_up, variety=True))
-    return Found(best, tuple(others), max(top, best.throughput), looked.exact, looked.costed)
+    return SearchResult(best, tuple(others), max(top, best.throughput), looked.exact, looked.costed)
 
 
 def varied(plans: Sequence[tuple[Hashable, int]], most: int) -> list[int]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headgate.planning import physics
-from headgate.planning.cost import Costs
+from headgate.planning.cost import CostModel
 from headgate.planning.features import Device, Features, Flags, Floats, Indices, server_cores
 from headgate.planning.kinds import name_of
 from headgate.planning.memory import most_gpu_bytes
@@ -50,7 +50,7 @@ class Space:
         used: Names of nodes that other jobs have: nothing goes there.
     """
 
-    def __init__(self, costs: Costs, used: Collection[str] = ()) -> None:
+    def __init__(self, costs: CostModel, used: Collection[str] = ()) -> None:
         self.costs = costs
         self.job = costs.job
         self.names = tuple(tuple(name for name in kind.names if name not in used) for kind in costs.kinds)

@@ -15,7 +15,7 @@ from headgate.cluster import Cluster, GpuLink, Node
 from headgate.engines.base import Engine
 from headgate.errors import HeadgateError
 from headgate.profiling import kernels, links
-from headgate.profiling.links import Between, Link
+from headgate.profiling.links import Between, MeasuredLink
 from headgate.telemetry import speed
 from headgate.telemetry.machine import ALL_REDUCE
 
@@ -25,7 +25,7 @@ _RATES = ("core_gflops", "core_convolution_gflops", "core_copy_bytes_per_second"
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class CalibratedMachine:
     """A machine, measured.
 
     Args:
@@ -39,7 +39,7 @@ class Machine:
     notes: tuple[str, ...]
 
 
-def machine(node: Node, home: Path, *, again: bool = False) -> Machine:
+def machine(node: Node, home: Path, *, again: bool = False) -> CalibratedMachine:
     """Measure this machine, in seconds, or read what is known of it; `machine.detect` uses what was measured.
 
     Args:
@@ -61,7 +61,7 @@ def machine(node: Node, home: Path, *, again: bool = False) -> Machine:
     return found
 
 
-def measure(with_gpus: bool, folder: str | None = None) -> Machine:
+def measure(with_gpus: bool, folder: str | None = None) -> CalibratedMachine:
     """Measure the machine that this process is on.
 
     Args:
@@ -81,7 +81,7 @@ def measure(with_gpus: bool, folder: str | None = None) -> Machine:
             notes.append(f"GPUs were not measured, their makers' peaks count: {error}")
         else:
             notes += _all_reduce(rates)
-    return Machine(rates, of_gpus, tuple(notes))
+    return CalibratedMachine(rates, of_gpus, tuple(notes))
 
 
 def _all_reduce(rates: dict[str, float]) -> list[str]:
@@ -95,7 +95,7 @@ def _all_reduce(rates: dict[str, float]) -> list[str]:
     return []
 
 
-def _machine(known: Mapping[str, Any], node: Node) -> Machine | None:
+def _machine(known: Mapping[str, Any], node: Node) -> CalibratedMachine | None:
     try:
         found = known["calibration"]
         rates = {str(name): float(rate) for name, rate in found["rates"].items()}
@@ -105,7 +105,7 @@ def _machine(known: Mapping[str, Any], node: Node) -> Machine | None:
         return None
     if not notes and {gpu.name for gpu in node.gpus} != set(of_gpus):
         return None
-    return Machine(rates, of_gpus, notes)
+    return CalibratedMachine(rates, of_gpus, notes)
 
 
 # --- nodes of a cluster
@@ -118,7 +118,7 @@ def machines(
     *,
     again: bool = False,
     told: Callable[[Node], None] = lambda _: None,
-) -> dict[tuple[str, ...], Machine]:
+) -> dict[tuple[str, ...], CalibratedMachine]:
     """Measure the machines of an engine's cluster, one of those that are alike, or read what is known of them.
 
     Args:
@@ -153,9 +153,9 @@ def network(
     home: Path,
     *,
     again: bool = False,
-    told: Callable[[Link], None] = lambda _: None,
+    told: Callable[[MeasuredLink], None] = lambda _: None,
     between: Between = links.in_lab,
-) -> tuple[Link, ...]:
+) -> tuple[MeasuredLink, ...]:
     """Measure the links between the nodes of a cluster, or read what is known of them; none where there is one node.
 
     Args:
@@ -214,7 +214,7 @@ def known(name: str, cluster: Cluster, home: Path) -> Cluster:
     )
 
 
-def _with_machine(node: Node, found: Machine | None) -> Node:
+def _with_machine(node: Node, found: CalibratedMachine | None) -> Node:
     if found is None:
         return node
     rates: dict[str, Any] = {name: rate for name, rate in found.rates.items() if name in _RATES}
@@ -224,7 +224,7 @@ def _with_machine(node: Node, found: Machine | None) -> Node:
     return replace(node, gpus=tuple(gpus), gpu_link=link, **rates)
 
 
-def _nic(node: Node, between: Sequence[Link]) -> float | None:
+def _nic(node: Node, between: Sequence[MeasuredLink]) -> float | None:
     stated = node.nic_bytes_per_second
     rates = [link.bytes_per_second for link in between if node.name in (link.sender, link.receiver)]
     if not rates or (stated is not None and max(rates) >= stated * (1 - _AS_STATED)):
@@ -247,19 +247,19 @@ def _keep(name: str, home: Path, **parts: object) -> None:
         raise HeadgateError(f"cannot write {path}: {error.strerror}; free some space there") from error
 
 
-def _links(name: str, nodes: Sequence[Node], home: Path) -> tuple[frozenset[str], tuple[Link, ...]]:
+def _links(name: str, nodes: Sequence[Node], home: Path) -> tuple[frozenset[str], tuple[MeasuredLink, ...]]:
     """Names of those of these nodes that are as they were measured, and what was of the links between them."""
     content = _content(name, home)
     try:
         before = dict(content.get("nodes", {}))
         same = frozenset(each for each, facts in _print(nodes).items() if before.get(each) == facts)
-        found = tuple(Link(**link) for link in content.get("links", ()))
+        found = tuple(MeasuredLink(**link) for link in content.get("links", ()))
     except (TypeError, ValueError):
         return frozenset(), ()
     return same, tuple(link for link in found if {link.sender, link.receiver} <= same)
 
 
-def _kinds(name: str, nodes: Sequence[Node], home: Path) -> dict[str, Machine]:
+def _kinds(name: str, nodes: Sequence[Node], home: Path) -> dict[str, CalibratedMachine]:
     """What was measured of machines like those of these nodes."""
     content = _content(name, home).get("machines")
     if not isinstance(content, dict):

@@ -28,7 +28,7 @@ _IDLE = 0.1  # of a node's cores: with more of them idle nobody was in the way
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredPlan:
     """What a plan brought: samples and seconds of a step, and the run that showed it. Also the part of its nodes' cores
     that others used, where they left no core idle."""
 
@@ -39,7 +39,7 @@ class Measured:
     others: float = 0.0
 
 
-def past(profile: Profile, cluster: Cluster, stores: Iterable[Path]) -> list[Measured]:
+def past(profile: Profile, cluster: Cluster, stores: Iterable[Path]) -> list[MeasuredPlan]:
     """What plans of the same model brought on nodes of this cluster. Runs do not count whose nodes have changed since,
     or were used too much by others.
 
@@ -55,7 +55,7 @@ def past(profile: Profile, cluster: Cluster, stores: Iterable[Path]) -> list[Mea
     return found
 
 
-def of_run(store: Path, profile: Profile, cluster: Cluster) -> Iterator[Measured]:
+def of_run(store: Path, profile: Profile, cluster: Cluster) -> Iterator[MeasuredPlan]:
     """What the plans of a run's jobs brought since each was last started or resized; see `past`.
 
     Raises:
@@ -80,7 +80,7 @@ def of_run(store: Path, profile: Profile, cluster: Cluster) -> Iterator[Measured
                 # Of a job whose steps were not looked at nobody knows whether it wanted more cores than it had.
                 seen = json.loads(row["profile"]).get("source") == "run"
                 others = _others(reader, row["name"], plan, cores) if seen else 0.0
-                yield Measured(plan, samples / seconds, seconds, store.parent.name, others)
+                yield MeasuredPlan(plan, samples / seconds, seconds, store.parent.name, others)
 
 
 def step_seconds(reports: Sequence[tuple[float, int]]) -> float | None:

@@ -16,7 +16,7 @@ _RELATED = 4.0
 """As `_ALIKE`, of jobs of the same script with other arguments."""
 
 
-class Length(NamedTuple):
+class WorkEstimate(NamedTuple):
     """Core-seconds of a whole job: the likeliest, and a band that holds nine of ten."""
 
     work: float
@@ -40,7 +40,7 @@ class Took(NamedTuple):
     memory_bytes: float = 0.0
 
 
-def recall(folder: Path, script: str, job: str) -> Length | None:
+def recall(folder: Path, script: str, job: str) -> WorkEstimate | None:
     """What a job is expected to take, by how long it took before, or else others of its script did; None: none did.
 
     Args:
@@ -49,7 +49,7 @@ def recall(folder: Path, script: str, job: str) -> Length | None:
     """
     known, same = _of(folder, script, job)
     works, around = [took.work for took in known], _ALIKE if same else _RELATED
-    return Length(median(works), min(works) / around, max(works) * around) if works else None
+    return WorkEstimate(median(works), min(works) / around, max(works) * around) if works else None
 
 
 def seconds(folder: Path, script: str, job: str) -> float | None:

@@ -30,7 +30,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class MeasuredLink:
     """From one node to another: bytes a second, and seconds of a message there and back (median of 20)."""
 
     sender: str
@@ -39,11 +39,11 @@ class Link:
     round_trip_seconds: float
 
 
-Between = Callable[[Node, Node], Link]
+Between = Callable[[Node, Node], MeasuredLink]
 """Measures one link, from the first node to the second; raises a `HeadgateError` where it cannot."""
 
 
-def in_lab(sender: Node, receiver: Node) -> Link:
+def in_lab(sender: Node, receiver: Node) -> MeasuredLink:
     """Measures the links between nodes of a lab, each with a `place`.
 
     Raises:
@@ -53,7 +53,7 @@ def in_lab(sender: Node, receiver: Node) -> Link:
         with _network(receiver):
             port = listen(receiver.address)
         with _network(sender):
-            return Link(sender.name, receiver.name, *send(receiver.address, port))
+            return MeasuredLink(sender.name, receiver.name, *send(receiver.address, port))
     except OSError as error:
         cure = "" if os.geteuid() == 0 else "; it needs root"
         raise _unmeasured(sender, receiver, f"{error.strerror or error}{cure}") from error
@@ -64,10 +64,10 @@ def in_lab(sender: Node, receiver: Node) -> Link:
 def by(engine: Engine) -> Between:
     """Measures the links between an engine's nodes, by what speaks for it there."""
 
-    def between(sender: Node, receiver: Node) -> Link:
+    def between(sender: Node, receiver: Node) -> MeasuredLink:
         try:
             port = engine.ask(receiver.name, listen, receiver.address)
-            return Link(sender.name, receiver.name, *engine.ask(sender.name, send, receiver.address, port))
+            return MeasuredLink(sender.name, receiver.name, *engine.ask(sender.name, send, receiver.address, port))
         except HeadgateError as error:
             raise _unmeasured(sender, receiver, str(error)) from error
 
@@ -75,8 +75,8 @@ def by(engine: Engine) -> Between:
 
 
 def measure(
-    nodes: Sequence[Node], told: Callable[[Link], None] = lambda _: None, between: Between = in_lab
-) -> tuple[Link, ...]:
+    nodes: Sequence[Node], told: Callable[[MeasuredLink], None] = lambda _: None, between: Between = in_lab
+) -> tuple[MeasuredLink, ...]:
     """Measures the links of a ring over the nodes, and from the end of the fastest link to all other nodes. So each
     node's NIC is tried against the fastest one. Takes a little more than a second for each node.
 
@@ -88,7 +88,7 @@ def measure(
     Raises:
         HeadgateError: A node cannot be reached, or we may not enter its network.
     """
-    found: dict[tuple[str, str], Link] = {}
+    found: dict[tuple[str, str], MeasuredLink] = {}
 
     def add(sender: Node, receiver: Node) -> None:
         if sender.name != receiver.name and (sender.name, receiver.name) not in found:

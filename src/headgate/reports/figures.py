@@ -11,7 +11,7 @@ import numpy as np
 from headgate.analysis.jobs import running
 from headgate.analysis.nics import NicUse, nic_use
 from headgate.analysis.progress import growth_rate
-from headgate.analysis.usage import Array, Buckets, Signal, means
+from headgate.analysis.usage import Array, Signal, TimeBuckets, means
 from headgate.reports.recording import NodeRecord, Recording
 from headgate.telemetry.columns import Column
 
@@ -37,7 +37,7 @@ class Line:
 
     label: str
     colour: str
-    data: Buckets
+    data: TimeBuckets
     summary: tuple[tuple[str, float | None], ...]
     dash: int = 0
     stepped: bool = False

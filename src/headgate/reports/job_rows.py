@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from headgate.analysis.faults import survived
-from headgate.analysis.jobs import JobRecord, Phase, TaskRecord, Usage, phases, running
-from headgate.analysis.progress import Progress, together
+from headgate.analysis.jobs import Phase, RecordedJob, RecordedTask, Usage, phases, running
+from headgate.analysis.progress import ProgressSeries, together
 from headgate.analysis.sampled import by_role
 from headgate.analysis.steps import divide
 from headgate.analysis.usage import EMPTY, Array, Signal, highest, total
@@ -50,7 +50,7 @@ def job(
     steps: Stepping,
     run_state: str,
     until: float,
-) -> JobRecord:
+) -> RecordedJob:
     """A job from its row.
 
     Args:
@@ -80,7 +80,7 @@ def job(
     progress = together(_progress(reader, list(tasks)), synchronous=synchronous)
     records = tuple(_task(task, usage, steps, course) for task in tasks.values())
     entitled, decisions = share_rows.granted(reader, tasks, course, until)
-    return JobRecord(
+    return RecordedJob(
         name=name,
         state=state,
         reason=reason,
@@ -108,10 +108,10 @@ def job(
     )
 
 
-def _task(row: Mapping[str, Any], usage: Mapping[str, Usage], steps: Stepping, course: Sequence[Phase]) -> TaskRecord:
+def _task(row: Mapping[str, Any], usage: Mapping[str, Usage], steps: Stepping, course: Sequence[Phase]) -> RecordedTask:
     id = row["id"]
     peak = as_object(row["exit"]).get("memory_peak_bytes")
-    return TaskRecord(
+    return RecordedTask(
         id=id,
         node=row["node"] or "",
         started=row["started"],
@@ -143,7 +143,7 @@ def _of(reader: RunReader, table: str, tasks: Sequence[str]) -> list[dict[str, A
     return list(reader.rows(table, f"task IN ({_marks(tasks)})", tasks, "t")) if tasks else []
 
 
-def _progress(reader: RunReader, tasks: Sequence[str]) -> Progress:
+def _progress(reader: RunReader, tasks: Sequence[str]) -> ProgressSeries:
     sql = (
         "SELECT t, step, epoch, samples, loss, coalesce(count, 1), coalesce(nan, 0), epochs, task, metrics"
         f" FROM progress WHERE task IN ({_marks(tasks)}) ORDER BY t, rowid"
@@ -157,7 +157,7 @@ def _progress(reader: RunReader, tasks: Sequence[str]) -> Progress:
                 if isinstance(value, int | float) and abs(value) <= sys.float_info.max:
                     metrics[name].append((row[0], float(value)))
     epochs = table[np.isfinite(table[:, 7]), 7]
-    return Progress(
+    return ProgressSeries(
         t=table[:, 0],
         step=table[:, 1],
         epoch=table[:, 2],

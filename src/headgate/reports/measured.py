@@ -9,7 +9,7 @@ import numpy as np
 
 from headgate.analysis.jobs import Usage
 from headgate.analysis.sampled import by_role
-from headgate.analysis.steps import Division
+from headgate.analysis.steps import StepBreakdown
 from headgate.analysis.usage import Signal, means, rate
 from headgate.errors import NotFoundError
 from headgate.reports.recording import NODE, Recording
@@ -44,16 +44,16 @@ class Learned:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredTarget:
     """What was measured of one target: a task's id, or `node:NAME`; what a job learned is told with its first task."""
 
     target: str
     usage: Mapping[Column, Level]
     learned: Learned | None = None
-    division: Division | None = None
+    division: StepBreakdown | None = None
 
 
-def measured(run: Recording, job: str | None = None, since: float | None = None) -> list[Measured]:
+def measured(run: Recording, job: str | None = None, since: float | None = None) -> list[MeasuredTarget]:
     """What was measured of each task, then of each node.
 
     Args:
@@ -76,7 +76,7 @@ def measured(run: Recording, job: str | None = None, since: float | None = None)
         targets = sorted({*divisions, *seen}, key=by_role) or [f"{record.name}/worker-0"]
         for index, target in enumerate(targets):
             result.append(
-                Measured(
+                MeasuredTarget(
                     target,
                     _levels(run.tasks.get(target, {}), start, run.seconds),
                     _learned(run, record.name, start) if index == 0 else None,
@@ -84,7 +84,7 @@ def measured(run: Recording, job: str | None = None, since: float | None = None)
                 )
             )
     if job is None:
-        result += [Measured(NODE + node.name, _levels(node.usage, start, run.seconds)) for node in run.nodes]
+        result += [MeasuredTarget(NODE + node.name, _levels(node.usage, start, run.seconds)) for node in run.nodes]
     return result
 
 

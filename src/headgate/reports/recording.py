@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from headgate import runs
-from headgate.analysis.jobs import JobRecord, Usage
+from headgate.analysis.jobs import RecordedJob, Usage
 from headgate.analysis.usage import EMPTY, Signal, completed, readings
 from headgate.reports import stepping
 from headgate.reports.job_rows import cpu_seconds, job, loads
@@ -53,12 +53,12 @@ class Recording:
     meta: Mapping[str, str]
     began: float | None
     seconds: float
-    jobs: tuple[JobRecord, ...]
+    jobs: tuple[RecordedJob, ...]
     nodes: tuple[NodeRecord, ...]
     tasks: Mapping[str, Usage]
     events: Sequence[Mapping[str, Any]]
 
-    def job(self, name: str) -> JobRecord | None:
+    def job(self, name: str) -> RecordedJob | None:
         return next((job for job in self.jobs if job.name == name), None)
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from headgate.analysis.faults import KIND, survived
-from headgate.analysis.jobs import FAULTS, JobFigures, JobRecord
+from headgate.analysis.jobs import FAULTS, JobFigures, RecordedJob
 from headgate.analysis.nics import NicUse
 from headgate.reports.figures import job_colour
 from headgate.reports.job_rows import loads
@@ -86,7 +86,7 @@ def network(uses: Sequence[NicUse]) -> Markup:
     return render("network.html", uses=uses, columns=columns)
 
 
-def steps(jobs: Sequence[JobRecord]) -> Markup | None:
+def steps(jobs: Sequence[RecordedJob]) -> Markup | None:
     """How a step of each job divides."""
     divided = [
         (job, job_colour(index)[0], job.division)
@@ -97,7 +97,7 @@ def steps(jobs: Sequence[JobRecord]) -> Markup | None:
     return render("steps.html", jobs=divided, spans=seen, span_colour=span_colour) if divided else None
 
 
-def profiles(jobs: Sequence[JobRecord]) -> Markup | None:
+def profiles(jobs: Sequence[RecordedJob]) -> Markup | None:
     """What each job was measured to cost."""
     cards = [
         {

@@ -9,7 +9,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from headgate.analysis.usage import Array, Buckets, settings
+from headgate.analysis.usage import Array, TimeBuckets, settings
 from headgate.reports.figures import BUCKETS, Line, Plot, job_colour
 from headgate.reports.frames import frames, payload
 from headgate.reports.html import document
@@ -91,7 +91,7 @@ def page(trace: Trace, outcomes: Sequence[Outcome], results: Sequence[Figures]) 
 
 def _line(index: int, label: str, values: Array, *summary: tuple[str, float | None], unit: str | None = None) -> Line:
     colour, dash = job_colour(index)
-    return Line(label, colour, Buckets(values, values, values), summary, dash, unit=unit)
+    return Line(label, colour, TimeBuckets(values, values, values), summary, dash, unit=unit)
 
 
 def _distribution(outcomes: Sequence[Outcome], results: Sequence[Figures]) -> Plot:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from headgate.analysis.sampled import Bar, SampledStep, TaskStep, Transfer
+from headgate.analysis.sampled import Bar, SampledStep, StepTransfer, TaskStep
 from headgate.analysis.steps import ORDER
 from headgate.reports.templates import Markup, render
 from headgate.reports.words import say, say_moment, say_step_time
@@ -72,7 +72,7 @@ def _name(task: TaskStep) -> str:
     return task.task.rsplit("/", 1)[-1]
 
 
-def _peers(transfers: Sequence[Transfer]) -> list[str]:
+def _peers(transfers: Sequence[StepTransfer]) -> list[str]:
     sizes: dict[str, float] = {}
     for each in transfers:
         sizes[each.peer] = sizes.get(each.peer, 0.0) + each.bytes

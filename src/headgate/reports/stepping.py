@@ -11,9 +11,9 @@ import numpy as np
 
 from headgate.analysis.sampled import (
     Bar,
+    ReportedStep,
     SampledStep,
-    Told,
-    Transfer,
+    StepTransfer,
     assemble,
     by_role,
     choose,
@@ -30,7 +30,7 @@ class Stepping:
     """The sampled steps of all tasks of a run: summed up, and what was told of each."""
 
     sums: dict[str, StepSums]
-    told: dict[str, list[Told]]
+    told: dict[str, list[ReportedStep]]
 
 
 def read(reader: RunReader, after: float) -> Stepping:
@@ -39,11 +39,11 @@ def read(reader: RunReader, after: float) -> Stepping:
     SQLite does the adding: a day of a job of ten tasks has some million spans.
     """
     known = "FROM spans WHERE seconds IS NOT NULL AND t >= ? AND task IS NOT NULL"
-    told: dict[str, list[Told]] = defaultdict(list)
+    told: dict[str, list[ReportedStep]] = defaultdict(list)
     waited: dict[str, list[float | None]] = defaultdict(list)
     sql = f"SELECT t, task, step, total(seconds), sum(CASE name WHEN 'input' THEN seconds END) {known}"
     for t, task, step, seconds, input_seconds in reader.tuples(f"{sql} GROUP BY task, t, step", [after]):
-        told[task].append(Told(t, task, step or 0, seconds))
+        told[task].append(ReportedStep(t, task, step or 0, seconds))
         waited[task].append(input_seconds)
     spans: dict[str, dict[str, Sums]] = defaultdict(dict)
     sql = f"SELECT task, name, total(seconds), sum(bytes_in), sum(bytes_out) {known} GROUP BY task, name"
@@ -78,10 +78,10 @@ def sampled(
     return tuple(result)
 
 
-def _bars(reader: RunReader, told: Sequence[Told]) -> dict[Told, tuple[Bar, ...]]:
+def _bars(reader: RunReader, told: Sequence[ReportedStep]) -> dict[ReportedStep, tuple[Bar, ...]]:
     begin = "begin" if _has(reader, "spans", "begin") else "NULL"
     of = {(each.t, each.task, each.step): each for each in told}
-    rows: dict[Told, list[tuple[str, float | None, float, float, float]]] = defaultdict(list)
+    rows: dict[ReportedStep, list[tuple[str, float | None, float, float, float]]] = defaultdict(list)
     sql = (
         f"SELECT t, task, coalesce(step, 0), name, {begin}, seconds, coalesce(bytes_in, 0), coalesce(bytes_out, 0)"
         " FROM spans WHERE t BETWEEN ? AND ? AND seconds IS NOT NULL"
@@ -94,8 +94,8 @@ def _bars(reader: RunReader, told: Sequence[Told]) -> dict[Told, tuple[Bar, ...]
     return {each: lay_out(found) for each, found in ordered.items()}
 
 
-def _transfers(reader: RunReader, told: Sequence[Told]) -> dict[Told, list[Transfer]]:
-    result: dict[Told, list[Transfer]] = defaultdict(list)
+def _transfers(reader: RunReader, told: Sequence[ReportedStep]) -> dict[ReportedStep, list[StepTransfer]]:
+    result: dict[ReportedStep, list[StepTransfer]] = defaultdict(list)
     if not _has(reader, "transfers", "peer"):
         return result
     of = {(each.t, each.task, each.step): each for each in told}
@@ -112,11 +112,11 @@ def _transfers(reader: RunReader, told: Sequence[Told]) -> dict[Told, list[Trans
         )
         for way, (begin, end, size) in ways:
             if begin is not None and end is not None:
-                result[each].append(Transfer(peer, way, min(begin, end), max(begin, end), size or 0.0))
+                result[each].append(StepTransfer(peer, way, min(begin, end), max(begin, end), size or 0.0))
     return result
 
 
-def _between(told: Sequence[Told]) -> tuple[float, float]:
+def _between(told: Sequence[ReportedStep]) -> tuple[float, float]:
     times = [each.t for each in told]
     return min(times), max(times)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headgate.analysis.jobs import JobRecord, TaskRecord
+from headgate.analysis.jobs import RecordedJob, RecordedTask
 from headgate.reports.figures import Plot
 from headgate.reports.frames import frames
 from headgate.reports.step_drawing import drawing, keys, ordered
@@ -23,12 +23,12 @@ _COLUMNS = (
 )
 
 
-def plan_of(job: JobRecord) -> str:
+def plan_of(job: RecordedJob) -> str:
     """Its plan in words."""
     return planned(job.plan or {}, len(job.nodes) or 1)
 
 
-def section(job: JobRecord, pace: Plot | None) -> Markup:
+def section(job: RecordedJob, pace: Plot | None) -> Markup:
     """All of a job."""
     return render(
         "tasks.html",
@@ -43,7 +43,7 @@ def section(job: JobRecord, pace: Plot | None) -> Markup:
     )
 
 
-def _divided(tasks: Sequence[TaskRecord], whole: str) -> dict[str, object] | None:
+def _divided(tasks: Sequence[RecordedTask], whole: str) -> dict[str, object] | None:
     """Tasks whose steps were sampled, and the spans that any of them has; None where there is none."""
     known = [task for task in tasks if task.division is not None]
     seen = {span for task in known if task.division is not None for span in task.division.seconds}

@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headgate.analysis.jobs import FAULTS, JobFigures, TaskRecord, figures
-from headgate.analysis.steps import Division
+from headgate.analysis.jobs import FAULTS, JobFigures, RecordedTask, figures
+from headgate.analysis.steps import StepBreakdown
 from headgate.reports.figures import nic_uses
-from headgate.reports.measured import Learned, Measured
+from headgate.reports.measured import Learned, MeasuredTarget
 from headgate.reports.recording import NODE, Recording, read
 from headgate.reports.sparkline import sparkline
 from headgate.reports.tasks import plan_of
@@ -98,7 +98,7 @@ def _together(run: Recording, console: Console) -> None:
         console.print(table)
 
 
-def _task(task: TaskRecord) -> list[str]:
+def _task(task: RecordedTask) -> list[str]:
     division, cores = task.division, task.signal("cpu_cores").mean
     exposed = division.exposed_fraction if division and task.is_worker else None
     return [
@@ -136,7 +136,7 @@ def _clock(seconds: float) -> str:
     return f"{minutes}:{rest:02d} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d} h"
 
 
-def metrics(found: Sequence[Measured], console: Console, *, spans: bool) -> None:
+def metrics(found: Sequence[MeasuredTarget], console: Console, *, spans: bool) -> None:
     """Print what was measured of each target; with `spans`, how a step divides too."""
     for index, one in enumerate(found):
         if index:
@@ -168,7 +168,7 @@ def _told(learned: Learned) -> str:
     return ", ".join(parts) or "no progress reported"
 
 
-def _divided(division: Division) -> str:
+def _divided(division: StepBreakdown) -> str:
     apart = f"{say(division.exposed_fraction, '%')} for communication" if division.exposed_fraction else ""
     whole = f"a step of {say_step_time(division.step_seconds)} ({division.steps:,} sampled)"
     if "receive" in division.seconds:  # a server's
@@ -178,7 +178,7 @@ def _divided(division: Division) -> str:
     return f"{', '.join(parts)} of {whole}" if parts else whole
 
 
-def _levels(one: Measured) -> Table:
+def _levels(one: MeasuredTarget) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("")
     for name in ("", "latest", "mean", "max"):
@@ -189,7 +189,7 @@ def _levels(one: Measured) -> Table:
     return table
 
 
-def _spans(division: Division) -> Table:
+def _spans(division: StepBreakdown) -> Table:
     moved = bool(division.bytes_in or division.bytes_out)
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 
-from headgate.analysis.jobs import FAULTS, JobRecord, Phase
+from headgate.analysis.jobs import FAULTS, Phase, RecordedJob
 from headgate.reports.recording import Recording
 from headgate.reports.templates import Markup, render
 from headgate.units import say_seconds
@@ -27,7 +27,7 @@ def _percent(time: float, end: float) -> float:
     return round(min(max(time / end, 0.0), 1.0) * 100, 3)
 
 
-def _checkpoints(job: JobRecord, end: float) -> list[tuple[float, str]]:
+def _checkpoints(job: RecordedJob, end: float) -> list[tuple[float, str]]:
     """Place and text of each mark of a checkpoint that is not covered by the one before."""
     marks: list[tuple[float, str]] = []
     for checkpoint in job.checkpoints:
@@ -38,7 +38,7 @@ def _checkpoints(job: JobRecord, end: float) -> list[tuple[float, str]]:
     return marks
 
 
-def _faults(job: JobRecord, end: float) -> list[tuple[float, str]]:
+def _faults(job: RecordedJob, end: float) -> list[tuple[float, str]]:
     """Place and text of each mark of a fault."""
     faults = [event["t"] for event in job.events if event["kind"] in FAULTS]
     # An attempt that was followed by another one failed, even where no event says so.

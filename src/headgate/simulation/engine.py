@@ -106,7 +106,7 @@ class Work:
         return 1.0 - self.remaining(now) / self.job.seconds
 
 
-class Engine:
+class SimulatedEngine:
     """Runs tasks without a process.
 
     A GPU that a task has to itself brings all of its speed. Where several take turns, each has its granted fraction of

@@ -17,7 +17,7 @@ from headgate.simulation.speeds import between
 from headgate.simulation.traces import TraceJob
 
 if TYPE_CHECKING:
-    from headgate.planning.cost import Costs
+    from headgate.planning.cost import CostModel
 
 _PARTS = 16
 """Of a core, between which throughput is taken for a straight line;"""
@@ -64,7 +64,7 @@ class Modelled:
         self._cluster, self._profiles, self._measured_on = cluster, profiles, measured_on
         self._kinds = kinds(cluster.nodes)
         self._kind_of = {name: i for i, kind in enumerate(self._kinds) for name in kind.names}
-        self._costs: dict[tuple[str, bool], Costs] = {}
+        self._costs: dict[tuple[str, bool], CostModel] = {}
         self._curves: dict[tuple[str, int, float, _Layout], Curve] = {}
         self._usual: dict[tuple[str, int, int, float], tuple[str, ...]] = {}
 
@@ -118,12 +118,12 @@ class Modelled:
         found: list[float] = costs.many(plans)[0].tolist()
         return found
 
-    def _of(self, profile: str, on_gpus: bool) -> Costs:
+    def _of(self, profile: str, on_gpus: bool) -> CostModel:
         if (profile, on_gpus) not in self._costs:
-            from headgate.planning.cost import Costs  # its numerics take half a second to import
+            from headgate.planning.cost import CostModel  # its numerics take half a second to import
 
             job = Job(name="job", run="simulated", limits=Limits(gpus=None if on_gpus else 0))
-            found = Costs(job, self._cluster, self._profiles[profile], measured_on=self._measured_on)
+            found = CostModel(job, self._cluster, self._profiles[profile], measured_on=self._measured_on)
             self._costs[profile, on_gpus] = found
         return self._costs[profile, on_gpus]
 

@@ -43,7 +43,7 @@ from headgate.events import (
 )
 from headgate.plans import Plan
 from headgate.simulation import named_policies
-from headgate.simulation.engine import Engine, Work, drops_ahead, ends_at, halt
+from headgate.simulation.engine import SimulatedEngine, Work, drops_ahead, ends_at, halt
 from headgate.simulation.job_reports import JobReports
 from headgate.simulation.modelled import Modelled
 from headgate.simulation.outcomes import Assumptions, JobOutcome, Outcome
@@ -116,7 +116,7 @@ class _Simulation:
         self._specs = Specs([len(node.gpus) for node in cluster.nodes])
         profiled = any(job.profile for job in trace.jobs)
         modelled = Modelled(cluster, assumptions.profiles, assumptions.measured_on) if profiled else None
-        self._engine = Engine(cluster.nodes, assumptions.speeds, assumptions.interference, modelled)
+        self._engine = SimulatedEngine(cluster.nodes, assumptions.speeds, assumptions.interference, modelled)
         self._works: dict[JobId, Work] = {}
         self._reports: dict[JobId, JobReports] = {}
         self._outcomes: dict[JobId, JobOutcome] = {}

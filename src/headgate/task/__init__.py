@@ -12,7 +12,7 @@ from headgate.task.epochs import Epochs
 from headgate.task.fit import LineFit, fit_line
 from headgate.task.gate import Gate
 from headgate.task.part import ClusterError, cluster_variables, end_failed, named_cluster, plan_of, workers_gone
-from headgate.task.progress import Progress
+from headgate.task.progress import ProgressReporter
 from headgate.task.saving import Saver
 from headgate.task.spans import StepSpans
 from headgate.task.standing import WorkersDiffer
@@ -25,7 +25,7 @@ __all__ = [
     "Gate",
     "LineFit",
     "PeerLost",
-    "Progress",
+    "ProgressReporter",
     "Saver",
     "Stop",
     "StepSpans",

@@ -17,7 +17,7 @@ SO_FAR_SECONDS = 2.0
 """Time without a loss after which that of the running epoch is sent as it is so far."""
 
 
-class Progress:
+class ProgressReporter:
     """Collects reports and sends the mean of their losses, by weight: of those that are finite, unless the last is not.
 
     What is no number is left out, and said so.

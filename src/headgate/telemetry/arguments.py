@@ -32,7 +32,7 @@ _MOST = 10**12
 
 
 @dataclass(frozen=True, slots=True)
-class Length:
+class TrainingLength:
     """Epochs and steps that a job is to do; None where nobody said."""
 
     epochs: int | None = None
@@ -48,7 +48,7 @@ class Length:
         return told if (epochs, steps) == (told.epochs, told.steps) else replace(told, epochs=epochs, steps=steps)
 
 
-def length(words: Sequence[str], script: Path | None) -> Length:
+def length(words: Sequence[str], script: Path | None) -> TrainingLength:
     """What the words of a command say, or else the defaults of its script.
 
     Args:
@@ -56,8 +56,8 @@ def length(words: Sequence[str], script: Path | None) -> Length:
         script: The Python program; None: it is none, or is not known.
     """
     options = dict(_options(words))
-    given = Length(_first(options, _EPOCHS), _first(options, _STEPS))
-    if given != Length() or script is None:
+    given = TrainingLength(_first(options, _EPOCHS), _first(options, _STEPS))
+    if given != TrainingLength() or script is None:
         return given
     try:
         if script.stat().st_size > _MOST_BYTES:
@@ -66,7 +66,7 @@ def length(words: Sequence[str], script: Path | None) -> Length:
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):  # Python will complain, or not
         return given
     defaults = _agreed(_constants(nodes)) | _agreed(_declared(nodes))
-    return Length(_first(defaults, _EPOCHS), _first(defaults, _STEPS))
+    return TrainingLength(_first(defaults, _EPOCHS), _first(defaults, _STEPS))
 
 
 def _first(options: dict[str, int], names: frozenset[str]) -> int | None:

@@ -81,7 +81,7 @@ _WHAT = re.compile(r"\s*what\(\):\s+(.*)")
 
 
 @dataclass(slots=True)
-class _Found:
+class _FoundFailure:
     """What was found: `native` as a process died, and no exception of Python; `weak` if it only follows from the end of
     another; `why` it was raised, `where`, and the `parts` of a group."""
 
@@ -111,7 +111,7 @@ class _Traceback:
     foreign: int = 0
     frame: str = ""
     in_frame: bool = False
-    found: _Found | None = None
+    found: _FoundFailure | None = None
     rest: int = _MOST_OF_A_MESSAGE
     wraps: bool = False
     shape: re.Pattern[str] = field(init=False)
@@ -136,14 +136,14 @@ class FailureReader:
     def __init__(self) -> None:
         self.last_line = ""
         self._open: list[_Traceback] = []
-        self._strong: _Found | None = None
-        self._weak: _Found | None = None
-        self._latest: _Found | None = None
+        self._strong: _FoundFailure | None = None
+        self._weak: _FoundFailure | None = None
+        self._latest: _FoundFailure | None = None
         self._link: tuple[str, str] | None = None  # how the next exception follows from which
         self._where = ""
         self._lines = 0
         self._grouped = False
-        self._native: _Found | None = None  # whose next lines say more
+        self._native: _FoundFailure | None = None  # whose next lines say more
         self._complaint = ("", -_SURVIVED)  # and when it was said
 
     @property
@@ -219,7 +219,7 @@ class FailureReader:
 
     def _raised(self, traceback: _Traceback, exception: re.Match[str], body: str) -> None:
         name, message = exception[1].rsplit(".", 1)[-1], _FORMAL.sub("", exception[4] or "").strip()
-        found = _Found(
+        found = _FoundFailure(
             f"{name}{exception[2] or ''}" + (f": {message}" if exception[3] else ""),
             weak=name in _WEAK_NAMES or _WEAK_MESSAGES.search(message) is not None,
         )
@@ -245,7 +245,7 @@ class FailureReader:
         else:
             self._open.remove(traceback)
 
-    def _says(self, traceback: _Traceback, found: _Found, body: str) -> None:
+    def _says(self, traceback: _Traceback, found: _FoundFailure, body: str) -> None:
         """A line below an exception whose own line did not say all."""
         traceback.rest -= 1
         if body in _LINKS or traceback.rest == 0:
@@ -263,7 +263,7 @@ class FailureReader:
             if not _UNSAID.match(found.text):
                 self._open.remove(traceback)
 
-    def _keep(self, found: _Found) -> None:
+    def _keep(self, found: _FoundFailure) -> None:
         if self._link is not None and self._link[1] != found.text:
             found.why = f"{self._link[0]} {self._link[1]}"
         self._link, self._latest = None, found
@@ -289,7 +289,7 @@ class FailureReader:
         self._native = None
         if match := _NATIVE.match(text):
             said = next(said for said in match.groups() if said is not None)
-            found = self._native = _Found(said, weak=match["elastic"] is not None, native=True)
+            found = self._native = _FoundFailure(said, weak=match["elastic"] is not None, native=True)
             self._keep(found)
         elif _SYNTAX.match(text):
             self._open.append(_Traceback("", certain=True))

@@ -70,7 +70,7 @@ _FUSED = re.compile(r"\b(train|val|valid|validation|test|eval)(?=loss|acc)")
 Part = Literal["train", "val", "test"]
 
 
-class Found(NamedTuple):
+class LineProgress(NamedTuple):
     """What a line says. `step` and `samples` are as printed, often counted from the start of the epoch.
 
     `total` is the steps (or samples) that the count goes to, where the line says so: of an epoch, or of all; `steps`
@@ -100,7 +100,7 @@ class Found(NamedTuple):
     recalls: bool = False
     part: str | None = None
 
-    def renamed(self, part: str) -> Found:
+    def renamed(self, part: str) -> LineProgress:
         """The same as of an evaluation: its loss is a metric."""
         metrics = {f"{part}_{name}": value for name, value in self.metrics.items()}
         if self.loss is not None:
@@ -163,11 +163,11 @@ class Scanner:
         self._named = False  # whether a loss was found that says it is one
         self._hint = self._metric.rsplit("_", 1)[-1]
 
-    def scan(self, text: str) -> Found | None:
+    def scan(self, text: str) -> LineProgress | None:
         """What the line says of the training's progress; None when nothing."""
         line = text.lower().replace("'s ", " ")  # «training's l2»
         if "best" in line and line.rstrip().endswith(":"):
-            return Found(None, {}, recalls=True)
+            return LineProgress(None, {}, recalls=True)
         begin = line.lstrip()[:1]
         if not (self._hint in line or any(word in line for word in _SPEAKS) or begin == "[" or begin.isdigit()):
             return _heading(line) or (_place(line) if "step" in line or "iter" in line else None)
@@ -298,12 +298,12 @@ class Scanner:
         return name == self._metric or name.removeprefix("train_") == self._metric
 
 
-def _heading(line: str) -> Found | None:
+def _heading(line: str) -> LineProgress | None:
     """A line that says that an evaluation follows, and no more."""
     end = line.rstrip()[-1:]
     if len(line) > _LONGEST_HEADING or not (_HEADED.match(line) or (end in _END_OF_HEADING and _HEADING.match(line))):
         return None
-    return Found(None, {}, heads=True)
+    return LineProgress(None, {}, heads=True)
 
 
 def _letters(line: str, start: int) -> int:
@@ -456,7 +456,7 @@ def _boosted(metrics: dict[str, float]) -> float | None:
     return None
 
 
-def _place(line: str) -> Found | None:
+def _place(line: str) -> LineProgress | None:
     """A line that says where the training is, and below which the values of that place are printed."""
     start = positions.content(line)
     pair = _PAIR.search(line, start)
@@ -476,16 +476,16 @@ def _place(line: str) -> Found | None:
     reader = _Reader(line)
     _count(reader, described, pair)
     at = reader.step or reader.batch
-    return Found(None, {}, at[0], total=at[1]) if at is not None else None
+    return LineProgress(None, {}, at[0], total=at[1]) if at is not None else None
 
 
-def _result(reader: _Reader, parts: list[tuple[int, int, Part]]) -> Found | None:
+def _result(reader: _Reader, parts: list[tuple[int, int, Part]]) -> LineProgress | None:
     line = reader.line
     if reader.epoch is None:
         if (over := positions.over_epochs(line)) is not None:
-            return Found(reader.loss, reader.metrics, epoch=over.epoch, epochs=over.epochs)
+            return LineProgress(reader.loss, reader.metrics, epoch=over.epoch, epochs=over.epochs)
         if reader.loss is None and not reader.about_loss and (bar := positions.bare_bar(line)) is not None:
-            return Found(None, {}, bar=bar)
+            return LineProgress(None, {}, bar=bar)
     start = positions.content(line)
     at = positions.position(line, start, reader.epoch_end, reader.end)
     named = reader.step or reader.batch
@@ -510,7 +510,7 @@ def _result(reader: _Reader, parts: list[tuple[int, int, Part]]) -> Found | None
     if "train_runtime" in line:  # Hugging Face's closing line repeats the mean over the whole run as train_loss
         return None
     evaluates = not reader.trains and (loss is None or rank != _STANDS_IN) and any(p != "train" for *_, p in parts[:1])
-    return Found(
+    return LineProgress(
         loss,
         metrics,
         step,

@@ -21,7 +21,7 @@ from headgate.telemetry.files import content
 from headgate.telemetry.gpu import GpuSampler, gpu_link, gpus, open_nvml
 from headgate.telemetry.memory import MemorySampler
 from headgate.telemetry.nics import counted, default_routes, interfaces, outward
-from headgate.telemetry.round import Round
+from headgate.telemetry.round import SamplingRound
 from headgate.telemetry.speed import core_gflops, known
 from headgate.telemetry.visible import within
 
@@ -226,7 +226,7 @@ def _address() -> str:
 def _used(gpus: tuple[int, ...]) -> dict[Column, float]:
     """What everyone uses now, of these GPUs; what cannot be read is left out."""
     node = (Target("node", None, gpus=gpus),)
-    everything = Round((CpuSampler(), MemorySampler(), GpuSampler()), lambda _text: None)
+    everything = SamplingRound((CpuSampler(), MemorySampler(), GpuSampler()), lambda _text: None)
     everything.read(time.monotonic(), node)
     time.sleep(_LOOK_SECONDS)
     readings = everything.read(time.monotonic(), node).get("node", {})

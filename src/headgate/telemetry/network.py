@@ -33,7 +33,7 @@ class NetworkSampler(SourcedSampler):
         return _Namespace(box, self._root)
 
     def open_place(self, place: Place) -> Source:
-        return _Place(place.namespace)
+        return _NodeNamespace(place.namespace)
 
     def read(self, now: float, targets: Sequence[Target]) -> Mapping[str, Mapping[Column, float]]:
         readings = super().read(now, targets)
@@ -105,7 +105,7 @@ class _Namespace(Source):
         return None
 
 
-class _Place(Source):
+class _NodeNamespace(Source):
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
         self._inode: int | None = None

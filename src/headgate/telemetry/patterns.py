@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from headgate.errors import UsageError
 from headgate.jobs import ProgressRule
 from headgate.telemetry.expressions import Expression, TooSlowError, check_pattern, group_of
-from headgate.telemetry.lines import Found, Scanner
+from headgate.telemetry.lines import LineProgress, Scanner
 from headgate.telemetry.nearest import Nearest
-from headgate.telemetry.tables import Tables
+from headgate.telemetry.tables import PrintedTables
 
 LONGEST_LINE = 4096
 """Characters of a line that are looked at."""
@@ -30,7 +30,7 @@ _ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]{0,24}[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class LineReading:
     """What a script said of its progress.
 
     Args:
@@ -77,13 +77,13 @@ class ProgressReader:
             self._group = group_of(self._expression.pattern, rule.metric) or rule.metric
         self._as_fraction = rule.goal is not None and rule.goal <= 1.0
         self._scanner = Scanner(rule.metric, as_fraction=self._as_fraction)
-        self._tables = Tables(rule.metric)
+        self._tables = PrintedTables(rule.metric)
         self._epoch: int | None = None
         self._epochs: int | None = None
         self._fits = _Fits()
         self._steps = _Running()
         self._samples = _Running()
-        self._bar: Found | None = None  # the last one of Keras in this epoch
+        self._bar: LineProgress | None = None  # the last one of Keras in this epoch
         self._evaluating = False  # whether the last line that told something was of an evaluation
         self._headed = False  # whether a heading says so, and no line since then
         self._place: tuple[int, int | None] | None = None  # a step, and how far it goes, of a line that has no loss
@@ -94,7 +94,7 @@ class ProgressReader:
         self._loss = _Loss()
         self._in_samples: int | None = None  # what the bars of Keras go to, where they count samples
         self._over_epochs: bool | None = None  # whether bars that go to the number of epochs count those
-        self._last: Reading | None = None
+        self._last: LineReading | None = None
         self._rule = rule
         self._nearest: Nearest | None = Nearest(rule.metric)  # as long as the metric was not found
 
@@ -113,7 +113,7 @@ class ProgressReader:
         shown = f"; nearest came: {' | '.join(near)}" if near else ""
         return f"{what} in what it prints, so that its progress is not known; `progress:` says how to read it{shown}"
 
-    def feed(self, lines: Iterable[str]) -> list[Reading]:
+    def feed(self, lines: Iterable[str]) -> list[LineReading]:
         """What these lines say; a line that says nothing of progress, or repeats the last, gives no reading."""
         readings = []
         for line in lines:
@@ -133,16 +133,16 @@ class ProgressReader:
                         self._nearest.add(text)
         return readings
 
-    def _is_of(self, reading: Reading) -> bool:
+    def _is_of(self, reading: LineReading) -> bool:
         """Whether a reading has the metric of the job."""
         return reading.loss is not None or self._rule.metric in reading.metrics
 
-    def _scan(self, text: str) -> Found | None:
+    def _scan(self, text: str) -> LineProgress | None:
         if text.startswith("Train on") and (header := _COUNTS_SAMPLES.match(text)) is not None:
             self._in_samples = int(header[1])
         return self._tables.scan(text) or self._scanner.scan(text)
 
-    def _reading(self, found: Found) -> Reading | None:
+    def _reading(self, found: LineProgress) -> LineReading | None:
         heading = found.loss is None and not found.metrics and not found.evaluates
         if self._is_heading_alone(found, heading) or (self._recalled and self._is_old(found)):
             return None
@@ -173,7 +173,7 @@ class ProgressReader:
         found = self._counted(found)
         if heading and not new_epoch:
             return None
-        reading = Reading(
+        reading = LineReading(
             step=self._steps.latest,
             epoch=self._epoch,
             epochs=self._epochs,
@@ -187,7 +187,7 @@ class ProgressReader:
         # Bars are drawn again and again; a script that counts no steps may well have the same loss twice.
         return None if reading.step is not None and reading == self._last else reading
 
-    def _is_heading_alone(self, found: Found, heading: bool) -> bool:
+    def _is_heading_alone(self, found: LineProgress, heading: bool) -> bool:
         """Whether a line only says what the lines below it are of: a place, an evaluation, or what was the best."""
         if found.bar is not None:
             self._place, self._place_lines, self._place_reach = found.bar, 0, _NEAR
@@ -203,7 +203,7 @@ class ProgressReader:
             return False
         return True
 
-    def _counted(self, found: Found) -> Found:
+    def _counted(self, found: LineProgress) -> LineProgress:
         """A line of the training, its counts taken in: a bar of Keras may count samples."""
         if found.keras and found.total is not None and found.total == self._in_samples:
             found = found._replace(step=None, samples=found.step)
@@ -213,7 +213,7 @@ class ProgressReader:
             self._samples.count(found.samples, found.total, self._epoch)
         return found
 
-    def _evaluated(self, found: Found, new_epoch: bool) -> Reading | None:
+    def _evaluated(self, found: LineProgress, new_epoch: bool) -> LineReading | None:
         """What a line of an evaluation tells: its counts are its own."""
         if not found.metrics and found.loss is None:
             self._headed = True
@@ -222,17 +222,17 @@ class ProgressReader:
         step = self._steps.latest
         if step is None and found.total is None:
             step = found.step  # no line of the training says where it is
-        reading = Reading(step, self._epoch, self._epochs, found.loss, found.metrics)
+        reading = LineReading(step, self._epoch, self._epochs, found.loss, found.metrics)
         return None if reading == self._last else reading
 
-    def _within(self, found: Found) -> float | None:
+    def _within(self, found: LineProgress) -> float | None:
         """The part of the epoch that is done, by a count that starts anew with each."""
         running = self._samples if found.samples is not None else self._steps
         if self._epoch is None or found.total is None or (found.step is None and found.samples is None):
             return None
         return running.part(found.total)
 
-    def _goes_on(self, found: Found) -> bool:
+    def _goes_on(self, found: LineProgress) -> bool:
         """Whether a line that does not say so is of the evaluation that the line before it is of: it is nowhere in the
         training, though others are, or its count has another length."""
         if found.epoch is not None or found.samples is not None or found.steps is not None:
@@ -248,7 +248,7 @@ class ProgressReader:
             return known or (self._headed and self._epoch is not None)
         return found.total is not None and found.total != self._steps.total and self._steps.total is not None
 
-    def _at_place(self, found: Found) -> Found:
+    def _at_place(self, found: LineProgress) -> LineProgress:
         """A loss that tells no step, with that of the bar just before it, or of the line above."""
         self._place_lines += 1
         if self._place is None or found.loss is None or found.step is not None or found.samples is not None:
@@ -263,7 +263,7 @@ class ProgressReader:
         # Where epochs are fractions, the bar is of all of them.
         return found._replace(step=done, total=total, steps=total if found.within is not None else None)
 
-    def _is_old(self, found: Found) -> bool:
+    def _is_old(self, found: LineProgress) -> bool:
         """Whether a line below a heading of what was the best is no further in the training than those before."""
         if found.loss is None and not found.metrics:
             return False
@@ -271,7 +271,7 @@ class ProgressReader:
             return self._steps.is_behind(found.step)
         return found.samples is None and (found.epoch is None or found.epoch == self._epoch)
 
-    def _over(self, found: Found) -> Found:
+    def _over(self, found: LineProgress) -> LineProgress:
         """A bar that goes to the number of epochs, as long as it is where those are, counts them."""
         if not found.drawn or found.step is None or found.epoch is None:
             return found
@@ -280,7 +280,7 @@ class ProgressReader:
         self._over_epochs = abs(found.step - found.epoch) <= 1
         return found._replace(step=None, total=None) if self._over_epochs else found
 
-    def _turned(self, found: Found) -> Found:
+    def _turned(self, found: LineProgress) -> LineProgress:
         """A count whose total grows while it is the epoch: «batch 3/100» is then the hundredth of epoch 3."""
         if found.evaluates or found.drawn or found.keras or found.step is None or found.total is None:
             return found
@@ -291,7 +291,7 @@ class ProgressReader:
         self._steps.total = None
         return found._replace(step=found.total, total=None)
 
-    def _all(self, found: Found) -> int | None:
+    def _all(self, found: LineProgress) -> int | None:
         """How many steps there will be in all, where a line says so."""
         if found.steps is not None or found.keras:
             return found.steps
@@ -300,7 +300,7 @@ class ProgressReader:
             return found.total if abs(found.step / found.total - found.within) > _FRACTION else None
         return self._steps.all(self._epoch)
 
-    def _evaluates(self, found: Found) -> bool:
+    def _evaluates(self, found: LineProgress) -> bool:
         """Whether a Keras bar belongs to `evaluate`: after the epoch's own, of another length or starting anew; those
         that are not drawn again, if there is a second one of an epoch."""
         before = self._bar
@@ -311,7 +311,7 @@ class ProgressReader:
         self._bar = found
         return False
 
-    def _search(self, expression: Expression, text: str) -> Found | None:
+    def _search(self, expression: Expression, text: str) -> LineProgress | None:
         if self.problem is not None:
             return None
         try:
@@ -329,7 +329,7 @@ class ProgressReader:
         metrics = {name: value for name, value in values.items() if value is not None}
         if loss is None and epoch is None and not metrics:
             return None
-        return Found(loss=loss, metrics=metrics, step=step, epoch=epoch, epochs=epochs)
+        return LineProgress(loss=loss, metrics=metrics, step=step, epoch=epoch, epochs=epochs)
 
 
 class _Loss:
@@ -342,9 +342,9 @@ class _Loss:
         self._name: str | None = None  # of the part; None: the whole one is the job's, or nothing is known
         self._whole = False
         self._others = 0  # parts since the job's own
-        self._held: Found | None = None
+        self._held: LineProgress | None = None
 
-    def released(self, found: Found) -> tuple[Found, ...]:
+    def released(self, found: LineProgress) -> tuple[LineProgress, ...]:
         """A line, and before it what was held back and has turned out to be the job's: another place follows."""
         held = self._held
         if held is None or found.loss is not None or found.metrics:
@@ -352,7 +352,7 @@ class _Loss:
         self._name, self._held = held.part, None
         return held, found
 
-    def of(self, found: Found, below: bool) -> Found | None:
+    def of(self, found: LineProgress, below: bool) -> LineProgress | None:
         """The line with another loss than the job's among its metrics; None where the job's is not known yet."""
         if found.loss is None or found.evaluates:
             return found
@@ -421,7 +421,7 @@ class _Running:
         return min(self._count / total, 1.0) if total > 0 and self._anew is not False else None
 
 
-def _is_of_another(bar: Found, before: Found) -> bool:
+def _is_of_another(bar: LineProgress, before: LineProgress) -> bool:
     """Whether a bar of Keras is of another length than the one before it, or starts anew."""
     return _differ(bar.total, before.total) or _starts_anew(bar, before)
 
@@ -430,7 +430,7 @@ def _differ(total: int | None, other: int | None) -> bool:
     return total is not None and other is not None and total != other
 
 
-def _starts_anew(bar: Found, before: Found) -> bool:
+def _starts_anew(bar: LineProgress, before: LineProgress) -> bool:
     """Whether a bar of Keras is behind the one before it or, of those that are not drawn again, the same anew."""
     if bar.step is None or before.step is None:
         return False
@@ -452,7 +452,7 @@ class _Fits:
         self._epoch = 0
         self._epochs: int | None = None
 
-    def without_heading(self, found: Found, bar: Found | None) -> Found:
+    def without_heading(self, found: LineProgress, bar: LineProgress | None) -> LineProgress:
         """A bar of Keras that no heading came before, with the epoch that it is of."""
         if self._headed or not found.keras:
             self._headed = self._headed or found.epoch is not None
@@ -461,7 +461,7 @@ class _Fits:
             self._calls += 1
         return found._replace(epoch=self._calls) if self._calls > 1 else found
 
-    def run_on(self, found: Found, heading: bool, bar: Found | None) -> tuple[int | None, int | None]:
+    def run_on(self, found: LineProgress, heading: bool, bar: LineProgress | None) -> tuple[int | None, int | None]:
         """Epoch and number of epochs of a line, after those of the calls before."""
         epoch, epochs = found.epoch, found.epochs
         if epoch is None:

@@ -79,7 +79,7 @@ class _Snapshot:
             self._pids = None
 
 
-class Round:
+class SamplingRound:
     """Reads all samplers and merges what they say.
 
     A sampler that raises leaves the others: it is reported once and left alone for `RETRY_SECONDS`. A value that breaks

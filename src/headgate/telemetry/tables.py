@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from headgate.telemetry import vocabulary
-from headgate.telemetry.lines import PART_OF, Found, describe, spell
+from headgate.telemetry.lines import PART_OF, LineProgress, describe, spell
 from headgate.telemetry.positions import bar, content
 
 _MOST_COLUMNS = 32
@@ -38,7 +38,7 @@ class _Column(NamedTuple):
     of_training: bool
 
 
-class Tables:
+class PrintedTables:
     """Finds one metric in tables.
 
     Args:
@@ -53,7 +53,7 @@ class Tables:
         self._box: dict[str, float] = {}
         self._section = ""
 
-    def scan(self, text: str) -> Found | None:
+    def scan(self, text: str) -> LineProgress | None:
         """What a row of a table says; None where the line is none, or no loss is in it."""
         line = text.lower()
         named = self._metric in line or "loss" in line
@@ -89,7 +89,7 @@ class Tables:
                 self._split, self._columns, self._age = split, columns, 0
                 return
 
-    def _row(self, line: str) -> Found | None:
+    def _row(self, line: str) -> LineProgress | None:
         text = line.strip().strip("|") if self._split == "|" else line[content(line) :]
         cells = [cell.strip().rstrip(":") for cell in text.split(self._split)]
         if self._split is None and len(spaced := _SPACES.split(text.strip())) == len(self._columns):
@@ -110,7 +110,7 @@ class Tables:
                 values[column.name] = sum(float(one) for one in cell.strip("[]").split(","))
         wanted = [column for column in columns if self._wanted(column)]
         if self._split is not None and values and not any(column.name in values for column in wanted):
-            return Found(None, values, evaluates=True)  # a row of the validation alone
+            return LineProgress(None, values, evaluates=True)  # a row of the validation alone
         if not wanted or not all(column.name in values for column in wanted):
             return None
         self._age = 0
@@ -119,11 +119,11 @@ class Tables:
         if step is None and (drawn := bar(line)) is not None:
             step, total = drawn
         loss, metrics = self._loss(wanted, values)
-        return Found(loss, metrics, step, epoch, epochs, total=total)
+        return LineProgress(loss, metrics, step, epoch, epochs, total=total)
 
     # --- boxes ------------------------------------------------------------------------------------------------------
 
-    def _cell(self, line: str) -> Found | None:
+    def _cell(self, line: str) -> LineProgress | None:
         if cell := _CELL.match(line):
             name, value = cell[1].strip(), cell[2]
             if not value and name.endswith("/"):
@@ -138,7 +138,7 @@ class Tables:
             self._box, self._section = {}, ""
         return None
 
-    def _boxed(self, box: dict[str, float]) -> Found | None:
+    def _boxed(self, box: dict[str, float]) -> LineProgress | None:
         columns = [_column(name, box) for name in box]
         counted = [column.name for column in columns if column.counts == "step"]
         step = max((int(box[name]) for name in counted), default=None)
@@ -147,9 +147,9 @@ class Tables:
         wanted = [column for column in columns if self._wanted(column)]
         if not wanted:
             evaluates = any(column.is_loss for column in columns)
-            return Found(None, values, evaluates=True) if evaluates else None
+            return LineProgress(None, values, evaluates=True) if evaluates else None
         loss, metrics = self._loss(wanted, values)
-        return Found(loss, metrics, step, epoch)
+        return LineProgress(loss, metrics, step, epoch)
 
     # --- both -------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from headgate.events import Exit, TaskId
 from headgate.isolation import processes
 from headgate.isolation.base import Launch
 from headgate.shares import Share
-from headgate.testing.recorder import Recorder
+from headgate.testing.recorder import RecordingListener
 from headgate.testing.wait import until
 
 
@@ -92,7 +92,7 @@ class EngineStage:
         self.tested = engine
         self._descriptors = self.descriptors()
         self.folder = folder
-        self.told = Recorder(lambda task: task in self.boxed())
+        self.told = RecordingListener(lambda task: task in self.boxed())
         self._starts: dict[TaskId, int] = {}
         engine.open(self.told)
 

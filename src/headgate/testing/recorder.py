@@ -16,7 +16,7 @@ Kind = Literal["started", "output", "message", "exited", "warned"]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RecordedCall:
     """One call: its kind, and its argument after the task."""
 
     kind: Kind
@@ -24,7 +24,7 @@ class Told:
     what: Any
 
 
-class Recorder(Listener):
+class RecordingListener(Listener):
     """Keeps every call in order.
 
     Args:
@@ -40,11 +40,11 @@ class Recorder(Listener):
         self.used: dict[str, Mapping[Column, float]] = {}
         """What was said last of what tasks and nodes use."""
         self._has_box = has_box
-        self._told: list[Told] = []
+        self._told: list[RecordedCall] = []
         self._busy: set[TaskId] = set()
         self._lock = threading.Lock()
 
-    def of(self, task: TaskId | None, *kinds: Kind) -> list[Told]:
+    def of(self, task: TaskId | None, *kinds: Kind) -> list[RecordedCall]:
         """What was said of a task, of these kinds only where any are named."""
         with self._lock:
             return [told for told in self._told if told.task == task and (not kinds or told.kind in kinds)]
@@ -72,19 +72,19 @@ class Recorder(Listener):
     # --- the contract -----------------------------------------------------------------------------------------------
 
     def started(self, task: TaskId, pid: int) -> None:
-        self._note(Told("started", task, pid))
+        self._note(RecordedCall("started", task, pid))
 
     def output(self, task: TaskId, lines: Sequence[str]) -> None:
-        self._note(Told("output", task, tuple(lines)))
+        self._note(RecordedCall("output", task, tuple(lines)))
 
     def message(self, task: TaskId, message: Mapping[str, object]) -> None:
-        self._note(Told("message", task, message))
+        self._note(RecordedCall("message", task, message))
 
     def exited(self, task: TaskId, exit: Exit) -> None:
-        self._note(Told("exited", task, exit))
+        self._note(RecordedCall("exited", task, exit))
 
     def warned(self, task: TaskId | None, text: str) -> None:
-        self._note(Told("warned", task, text))
+        self._note(RecordedCall("warned", task, text))
 
     def usage(self, target: str, reading: Mapping[Column, float]) -> None:
         self.used[target] = reading
@@ -95,7 +95,7 @@ class Recorder(Listener):
     def left(self, name: str, reason: str, for_good: bool = False) -> None:
         self.nodes.append(("left for good" if for_good else "left", name))
 
-    def _note(self, told: Told) -> None:
+    def _note(self, told: RecordedCall) -> None:
         task = told.task
         if task is None:
             with self._lock:

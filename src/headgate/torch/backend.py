@@ -105,7 +105,7 @@ class RoundResult:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class TimedRound:
     """A round as the step sees it, by `time.perf_counter()`.
 
     Args:
@@ -119,7 +119,7 @@ class Exchange:
     result: RoundResult
 
 
-class Link(ABC):
+class WorkerGroup(ABC):
     """What ties a worker to the others of its job.
 
     Attributes:
@@ -163,7 +163,7 @@ class Link(ABC):
         return torch.load(io.BytesIO(content.numpy().tobytes()), weights_only=True)
 
 
-class Backend(Link):
+class Backend(WorkerGroup):
     """Adds up the buffers of all workers of a job.
 
     A round is: `begin`, then `launch` of every buffer once, in any order (`ordered`: by index), then `finish`. All
@@ -266,7 +266,7 @@ class Backend(Link):
         raise NotImplementedError
 
 
-class Asynchronous(Link):
+class Asynchronous(WorkerGroup):
     """Parameter servers that workers do not wait for each other at: optimizers run there, and no gradient is averaged.
 
     Attributes:

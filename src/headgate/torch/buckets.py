@@ -12,7 +12,7 @@ from headgate.torch.backend import Backend
 
 
 @dataclass(frozen=True)
-class Slot:
+class GradientSlice:
     """Where a parameter's gradient travels.
 
     Args:
@@ -32,7 +32,7 @@ class Slot:
         return sums[self.bucket][self.offset : self.offset + self.view.numel()].view(self.view.shape)
 
 
-class Buckets:
+class GradientBuckets:
     """The buffers for a list of parameters.
 
     Half types are summed in float32. Buffers of both float32 and float64 are filled in the order of the parameters, a
@@ -55,7 +55,7 @@ class Buckets:
         self, parameters: Sequence[torch.Tensor], sparse: Sequence[nn.Parameter], controls: int, backend: Backend
     ) -> None:
         self.sparse = list(sparse)
-        self.slots: dict[int, Slot] = {}
+        self.slots: dict[int, GradientSlice] = {}
         self.buffers: list[torch.Tensor] = []
         groups = _grouped(parameters, backend)
         if not groups:
@@ -72,7 +72,9 @@ class Buckets:
             for parameter in group:
                 count = _elements(parameter)
                 shape = (*parameter.shape, 2) if parameter.is_complex() else parameter.shape
-                self.slots[id(parameter)] = Slot(parameter, number, offset, buffer[offset : offset + count].view(shape))
+                self.slots[id(parameter)] = GradientSlice(
+                    parameter, number, offset, buffer[offset : offset + count].view(shape)
+                )
                 offset += count
             if number == self.last:
                 self._control_at = offset
@@ -82,7 +84,7 @@ class Buckets:
         """What the control vectors came to."""
         return sums[self.last][self._control_at :]
 
-    def fill(self, slot: Slot) -> bool:
+    def fill(self, slot: GradientSlice) -> bool:
         """A gradient was put into its slot; whether its buffer is full now."""
         self._missing[slot.bucket] -= 1
         return not self._missing[slot.bucket]

@@ -1,4 +1,4 @@
-"""One worker's part in a job of several: what ties it to the others, and how data, gradients and orders are shared."""
+"""One worker's part in a job of several: how it shares data, gradients and requests with the others."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from headgate.task import Channel, Stop
 from headgate.task.meetings import Meetings
 from headgate.task.standing import CURE, difference, place
 from headgate.torch import loss_mean, rng
-from headgate.torch.backend import REMOTE, Asynchronous, Backend, Exchange, Link, Observer
+from headgate.torch.agreed_requests import AgreedRequests
+from headgate.torch.backend import REMOTE, Asynchronous, Backend, Observer, TimedRound, WorkerGroup
 from headgate.torch.dealing import Dealer, Dealt, Slices
-from headgate.torch.orders import AgreedOrders
 from headgate.torch.reduce import Reducer
 from headgate.torch.shards import Sharing
 from headgate.torch.standing import Stands, sizes
@@ -36,7 +36,7 @@ class Owner(Observer, Protocol):
     def place(self) -> tuple[int, int]:
         """Present phase and epoch; -1 where there is none."""
 
-    def exchanged(self, exchange: Exchange) -> None: ...
+    def exchanged(self, exchange: TimedRound) -> None: ...
 
     def note(self, text: str) -> None:
         """Tell the user something."""
@@ -70,7 +70,7 @@ class Worker:
         owner: Whom to ask where the script is, and to tell of rounds.
 
     Attributes:
-        orders: What the engine asks for, to be looked at in place of the channel.
+        requests: What the engine asks for, to be looked at in place of the channel.
         sharing: How loaders share their data; in force once a model was prepared.
         index: This worker's index in the plan.
         workers: Workers of the plan.
@@ -86,7 +86,7 @@ class Worker:
         self._resume = resume
         self._joined = resume if channel.welcome.get("joins") else None
         self._owner = owner
-        self._link: Link | None = None
+        self._link: WorkerGroup | None = None
         self._reducer: Reducer | None = None
         self._slices: Slices | None = None
         self._models: list[nn.Module] = []
@@ -97,7 +97,7 @@ class Worker:
         self._batch: tuple[int, Dealt] | None = None
         self._weight: Weight | None = None
         self._parts: deque[Any] = deque(maxlen=_MOST_PARTS)  # of the rounds since the latest report
-        self._agreed = AgreedOrders(channel)
+        self._agreed = AgreedRequests(channel)
         self._waits = Waits(channel.send)
         self.index = int(channel.welcome["index"])
         self.workers = int(plan["workers"])
@@ -108,7 +108,7 @@ class Worker:
         self.sharing: Sharing | None = None
 
     @property
-    def orders(self) -> AgreedOrders | Channel:
+    def requests(self) -> AgreedRequests | Channel:
         return self._agreed if self.in_step else self._channel
 
     @property
@@ -294,7 +294,7 @@ class Worker:
 
     # --- the ties ----------------------------------------------------------------------------------------------------
 
-    def _connected(self, device: torch.device) -> Link:
+    def _connected(self, device: torch.device) -> WorkerGroup:
         if self._plan["strategy"] == "allreduce":
             from headgate.torch.allreduce import AllReduce
 
@@ -305,7 +305,7 @@ class Worker:
             return ps.asynchronous_backend(self._channel)
         return ps.backend(self._channel, self._joined)
 
-    def _tie(self, device: torch.device) -> Link:
+    def _tie(self, device: torch.device) -> WorkerGroup:
         link = self._link = self._connected(device)
         link.observer = self._owner
         link.look = self._look
@@ -399,7 +399,7 @@ class Worker:
         if text:
             self.meetings.fail(text)
 
-    def _exchanged(self, exchange: Exchange) -> None:
+    def _exchanged(self, exchange: TimedRound) -> None:
         if self._channel.elsewhere:  # the round may have been ended without one that has left
             self.meetings.look(self._standing())
         if self._slices is not None:

@@ -43,7 +43,7 @@ _MOST_NODES = 400
 
 
 @dataclass
-class Reading:
+class LossReading:
     """What is seen of a loss.
 
     Attributes:
@@ -84,7 +84,7 @@ class _Divisor:
 
 
 @dataclass
-class _Seen:
+class _LossTerms:
     """Terms of a loss: what those that may leave samples out, and others, are means over; sums; and what else. And
     whether one is multiplied by 0, as where a part of a batch has nothing that counts."""
 
@@ -97,14 +97,14 @@ class _Seen:
     others: list[str] = field(default_factory=list)
 
 
-def read(roots: Sequence[torch.Tensor]) -> Reading:
+def read(roots: Sequence[torch.Tensor]) -> LossReading:
     """What the loss whose terms are `roots` is a mean over."""
-    seen = _Seen()
+    seen = _LossTerms()
     for root in roots:
         if root.numel() != 1:
-            return Reading(doubt="its backward begins with gradients that the script gives")
+            return LossReading(doubt="its backward begins with gradients that the script gives")
         if root.grad_fn is None:
-            return Reading()
+            return LossReading()
         _walk(root.grad_fn, seen)
     terms = [*seen.counted, *seen.means]
     # By the structure of the loss, never by these numbers: all workers have to take the same.
@@ -118,10 +118,10 @@ def read(roots: Sequence[torch.Tensor]) -> Reading:
         doubt = "a sum over the batch is part of it"
     elif seen.others:
         doubt = f"it is made by {seen.others[0]}, of which no mean over samples is seen"
-    return Reading(over, tuple(terms), seen.divided, seen.elements, doubt)
+    return LossReading(over, tuple(terms), seen.divided, seen.elements, doubt)
 
 
-def _walk(root: Any, seen: _Seen) -> None:
+def _walk(root: Any, seen: _LossTerms) -> None:
     """Go through what makes a scalar: sums and multiples of means."""
     nodes = [(root, _Divisor())]
     for _ in range(_MOST_NODES):
@@ -148,7 +148,7 @@ def _walk(root: Any, seen: _Seen) -> None:
             _leaf(node, kind, divisor, seen)
 
 
-def _leaf(node: Any, kind: str, divisor: _Divisor, seen: _Seen) -> None:
+def _leaf(node: Any, kind: str, divisor: _Divisor, seen: _LossTerms) -> None:
     reduction = getattr(node, "_saved_reduction", None)
     if kind in _SUMS or reduction == 2:
         if divisor.scaled is None:

@@ -10,7 +10,7 @@ import torch
 from headgate.task.measured import FIRST_STEPS, Timing, is_told, is_warm
 from headgate.torch.costs import Costs
 from headgate.torch.meter import Meter, Step
-from headgate.torch.sweep import Sweep
+from headgate.torch.profiling_sweep import ProfilingSweep
 from headgate.torch.trained import Trained
 
 
@@ -43,7 +43,7 @@ class Measuring:
     ) -> None:
         profiling = mode == "profile"
         self.costs = Costs(trained, mode)
-        self.sweep = Sweep(self.costs) if profiling else None
+        self.sweep = ProfilingSweep(self.costs) if profiling else None
         self.meter = Meter(trained.models, self._measured, every_step=profiling)
         self.profiled = False
         self._has_loaders = has_loaders

@@ -17,8 +17,8 @@ from typing import Any, Callable
 import torch
 from torch import nn
 
-from headgate.torch.backend import REMOTE, Backend, Exchange, RoundResult
-from headgate.torch.buckets import Buckets
+from headgate.torch.backend import REMOTE, Backend, RoundResult, TimedRound
+from headgate.torch.buckets import GradientBuckets
 from headgate.torch.control import HEAD, Agreed, ReduceError, Said, Shape
 from headgate.torch.late import Late
 from headgate.torch.sparse_gradients import rows, sparse_parameters
@@ -63,7 +63,7 @@ class Reducer:
         flags: Callable[[], tuple[bool, bool]],
         agreed: Callable[[bool, bool], None],
         differs: Callable[[int, bool], None],
-        exchanged: Callable[[Exchange], None],
+        exchanged: Callable[[TimedRound], None],
     ) -> None:
         self._backend = backend
         self._weigh = weigh
@@ -79,7 +79,7 @@ class Reducer:
         self._sparse: set[int] = set()
         self._trained: list[torch.Size | None] = []
         self._hooked: dict[int, int] = {}
-        self._buckets: Buckets | None = None
+        self._buckets: GradientBuckets | None = None
         self._order: list[int] | None = None
         self._shape = Shape(0, 0, 0)
         self._weight = Weight(1.0, 1.0)
@@ -220,7 +220,7 @@ class Reducer:
         order = range(len(dense) - 1, -1, -1) if self._order is None else self._order
         sparse = [p for p in parameters if id(p) in self._sparse]
         self._shape = Shape(len(dense), len(sparse), len(self._backend.overflows()))
-        self._buckets = Buckets([dense[i] for i in order], sparse, self._shape.numbers, self._backend)
+        self._buckets = GradientBuckets([dense[i] for i in order], sparse, self._shape.numbers, self._backend)
         self._backend.register(self._buckets.buffers)
 
     def _hook(self, parameter: torch.Tensor) -> None:
@@ -362,10 +362,10 @@ class Reducer:
         self.rounds += 1
         if self._backend.ordered and self._order is None:
             self._reorder(buckets)
-        self._exchanged(Exchange(begin, end, result))
+        self._exchanged(TimedRound(begin, end, result))
 
     def _contribute_rest(
-        self, buckets: Buckets, tables: Sequence[tuple[torch.Tensor, torch.Tensor | None]], of_all: bool
+        self, buckets: GradientBuckets, tables: Sequence[tuple[torch.Tensor, torch.Tensor | None]], of_all: bool
     ) -> None:
         """Put what backward has not brought into its slots, or all of it, and weigh the gradients of tables."""
         for slot in buckets.slots.values():
@@ -379,7 +379,7 @@ class Reducer:
         for weight, gradient in tables:
             weight.grad = rows(weight, gradient, self._factor)
 
-    def _exchange(self, buckets: Buckets) -> RoundResult:
+    def _exchange(self, buckets: GradientBuckets) -> RoundResult:
         self._write_control(buckets)
         if self._backend.ordered:
             remaining = list(range(self._launched, buckets.last + 1))
@@ -389,7 +389,7 @@ class Reducer:
             self._backend.launch(number)
         return self._backend.finish()
 
-    def _write_control(self, buckets: Buckets) -> None:
+    def _write_control(self, buckets: GradientBuckets) -> None:
         stop, checkpoint = self._flags()
         self._marks = self._marks[1], self._mark()
         said = Said(
@@ -407,7 +407,7 @@ class Reducer:
     def _has_gradient(self, parameter: torch.Tensor) -> bool:
         return id(parameter) in self._arrived or (not self.summed and parameter.grad is not None)
 
-    def _write_back(self, buckets: Buckets, result: RoundResult) -> None:
+    def _write_back(self, buckets: GradientBuckets, result: RoundResult) -> None:
         control = buckets.control_of(result.sums)
         slots = list(buckets.slots.values())
         agreed: Agreed | None = None
@@ -480,7 +480,7 @@ class Reducer:
                 gradient = gradient.to_dense()
             parameter.grad = gradient.to(parameter.dtype)
 
-    def _reorder(self, buckets: Buckets) -> None:
+    def _reorder(self, buckets: GradientBuckets) -> None:
         """From the next round on, fill buffers in the order in which gradients came to the lowest worker."""
         dense = [p for p, on in zip(self._parameters, self._trained) if on is not None and id(p) not in self._sparse]
         unused = len(self._arrived)
@@ -490,7 +490,7 @@ class Reducer:
             self._buckets = None
 
     @property
-    def _laid_out(self) -> Buckets:
+    def _laid_out(self) -> GradientBuckets:
         if self._buckets is None:
             raise ReduceError("a round was to end that had not begun")
         return self._buckets

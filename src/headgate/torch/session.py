@@ -15,15 +15,15 @@ from typing import Any, Callable
 import torch
 from torch import nn
 
-from headgate.task import Channel, Gate, Progress, Saver, Stop, TaskEnvironment, at_end, plan_of
+from headgate.task import Channel, Gate, ProgressReporter, Saver, Stop, TaskEnvironment, at_end, plan_of
 from headgate.task.progress import whole
 from headgate.task.saving import restored
 from headgate.torch import batches, checkpoints
-from headgate.torch.backend import Exchange, Movement
+from headgate.torch.agreed_requests import AgreedRequests
+from headgate.torch.backend import Movement, TimedRound
 from headgate.torch.distributed import JOIN_SECONDS, Worker, state_to_join
 from headgate.torch.loaders import Iteration, Loaders, Position
 from headgate.torch.measuring import Measuring, fetched
-from headgate.torch.orders import AgreedOrders
 from headgate.torch.schedulers import steps_on_mean
 from headgate.torch.spinning import Spinning
 from headgate.torch.trained import Trained
@@ -41,7 +41,7 @@ class Session:
     def __init__(self, environment: TaskEnvironment, channel: Channel) -> None:
         self._channel = channel
         self._profiling = environment.mode == "profile"
-        self._progress = Progress(channel.send, fetched)
+        self._progress = ProgressReporter(channel.send, fetched)
         self._resume: dict[str, Any] | None = None
         plan = {} if self._profiling else plan_of(channel)
         resume = (state_to_join(channel) if plan else "") or environment.resume
@@ -53,7 +53,7 @@ class Session:
         self._trained = Trained(self._resume)
         self._saver = Saver(environment.checkpoints, channel.send)
         self._worker = Worker(channel, plan, self._resume, self) if plan else None
-        self._orders: Channel | AgreedOrders = channel if self._worker is None else self._worker.orders
+        self._orders: Channel | AgreedRequests = channel if self._worker is None else self._worker.requests
         self._loaders = Loaders(self)
         self._measuring = Measuring(
             self._trained,
@@ -347,7 +347,7 @@ class Session:
     def sampling(self) -> bool:
         return self._meter.sampled
 
-    def exchanged(self, exchange: Exchange) -> None:
+    def exchanged(self, exchange: TimedRound) -> None:
         self._meter.exchanged(exchange.begin, exchange.end, exchange.result)
 
     def moved(self, movement: Movement) -> None:

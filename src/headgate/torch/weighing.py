@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from headgate.torch.dealing import Dealt
-from headgate.torch.loss_mean import Reading, read
+from headgate.torch.loss_mean import LossReading, read
 
 _MOST_RATIOS = 3
 """Between the terms of a loss: a script may have several losses, and each its own."""
@@ -54,7 +54,7 @@ class Weighing:
         self.by_batch: Callable[[Any], Any] | None = None
         self._said: float | None = None
         self._of_batches: dict[int, float] = {}
-        self._seen = Reading()
+        self._seen = LossReading()
         self._divisor = 0.0
         self._divided: list[int] = []  # samples of the latest parts whose sum was divided by that
         self._ratios: list[tuple[float, ...]] = []
@@ -86,7 +86,7 @@ class Weighing:
             dealt: This worker's part of its batch; None: all have the same.
         """
         said, self._said = self._said, None
-        seen, self._seen = self._seen, Reading()
+        seen, self._seen = self._seen, LossReading()
         if loader is not None:
             said = self._of_batches.get(loader) if said is None else said
             self._of_batches = {}
@@ -100,7 +100,7 @@ class Weighing:
         over = seen.over if said is None else said
         return weight if over is None else replace(weight, over=over)
 
-    def _doubted(self, seen: Reading, dealt: Dealt | None) -> str:
+    def _doubted(self, seen: LossReading, dealt: Dealt | None) -> str:
         """Why the gradients of a loss may not be those of one process; empty: nothing speaks for that."""
         if seen.doubt:
             return seen.doubt
@@ -114,7 +114,7 @@ class Weighing:
                 return "its terms are means over different numbers, as tokens and samples are"
         return self._divided_by_other(seen, dealt) if dealt is not None and seen.elements and seen.over else ""
 
-    def _divided_by_other(self, seen: Reading, dealt: Dealt) -> str:
+    def _divided_by_other(self, seen: LossReading, dealt: Dealt) -> str:
         """Why the number that a sum is divided by may not be of this worker's part; empty: nothing speaks for that."""
         over, elements, whole, taken = seen.over or 0.0, seen.elements, dealt.whole, dealt.taken
         if over != self._divisor:

@@ -11,7 +11,7 @@ from headgate.events import Exit, TaskId
 from headgate.isolation import processes
 from headgate.isolation.base import Launch
 from headgate.shares import Share
-from headgate.testing.recorder import Recorder
+from headgate.testing.recorder import RecordingListener
 from headgate.testing.wait import until
 
 PATIENCE_SECONDS = 60.0
@@ -28,7 +28,7 @@ class Running:
     def __init__(self, address: str, folder: Path, *, shared_files: bool = True) -> None:
         self.folder = folder
         self.engine = RayEngine(address, shared_files=shared_files, speeds=folder.parent / "speeds.json")
-        self.told = Recorder(lambda _: False)
+        self.told = RecordingListener(lambda _: False)
         self.engine.open(self.told)
 
     def start(

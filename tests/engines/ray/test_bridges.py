@@ -17,10 +17,10 @@ from tests.engines.ray.running import PATIENCE_SECONDS, Running
 from headgate.cluster import Node
 from headgate.engines.ray.engine import RayEngine
 from headgate.engines.remote.pipe import Pipe, facts
-from headgate.engines.remote.wire import Close, Exited, Joined, Output, Release, Told, Usage
+from headgate.engines.remote.wire import Close, Exited, Joined, Output, Release, Returned, SampledUsage
 from headgate.errors import HeadgateError, UsageError
 from headgate.events import Exit
-from headgate.testing.recorder import Recorder
+from headgate.testing.recorder import RecordingListener
 from headgate.testing.wait import until
 
 
@@ -53,7 +53,7 @@ def ours(*before: str) -> list[str]:
 
 def refusal(address: str) -> HeadgateError:
     with pytest.raises(HeadgateError) as caught:
-        RayEngine(address).open(Recorder(lambda _: False))
+        RayEngine(address).open(RecordingListener(lambda _: False))
     assert "\n" not in str(caught.value)
     return caught.value
 
@@ -131,13 +131,19 @@ class Harmful:
 
 def test_of_what_the_cluster_says_the_hub_takes_facts_alone(tmp_path: Path) -> None:
     node = Joined(Node("b", 2.0, 2**30))
-    usage = Usage("node:b", {"cpu_cores": 1.5})
+    usage = SampledUsage("node:b", {"cpu_cores": 1.5})
     output = Output("r/a/worker-0", bytearray(b"line\n"))
-    for said in (node, usage, output, Told(1, {"rate": (1.0, None)}), Exited("r/a/worker-0", Exit(code=1, reason="x"))):
+    for said in (
+        node,
+        usage,
+        output,
+        Returned(1, {"rate": (1.0, None)}),
+        Exited("r/a/worker-0", Exit(code=1, reason="x")),
+    ):
         assert facts(pickle.dumps(said)) == said
     trace = tmp_path / "called"
     for harmful in (
-        pickle.dumps(Told(1, Harmful("os.system", f"touch {trace}"))),
+        pickle.dumps(Returned(1, Harmful("os.system", f"touch {trace}"))),
         pickle.dumps(Harmful("builtins.eval", f"open({str(trace)!r}, 'w')")),
         b"cheadgate.runs\nshutil.rmtree\n(S'/tmp/nowhere'\ntR.",
         b"cheadgate.runs\nremove\n(S'/tmp/nowhere'\ntR.",
@@ -150,6 +156,6 @@ def test_of_what_the_cluster_says_the_hub_takes_facts_alone(tmp_path: Path) -> N
     assert not trace.exists()
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        Pipe(theirs, b"", "bridge").send(Told(1, Harmful("os.system", f"touch {trace}")))
+        Pipe(theirs, b"", "bridge").send(Returned(1, Harmful("os.system", f"touch {trace}")))
         assert Pipe(ours, b"", "hub").receive() is None
     assert not trace.exists()

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cli.layout import Layout, Where
+from headgate.cli.placement import PlacementOptions, Where
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.engines.ray import connect
 from headgate.engines.ray.engine import RayEngine
 from headgate.errors import HeadgateError, UsageError
-from headgate.testing.recorder import Recorder
+from headgate.testing.recorder import RecordingListener
 
 
 def refusal(address: str) -> HeadgateError:
     with pytest.raises(HeadgateError) as caught:
-        RayEngine(address).open(Recorder(lambda _: False))
+        RayEngine(address).open(RecordingListener(lambda _: False))
     assert "\n" not in str(caught.value)
     return caught.value
 
@@ -82,13 +82,13 @@ This process on node 10.0.0.2 was started with:
 
 def test_an_address_that_is_not_stated_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    assert Layout(engine="ray").place().engine == EngineSpec("ray", "10.0.0.1:6379")
-    assert Layout(engine="ray", address="10.0.0.2:6379").place().engine == EngineSpec("ray", "10.0.0.2:6379")
-    assert Layout().place().engine == LOCAL
+    assert PlacementOptions(engine="ray").place().engine == EngineSpec("ray", "10.0.0.1:6379")
+    assert PlacementOptions(engine="ray", address="10.0.0.2:6379").place().engine == EngineSpec("ray", "10.0.0.2:6379")
+    assert PlacementOptions().place().engine == LOCAL
     before = Where(engine=EngineSpec("ray", "10.0.0.3:6379"))  # of a run that is resumed
-    assert Layout().place(before).engine == before.engine
+    assert PlacementOptions().place(before).engine == before.engine
     monkeypatch.delenv("RAY_ADDRESS")
-    assert Layout(engine="ray").place().engine == EngineSpec("ray", "")
+    assert PlacementOptions(engine="ray").place().engine == EngineSpec("ray", "")
 
 
 def test_a_token_that_is_wanted() -> None:

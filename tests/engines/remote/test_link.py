@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from headgate.engines.remote.files import Files
-from headgate.engines.remote.link import AgentHandle, Lane, Link
-from headgate.engines.remote.wire import Exited, Left, Message, Report, Saved
+from headgate.engines.remote.link import AgentHandle, AgentLink, Lane
+from headgate.engines.remote.wire import CheckpointMessage, Exited, NodeGone, Report, TaskMessage
 from headgate.events import Exit
 from headgate.isolation.base import Launch
 
@@ -17,7 +17,7 @@ NOBODY = cast(AgentHandle, None)
 """These links answer their calls by themselves."""
 
 
-class Dying(Link):
+class Dying(AgentLink):
     """Of an agent that dies while a file of four bytes is read from its node: just before it has answered, or just
     after."""
 
@@ -38,13 +38,13 @@ def test_nothing_is_told_of_tasks_once_their_node_is_said_to_be_gone(tmp_path: P
     link = Dying("b", "id", NOBODY, told.append, None, Files(), lambda _: None, 90.0)
     link.answers = answers
     link.saves["r/a/worker-0"] = str(tmp_path)
-    saved = Saved("r/a/worker-0", {"type": "checkpoint", "path": "/there/step-1.pt"}, "step-1.pt")
+    saved = CheckpointMessage("r/a/worker-0", {"type": "checkpoint", "path": "/there/step-1.pt"}, "step-1.pt")
     for event in (saved, Exited("r/a/worker-0", Exit(code=0))):
         link._pass_on(event)
-    assert told == [Left("b", "it died")]
+    assert told == [NodeGone("b", "it died")]
 
 
-class Lying(Link):
+class Lying(AgentLink):
     """Of an agent that says of any path that these parts are there."""
 
     parts: tuple[str, ...] = ("",)
@@ -78,9 +78,9 @@ def test_a_node_writes_nowhere_but_into_its_task_s_folder_of_checkpoints(tmp_pat
     link.parts = (part,)
     link.saves["r/a/worker-0"] = str(folder)
     here.allow(Launch("r/a/worker-0", ("true",), {"HEADGATE_CHECKPOINTS": str(folder)}, str(tmp_path), 1))
-    link._pass_on(Saved("r/a/worker-0", {"type": "checkpoint", "path": f"/there/{name}"}, name))
+    link._pass_on(CheckpointMessage("r/a/worker-0", {"type": "checkpoint", "path": f"/there/{name}"}, name))
     [said] = told
-    assert isinstance(said, Message)
+    assert isinstance(said, TaskMessage)
     if part == "well":
         assert said.message == {"type": "checkpoint", "path": str(folder / name)}
         assert (folder / name / part).read_bytes() == b"data"

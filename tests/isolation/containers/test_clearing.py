@@ -16,7 +16,7 @@ from headgate.isolation.container import watch as watch_module
 from headgate.isolation.container.daemon import TOKEN, Daemon
 from headgate.isolation.container.isolation import FOLDERS, OWNER, ContainerIsolation
 from headgate.isolation.container.parents import Parent
-from headgate.isolation.container.watch import Watch
+from headgate.isolation.container.watch import ContainerWatch
 
 SECONDS = 30.0
 DEAD = f"{os.geteuid()}:another boot:1:0"
@@ -153,7 +153,7 @@ def test_a_watch_ends_though_its_task_cannot_be_ended(monkeypatch: pytest.Monkey
         stream, printer = os.pipe()
         ended = list[bool]()
         output, pidfd = os.open(os.devnull, os.O_WRONLY), os.pidfd_open(stays.pid)
-        watch = Watch("t", stream, output, pidfd, lambda: None, ended.append, lambda: None)
+        watch = ContainerWatch("t", stream, output, pidfd, lambda: None, ended.append, lambda: None)
         closing = threading.Thread(target=watch.close, daemon=True)
         closing.start()
         closing.join(SECONDS / 6)

@@ -156,7 +156,7 @@ def test_under_v2_a_weight_survives_what_docker_makes_of_it() -> None:
     assert [logarithmic(shares) for shares in (2, 1024, 2000, 262_144)] == [1, 100, 170, 10_000]
     for weight in range(1, 10_001):
         for linear in (True, False):
-            machine = limits.Machine("v2", 4.0, linear)
+            machine = limits.DockerHost("v2", 4.0, linear)
             shares = limits.settings(Share(cpu_weight=weight), machine)["CpuShares"]
             if linear:
                 assert 1 + (shares - 2) * 9999 // 262_142 == pytest.approx(weight, abs=1)
@@ -189,7 +189,7 @@ def test_the_daemon_says_which_version_of_its_runtime_it_has(isolation: Containe
 
 def test_under_v2_what_is_around_a_container_has_every_controller(monkeypatch: pytest.MonkeyPatch) -> None:
     names, top = {"unified", *layout.V2_CONTROLLERS}, Path("/sys/fs/cgroup")
-    monkeypatch.setattr(layout, "find_layout", lambda _: layout.Layout("v2", dict.fromkeys(names, top)))
+    monkeypatch.setattr(layout, "find_layout", lambda _: layout.CgroupLayout("v2", dict.fromkeys(names, top)))
     monkeypatch.setattr(layout, "roots", lambda _: {"unified": top})
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     parent = parents.find_parent("group", "job", None, "cgroupfs")

@@ -11,7 +11,7 @@ from tests.task.test_gate import Engine, gate_of, steps
 
 from headgate.isolation.base import HOST_IMAGE, Launch
 from headgate.isolation.container import limits, request
-from headgate.isolation.container.request import Request
+from headgate.isolation.container.request import ContainerRequest
 from headgate.shares import Share
 from headgate.testing import wait
 
@@ -43,7 +43,7 @@ def test_docker_is_asked_for_the_gpus_of_a_task_and_no_others(
     devices: Path, image: str, gpus: tuple[int, ...] | None, numbers: tuple[int, ...], seen: str | None
 ) -> None:
     launch = Launch("run/job/worker-0", ("true",), {}, str(devices.parent), 1, image=image, gpus=gpus)
-    config = Request(launch, image, None, Share(), limits.Machine("v1", 2.0), devices=devices).config()
+    config = ContainerRequest(launch, image, None, Share(), limits.DockerHost("v1", 2.0), devices=devices).config()
     host = config["HostConfig"]
     paths = [str(devices / name) for name in (*(f"nvidia{number}" for number in numbers), *CONTROL)]
     each = [{"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rwm"} for path in paths]
@@ -69,7 +69,9 @@ def test_a_gpu_has_the_device_file_that_nvml_tells(
     monkeypatch.setattr(request, "open_nvml", lambda: None)
     monkeypatch.setattr(request, "device_numbers", lambda nvml: {0: 1, 1: 0, 2: 10})
     launch = Launch("run/job/worker-0", ("true",), {}, str(devices.parent), 1, image=image, gpus=gpus)
-    host = Request(launch, image, None, Share(), limits.Machine("v1", 2.0), devices=devices).config()["HostConfig"]
+    host = ContainerRequest(launch, image, None, Share(), limits.DockerHost("v1", 2.0), devices=devices).config()[
+        "HostConfig"
+    ]
     if image == HOST_IMAGE:
         assert [Path(each["PathOnHost"]).name for each in host["Devices"]] == [*asked, *CONTROL]
     else:
@@ -80,7 +82,7 @@ def test_a_task_tells_the_numbers_of_its_node_whatever_its_container_calls_them(
     devices: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launch = Launch("run/job/worker-0", ("true",), {}, str(devices.parent), 1, gpus=(10, 1))
-    config = Request(launch, HOST_IMAGE, None, Share(), limits.Machine("v1", 2.0), devices=devices).config()
+    config = ContainerRequest(launch, HOST_IMAGE, None, Share(), limits.DockerHost("v1", 2.0), devices=devices).config()
     for variable in config["Env"]:
         monkeypatch.setenv(*variable.split("="))
 

@@ -11,7 +11,7 @@ import torch
 import zmq
 
 from headgate.hub.peers import Peers
-from headgate.torch.ps.transport.wire import _LAYOUT, Header, Kind, token
+from headgate.torch.ps.transport.wire import _LAYOUT, Header, MessageKind, token
 
 MakeJob = Callable[..., Any]
 _QUIET_MILLISECONDS = 300
@@ -42,7 +42,7 @@ def stranger() -> Iterator[Stranger]:
 
 def message(secrets: dict[str, Any], **header: int) -> list[bytes]:
     """A message as a worker of the job sends it."""
-    return [_LAYOUT.pack(token(secrets), *Header(**{"kind": Kind.PING, "life": 1, **header}))]
+    return [_LAYOUT.pack(token(secrets), *Header(**{"kind": MessageKind.PING, "life": 1, **header}))]
 
 
 def endpoint(running: Any) -> str:
@@ -131,7 +131,7 @@ def test_without_keys_only_messages_of_the_job_count(job: MakeJob, stranger: Str
     known = secrets(running)
     other = {**known, "client_public": zmq.curve_keypair()[0].decode()}
     outsider = stranger(running)
-    whole = message(other, kind=Kind.PUSH)
+    whole = message(other, kind=MessageKind.PUSH)
     for frames in (whole, [*whole, b"1" * 4000], [b""], [b"", b""], [b"x" * 500_000], [b"\0"]):
         outsider.send_multipart(frames)
     rounds_go_on(running)
@@ -144,6 +144,6 @@ def test_a_message_of_the_job_that_makes_no_sense_is_ignored(job: MakeJob, stran
     known = secrets(running)
     insider = stranger(running)
     insider.send_multipart(message(known, kind=200))
-    insider.send_multipart(message(known, kind=Kind.PUSH, sender=9))
-    insider.send_multipart(message(known, kind=Kind.PUSH, life=7))
+    insider.send_multipart(message(known, kind=MessageKind.PUSH, sender=9))
+    insider.send_multipart(message(known, kind=MessageKind.PUSH, life=7))
     rounds_go_on(running)

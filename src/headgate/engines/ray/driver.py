@@ -19,7 +19,7 @@ from headgate.engines.ray.bootstrap import RayAgent, actor_class, package
 from headgate.engines.ray.reservation import Reservations
 from headgate.engines.remote import files
 from headgate.engines.remote.far_files import FarFiles
-from headgate.engines.remote.link import Link
+from headgate.engines.remote.link import AgentLink
 from headgate.engines.remote.pipe import Pipe
 from headgate.engines.remote.settings import Settings
 from headgate.engines.remote.wire import (
@@ -27,14 +27,14 @@ from headgate.engines.remote.wire import (
     Answered,
     Ask,
     Close,
+    EndTask,
     Joined,
     Open,
     Opened,
     Release,
     Reserve,
-    Stop,
+    Returned,
     To,
-    Told,
     Warned,
 )
 from headgate.errors import HeadgateError, UsageError
@@ -75,7 +75,7 @@ class Driver:
         self._package = package()
         self._agents = actor_class()
         self._reservations = Reservations(pipe.send)
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, AgentLink] = {}
         self._facts: dict[str, Mapping[str, Any]] = {}
         self._known: set[str] = set()
         self._deaths: dict[str, int] = {}
@@ -119,7 +119,7 @@ class Driver:
                     if (link := self._links.get(node)) is not None:
                         threading.Thread(target=link.ask, args=(request,), daemon=True).start()
                     else:
-                        self._pipe.send(Told(number, None, f"node {node} is gone"))
+                        self._pipe.send(Returned(number, None, f"node {node} is gone"))
                 case Answered() if self._far is not None:
                     self._far.answered(request)
                 case Close():
@@ -155,7 +155,7 @@ class Driver:
         links = list(self._links.values())
         for link in links:
             for task in list(link.running):
-                link.do(Stop(task, ORPHANED_SECONDS))
+                link.do(EndTask(task, ORPHANED_SECONDS))
         deadline = time.monotonic() + ORPHANED_SECONDS + 5
         while any(link.running for link in links) and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -188,7 +188,7 @@ class Driver:
                 self._facts[link.name] = facts
         return opened, troubles
 
-    def _start(self, facts: Mapping[str, Any]) -> Link:
+    def _start(self, facts: Mapping[str, Any]) -> AgentLink:
         given = facts["Resources"]
         custom = [name for name in given if name not in _PLAIN and not name.startswith(("node:", "accelerator_type:"))]
         settings = Settings(
@@ -210,7 +210,7 @@ class Driver:
         archive = None if self._wanted.shared else self._archive
         tell, lost = self._pipe.send, self._lost
         agent = RayAgent(actor)
-        return Link(settings.name, facts["NodeID"], agent, tell, archive, self._files, lost, self._patience)
+        return AgentLink(settings.name, facts["NodeID"], agent, tell, archive, self._files, lost, self._patience)
 
     def _head(self) -> str:
         """Address and port of the head; its port alone where Ray does not say which node that is."""
@@ -236,7 +236,7 @@ class Driver:
         if (link := self._links.get(name)) is not None:
             link.lose(reason)
 
-    def _lost(self, link: Link) -> None:
+    def _lost(self, link: AgentLink) -> None:
         """An agent is gone; where its node is still there, it gets another."""
         with self._lock:
             if self._links.get(link.name) is link:

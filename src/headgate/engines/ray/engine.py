@@ -17,8 +17,8 @@ from headgate.engines.ray import bridges
 from headgate.engines.remote import far_files, wire
 from headgate.engines.remote.files import Files
 from headgate.engines.remote.questions import Questions
-from headgate.engines.remote.speeds import Speeds
-from headgate.engines.remote.wire import Command, SetShare, Start
+from headgate.engines.remote.speeds import CoreSpeeds
+from headgate.engines.remote.wire import ApplyShare, Command, StartLaunch
 from headgate.errors import HeadgateError, UsageError
 from headgate.events import Exit, JobId, TaskId
 from headgate.isolation.base import Box, Launch
@@ -31,7 +31,7 @@ CLOSE_SECONDS = 60.0
 
 
 @dataclass(slots=True)
-class _Task:
+class _RayTask:
     id: TaskId
     node: str
     log: TaskLog
@@ -41,7 +41,7 @@ class _Task:
 
 
 @dataclass(slots=True)
-class _Reservation:
+class _PendingReservation:
     key: str
     granted: wire.Granted | None = None
     told: str = ""
@@ -65,15 +65,15 @@ class RayEngine(Engine):
     def __init__(self, address: str = "", *, shared_files: bool = False, speeds: Path | None = None) -> None:
         self.address = address
         self._shared = shared_files or not address
-        self._speeds = None if speeds is None else Speeds(speeds)
+        self._speeds = None if speeds is None else CoreSpeeds(speeds)
         self._nodes: dict[str, Node] = {}
         self._away: set[str] = set()
         self._files = Files()
         self._lost: tuple[str, ...] = ()
         self._called = ""
-        self._tasks: dict[TaskId, _Task] = {}
-        self._slots: dict[TaskId, tuple[Slot, _Reservation]] = {}
-        self._reservations: dict[str, _Reservation] = {}
+        self._tasks: dict[TaskId, _RayTask] = {}
+        self._slots: dict[TaskId, tuple[Slot, _PendingReservation]] = {}
+        self._reservations: dict[str, _PendingReservation] = {}
         self._count = 0
         self._lock = threading.RLock()
         self._open = False
@@ -130,7 +130,7 @@ class RayEngine(Engine):
     def reserve(self, job: JobId, attempt: int, slots: Mapping[TaskId, Slot]) -> None:
         with self._lock:
             self._count += 1
-            reservation = _Reservation(f"{job}#{attempt}#{self._count}")
+            reservation = _PendingReservation(f"{job}#{attempt}#{self._count}")
             self._give_back(slots)  # what is set aside now takes its place
             self._reservations[reservation.key] = reservation
             self._slots |= {task: (slot, reservation) for task, slot in slots.items()}
@@ -181,17 +181,17 @@ class RayEngine(Engine):
             else:
                 self._files.allow(launch)
                 held = reservation is not None and reservation.granted is None
-                made = self._tasks[task] = _Task(task, node, TaskLog(log), [] if held else None)
+                made = self._tasks[task] = _RayTask(task, node, TaskLog(log), [] if held else None)
                 waits = reservation.told if reservation is not None and held else ""
                 granted = None if reservation is None else reservation.granted
-                self._do(made, Start(launch if granted is None else _with_gpus(launch, granted), share))
+                self._do(made, StartLaunch(launch if granted is None else _with_gpus(launch, granted), share))
         if refusal:
             self._listener.exited(task, Exit(code=None, reason=f"could not be started: {refusal}", lost=lost))
         elif waits:
             self._listener.waits(task, waits)
 
     def set_share(self, task: TaskId, share: Share) -> None:
-        self._ask(task, SetShare(task, share))
+        self._ask(task, ApplyShare(task, share))
 
     def send(self, task: TaskId, message: Mapping[str, object]) -> None:
         self._ask(task, wire.Send(task, message))
@@ -205,7 +205,7 @@ class RayEngine(Engine):
         if found is not None and waiting:
             self._end(found, Exit(code=None, signal=signal.SIGTERM, reason="it was stopped while it waited for Ray"))
         else:
-            self._ask(task, wire.Stop(task, grace))
+            self._ask(task, wire.EndTask(task, grace))
 
     def boxes(self) -> Mapping[TaskId, Box]:
         return {}
@@ -231,7 +231,7 @@ class RayEngine(Engine):
             if (found := self._tasks.get(task)) is not None:
                 self._do(found, command)
 
-    def _do(self, task: _Task, command: Command) -> None:
+    def _do(self, task: _RayTask, command: Command) -> None:
         if task.held is not None:
             task.held.append(command)
         else:
@@ -261,7 +261,7 @@ class RayEngine(Engine):
                     self._listener.started(task, pid)
             case wire.Output(task, data):
                 self._write(task, bytes(data))
-            case wire.Message(task, message):
+            case wire.TaskMessage(task, message):
                 self._listener.message(task, message)
             case wire.Exited(task, exit):
                 with self._lock:
@@ -270,11 +270,11 @@ class RayEngine(Engine):
                     self._end(found, exit)
             case wire.Warned(about, text):
                 self._listener.warned(about, text)
-            case wire.Usage(target, reading):
+            case wire.SampledUsage(target, reading):
                 self._listener.usage(target, reading)
             case wire.FileAsked():
                 threading.Thread(target=self._give, args=(report,), daemon=True).start()
-            case wire.Told():
+            case wire.Returned():
                 self._questions.told(report)
             case _:
                 self._hear_of_nodes(report)
@@ -284,7 +284,7 @@ class RayEngine(Engine):
         match report:
             case wire.Granted():
                 self._granted(report)
-            case wire.Waits(key, text):
+            case wire.ReservationWaits(key, text):
                 self._waits(key, f"for Ray: {text}")
             case wire.Impossible(key, text):
                 with self._lock:
@@ -297,7 +297,7 @@ class RayEngine(Engine):
                     self._nodes[node.name] = node
                     self._away.discard(node.name)
                 self._listener.joined(node)
-            case wire.Left(name, reason):
+            case wire.NodeGone(name, reason):
                 self._leave(name, reason)
 
     def _give(self, asked: wire.FileAsked) -> None:
@@ -313,7 +313,7 @@ class RayEngine(Engine):
             task.complained = task.log.trouble
             self._listener.warned(id, task.log.trouble or "its output is written again")
 
-    def _end(self, task: _Task, exit: Exit) -> None:
+    def _end(self, task: _RayTask, exit: Exit) -> None:
         if lines := task.log.rest():
             self._listener.output(task.id, lines)
         task.log.close()
@@ -327,8 +327,8 @@ class RayEngine(Engine):
             for task in self._of(granted.key):
                 commands, task.held = task.held or (), None
                 for command in commands:
-                    if isinstance(command, Start):
-                        command = Start(_with_gpus(command.launch, granted), command.share)
+                    if isinstance(command, StartLaunch):
+                        command = StartLaunch(_with_gpus(command.launch, granted), command.share)
                     self._do(task, command)
 
     def _waits(self, key: str, text: str) -> None:
@@ -339,7 +339,7 @@ class RayEngine(Engine):
         for task in waiting:
             self._listener.waits(task.id, text)
 
-    def _of(self, key: str, take: bool = False) -> list[_Task]:
+    def _of(self, key: str, take: bool = False) -> list[_RayTask]:
         """The tasks that wait for a reservation; with `take` they do so no longer."""
         with self._lock:
             found = [

@@ -21,7 +21,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from headgate.engines.base import Slot
-from headgate.engines.remote.wire import Granted, Impossible, Report, Waits
+from headgate.engines.remote.wire import Granted, Impossible, Report, ReservationWaits
 from headgate.events import TaskId
 
 PATIENCE_SECONDS = 2.0
@@ -192,7 +192,7 @@ class _Reservation:
             self._told = True
             with self._lock:
                 slots = dict(self._slots)
-            self._tell(Waits(self._key, _shortage(slots, self._nodes)))
+            self._tell(ReservationWaits(self._key, _shortage(slots, self._nodes)))
 
     def _hold_gpus(self) -> dict[TaskId, tuple[str, ...]]:
         """Find out which GPUs of its node each task has: Ray says so to none but an actor that holds them."""

@@ -23,16 +23,16 @@ from headgate.engines.remote.outbox import Outbox, RelayedLog
 from headgate.engines.remote.settings import Settings
 from headgate.engines.remote.warden import Warden
 from headgate.engines.remote.wire import (
+    ApplyShare,
+    CheckpointMessage,
     Command,
+    EndTask,
     Exited,
-    Message,
-    Saved,
+    SampledUsage,
     Send,
-    SetShare,
-    Start,
     Started,
-    Stop,
-    Usage,
+    StartLaunch,
+    TaskMessage,
     Warned,
 )
 from headgate.errors import HeadgateError
@@ -41,7 +41,7 @@ from headgate.isolation.base import HOST_IMAGE, Launch
 from headgate.paths import below
 from headgate.telemetry import machine
 from headgate.telemetry.base import Target
-from headgate.telemetry.round import Round, samplers
+from headgate.telemetry.round import SamplingRound, samplers
 
 SAMPLE_SECONDS = 1.0
 
@@ -154,7 +154,7 @@ class Agent:
 
     def _obey(self, command: Command) -> None:
         match command:
-            case Start(launch, share):
+            case StartLaunch(launch, share):
                 try:
                     prepared = self._prepare(launch)
                 except OSError as error:
@@ -162,11 +162,11 @@ class Agent:
                     self._outbox.put(Exited(launch.task, Exit(code=None, reason=failure)))
                     return
                 self._engine.start(prepared, share, launch.task)
-            case SetShare(task, share):
+            case ApplyShare(task, share):
                 self._engine.set_share(task, share)
             case Send(task, message):
                 self._engine.send(task, message)
-            case Stop(task, grace):
+            case EndTask(task, grace):
                 self._engine.stop(task, grace)
 
     def _prepare(self, launch: Launch) -> Launch:
@@ -232,7 +232,7 @@ class Agent:
         def report(text: str) -> None:
             self._outbox.put(Warned(None, f"node {self._node.name}: {text}"))
 
-        reader = Round(samplers(report), report)
+        reader = SamplingRound(samplers(report), report)
         node = f"node:{self._node.name}"
         while not self._ending.wait(SAMPLE_SECONDS):
             self._end_if_cut_off()
@@ -240,7 +240,7 @@ class Agent:
             targets = [Target(task, box) for task, box in boxes.items()]
             readings = reader.read(time.monotonic(), [*targets, Target(node, None)] if targets else [])
             for target, reading in readings.items():
-                self._outbox.put(Usage(target, reading))
+                self._outbox.put(SampledUsage(target, reading))
         reader.read(time.monotonic(), [])
 
     def _end_if_cut_off(self) -> None:
@@ -269,9 +269,9 @@ class _Relay(Listener):
         here, path = self.returns.get(task), message.get("path")
         name = below(here, path) if here is not None and isinstance(path, str) else None
         if name is not None:
-            self._outbox.put(Saved(task, {**message, "path": os.path.join(here or "", name)}, name))
+            self._outbox.put(CheckpointMessage(task, {**message, "path": os.path.join(here or "", name)}, name))
         else:
-            self._outbox.put(Message(task, message))
+            self._outbox.put(TaskMessage(task, message))
 
     def exited(self, task: TaskId, exit: Exit) -> None:
         self.returns.pop(task, None)

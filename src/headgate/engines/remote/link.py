@@ -16,7 +16,19 @@ from headgate.cluster import Node
 from headgate.engines.launch import snapshot_of
 from headgate.engines.remote import files
 from headgate.engines.remote.pipe import facts
-from headgate.engines.remote.wire import Ask, Command, Event, Exited, Left, Message, Report, Saved, Send, Start, Told
+from headgate.engines.remote.wire import (
+    Ask,
+    CheckpointMessage,
+    Command,
+    Event,
+    Exited,
+    NodeGone,
+    Report,
+    Returned,
+    Send,
+    StartLaunch,
+    TaskMessage,
+)
 from headgate.errors import HeadgateError
 from headgate.events import Exit, TaskId
 from headgate.isolation.base import Launch
@@ -71,7 +83,7 @@ class AgentHandle(ABC):
         """End it, if it is still there."""
 
 
-class Link:
+class AgentLink:
     """An agent, and what is on its way to and from it.
 
     Args:
@@ -93,7 +105,7 @@ class Link:
         tell: Callable[[Report], None],
         archive: Archive | None,
         here: files.Files,
-        lost: Callable[[Link], None],
+        lost: Callable[[AgentLink], None],
         patience: float,
     ) -> None:
         self.name = name
@@ -137,7 +149,7 @@ class Link:
 
     def do(self, command: Command) -> None:
         """Have the agent do it, after all that came before."""
-        if isinstance(command, Start):
+        if isinstance(command, StartLaunch):
             self.running.add(command.launch.task)
         self._commands.put(command)
 
@@ -150,7 +162,7 @@ class Link:
             value, error = None, f"node {self.name} answered what it should not: {failed}"
         except (AgentGone, Unreachable, OSError) as failed:
             value, error = None, f"node {self.name} is gone: {self._why(failed)}"
-        self._tell(Told(question.number, value, error))
+        self._tell(Returned(question.number, value, error))
 
     def lose(self, reason: str) -> None:
         """The node is gone."""
@@ -160,7 +172,7 @@ class Link:
             self._gone = True
         self._commands.put(None)
         if not self._closing:
-            self._tell(Left(self.name, reason))
+            self._tell(NodeGone(self.name, reason))
             self._lost(self)
 
     def kill(self) -> None:
@@ -188,7 +200,7 @@ class Link:
             try:
                 prepared = self._with_files(command)
             except (HeadgateError, OSError) as error:
-                if isinstance(command, Start):
+                if isinstance(command, StartLaunch):
                     self._pass_on(Exited(command.launch.task, Exit(code=None, reason=f"could not be started: {error}")))
                 continue
             except (AgentGone, Unreachable) as error:
@@ -219,8 +231,8 @@ class Link:
         if self._archive is None:
             return command
         match command:
-            case Start(launch, share):
-                return Start(self._moved(launch), share)
+            case StartLaunch(launch, share):
+                return StartLaunch(self._moved(launch), share)
             case Send(task, {"path": str(path)} as message) if (there := self._brought(task, path)) is not None:
                 return Send(task, {**message, "path": there})
             case _:
@@ -283,16 +295,16 @@ class Link:
                 return
 
     def _pass_on(self, event: Event) -> None:
-        if isinstance(event, Saved):
+        if isinstance(event, CheckpointMessage):
             path = os.path.join(self.saves.get(event.task, ""), event.name)
             try:
                 self._fetch(event.task, str(event.message["path"]), path)
             except (HeadgateError, OSError, AgentGone, Unreachable) as error:
                 text = f"it could not be brought here: {_first_line(error)}"
                 failed = {"type": "checkpoint_failed", "error": text, "why": event.message.get("why")}
-                self._say(Message(event.task, failed))
+                self._say(TaskMessage(event.task, failed))
                 return
-            event = Message(event.task, {**event.message, "path": path})
+            event = TaskMessage(event.task, {**event.message, "path": path})
         if isinstance(event, Exited):
             self.running.discard(event.task)
             self.saves.pop(event.task, None)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from headgate.engines.remote.wire import Ask, Told
+from headgate.engines.remote.wire import Ask, Returned
 from headgate.errors import HeadgateError
 
 
@@ -40,7 +40,7 @@ class Questions:
         self._send(Ask(number, node, function, arguments))
         return answer.result()
 
-    def told(self, answer: Told) -> None:
+    def told(self, answer: Returned) -> None:
         """One is answered."""
         with self._lock:
             asked = self._open.pop(answer.number)
@@ -55,4 +55,4 @@ class Questions:
             self._ended = why
             left = list(self._open)
         for number in left:
-            self.told(Told(number, None, why))
+            self.told(Returned(number, None, why))

@@ -15,7 +15,7 @@ def key(cpu_model: str, cores: float) -> str:
     return f"{cpu_model} x {cores:g}"
 
 
-class Speeds:
+class CoreSpeeds:
     """GFLOP/s of a core by `key`, in a JSON file."""
 
     def __init__(self, path: Path) -> None:

@@ -16,13 +16,13 @@ from headgate.telemetry.columns import Column
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartLaunch:
     launch: Launch
     share: Share
 
 
 @dataclass(frozen=True, slots=True)
-class SetShare:
+class ApplyShare:
     task: TaskId
     share: Share
 
@@ -34,12 +34,12 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class EndTask:
     task: TaskId
     grace: float
 
 
-Command = Start | SetShare | Send | Stop
+Command = StartLaunch | ApplyShare | Send | EndTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Have a function of Headgate's called by the agent of a node; `Told` says what came of it."""
+    """Have a function of Headgate's called by the agent of a node; `Returned` says what came of it."""
 
     number: int
     node: str
@@ -131,13 +131,13 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class TaskMessage:
     task: TaskId
     message: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class CheckpointMessage:
     """A message that names a file or folder in the job's folder of checkpoints on the node, there called `name`; it
     belongs in that on the hub's machine."""
 
@@ -159,12 +159,12 @@ class Warned:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class SampledUsage:
     target: str
     reading: Mapping[Column, float]
 
 
-Event = Started | Output | Message | Saved | Exited | Warned | Usage
+Event = Started | Output | TaskMessage | CheckpointMessage | Exited | Warned | SampledUsage
 
 
 # --- what the bridge adds
@@ -201,7 +201,7 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class NodeGone:
     """A node and all that ran there is gone."""
 
     node: str
@@ -221,7 +221,7 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class ReservationWaits:
     """A reservation cannot be had now."""
 
     key: str
@@ -237,7 +237,7 @@ class Impossible:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Returned:
     """What a function returned that was called for an `Ask`; `error` in words where it did not return."""
 
     number: int
@@ -254,4 +254,4 @@ class FileAsked:
     arguments: tuple[object, ...]
 
 
-Report = Event | Opened | Refused | Joined | Left | Granted | Waits | Impossible | Told | FileAsked
+Report = Event | Opened | Refused | Joined | NodeGone | Granted | ReservationWaits | Impossible | Returned | FileAsked

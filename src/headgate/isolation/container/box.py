@@ -24,7 +24,7 @@ from headgate.isolation.container import limits
 from headgate.isolation.container.daemon import RESTART_SECONDS, RETRY_SECONDS, Daemon, GoneError, NoAnswerError
 from headgate.isolation.container.kills import killed_in
 from headgate.isolation.container.parents import Parent
-from headgate.isolation.container.watch import Watch
+from headgate.isolation.container.watch import ContainerWatch
 from headgate.isolation.enclosure import MemoryRecord
 from headgate.shares import WEIGHT_DEFAULT, Share, Unlimited
 
@@ -56,7 +56,7 @@ class Container:
     pid: int
     cgroups: Cgroups
     outer: Cgroups | None
-    machine: limits.Machine
+    machine: limits.DockerHost
     parent: Parent
     where: str
 
@@ -70,8 +70,8 @@ class ContainerBox(Box):
             task: Id of the task.
             container: What runs it.
             share: What it was started with.
-            stream: As of `Watch`.
-            output: As of `Watch`.
+            stream: As of `ContainerWatch`.
+            output: As of `ContainerWatch`.
         """
         self.task = task
         self.pid = container.pid
@@ -92,7 +92,7 @@ class ContainerBox(Box):
         except OSError:
             pidfd = None
         self._weigh()
-        self._watch = Watch(task, stream, output, pidfd, self._look, self._ended, self._again)
+        self._watch = ContainerWatch(task, stream, output, pidfd, self._look, self._ended, self._again)
 
     @property
     def exit_fd(self) -> int:

@@ -30,7 +30,7 @@ from headgate.isolation.container.box import Container, ContainerBox
 from headgate.isolation.container.daemon import TOKEN, Daemon, GoneError, NoAnswerError, default_url
 from headgate.isolation.container.network import Network, place_of
 from headgate.isolation.container.parents import CGROUPS, Parent, find_parent
-from headgate.isolation.container.request import Request
+from headgate.isolation.container.request import ContainerRequest
 from headgate.isolation.fallbacks import Cores, Fallbacks
 from headgate.isolation.layout import Mode, folders_of
 from headgate.isolation.process import GROUP_PATTERN, PREFIX
@@ -101,7 +101,7 @@ class ContainerIsolation(Isolation):
         program = None
         with contextlib.suppress(IsolationError):  # which `start` will say
             program = find_program(launch) if launch.image == HOST_IMAGE else None
-        request = Request(launch, launch.image, program, share, self._machine(Parent(), self._daemon))
+        request = ContainerRequest(launch, launch.image, program, share, self._machine(Parent(), self._daemon))
         return [*request.lines(), f"exec {shlex.join(launch.argv)}"]
 
     def check(self) -> None:
@@ -154,7 +154,7 @@ class ContainerIsolation(Isolation):
             network = Network.of(daemon, place, host, labels, parent.path)
             machine = self._machine(parent, daemon)
             first = unmanaged_cgroups.first_share(share, parent)
-            request = Request(launch, image, program, first, machine, network, parent, labels)
+            request = ContainerRequest(launch, image, program, first, machine, network, parent, labels)
             return self._begin(daemon, request, share, output_fd)
         except BaseException:
             daemon.clear(token, parent.remove)
@@ -168,12 +168,12 @@ class ContainerIsolation(Isolation):
                 self._daemon = daemon
             return self._daemon
 
-    def _machine(self, parent: Parent, daemon: Daemon | None) -> limits.Machine:
+    def _machine(self, parent: Parent, daemon: Daemon | None) -> limits.DockerHost:
         cpu = parent.folders.get("cpu") if self._version == "v1" else None
         most = cores_above(cpu) if cpu is not None else float("inf")
-        return limits.Machine(self._version, most, daemon is not None and limits.are_linear(daemon.runtimes))
+        return limits.DockerHost(self._version, most, daemon is not None and limits.are_linear(daemon.runtimes))
 
-    def _begin(self, daemon: Daemon, request: Request, share: Share, output_fd: int) -> Box:
+    def _begin(self, daemon: Daemon, request: ContainerRequest, share: Share, output_fd: int) -> Box:
         launch, token, parent = request.launch, request.labels[TOKEN], request.parent
         try:
             id = daemon.create(request.config(), f"headgate-{re.sub('[^A-Za-z0-9_.-]', '.', launch.task)}-{token}")

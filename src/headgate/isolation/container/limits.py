@@ -28,7 +28,7 @@ _UPDATE_NAMES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class DockerHost:
     """What the numbers depend on.
 
     Args:
@@ -51,7 +51,7 @@ def are_linear(runtimes: Mapping[str, str]) -> bool:
     return False
 
 
-def settings(share: Share, machine: Machine) -> dict[str, int]:
+def settings(share: Share, machine: DockerHost) -> dict[str, int]:
     """The fields of a container's `HostConfig` that put a share into force; what Docker cannot do is left out.
 
     Swap is counted in, or a task over its limit would be pushed out to disk, not ended.
@@ -78,14 +78,14 @@ def settings(share: Share, machine: Machine) -> dict[str, int]:
     return found
 
 
-def at_first(share: Share, machine: Machine) -> dict[str, int]:
+def at_first(share: Share, machine: DockerHost) -> dict[str, int]:
     """As `settings`, for a container that is made: a limit that nobody set need not be lifted."""
     lifted = {name: None for name in ("cpu_cap_cores", "memory_bytes") if isinstance(getattr(share, name), Unlimited)}
     found = settings(replace(share, **lifted), machine)
     return {name: value for name, value in found.items() if value > 0}
 
 
-def changes(share: Share, machine: Machine) -> dict[str, int]:
+def changes(share: Share, machine: DockerHost) -> dict[str, int]:
     """As `settings`, by the names that the SDK's `update_container` has for them."""
     return {_UPDATE_NAMES[name]: value for name, value in settings(share, machine).items()}
 
@@ -116,7 +116,7 @@ def _device(disk: str) -> str | None:
     return f"/dev/{names[0]}" if names else None
 
 
-def _shares(weight: float, machine: Machine) -> int:
+def _shares(weight: float, machine: DockerHost) -> int:
     """CPU shares of a weight. Under v2 the runtime makes a whole weight of them again: w of s shares, by
     w = 1 + (s - 2) * 9999 / 262142, rounded down, or by log10(w) = (l^2 + 125 l) / 612 - 7/34 with l = log2(s), rounded
     up (https://github.com/opencontainers/cgroups/pull/20)."""

@@ -32,7 +32,7 @@ _SHOWN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ContainerRequest:
     """All that a container is made from.
 
     Args:
@@ -51,7 +51,7 @@ class Request:
     image: str
     program: str | None
     share: Share
-    machine: limits.Machine
+    machine: limits.DockerHost
     network: Network = MACHINE
     parent: Parent = Parent()  # noqa: RUF009  # it is frozen
     labels: Mapping[str, str] = field(default_factory=dict)

@@ -21,7 +21,7 @@ _WRITE_BYTES = 4096
 """A pipe that can be written at all takes so many bytes at once."""
 
 
-class Watch:
+class ContainerWatch:
     """Watches a container from a thread of its own, until it has ended and all its output was passed on. Then `exit_fd`
     turns readable.
 

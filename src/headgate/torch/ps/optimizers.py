@@ -144,14 +144,14 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Chunk:
+class ParameterChunk:
     """What goes to a server and back in one message: pieces of parameters of one type of number."""
 
     server: int
     pieces: tuple[Piece, ...]
 
 
-def cut(tensors: Sequence[torch.Tensor], servers: int, split: bool) -> list[Chunk]:
+def cut(tensors: Sequence[torch.Tensor], servers: int, split: bool) -> list[ParameterChunk]:
     """The tensors in chunks over servers, the servers' bytes within 5 % of each other where tensors may be split. The
     same from the same shapes.
 
@@ -185,7 +185,7 @@ def cut(tensors: Sequence[torch.Tensor], servers: int, split: bool) -> list[Chun
         load, server = heapq.heappop(loads)
         owners[number] = server
         heapq.heappush(loads, (load + bundles[number][0], server))
-    return [Chunk(owners[number], tuple(pieces)) for number, (_, pieces) in enumerate(bundles)]
+    return [ParameterChunk(owners[number], tuple(pieces)) for number, (_, pieces) in enumerate(bundles)]
 
 
 def part(tensor: torch.Tensor, piece: Piece) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch
 
 from headgate.torch.backend import REMOTE
 from headgate.torch.ps import optimizers
-from headgate.torch.ps.optimizers import Chunk, Piece, cut, cut_state, joined_state, part
+from headgate.torch.ps.optimizers import ParameterChunk, Piece, cut, cut_state, joined_state, part
 from headgate.torch.ps.transport.calls import Answer, Caller
 
 
@@ -145,7 +145,7 @@ class RemoteOptimizer:
     def _part(self, piece: Piece) -> torch.Tensor:
         return part(self._parameters[piece.parameter], piece)
 
-    def _gradients(self, pieces: Sequence[Piece], chunk: Chunk) -> torch.Tensor:
+    def _gradients(self, pieces: Sequence[Piece], chunk: ParameterChunk) -> torch.Tensor:
         """The gradients of these pieces of a chunk, one after the other."""
         if len(pieces) == 1:
             return self._gradient(pieces[0])

@@ -21,7 +21,7 @@ _LOCKSTEP_HISTORY = 2
 
 
 @dataclass
-class Slot:
+class ChunkSum:
     """One chunk of an attempt.
 
     Attributes:
@@ -46,7 +46,7 @@ class Slot:
 @dataclass
 class _Attempt:
     count: int
-    slots: dict[int, Slot] = field(default_factory=dict)
+    slots: dict[int, ChunkSum] = field(default_factory=dict)
     fixed: int = 0
 
     @property
@@ -61,7 +61,7 @@ class Reply(NamedTuple):
     round: int
     view: int
     chunk: int
-    slot: Slot
+    slot: ChunkSum
     late: bool
     complete: bool
 
@@ -140,7 +140,7 @@ class Rounds:
             return []
         self._progressed(worker, number - 1)
         attempt = self._attempts.setdefault((number, view), _Attempt(count))
-        slot = attempt.slots.setdefault(chunk, Slot())
+        slot = attempt.slots.setdefault(chunk, ChunkSum())
         if worker in slot.pushed:  # pushed again: the first answer may have been lost
             return [self._reply(worker, number, view, chunk)] if slot.fixed else []
         slot.pushed[worker] = given.at
@@ -199,7 +199,7 @@ class Rounds:
         """A worker hands back a sum that a former life of this server had fixed; whether that was the last one."""
         attempt = self._attempts.setdefault((number, view), _Attempt(count))
         if chunk not in attempt.slots:
-            slot = attempt.slots[chunk] = Slot(fixed=True)
+            slot = attempt.slots[chunk] = ChunkSum(fixed=True)
             _add(slot, given)
             attempt.fixed += 1
         return attempt.complete
@@ -229,7 +229,7 @@ class Rounds:
         return Reply(worker, number, view, chunk, attempt.slots[chunk], late, attempt.complete)
 
 
-def _add(slot: Slot, given: Contribution) -> None:
+def _add(slot: ChunkSum, given: Contribution) -> None:
     slot.dtype, slot.size = given.dtype, given.size
     slot.weight += given.weight
     if given.values is None:

@@ -12,7 +12,7 @@ from headgate.torch.ps.transport import wire
 from headgate.torch.ps.transport.links import Links
 from headgate.torch.ps.transport.loop import Loop
 from headgate.torch.ps.transport.views import Member, View
-from headgate.torch.ps.transport.wire import Buffer, Header, Kind, Message
+from headgate.torch.ps.transport.wire import Buffer, Header, Message, MessageKind
 
 _ASK_AGAIN_SECONDS = 5.0
 _NOTE_SECONDS = 30.0
@@ -31,7 +31,7 @@ class _Offers:
         self._links = links
         self._exchange: Exchange | None = None
         self._lives: dict[int, int] = {}
-        links.handlers[Kind.MAPPED] = self._mapped
+        links.handlers[MessageKind.MAPPED] = self._mapped
         links.watchers.append(self._entered)
 
     def make(self, exchange: Exchange) -> None:
@@ -55,7 +55,7 @@ class _Offers:
                 exchange.withdraw(server)
             elif self._lives.get(server) != member.life and (offered := exchange.offer(server)) is not None:
                 self._lives[server] = member.life
-                self._links.send_json(server, Header(Kind.SHARE, view=self._links.view.number), offered)
+                self._links.send_json(server, Header(MessageKind.SHARE, view=self._links.view.number), offered)
 
     def _mapped(self, server: int, message: Message) -> None:
         if self._exchange is not None:
@@ -104,10 +104,10 @@ class Client:
         self.error: BaseException | None = None
         links.handlers.update(
             {
-                Kind.ANSWER: self._answered,
-                Kind.SUM: self._summed,
-                Kind.PENDING: self._pending,
-                Kind.WANT: self._wanted,
+                MessageKind.ANSWER: self._answered,
+                MessageKind.SUM: self._summed,
+                MessageKind.PENDING: self._pending,
+                MessageKind.WANT: self._wanted,
             }
         )
         links.watchers.append(self._entered)
@@ -179,7 +179,7 @@ class Client:
 
     def _pause(self) -> None:
         for server in range(self._links.servers):
-            self._links.send(server, Header(Kind.PAUSE, view=self._links.view.number))
+            self._links.send(server, Header(MessageKind.PAUSE, view=self._links.view.number))
 
     def _launch(self, running: Round, index: int) -> None:
         running.launched.append(index)
@@ -256,7 +256,7 @@ class Client:
             "completed": self._next - 1,
             "whole": self._last is not None and self._last.whole,
         }
-        header = Header(Kind.ASK, view=view.number, round=self._next)
+        header = Header(MessageKind.ASK, view=view.number, round=self._next)
         for server in range(self._links.servers):
             if server not in self._answers:
                 self._links.send_json(server, header, content)
@@ -301,7 +301,7 @@ class Client:
                 continue
             received = kept.received[chunk.number]
             header = Header(
-                Kind.SUPPLY,
+                MessageKind.SUPPLY,
                 flags=wire.EMPTY if received is None else 0,
                 dtype=kept.exchange.dtypes[chunk.buffer],
                 view=kept.under,

@@ -11,7 +11,7 @@ from headgate.torch.ps.rounds.window import SendWindow, SumInterval
 from headgate.torch.ps.transport import wire
 from headgate.torch.ps.transport.links import Links
 from headgate.torch.ps.transport.loop import Loop
-from headgate.torch.ps.transport.wire import Header, Kind
+from headgate.torch.ps.transport.wire import Header, MessageKind
 
 
 class Pusher:
@@ -67,7 +67,7 @@ class Pusher:
             return
         zeros = self._gives_zeros(running)
         header = Header(
-            Kind.PUSH,
+            MessageKind.PUSH,
             flags=(wire.EMPTY if zeros else 0) | (wire.ALL if running.lowest_only else 0),
             dtype=exchange.dtypes[chunk.buffer],
             view=running.target,
@@ -91,7 +91,7 @@ class Pusher:
     def pull(self, running: Round, only: Container[int] | None = None) -> None:
         """Ask for the sums that are missing, of `only` these chunks where they are given."""
         assert running.target is not None
-        header = Header(Kind.PULL, view=running.target, round=running.number)
+        header = Header(MessageKind.PULL, view=running.target, round=running.number)
         for server in range(self._links.servers):
             missing = [number for number in running.missing(server) if only is None or number in only]
             if missing:

@@ -12,7 +12,7 @@ from headgate.torch.ps.transport.server import Server, Service
 from headgate.torch.ps.transport.shared_memory import Region
 from headgate.torch.ps.transport.timing import RoundSpans
 from headgate.torch.ps.transport.views import View
-from headgate.torch.ps.transport.wire import Header, Kind, Message
+from headgate.torch.ps.transport.wire import Header, Message, MessageKind
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,9 @@ class _Request:
 class Synchronous(Service):
     """Adds up dense gradients in rounds."""
 
-    kinds = frozenset({Kind.ASK, Kind.PUSH, Kind.PULL, Kind.SUPPLY, Kind.SHARE, Kind.PAUSE})
+    kinds = frozenset(
+        {MessageKind.ASK, MessageKind.PUSH, MessageKind.PULL, MessageKind.SUPPLY, MessageKind.SHARE, MessageKind.PAUSE}
+    )
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -54,16 +56,16 @@ class Synchronous(Service):
 
     def received(self, worker: int, message: Message) -> None:
         self._spans.bytes_in += sum(map(len, message.frames))
-        if message.header.kind == Kind.PUSH:
+        if message.header.kind == MessageKind.PUSH:
             self._pushed(worker, message)
-        elif message.header.kind == Kind.ASK:
+        elif message.header.kind == MessageKind.ASK:
             if message.header.view == self._server.view.number:  # else the worker asks again once it sees this view
                 self._asked(worker, _Request(**message.json()))
-        elif message.header.kind == Kind.PULL:
+        elif message.header.kind == MessageKind.PULL:
             self._pulled(worker, message)
-        elif message.header.kind == Kind.SUPPLY:
+        elif message.header.kind == MessageKind.SUPPLY:
             self._supplied(message)
-        elif message.header.kind == Kind.PAUSE:
+        elif message.header.kind == MessageKind.PAUSE:
             self._rounds.pause(worker)
         else:
             self._share(worker, message)
@@ -105,7 +107,7 @@ class Synchronous(Service):
         for reply in replies:
             slot = reply.slot
             header = Header(
-                Kind.SUM,
+                MessageKind.SUM,
                 flags=(wire.LATE if reply.late else 0) | (wire.COMPLETE if reply.complete else 0),
                 dtype=slot.dtype,
                 view=reply.view,
@@ -132,7 +134,7 @@ class Synchronous(Service):
         except (OSError, ValueError):
             return  # the worker is not told to use it, and goes on through the socket
         self._regions[worker] = region
-        self._server.send_json(worker, Header(Kind.MAPPED), {"descriptor": content["descriptor"]})
+        self._server.send_json(worker, Header(MessageKind.MAPPED), {"descriptor": content["descriptor"]})
 
     # --- what a change of the view left open -------------------------------------------------------------------------
 
@@ -156,7 +158,7 @@ class Synchronous(Service):
             self._rounds.forget(last)
         elif behind and not self._rounds.complete(last):
             donor = min(w for w, asked in self._requests.items() if asked.completed == last and asked.whole)
-            self._server.send(donor, Header(Kind.WANT, view=self._server.view.number, round=last))
+            self._server.send(donor, Header(MessageKind.WANT, view=self._server.view.number, round=last))
             return
         self._rounds.forget(last - 1)
         self._settled = True
@@ -171,7 +173,7 @@ class Synchronous(Service):
 
     def _answer(self, worker: int, number: int) -> None:
         content = {"views": self._rounds.complete(number), "gone": self._rounds.gone(number)}
-        self._server.send_json(worker, Header(Kind.ANSWER, view=self._server.view.number, round=number), content)
+        self._server.send_json(worker, Header(MessageKind.ANSWER, view=self._server.view.number, round=number), content)
 
     def _everybody_asked(self) -> bool:
         return self._server.view.active <= self._requests.keys()
@@ -181,4 +183,4 @@ class Synchronous(Service):
         replies, needed, waited = self._rounds.pull(worker, header.round, header.view, message.json()["chunks"])
         self._send(replies)
         content = {"needed": needed, "waited": sorted(waited)}
-        self._server.send_json(worker, Header(Kind.PENDING, view=header.view, round=header.round), content)
+        self._server.send_json(worker, Header(MessageKind.PENDING, view=header.view, round=header.round), content)

@@ -11,7 +11,7 @@ from headgate.task import Channel
 from headgate.torch.ps.transport import wire
 from headgate.torch.ps.transport.loop import Loop
 from headgate.torch.ps.transport.views import Member, View
-from headgate.torch.ps.transport.wire import Buffer, Header, Kind, Message, Socket
+from headgate.torch.ps.transport.wire import Buffer, Header, Message, MessageKind, Socket
 
 _CLOCK_SECONDS = 10.0
 """How often the clocks of both ends are compared."""
@@ -54,7 +54,7 @@ class Links:
         self.node: str = welcome["node"]
         self.servers: int = welcome["plan"]["servers"]
         self.view = View()
-        self.handlers: dict[int, Callable[[int, Message], None]] = {Kind.PONG: self._compared}
+        self.handlers: dict[int, Callable[[int, Message], None]] = {MessageKind.PONG: self._compared}
         self.watchers: list[Callable[[View], None]] = []
         self._secrets: Mapping[str, Any] = welcome["secrets"]
         self._channel = channel
@@ -113,7 +113,7 @@ class Links:
     def _ping(self, server: int, link: _Link) -> None:
         link.pings -= 1
         link.pinged = time.monotonic()
-        self.send(server, Header(Kind.PING))
+        self.send(server, Header(MessageKind.PING))
 
     def _compared(self, server: int, message: Message) -> None:
         link = self._links[server]

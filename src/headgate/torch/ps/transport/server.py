@@ -15,7 +15,7 @@ from headgate.task import Channel
 from headgate.torch.ps.transport import wire
 from headgate.torch.ps.transport.loop import Loop
 from headgate.torch.ps.transport.views import View
-from headgate.torch.ps.transport.wire import Buffer, Header, Kind, Message
+from headgate.torch.ps.transport.wire import Buffer, Header, Message, MessageKind
 
 ORPHANED_SECONDS = 10.0
 """How long a server whose hub is gone goes on without a word from any worker."""
@@ -161,7 +161,7 @@ class Server:
         if member is None or member.life != header.life:
             return
         self._routes[header.sender] = message.route
-        if header.kind == Kind.PING:
-            self.send(header.sender, Header(Kind.PONG, asked=message.at))
+        if header.kind == MessageKind.PING:
+            self.send(header.sender, Header(MessageKind.PONG, asked=message.at))
         elif header.kind in self._services:
             self._services[header.kind].received(header.sender, message)

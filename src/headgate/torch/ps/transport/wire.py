@@ -44,7 +44,7 @@ _SMALL_BYTES = 16384
 _DOMAIN = b"headgate"
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """What a message is. Dense synchronous rounds use those below 32."""
 
     PING = 1

@@ -7,13 +7,13 @@ import time
 from headgate.task import Channel
 
 
-class AgreedOrders:
-    """The orders of a `Channel`, once all workers know of them; it looks like a channel to whoever obeys.
+class AgreedRequests:
+    """The requests of a `Channel`, once all workers know of them; it looks like a channel to whoever obeys.
 
     A worker that was asked to stop or to save says so in the next round; all do it at the step boundary after.
 
     Args:
-        channel: Where orders come in.
+        channel: Where requests come in.
     """
 
     def __init__(self, channel: Channel) -> None:

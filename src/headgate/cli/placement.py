@@ -15,7 +15,7 @@ from headgate.plans import Plan, Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class PlacementOptions:
     """What a command line says of where and how; None, False: nothing."""
 
     engine: str | None = None

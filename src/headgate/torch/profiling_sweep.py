@@ -29,7 +29,7 @@ _POOL = 4
 """Real batches that the steps are fed from, over and over."""
 
 
-class Sweep:
+class ProfilingSweep:
     """The next part of a batch to run, and its number of threads.
 
     Attributes:
