@@ -9,15 +9,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from itertools import islice
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from headgate.telemetry import positions, vocabulary
+from headgate.telemetry.metric_names import NO_LOSS, PART_OF, STANDS_IN, MetricName, Part, describe, spell
 
 _MOST_PAIRS = 32
-_WORST, _STANDS_IN, PART_OF = 9, 5, 3
-"""Ranks of a loss: of none, of what stands in for one, of a part of one."""
 _MOST_EPOCHS, _MOST_DIGITS = 1e9, 15  # what is more counts nothing
 
 _NAME = r"(?<![\w./@-])([a-z_][\w./@-]{0,63}+)['\"]?+(?:\s?\(([^()]{1,24})\))?+"
@@ -64,10 +62,6 @@ _IN_BAR = re.compile(r"% \[(\d{1,9})/(\d{1,9}) [\d:]{1,9}<[\d:?]{1,9} (-?\d{1,9}
 _BOOSTING = re.compile(r"\s{0,4}\[(\d{1,9})\]\s")
 _WORD = re.compile(r"[a-z]{2,}")
 _AFTER_LOSS = {"value"} | vocabulary.TRAINING | vocabulary.SMOOTHED | vocabulary.VALIDATING
-_SEPARATOR = re.compile(r"[_./@-]+")
-_FUSED = re.compile(r"\b(train|val|valid|validation|test|eval)(?=loss|acc)")
-
-Part = Literal["train", "val", "test"]
 
 
 class LineProgress(NamedTuple):
@@ -108,17 +102,6 @@ class LineProgress(NamedTuple):
         return self._replace(loss=None, metrics=metrics, evaluates=True)
 
 
-class _Name(NamedTuple):
-    """A name in a line: as a metric; the part of the data that it speaks of; whether it is a loss, and how likely that
-    of training, 0 the likeliest; what it counts."""
-
-    name: str
-    part: Part | None
-    is_loss: bool
-    rank: int
-    counts: Literal["epoch", "epochs", "ep", "step", "batch", "all"] | None
-
-
 class _Reader:
     """Collects the pairs of one line."""
 
@@ -131,7 +114,7 @@ class _Reader:
         self.line = line
         self.loss: float | None = None
         self.name = ""
-        self.rank = _WORST
+        self.rank = NO_LOSS
         self.end = 0  # of the loss
         self.about_loss = False  # validation's included
         self.trains = False  # whether it has a loss of training
@@ -216,7 +199,7 @@ class Scanner:
         return float(first) if first.count(".") <= 1 and "_" not in first else None
 
     def _value(
-        self, reader: _Reader, described: _Name, pair: re.Match[str], parts: list[tuple[int, int, Part]]
+        self, reader: _Reader, described: MetricName, pair: re.Match[str], parts: list[tuple[int, int, Part]]
     ) -> None:
         """Take in a name with its number: as the loss, or as another metric."""
         line = reader.line
@@ -243,10 +226,10 @@ class Scanner:
             rank = max(rank, describe(f"{last}_loss").rank)  # «average loss»
             if rank == PART_OF and part in (None, "train"):
                 name = f"{last}_{name}"  # «policy loss»
-        if rank == _STANDS_IN and self._named:
-            rank = _WORST - 1
+        if rank == STANDS_IN and self._named:
+            rank = NO_LOSS - 1
         if rank < reader.rank and (
-            self._is_wanted(name, part, is_loss or rank == _STANDS_IN)
+            self._is_wanted(name, part, is_loss or rank == STANDS_IN)
             or (described.name == self._metric and not self._any_loss and not self._trained)
         ):
             self._trained = self._trained or part in (None, "train")
@@ -255,13 +238,13 @@ class Scanner:
             if reader.loss is not None:  # only a part of what this is the whole of
                 reader.metrics.setdefault(reader.name, reader.loss)
             reader.loss, reader.name, reader.rank, reader.end = value, name, rank, pair.end()
-            self._named = self._named or rank < _STANDS_IN
+            self._named = self._named or rank < STANDS_IN
         elif name not in vocabulary.NOT_METRICS and not (number.isdigit() and name in vocabulary.PARTS):
             reader.metrics.setdefault(name, value)
 
     def _in_context(
-        self, line: str, described: _Name, pair: re.Match[str], parts: list[tuple[int, int, Part]]
-    ) -> tuple[_Name, str | None] | None:
+        self, line: str, described: MetricName, pair: re.Match[str], parts: list[tuple[int, int, Part]]
+    ) -> tuple[MetricName, str | None] | None:
         """What a name means by what stands around it, and the word before it; None where it names no metric."""
         name, part, is_loss, rank, counts = described
         _, aside, _, _, separator, verb, number, of, thousands = pair.groups()
@@ -279,7 +262,7 @@ class Scanner:
         if is_loss and (not vocabulary.NO_LOSS.isdisjoint(before) or line[pair.end() : pair.end() + 1] == "%"):
             return None  # «packet loss: 3%», «best val loss: 0.2»
         if separator is None and verb is None:
-            if not (is_loss or rank == _STANDS_IN or name in vocabulary.WITHOUT_SEPARATOR or name == self._metric):
+            if not (is_loss or rank == STANDS_IN or name in vocabulary.WITHOUT_SEPARATOR or name == self._metric):
                 return None
             if number.isdigit() and not is_loss:
                 return None
@@ -288,9 +271,9 @@ class Scanner:
             if part is not None and part != "train":
                 name = f"{part}_{name}"
         last = before[-1] or before[0] if before else None
-        if last is not None and not is_loss and last not in vocabulary.PARTS and rank != _STANDS_IN:
+        if last is not None and not is_loss and last not in vocabulary.PARTS and rank != STANDS_IN:
             name = f"{last}_{name}"  # «learning rate: 1e-4»
-        return _Name(name, part, is_loss, rank, counts), last
+        return MetricName(name, part, is_loss, rank, counts), last
 
     def _is_wanted(self, name: str, part: Part | None, is_loss: bool) -> bool:
         if self._any_loss:
@@ -317,60 +300,7 @@ def _digits(count: str) -> str:
     return count.replace(",", "").replace("_", "")
 
 
-def spell(name: str) -> str:
-    """A metric's name as it is written here: `trainLoss`, `train/loss` and `train-loss` are `train_loss`."""
-    words = _FUSED.sub(r"\1_", name.lower())
-    return "_".join(token for token in _SEPARATOR.split(words) if token) or name
-
-
-@lru_cache(maxsize=4096)
-def describe(key: str) -> _Name:
-    """What a name in a line means."""
-    if key.endswith(".py"):  # where a logger says it was called
-        return _Name("time", None, False, _WORST, None)
-    name = spell(key)
-    tokens = frozenset(name.split("_"))
-    if (counts := "step" if key == "up." else _counts(name, tokens)) is not None:  # «Up. 500» of updates
-        return _Name(name, None, False, _WORST, counts)
-    losses = {token for token in tokens if token.endswith(("loss", "losses"))} - vocabulary.NOT_LOSSES
-    is_loss = bool(losses) and tokens.isdisjoint(vocabulary.NO_LOSS)
-    part: Part | None = None
-    if tokens & vocabulary.VALIDATING:
-        part = "val"
-    elif tokens & vocabulary.TRAINING:
-        part = "train"
-    if not losses:
-        bare = name.removeprefix("train_")
-        stands_in = bare in vocabulary.STANDS_IN or bare.startswith("l_")
-        return _Name(name, part, False, _STANDS_IN if stands_in else _WORST - 1, None)
-    rest = tokens - vocabulary.PLAIN - losses
-    smoothed = vocabulary.SMOOTHED
-    rank = 0 if not rest else 1 if rest <= smoothed else 2 if rest <= smoothed | {"epoch"} else PART_OF
-    return _Name(name, part, is_loss, rank, None)
-
-
-def _counts(name: str, tokens: frozenset[str]) -> Literal["epoch", "epochs", "ep", "step", "batch", "all"] | None:
-    """What a name counts."""
-    if name in vocabulary.EPOCHS:
-        return "epoch"
-    if name == "epochs":
-        return "epochs"
-    if name == "ep":
-        return "ep"
-    if name in vocabulary.STEPS:
-        return "batch" if "batch" in name or name == "episode" else "step"
-    if name in vocabulary.TOTALS:
-        return "all"
-    counted = tokens - vocabulary.BESIDE_COUNTED
-    if len(counted) != 1 or not counted <= vocabulary.COUNTED or name.startswith("num_"):
-        return None
-    if name.startswith("train") and name.endswith("s") and "num" not in tokens:
-        return None  # `train_steps` are all there are
-    word = next(iter(counted))
-    return "epoch" if word == "epoch" else "batch" if "batch" in word else "step"
-
-
-def _count(reader: _Reader, described: _Name, pair: re.Match[str]) -> None:
+def _count(reader: _Reader, described: MetricName, pair: re.Match[str]) -> None:
     number, of = _digits(pair[7]), pair[8]
     line, start = reader.line, pair.start()
     if not number[0].isdigit() or line[pair.end() : pair.end() + 1] == "%":
@@ -503,13 +433,13 @@ def _result(reader: _Reader, parts: list[tuple[int, int, Part]]) -> LineProgress
         total = at.total
     loss, rank, metrics = reader.loss, reader.rank, reader.metrics
     nowhere = step is None and epoch is None and samples is None
-    if nowhere and (rank == _STANDS_IN or (1 <= rank < _STANDS_IN and _CLOSING.search(line))):
+    if nowhere and (rank == STANDS_IN or (1 <= rank < STANDS_IN and _CLOSING.search(line))):
         return None  # of nothing that learns, or of what was
     if epoch is None and loss is None and not reader.about_loss:
         return _place(line)
     if "train_runtime" in line:  # Hugging Face's closing line repeats the mean over the whole run as train_loss
         return None
-    evaluates = not reader.trains and (loss is None or rank != _STANDS_IN) and any(p != "train" for *_, p in parts[:1])
+    evaluates = not reader.trains and (loss is None or rank != STANDS_IN) and any(p != "train" for *_, p in parts[:1])
     return LineProgress(
         loss,
         metrics,

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from headgate.telemetry import vocabulary
-from headgate.telemetry.lines import PART_OF, LineProgress, describe, spell
+from headgate.telemetry.lines import LineProgress
+from headgate.telemetry.metric_names import PART_OF, describe, spell
 from headgate.telemetry.positions import bar, content
 
 _MOST_COLUMNS = 32
