@@ -86,7 +86,7 @@ def schemas() -> str:
     """The fields of a user's files, and the JSON schemas that they are taken from."""
     text = (
         "# Schemas\n\nGenerated from what `headgate schema jobs`, `headgate schema plan` and `headgate schema cluster` "
-        "print. [Job files](../jobs.md), [plans](../plans.md) and [labs](../lab.md) say what each field means.\n"
+        "print. [Job files](../jobs.md), [plans](../plans.md) and [labs](../lab.md) say more about each.\n"
     )
     for title, file in (("Job file", jobfile), ("Plan file", planfile), ("Cluster file", clusterfile)):
         schema: dict[str, Any] = file.schema()
@@ -105,8 +105,8 @@ def fields(entry: dict[str, Any]) -> str:
     rows = []
     for name, field in entry["properties"].items():
         default = "has to be given" if name in needed else f"`{json.dumps(field.get('default'))}`"
-        rows.append(f"| `{name}` | {kind(field)} | {default} |")
-    return "\n".join(["| field | value | default |", "|---|---|---|", *rows]) + "\n"
+        rows.append(f"| `{name}` | {kind(field)} | {default} | {field['description']} |")
+    return "\n".join(["| field | value | default | meaning |", "|---|---|---|---|", *rows]) + "\n"
 
 
 def kind(field: dict[str, Any]) -> str:

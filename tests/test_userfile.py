@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -100,3 +101,15 @@ def test_a_device_that_never_ends_is_not_read() -> None:
         pytest.skip("this machine has no /dev/zero")
     with pytest.raises(UsageError, match="it is a device; expected a file"):
         jobfile.load("/dev/zero")
+
+
+@pytest.mark.parametrize("file", [jobfile, planfile, clusterfile])
+def test_the_schema_says_what_every_field_means(file: ModuleType) -> None:
+    schema = file.schema()
+    fields = {
+        f"{name}.{key}": field.get("description", "")
+        for name, entry in {"": schema, **schema.get("$defs", {})}.items()
+        for key, field in entry.get("properties", {}).items()
+    }
+    assert fields
+    assert not [key for key, text in fields.items() if not text.endswith(".") or "\n" in text]

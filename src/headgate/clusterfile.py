@@ -102,40 +102,60 @@ class GpuEntry(Entry):
     """A GPU: of this machine by its number alone, or one on paper by name and memory."""
 
     index: Annotated[Whole, Field(ge=0)] | None = None
+    """The number of a GPU of this machine; only in a lab."""
     name: Text = ""
+    """The model of the GPU, such as `H200`; only on paper."""
     memory: Bytes | None = None
+    """The GPU's memory, in bytes or with a unit such as `141GB`; only on paper."""
 
 
 class GpuLinkEntry(Entry):
     """How GPUs of a node reach each other."""
 
     rate: Rate | None = None
+    """Rate between two GPUs, with a unit: `300GB/s`."""
     how: Literal["nvlink", "pcie", "host", "measured"] | None = None
+    """What joins the GPUs."""
 
 
 class NodeEntry(Entry):
     """A node, or `count` nodes that are alike."""
 
     name: Name | None = None
+    """The node's host name; without it, one is made of its `kind` and a number."""
     kind: Name | None = None
+    """A name for nodes that are alike."""
     count: Count | None = None
+    """Number of nodes like this one."""
     address: Address | None = None
+    """The IPv4 address of the node, or of the first of `count`; in a lab, the next free one if it is left out."""
     cores: Cores
+    """CPU cores; fractions are allowed."""
     memory: Bytes
+    """Memory, in bytes or with a unit such as `2GiB`."""
     nic: Rate | None = None
+    """Rate of the network interface in each direction, with a unit: `200Mbit`, `100MB/s`."""
     disk: Rate | None = None
+    """Rate of the disk, with a unit: `100MB/s`."""
     gpus: list[Annotated[GpuEntry, BeforeValidator(_gpu)]] = []
+    """The node's GPUs: numbers of GPUs of this machine in a lab, name and memory of each on paper."""
     gpu_link: Annotated[GpuLinkEntry, BeforeValidator(_gpu_link)] | None = None
+    """How the GPUs of the node reach each other; `nvlink` or `25GB/s` alone is enough."""
 
 
 class ClusterEntry(Entry):
     """A cluster file."""
 
     name: Name | None = None
+    """The name of the cluster or lab; without it, that of the file."""
     lab: bool = False
+    """Whether the nodes are made inside this machine."""
     overlay: Overlay | None = None
+    """What is put between the nodes of a lab besides the wire: `vxlan`, or nothing."""
     oversubscribe: bool = False
+    """Whether the nodes of a lab may have more cores together than the machine."""
     nodes: Annotated[list[NodeEntry], Field(min_length=1)]
+    """The nodes."""
 
 
 _MODELS: Mapping[str, type[Entry]] = {"": ClusterEntry, "nodes": NodeEntry, "gpus": GpuEntry, "gpu_link": GpuLinkEntry}

@@ -137,54 +137,88 @@ class LimitsEntry(Entry):
     """The most that the job may take."""
 
     cores: Annotated[Number, Field(gt=0)] | None = None
+    """The most CPU cores that the job may use; fractions are allowed; without it, no limit."""
     memory: Bytes | None = None
+    """The most memory, in bytes or with a unit such as `2GiB`; a job that takes more is ended."""
     gpus: Annotated[Whole, Field(ge=0)] | None = None
+    """How many GPUs the job gets to see."""
     workers: Workers = (1, None)
+    """The fewest and the most workers that a plan may have: `4`, `1..8` or `2..`."""
 
 
 class ProgressEntry(Entry):
     """How the job's progress is read from its output."""
 
     metric: str = "loss"
+    """The name of the metric that tells the job's progress, as the script prints or reports it."""
     pattern: Annotated[str | None, AfterValidator(_pattern)] = None
+    """A regular expression that finds the metric in a line of output; it has a group for the value."""
     better: goals.Better | None = None
+    """Whether the metric gets better as it falls (`lower`) or rises (`higher`); without it, the name decides."""
     goal: Annotated[Number | None, AfterValidator(_goal)] = None
+    """The value of the metric at which the job has reached its goal."""
     patience: Annotated[Whole, Field(gt=0)] | None = None
+    """After so many epochs without a gain the script ends by itself (early stopping)."""
     min_delta: Annotated[Number, Field(ge=0)] = 0.0
+    """The least change of the metric that early stopping counts as a gain."""
 
 
 class JobEntry(Entry):
     """One job; all but its command is optional."""
 
     name: Name | None = None
+    """The job's name, unique in its file; without it, the script's name."""
     script: Plain | None = None
+    """A Python script, relative to `workdir`; give either this or `run`."""
     run: Command | None = None
+    """A command: text goes to `/bin/sh`, a list of words is started as it is; give either this or `script`."""
     args: list[Text] = []
+    """Arguments of the script or command."""
     python: Plain | None = None
+    """The Python interpreter of `script`: a name on the PATH, or a path relative to `workdir`."""
     env: dict[Variable, Text] = {}
+    """Variables that are added to the environment of whoever submits the job."""
     workdir: Plain = "."
+    """The folder that the job runs in, relative to the file."""
     at: Seconds = 0.0
+    """How long the job waits after it was submitted, or after `after` ended: seconds, or with a unit: `2m`."""
     after: Text | None = None
+    """The name of a job in this file that has to end well before this one starts."""
     priority: Annotated[Number, Field(gt=0, le=100)] = 1.0
+    """The job's claim on what is contended, relative to the others; above 0, at most 100."""
     share: Share | None = None
+    """A fixed part of the CPU and GPU time of its nodes, such as `1/3`; without it, the policy decides."""
     limits: LimitsEntry = LimitsEntry()
+    """Limits of cores, memory, GPUs and workers."""
     allow: list[Allowed] = []
+    """Changes to the mathematics that a plan may make: `async`, `weak`."""
     progress: ProgressEntry = ProgressEntry()
+    """Which metric tells the job's progress, and how it is read."""
     retries: Annotated[Whole, Field(ge=0, le=1000)] = 0
+    """How often the job is started again after it failed."""
     timeout: Annotated[Seconds, Field(gt=0)] | None = None
+    """The longest that one attempt may run, in seconds or with a unit such as `2h`."""
     stop_signal: StopSignal = "SIGTERM"
+    """The signal that asks a script to end if it uses none of Headgate's libraries: a name or a number."""
     moves: Annotated[Whole, Field(ge=0, le=1000)] = 2
+    """How often Headgate may restart the job under a better plan, where it chose the plan itself."""
     plan: PlanEntry | None = None
+    """How the job is laid out in tasks; without it, as one task."""
     encrypt: bool = True
+    """Whether the traffic between the job's tasks is encrypted."""
     isolation: Text | None = None
+    """What the job's tasks are boxed in: `process`, `container`, or the name of a plug-in."""
     image: Text | None = None
+    """The image of the job's containers; `host` stands for what is installed on the machine."""
     mounts: list[Text] = []
+    """Files and folders that the job's containers see: `/data`, `~/data:/mnt`, `/data:rw`."""
 
 
 class JobFile(Entry):
     """A job file."""
 
     jobs: Annotated[list[JobEntry], Field(min_length=1)]
+    """The jobs, in the order in which they are submitted."""
 
 
 _MODELS: Mapping[str, type[Entry]] = {

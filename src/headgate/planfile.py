@@ -29,16 +29,27 @@ class PlanEntry(Entry):
     """How a job is laid out, where its user says so: the fields of `headgate.Plan`."""
 
     strategy: Strategy
+    """How the workers learn together: `single`, `allreduce` or `ps` (parameter servers)."""
     workers: Whole = 1
+    """Number of workers."""
     batch_per_worker: Batch | None = None
+    """Samples of each worker in a step: one number, or a list with one for each; without it, the script's own."""
     servers: Whole = 0
+    """Number of parameter servers; 0 unless the strategy is `ps`."""
     synchronous: bool = True
+    """Whether each step waits for all workers; only `ps` can do without."""
     backup_workers: Whole = 0
+    """Number of workers whose gradients a synchronous step of `ps` need not wait for."""
     staleness: Whole | None = None
+    """The most steps that an asynchronous worker may be ahead of the slowest; without it, no bound."""
     worker_nodes: list[str] = []
+    """The name of each worker's node; empty: Headgate places them."""
     server_nodes: list[str] = []
+    """The name of each parameter server's node; empty: Headgate places them."""
     cores_per_worker: Number | None = None
+    """The most CPU cores of each worker; without it, what its node has."""
     cores_per_server: Number | None = None
+    """The most CPU cores of each parameter server; without it, what its node has."""
 
     def plan(self) -> Plan:
         """The plan.

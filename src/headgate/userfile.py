@@ -28,9 +28,9 @@ Whole = Annotated[int, BeforeValidator(_no_bool)]
 
 
 class Entry(BaseModel):
-    """Keys with values; any other key is a mistake."""
+    """Keys with values; any other key is a mistake. The line below a key says in the schema what it means."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 MOST_LETTERS = 1_000_000
