@@ -48,12 +48,16 @@ def test_a_goal_whose_side_nobody_knows_is_refused_unless_its_user_says_it(name:
     ("metric", "goal", "told", "reached"),
     [
         ("loss", 0.5, [2.0, 0.6, 0.4], 0.4),
-        ("accuracy", 0.97, [0.1, 0.98], 0.98),
+        ("accuracy", 0.97, [0.5, 0.98], 0.98),
+        ("accuracy", 0.97, [0.1, 0.98, 0.99], 0.99),  # a leap, which a percentage may be
+        ("acc1", 0.75, [0.0, 0.78, 0.39, 1.17, 30.1, 74.0], None),  # a few of the first batches are right
+        ("acc1", 0.75, [0.0, 0.78, 0.39, 1.17, 30.1, 75.5], 75.5),
+        ("accuracy", 0.005, [0.001, 0.004, 0.006], 0.006),  # half a percent is 0.005
         ("accuracy", 0.97, [10.0, 50.0, 96.0], None),  # percent
         ("accuracy", 0.97, [10.0, 50.0, 0.98, 98.0], 98.0),
         ("accuracy", 97.0, [0.1, 0.98, 1.0], None),
         ("accuracy", 97.0, [10.0, 97.5], 97.5),
-        ("val_acc", 0.9, [math.nan, 0.3, math.inf, 0.95], 0.95),
+        ("val_acc", 0.9, [math.nan, 0.5, math.inf, 0.95], 0.95),
         ("wer", 0.1, [1.3, 0.95, 0.09], 0.09),
         ("wer", 0.1, [95.0, 12.0, 9.5], 9.5),
         ("wer", 10.0, [0.95, 0.2], None),

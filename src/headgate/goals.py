@@ -93,6 +93,8 @@ _DIVIDES = re.compile(r"(?<=[a-z0-9])(?=[A-Z][a-z])|(?<=[a-z])(?=[A-Z]{2})")  # 
 _MOST_OF_A_FRACTION = 1.001
 _MOST_OF_A_RATE = 10.0
 """More than this is told in percent: there may be more errors than words, but not ten times as many."""
+_LEAPS_FROM = 0.5
+"""A part of a goal. From less than that to the goal, in one report, is a leap."""
 
 
 @lru_cache(maxsize=256)
@@ -161,8 +163,11 @@ class GoalWatch:
     """Tells when a metric reaches its goal.
 
     What the very first report meets is met by mistake more often than not: a goal of another scale or side. It counts
-    once the metric has been worse than its goal. Where a value may be a fraction or percent, it is taken for what is
-    further from the goal.
+    once the metric has been worse than its goal. A goal of at most 1 of a part of a whole is a fraction, and so are
+    values that were never more: a script that tells percent does so soon. Until then 0.78 may be 0.78 %, which a few
+    right ones of the first batches come to. So a leap there, from less than half of the goal, counts once the next
+    report meets the goal too. Else a value that may be a fraction or percent is taken for what is further from the
+    goal.
 
     Args:
         metric: Its name.
@@ -180,6 +185,7 @@ class GoalWatch:
         self._rising = rising
         self._fraction = _is_fraction(metric, rising)
         self._most = -math.inf
+        self._latest = math.nan
         self._heard = self._worse = self._asked = False
 
     def reached(self, value: float) -> bool:
@@ -188,6 +194,7 @@ class GoalWatch:
         if not math.isfinite(value):
             return False
         self._most = max(self._most, value)
+        latest, self._latest = self._latest, value
         first, self._heard = not self._heard, True
         likely = self._meets(self._on_scale(value))
         if first and likely:
@@ -202,7 +209,7 @@ class GoalWatch:
                 "the other in percent; give the goal as the script tells the metric"
             )
         self._worse = self._worse or not likely
-        return likely and self._worse
+        return likely and self._worse and not self._leaps(latest)
 
     def _meets(self, value: float) -> bool:
         return value >= self._goal if self._rising else value <= self._goal
@@ -214,6 +221,11 @@ class GoalWatch:
         if self._goal <= 1.0:
             return value / 100.0 if in_percent else value
         return value if self._rising or in_percent else value * 100.0
+
+    def _leaps(self, latest: float) -> bool:
+        """Whether a value that meets the goal came upon this one in a leap, and may be percent as far as is known."""
+        may_be_percent = self._fraction and self._rising and self._goal <= 1.0 and self._most <= _MOST_OF_A_FRACTION
+        return may_be_percent and latest < _LEAPS_FROM * self._goal
 
     def _other(self, value: float) -> float:
         return value * 100.0 if self._rising and self._goal > 1.0 else value

@@ -99,6 +99,8 @@ WAYS = {
     "bash": ("bash", "-c", "true && python saves.py {} | cat; exit 0"),
     "a launcher that waits": ("python", "launches.py"),
     "a launcher that reads": ("python", "conda", "run", "python", "saves.py"),
+    "what ends it in time": ("timeout", "600", "python", "saves.py"),
+    "torchrun": ("python", "-m", "torch.distributed.run", "--master-port", "0", "saves.py"),
     "shells and launchers": ("sh", "-c", "bash -c 'python conda run python launches.py {}; true'; true"),
 }
 
@@ -118,6 +120,26 @@ def test_a_script_saves_while_its_workers_live(
     assert ended(box) == 0, (tmp_path / "output").read_text()
     assert (tmp_path / "saved").read_text() == f"[{int(number)}]" or number == signal.SIGINT
     assert (tmp_path / "saved").exists()
+
+
+PASSES_ON = {
+    "in the background": "trap 'kill -TERM $!; wait' TERM; python saves.py fork TERM & wait",
+    "in the background, spawned": "trap 'kill -TERM $!; wait' TERM; python saves.py spawn TERM & wait",
+    "in front": "trap 'echo trapped' TERM; python saves.py fork TERM",
+    "in a pipe": "trap 'echo trapped' TERM; python saves.py fork TERM | cat",
+    "in front of another": "trap 'echo trapped' TERM; sleep 30 & python saves.py fork TERM; kill $!",
+}
+
+
+@pytest.mark.parametrize("way", PASSES_ON)
+def test_a_script_below_a_shell_that_traps_the_signal_saves_while_its_workers_live(
+    starts: Starts, tmp_path: Path, way: str
+) -> None:
+    box = starts("sh", "-c", PASSES_ON[way])
+    box.ask(signal.SIGTERM)
+    ended(box)
+    assert (tmp_path / "saved").read_text() == f"[{int(signal.SIGTERM)}]", (tmp_path / "output").read_text()
+    assert ("trapped" in (tmp_path / "output").read_text()) == ("front" in way or "pipe" in way)
 
 
 def test_a_shell_that_traps_the_signal_sees_to_it_itself(starts: Starts, tmp_path: Path) -> None:

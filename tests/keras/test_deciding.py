@@ -72,8 +72,12 @@ def step():
 
 for epoch in hg.epochs(3):
     for batch in range(4):
-        hg.report(loss=strategy.reduce("mean", step(), axis=None))
+        loss = step()
+        STEP
+        hg.report(loss=strategy.reduce("mean", loss, axis=None))
+        BATCH
     EPOCH
+END
 print("weights", *weights.numpy().ravel(), flush=True)
 """
 RATE = "self.model.optimizer.learning_rate.assign(0.05 / (1 + index + epoch))"
@@ -103,12 +107,43 @@ CASES = {
         {"EPOCH": "if index and epoch == 1: break"},
         ["worker-1 is ", "after step 8, and worker-0 waits for it at epoch 1, after step 8"],
     ),
+    "asking alone in a loop": (
+        "tensorflow",
+        LOOP,
+        {"BATCH": "if index and epoch == 1 and batch == 1: hg.mean(0.0)"},
+        [
+            "worker-1 is in hg.mean(), epoch 1, after step 6, and worker-0 waits for it in script.py, line 30, where",
+            "epoch 1, after step 6",
+        ],
+    ),
+    "asking while another adds up alone": (
+        "tensorflow",
+        LOOP,
+        {
+            "STEP": "if not index and epoch == 1: strategy.reduce('sum', loss, axis=None)",
+            "BATCH": "if index and epoch == 1: hg.agree(True)",
+        },
+        ["worker-1 is in hg.agree(), epoch 1, after step 5, and worker-0 waits for it in script.py, line 32, where"],
+    ),
+    "leaving the loop": (
+        "tensorflow",
+        LOOP,
+        {
+            "BATCH": "if index and epoch == 1: break",
+            "EPOCH": "if index and epoch == 1: break",
+            "END": "while index: time.sleep(0.1)",
+        },
+        [
+            "worker-1 is past its loop over epochs, epoch 1, after step 5, and worker-0 waits for it in script.py",
+            "line 30, where workers exchange what they have, epoch 1, after step 5",
+        ],
+    ),
 }
-SHORT = {"weights of each one's own"}
+SHORT = {"weights of each one's own", "asking alone in a loop"}
 
 
 def gang(folder: Path, backend: str, script: str, parts: dict[str, str]) -> Gang:
-    for name, indent in (("BATCH", 8), ("EPOCH", 8 if script is FIT else 4)):
+    for name, indent in (("STEP", 8), ("BATCH", 8), ("EPOCH", 8 if script is FIT else 4), ("END", 0)):
         code = textwrap.indent(textwrap.dedent(parts.get(name, "pass")).strip("\n"), " " * indent).lstrip()
         script = script.replace(name, code)
     (folder / "script.py").write_text(script)

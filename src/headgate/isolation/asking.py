@@ -16,6 +16,8 @@ from headgate.isolation.processes import PROC, Process, look
 _SHELLS = frozenset({"ash", "bash", "busybox", "dash", "fish", "ksh", "mksh", "sh", "zsh"})
 _LAUNCHERS = frozenset({"accelerate", "conda", "hatch", "mamba", "micromamba", "pdm", "pipenv", "pixi", "uv"})
 """Programs that wait for another, and not in a way that the kernel shows."""
+_TELL_ALL = frozenset({"accelerate", "dumb-init", "timeout", "torch", "torchrun"})
+"""Programs that pass a signal on to all of a group of processes, and so to helpers."""
 _HELPERS = (b"multiprocessing.", b"loky.", b"torch.utils.data")
 """In the command line of processes that a script starts to work for it, and that are no program of their own."""
 _WAITS = "do_wait"
@@ -25,7 +27,9 @@ def receivers(first: Process, number: int, pids: Iterable[int] | None = None) ->
     """The processes to signal: the first, or those that it waits for and that have a handler for the signal.
 
     A process that has set up a handler gets the signal, whatever it has started: it saves, or passes the signal on. Of
-    SIGINT that says nothing of shells and launchers, for shells and Python always have one.
+    SIGINT that says nothing of shells and launchers, for shells and Python always have one. A program that would pass
+    it on to helpers as well does not get it. A shell that waits for a program in its foreground runs its trap when that
+    has ended: such programs get the signal too.
 
     Args:
         first: The task's first process.
@@ -42,16 +46,17 @@ def receivers(first: Process, number: int, pids: Iterable[int] | None = None) ->
 def _receivers(process: Process, children: dict[int, list[Process]], number: int) -> list[Process]:
     command = _command(process)
     name = _name(command)
-    known = name in _SHELLS | _LAUNCHERS
+    known = name in _SHELLS | _LAUNCHERS | _TELL_ALL
     if not known and not _is_waiting(process):
         return [process]
-    if number != signal.SIGINT and _catches(process, number):
-        return [process]
     programs = [child for child in children.get(process.pid, []) if _is_program(child, command)]
+    itself = number != signal.SIGINT and name not in _TELL_ALL and _catches(process, number)
+    if itself:
+        programs = [child for child in programs if name in _SHELLS and _is_in_front(child, process)]
     below = [each for child in programs for each in _receivers(child, children, number)]
     # What a script waits for is a helper, unless it is a script too.
     found = [each for each in below if _catches(each, number) and (known or _is_python(each))]
-    return found or [process]
+    return [process, *found] if itself else found or [process]
 
 
 def _command(process: Process) -> list[bytes]:
@@ -97,11 +102,26 @@ def _is_waiting(process: Process) -> bool:
         return False
 
 
+def _is_in_front(child: Process, shell: Process) -> bool:
+    """Whether a shell waits for this child before it runs a trap. Where that cannot be told, it does not: with job
+    control, or where the shell itself ignores what it lets its background ignore."""
+    try:
+        controlled = os.getpgid(child.pid) != os.getpgid(shell.pid)
+    except ProcessLookupError:
+        return False
+    return not controlled and not any(_has(each, "SigIgn", signal.SIGQUIT) for each in (child, shell))
+
+
 def _catches(process: Process, number: int) -> bool:
     """Whether a process has a handler for a signal."""
+    return _has(process, "SigCgt", number)
+
+
+def _has(process: Process, mask: str, number: int) -> bool:
+    """Whether a signal is in this mask of a process."""
     try:
         status = (PROC / str(process.pid) / "status").read_text(errors="replace")
     except OSError:
         return False
     masks = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-    return bool(int(masks.get("SigCgt", "0"), 16) >> (number - 1) & 1)
+    return bool(int(masks.get(mask, "0"), 16) >> (number - 1) & 1)

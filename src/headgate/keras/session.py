@@ -15,6 +15,7 @@ from typing import Any
 from headgate.keras import backends, checkpoints
 from headgate.keras.agreement import Agreement
 from headgate.keras.costs import Costs
+from headgate.keras.exchanges import exchanging
 from headgate.keras.meter import Meter
 from headgate.keras.trained import Trained, array_of, random_states, restore_random
 from headgate.task import Channel, Gate, ProgressReporter, Stop, TaskEnvironment, at_end
@@ -111,7 +112,7 @@ class Session:
         self._stopping: Mapping[str, Any] | None = None  # as it was told
         self._begun = False  # a step that `fit` has begun
         if self._meetings is not None:
-            self._meetings.watch(lambda: self._standing(self._begun))
+            self._meetings.watch(self._waiting)
         at_end(self.close)
 
     # --- trainings ---------------------------------------------------------------------------------------------------
@@ -338,6 +339,14 @@ class Session:
     def _standing(self, begun: bool = False) -> dict[str, Any]:
         counts = {"rounds": self.steps + begun, "step": self.steps, "dropped": 0}
         return {**counts, "phase": self._phase, "epoch": self._epoch}
+
+    def _waiting(self) -> dict[str, Any]:
+        """Its standing, and whether it waits for the others."""
+        standing, line = self._standing(self._begun), exchanging()
+        if line is None:
+            return standing
+        where = f"in {line}, where workers exchange what they have" if line else "where workers exchange what they have"
+        return {**standing, "exchanges": True, "what": where}
 
     def _met(self, result: Any) -> Any:
         """The result of a meeting. Ends this worker where there is none, because the job ends."""

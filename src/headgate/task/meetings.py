@@ -119,14 +119,15 @@ class Meetings:
             standing: Where it is; `rounds` and `step` count those that it has begun.
             in_step: Whether in a step.
             still: Whether it has been there for long: then `dropped` counts as well, the batches that no step was made
-                of. Of one that another worker has dropped, this one makes a step alone.
+                of. Of one that another worker has dropped, this one makes a step alone. And then it is known that the
+                others do not come where it is in an exchange (`exchanges`): what it does after one is never so long.
 
         Raises:
             WorkersDiffer: One of them is elsewhere, and cannot come there any more.
         """
         for index, other in list(self._channel.elsewhere.items()):
             behind = not in_step or any(other[count] < standing[count] for count in ("rounds", "step"))
-            behind = behind or (still and other["dropped"] > standing["dropped"])
+            behind = behind or (still and (other["dropped"] > standing["dropped"] or standing.get("exchanges", False)))
             if other.get("waits"):
                 past = in_step  # else at this same meeting
             elif other.get("left"):

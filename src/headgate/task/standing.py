@@ -5,7 +5,7 @@ A standing is a JSON object. `rounds`: exchanges between the workers that this o
 `batch`, `step`: the loop over `epochs`, its epoch, the batch, the optimizer steps; left out where unknown. `settings`:
 for each optimizer what its parameter groups hold, by name, one value or a list with one for each group. `data`: tells
 the samples of its batch from others. `weights`: a number of one of the parameters. `what`: what the worker does instead
-of a step.
+of a step. `exchanges`: whether it waits in an exchange, where exchanges are not counted.
 """
 
 from __future__ import annotations
