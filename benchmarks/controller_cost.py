@@ -47,8 +47,8 @@ class Learning:
     def reports(self, now: float, cores: float) -> Question | None:
         self._seconds += 1
         self.outlook.used(now, cores)
-        step, epoch = self._seconds * 10, 1 + self._seconds // 60
-        return self.outlook.reported(now, self.loss(), step=step, epoch=epoch, epochs=100, count=1)
+        told = Progress("", self._seconds * 10, epoch=1 + self._seconds // 60, epochs=100)
+        return self.outlook.reported(now, self.loss(), told)
 
 
 def cost(policy: str, live: int, seconds: int) -> tuple[float, float, int]:

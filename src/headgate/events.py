@@ -238,7 +238,8 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """What is left of a job by its losses, or the epochs it is to do: the fields of a policy's `Predicted`."""
+    """What is left of a job by its losses, or the epochs it is to do: the fields of a policy's `Predicted`, and the
+    `seconds` that `work` takes at the job's present speed (None: not known)."""
 
     job: JobId
     work: float
@@ -247,6 +248,7 @@ class Fitted:
     asymptote: float | None = None
     drops: tuple[tuple[float, float], ...] = ()
     ends: bool = True
+    seconds: float | None = None
     cores: float | None = None
 
 

@@ -92,7 +92,7 @@ def test_of_several_workers_each_is_told_to_put_a_core_to_good_use(
     async def hear() -> Fitted:
         nonlocal now
         fitted: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
-        forecasting = Forecasting(live_runs, tmp_path, fitted.set_result, waits=lambda: True, predicts=lambda: True)
+        forecasting = Forecasting(live_runs, tmp_path, fitted.set_result, asks=lambda job: True, predicts=lambda: True)
         for second in range(4):
             now = float(second)
             for i in range(workers):
@@ -110,7 +110,7 @@ def test_who_saves_a_checkpoint_is_no_longer_expected_to_last_as_long_once_it_wa
     live.current = Attempt("r/a", 1, plan, False, lambda task, message: None)
     run = SimpleNamespace(submission=SimpleNamespace(mode="run"))
     live_runs = cast("LiveRuns", SimpleNamespace(find=lambda id: (run, live)))
-    forecasting = Forecasting(live_runs, tmp_path, lambda event: None, waits=lambda: True, predicts=lambda: True)
+    forecasting = Forecasting(live_runs, tmp_path, lambda event: None, asks=lambda job: True, predicts=lambda: True)
     lengths.remember(tmp_path, "script", lengths.Took("job", 50.0, 100.0))
     assert forecasting.lasts("r/a") == 100.0
     forecasting.hear(TaskStarted("r/a/worker-0", 1), ())

@@ -14,7 +14,7 @@ from headgate.cluster import Cluster, Node
 from headgate.jobs import Job
 from headgate.plans import Plan
 from headgate.profiling import store
-from headgate.profiling.history import of_run, past, step_seconds
+from headgate.profiling.history import of_run, past
 from headgate.telemetry import machine
 from headgate.telemetry.store import Recorder
 
@@ -30,22 +30,6 @@ SCRIPT = f"""
         channel.wait_for(lambda: False, {STEP})
         channel.send({{"type": "progress", "step": step, "epoch": 0, "loss": 1.0, "count": 1}})
 """
-
-
-def test_pauses_and_the_first_reports_do_not_count() -> None:
-    steady = [(0.1 * i, 2 * i) for i in range(100)]
-    assert step_seconds(steady) == pytest.approx(0.05)
-    slow_start = [(5.0 - 1.0 / (i + 1), 2 * i) for i in range(5)]
-    paused = [(5.0 + 0.1 * i + (30.0 if i > 60 else 0.0), 2 * (i + 5)) for i in range(100)]
-    assert step_seconds([*slow_start, *paused]) == pytest.approx(0.05)
-    begun_again = [(20.0 + 0.1 * i, 50 + 2 * i) for i in range(100)]
-    assert step_seconds([*steady[:40], *begun_again]) == pytest.approx(0.05)
-
-
-def test_too_few_reports_say_nothing() -> None:
-    assert step_seconds([]) is None
-    assert step_seconds([(1.0, 1), (2.0, 2), (3.0, 3), (4.0, 4)]) is None
-    assert step_seconds([(1.0, 7)] * 50) is None
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,22 @@
-"""What is left of a job, kept up to date while it runs: from its losses, its epochs and what it used.
+"""What is left of a job, kept up to date while it runs: from its losses, its epochs, what it used and how fast it is.
 
-`Outlook` is fed as reports come, and costs microseconds. It says when a fit is worth its time. It hands out a
-`Question` that can be answered anywhere, in another thread as well. Only `answer` imports numpy.
+The steps that are left are the same for all who ask. What one of them costs makes core-seconds of them, and how long
+one takes makes seconds. `Outlook` is fed as reports come, and costs microseconds. It says when a fit is worth its time.
+It hands out a `Question` that can be answered anywhere, in another thread as well. Only `answer` imports numpy.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from headgate.analysis.losses import EpochSteps, Estimate, Losses
+from headgate.events import Progress
 
 if TYPE_CHECKING:
     from headgate.analysis.curves import Fit
@@ -29,10 +35,17 @@ what a step costs."""
 PATIENCE = 0.2
 """A job that says neither its epochs nor a goal is taken to end where its loss has come to rest for so long: a part of
 the steps done so far."""
+_REPORTS = 256
+"""Of the latest steps, that tell how long one takes."""
+_WARM = 5
+"""Reports in which caches fill and FLOPs are counted."""
+_WINDOWS = 8
+"""Parts of the time after them; the median of these leaves out pauses."""
 
 
 class Remaining(NamedTuple):
-    """The answer: the fields of `headgate.policies.Predicted` but for the job and its cores."""
+    """The answer: the fields of `headgate.events.Fitted` but for the job and its cores. `work`, `low` and `high` are
+    core-seconds, `seconds` what `work` takes at the job's present speed (None: not known)."""
 
     work: float
     low: float
@@ -40,6 +53,7 @@ class Remaining(NamedTuple):
     asymptote: float | None
     drops: tuple[tuple[float, float], ...]
     ends: bool = True
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +63,11 @@ class Question:
     Args:
         points: Step, loss and number of reports of each.
         step: The job's last step.
-        cost: Core-seconds of a step.
+        cost: Core-seconds of a step; 0: not known.
         epochs: Steps left by the epochs that it is to do.
         goal: The loss at which it ends.
         rest: Steps after which it ends by itself if the loss has got no better by so much; None: it does not.
+        step_seconds: How long a step takes; None: not known.
     """
 
     points: tuple[tuple[float, float, float], ...]
@@ -61,10 +76,14 @@ class Question:
     epochs: Estimate | None
     goal: float | None
     rest: tuple[float, float] | None = None
+    step_seconds: float | None = None
 
 
 class Outlook:
-    """A job's losses, epochs and use of cores.
+    """A job's losses, epochs, use of cores and speed.
+
+    What a step costs and how long it takes are measured since a phase began. One begins with the first report, with a
+    jump of the loss, with steps that are done again, and where `begins` says so. Losses and epochs stay.
 
     Attributes:
         stopping: Epochs (steps, where it tells no epochs) after which it ends by itself if its loss has got no better
@@ -83,75 +102,114 @@ class Outlook:
         self._goal = -goal if goal is not None and rising else goal
         self._used_at = self._asked_at = now
         self._cores = 0.0
-        # Core-seconds since the phase began, and the step that it began with; None before the first report.
+        self._step: float | None = None  # None: a phase begins with the next report
+        # Since the phase began: the step that it began with, core-seconds, and who was at which step when.
+        self._begin = 0.0
         self._work = 0.0
-        self._step: float | None = None
-        self._begin: float | None = None
+        self._reports: deque[tuple[float, float]] = deque(maxlen=_REPORTS)
         # Steps done since the phase began, each a tenth more than the one before, and the core-seconds they took.
-        self._marks: list[tuple[float, float]] = []
+        self._marks = [(0.0, 0.0)]
         self._asked_step = 0.0
         self._asked_left: float | None = None
+
+    def begins(self) -> None:
+        """Other tasks train it from now on, as after a resize or in a new attempt: a step may cost something else."""
+        self._step = None
 
     def used(self, now: float, cpu_cores: float) -> None:
         """Take in what it used on average since the last time."""
         self._work += cpu_cores * self._since(now)
         self._used_at, self._cores = now, cpu_cores
 
-    def reported(
-        self,
-        now: float,
-        loss: float,
-        *,
-        step: int | None,
-        epoch: int | None,
-        epochs: int | None,
-        count: int,
-        within: float | None = None,
-        steps: int | None = None,
-        asks: bool = True,
-    ) -> Question | None:
-        """Take in a report; `asks` is whether anybody would go by an answer.
+    def reported(self, now: float, loss: float | None, told: Progress, asks: bool = True) -> Question | None:
+        """Take in a report; one with neither a loss nor a step tells nothing.
+
+        Args:
+            now: Seconds, when it came.
+            loss: The value of the job's metric; None: it has none.
+            told: All else of it.
+            asks: Whether anybody would go by an answer.
 
         Returns:
             A question, where an answer is worth its time: after the first epoch and then with each tenth more steps.
         """
-        jumped = self.losses.add(step, loss, count)
-        at = float(step if step is not None else self.losses.seen)
+        if loss is None and told.step is None:
+            return None
+        jumped = loss is not None and self.losses.add(told.step, loss, told.count)
+        at = float(told.step if told.step is not None else self.losses.seen)
         if jumped or self._step is None or at < self._step:  # what a step costs may be another now
             self._begin, self._work, self._used_at = at, 0.0, now
+            self._reports.clear()
             self._marks = [(0.0, 0.0)]
             self._asked_step, self._asked_left = 0.0, None
         self._step = at
-        if at - (self._begin or 0.0) > _GROWTH * self._marks[-1][0]:
-            self._marks.append((at - (self._begin or 0.0), self._work + self._cores * self._since(now)))
+        self._reports.append((now, at))
+        if at - self._begin > _GROWTH * self._marks[-1][0]:
+            self._marks.append((at - self._begin, self._work_by(now)))
         # Who tells no steps is counted in reports.
-        self._epochs.add(round(at), epoch, epochs, within, steps, reports=count if step is None else None)
-        return self._question(now, at) if asks else None
+        reports = told.count if told.step is None else None
+        self._epochs.add(round(at), told.epoch, told.epochs, told.within, told.steps, reports=reports)
+        if not asks or not self._calls_for_answer(now, at):
+            return None
+        question = self.question(now)
+        self._asked_at, self._asked_step = now, at
+        self._asked_left = question.epochs.steps if question.epochs is not None else None
+        return question
+
+    def question(self, now: float) -> Question:
+        """What a forecast follows from as of now, whether or not it is worth its time."""
+        step, work = self._step or 0.0, self._work_by(now)
+        done = step - self._begin
+        # The later half of the steps tells what one costs: the first ones compile, fill caches, read data.
+        steps, before = next(mark for mark in reversed(self._marks) if mark[0] <= done / 2)
+        if work <= before:
+            steps, before = self._marks[0]
+        return Question(
+            tuple(self.losses.points()),
+            step,
+            (work - before) / (done - steps) if done > steps else 0.0,
+            self._epochs.left(),
+            self._goal,
+            self._epochs.rest(self.stopping),
+            self.step_seconds(),
+        )
+
+    def step_seconds(self, fewest: float = 1.0) -> float | None:
+        """How long a step takes, by at least so many: `step_seconds`."""
+        return step_seconds(self._reports, fewest)
+
+    def _work_by(self, now: float) -> float:
+        """Core-seconds since the phase began: what came since the last use was told is taken to be like it."""
+        return self._work + self._cores * self._since(now)
 
     def _since(self, now: float) -> float:
         """Seconds since the last time that count."""
         return min(now - self._used_at, LONGEST_SECONDS)
 
-    def _question(self, now: float, step: float) -> Question | None:
-        done = step - (self._begin or 0.0)
-        if len(self._marks) < _EVIDENCE or now - self._asked_at < _APART_SECONDS:
-            return None
-        left = self._epochs.left()
-        news = left is not None and self._asked_left is None
-        if step < _GROWTH * self._asked_step and not news:
-            return None
-        # The last use was told a while ago; what came since is taken to be like it.
-        work = self._work + self._cores * self._since(now)
-        if work <= 0.0:
-            return None
-        self._asked_at, self._asked_step = now, step
-        self._asked_left = left.steps if left is not None else None
-        # The later half of the steps tells what one costs: the first ones compile, fill caches, read data.
-        steps, cost = next(mark for mark in reversed(self._marks) if mark[0] <= done / 2)
-        if work <= cost:
-            steps, cost = self._marks[0]
-        points, rest = tuple(self.losses.points()), self._epochs.rest(self.stopping)
-        return Question(points, step, (work - cost) / (done - steps), left, self._goal, rest)
+    def _calls_for_answer(self, now: float, step: float) -> bool:
+        if len(self._marks) < _EVIDENCE or now - self._asked_at < _APART_SECONDS or self._work_by(now) <= 0.0:
+            return False
+        return step >= _GROWTH * self._asked_step or (self._asked_left is None and self._epochs.left() is not None)
+
+
+def step_seconds(reports: Iterable[tuple[float, float]], fewest: float = 1.0) -> float | None:
+    """Seconds of a step, by when (s) which step was reported: the median of several parts of the time, after the first
+    reports. Steps that are done again do not count.
+
+    Returns:
+        None where the reports are too few, or of fewer than `fewest` steps.
+    """
+    rising: list[tuple[float, float]] = []
+    for at, step in reports:
+        if not rising or step > rising[-1][1]:
+            rising.append((at, step))
+    rising = rising[min(_WARM, len(rising) // 3) :]
+    if len(rising) < 2 or rising[-1][1] - rising[0][1] < fewest:
+        return None
+    count = min(_WINDOWS, len(rising) - 1)
+    ends = [rising[i * (len(rising) - 1) // count] for i in range(count + 1)]
+    found = median((after[0] - before[0]) / (after[1] - before[1]) for before, after in pairwise(ends))
+    return found if found > 0 else None
 
 
 def answer(question: Question) -> Remaining | None:
@@ -159,7 +217,7 @@ def answer(question: Question) -> Remaining | None:
     from headgate.analysis import curves
 
     fitted = curves.fit(question.points)
-    steps, _ = first_end(fitted, question.step, question.epochs, question.goal, question.rest)
+    steps, _ = first_end(fitted, question)
     if steps is None:
         return None
     asymptote, drops = None, []
@@ -174,7 +232,8 @@ def answer(question: Question) -> Remaining | None:
     if not math.isfinite(high):
         return None
     ends = question.epochs is not None or question.goal is not None or question.rest is not None
-    return Remaining(work, low, high, asymptote, tuple(drops), ends)
+    seconds = steps.steps * question.step_seconds if question.step_seconds is not None else None
+    return Remaining(work, low, high, asymptote, tuple(drops), ends, seconds)
 
 
 def _after(steps: float, estimate: Estimate) -> Estimate:
@@ -183,14 +242,13 @@ def _after(steps: float, estimate: Estimate) -> Estimate:
     return Estimate(middle, low, high, estimate.likely)
 
 
-def first_end(
-    fitted: Fit | None, step: float, epochs: Estimate | None, goal: float | None, rest: tuple[float, float] | None
-) -> tuple[Estimate | None, str]:
-    """Steps that are left after `step`, and what ends the job then: `epochs`, `goal` or `rest`.
+def first_end(fitted: Fit | None, question: Question) -> tuple[Estimate | None, str]:
+    """Steps that are left after the last one, and what ends the job then: `epochs`, `goal` or `rest`.
 
-    It is the first of its epochs, its goal and its own early stopping, as `Question` has them. An end that is hardly
-    ever reached does not come before one that is. A job without any of them ends where its loss levels off.
+    It is the first of its epochs, its goal and its own early stopping. An end that is hardly ever reached does not come
+    before one that is. A job without any of them ends where its loss levels off.
     """
+    step, epochs, goal, rest = question.step, question.epochs, question.goal, question.rest
     ends = [(epochs, "epochs")] if epochs is not None else []
     if fitted is not None:
         since = max(step - fitted.step, 0.0)  # steps since the last loss that is known

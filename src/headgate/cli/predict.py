@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +14,13 @@ import click
 
 from headgate import runs
 from headgate.errors import HeadgateError, NotFoundError
-from headgate.events import ENDED
+from headgate.events import ENDED, Progress
 from headgate.jobs import ProgressRule
 from headgate.telemetry.store import RunReader
 from headgate.units import say_seconds, say_time
 
 if TYPE_CHECKING:
-    from headgate.analysis.expected import Expected, Report
+    from headgate.analysis.expected import Expected
     from headgate.analysis.losses import Estimate
 
 _WIDEST = 100
@@ -67,38 +68,28 @@ def command(job: str, run: str | None, as_json: bool) -> None:
         click.echo(line)
 
 
-def _reports(reader: RunReader, job: str, rule: ProgressRule) -> list[Report]:
-    """What the first of a job's workers that reported has told, in the order of time."""
-    from headgate.analysis.expected import Report
-
+def _reports(reader: RunReader, job: str, rule: ProgressRule) -> list[tuple[float, float | None, Progress]]:
+    """What the first of a job's workers that reported has told, in the order of time: when, its metric, and all."""
     tasks = [row["id"] for row in reader.rows("tasks", "job = ?", [job])]
     workers = sorted(
         (task for task in tasks if task.split("/")[1].startswith("worker-")), key=lambda task: int(task.split("-")[-1])
     )
     for task in workers:
-        rows = reader.rows("progress", "task = ?", [task], "t")
-        found = [
-            Report(
-                row["t"],
-                row["step"],
-                row["epoch"],
-                row["epochs"],
-                rule.of(float("nan") if row["nan"] else row["loss"], json.loads(row["metrics"] or "{}")),
-                row["count"] or 1,
-                row.get("within"),
-                row.get("steps"),
-            )
-            for row in rows
-        ]
+        found = []
+        for row in reader.rows("progress", "task = ?", [task], "t"):
+            loss, metrics = float("nan") if row["nan"] else row["loss"], json.loads(row["metrics"] or "{}")
+            about = {name: row.get(name) for name in ("epoch", "epochs", "within", "steps")}
+            told = replace(Progress(task, row["step"], count=row["count"] or 1), **about)
+            found.append((row["t"], rule.of(loss, metrics), told))
         if found:
             return found
     return []
 
 
-def _whole(reports: Sequence[Report]) -> str:
+def _whole(reports: Sequence[tuple[float, float | None, Progress]]) -> str:
     """All that a job is to do, as it said last."""
-    for report in reversed(reports):
-        for count, what in ((report.steps, "steps"), (report.epochs, "epochs")):
+    for *_, told in reversed(reports):
+        for count, what in ((told.steps, "steps"), (told.epochs, "epochs")):
             if count is not None:
                 return f"{count} {what}"
     return ""

@@ -102,7 +102,7 @@ class Controller:
                 actions += self._told(pending, event)
             case TaskConnected() | GpusUsed() | TaskJoined() | TaskLeaves():
                 actions += self._told(pending, event)
-            case Fitted(job, work, low, high, asymptote, drops, ends, cores):
+            case Fitted(job, work, low, high, asymptote, drops, ends, cores=cores):
                 if self.policy.predicts and (owner := self._jobs.all.get(job)) is not None and owner.tasks:
                     pending.changes.append(Predicted(job, work, low, high, asymptote, drops, ends, cores))
             case StopRequested() | ResizeRequested() | MoveRequested():

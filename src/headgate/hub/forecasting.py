@@ -22,15 +22,16 @@ from headgate.telemetry.vocabulary import is_adversarial
 
 @dataclass
 class _ForecastJob:
-    """A job's outlook, the cores that each of its tasks uses, the core-seconds that they used, the most memory that one
-    of its workers did, when it began, and when it is expected to end. `whole` is whether all that it takes is seen, as
-    of a job that does not resume."""
+    """The attempt of a job: its outlook, the tasks that train, the cores that each uses, the core-seconds that they
+    used, the most memory that one of its workers did, when it began, and when it is expected to end. `whole` is whether
+    all that it takes is seen, as of a job that does not resume."""
 
     live: LiveJob
     outlook: Outlook
     whole: bool
     began: float
     since: float
+    team: frozenset[str] = frozenset()
     cores: dict[TaskId, float] = field(default_factory=dict)
     scaling: Scaling = field(default_factory=Scaling)
     work: float = 0.0
@@ -41,6 +42,12 @@ class _ForecastJob:
         """Count what was used since the last time, by what was told last."""
         self.work += sum(self.cores.values()) * min(now - self.since, LONGEST_SECONDS)
         self.since = now
+
+    def training(self) -> frozenset[str]:
+        """The tasks that train now: not those that still join, nor those that leave."""
+        attempt = self.live.current
+        tasks = attempt.tasks if attempt is not None else {}
+        return frozenset(name for name, task in tasks.items() if task.state == "running")
 
     def useful(self) -> float | None:
         """Cores that it puts to good use while others want them, of several tasks one for each worker; None: not known
@@ -55,13 +62,16 @@ class _ForecastJob:
 class Forecasting(Component):
     """Hears what jobs report and use, and tells what is left of them.
 
+    A job has one outlook, which lasts as long as it goes on from what it did: an attempt that starts from a checkpoint
+    keeps the losses of those before it, and one that starts from the beginning does not.
+
     Args:
         live_runs: Where the runs are.
         lengths: Folder of what former jobs took.
         tell: Takes a `Fitted`.
-        waits: Whether any job waits for others to end.
+        asks: Whether anybody goes by what is left of this job, though it may run alone.
         predicts: Whether the policy goes by what is left of jobs that run at once. Curves are fitted only where either
-            does.
+            is so.
     """
 
     def __init__(
@@ -69,15 +79,16 @@ class Forecasting(Component):
         live_runs: LiveRuns,
         lengths: Path,
         tell: Callable[[Event], None],
-        waits: Callable[[], bool],
+        asks: Callable[[JobId], bool],
         predicts: Callable[[], bool],
     ) -> None:
         self._live_runs = live_runs
         self._lengths = lengths
         self._tell = tell
-        self._waits = waits
+        self._asks = asks
         self._predicts = predicts
         self._watched: dict[JobId, _ForecastJob] = {}
+        self._outlooks: dict[JobId, Outlook] = {}
         self._took: dict[JobId, float | None] = {}
         self._doing: set[asyncio.Task[None]] = set()
 
@@ -105,8 +116,14 @@ class Forecasting(Component):
             self._took[job] = lengths.seconds(self._lengths, live.script_key, live.profile_key)
         return self._took[job]
 
+    def step_seconds(self, job: JobId, fewest: float) -> float | None:
+        """How long a step takes with the tasks that train now, by at least `fewest` steps; None: not known."""
+        return self._outlooks[job].step_seconds(fewest) if job in self._outlooks else None
+
     def forget(self, run: str) -> None:
-        self._took = {job: took for job, took in self._took.items() if job.split("/")[0] != run}
+        for kept in (self._watched, self._outlooks, self._took):
+            for job in [job for job in kept if job.split("/")[0] == run]:
+                del kept[job]
 
     def hear(self, event: Event, actions: Sequence[Action]) -> None:
         match event:
@@ -144,7 +161,9 @@ class Forecasting(Component):
             now, (run, live) = time.monotonic(), self._live_runs.find(job)
             whole = starts and live.checkpoint is None and live.attempt == 1 and run.submission.mode == "run"
             rule = live.spec.progress
-            outlook = Outlook(now, goal=rule.goal, rising=rule.rising)
+            outlook = self._outlooks.get(job) if live.checkpoint is not None else None
+            if outlook is None:
+                outlook = self._outlooks[job] = Outlook(now, goal=rule.goal, rising=rule.rising)
             self._watched[job] = _ForecastJob(live, outlook, whole, now, now)
         return self._watched[job]
 
@@ -171,40 +190,31 @@ class Forecasting(Component):
         self._took.clear()  # what is remembered now tells of others
 
     def _reported(self, told: Progress) -> None:
-        job = told.task.rsplit("/", 1)[0]
-        rule = self._live_runs.find(job)[1].spec.progress
-        value = rule.of(told.loss, told.metrics)
-        if value is None:
-            return
         now, watched = time.monotonic(), self._of(told.task)
-        outlook = watched.outlook
+        outlook, rule = watched.outlook, watched.live.spec.progress
         outlook.stopping = rule.stopping
-        question = outlook.reported(
-            now,
-            math.nan if is_adversarial(rule.metric, told.metrics) else value,
-            step=told.step,
-            epoch=told.epoch,
-            epochs=told.epochs,
-            count=told.count,
-            within=told.within,
-            steps=told.steps,
-            asks=self._waits() or (len(self._watched) > 1 and self._predicts()),
-        )
+        if (team := watched.training()) != watched.team:
+            watched.team = team
+            outlook.begins()
+        value = rule.of(told.loss, told.metrics)
+        if value is not None and is_adversarial(rule.metric, told.metrics):
+            value = math.nan
+        job = told.task.rsplit("/", 1)[0]
+        asks = self._asks(job) or (len(self._watched) > 1 and self._predicts())
+        question = outlook.reported(now, value, told, asks)
         watched.scaling.reported(now, told.step if told.step is not None else outlook.losses.seen)
         if question is not None:
-            self._do(self._answer(job, outlook, question))
+            self._do(self._answer(job, watched, question))
 
     def _do(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._doing.add(task)
         task.add_done_callback(self._doing.discard)
 
-    async def _answer(self, job: JobId, outlook: Outlook, question: Question) -> None:
+    async def _answer(self, job: JobId, watched: _ForecastJob, question: Question) -> None:
         left = await asyncio.to_thread(answer, question)
-        watched = self._watched.get(job)
-        if left is not None and watched is not None and watched.outlook is outlook:  # the same attempt still runs
-            cores = sum(watched.cores.values())
-            watched.ends = time.monotonic() + left.work / cores if cores > 0.0 else None
+        if left is not None and self._watched.get(job) is watched:  # the same attempt still runs
+            watched.ends = time.monotonic() + left.seconds if left.seconds is not None else None
             self._tell(Fitted(job, *left, watched.useful()))
 
     def close(self) -> None:

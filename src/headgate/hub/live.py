@@ -82,7 +82,7 @@ class LiveHub:
             self._live_runs,
             home / "lengths",
             self._step,
-            lambda: self._controller.waits,
+            lambda job: self._controller.waits or self._replanning.considers(job),
             lambda: self._controller.policy.predicts,
         )
         self._controller = self._controlled(policy)
@@ -100,7 +100,7 @@ class LiveHub:
         self._reserving = Reserving(self._live_runs, self._engines, self._nodes)
         self._choosing = Choosing(home, self._live_runs, self._nodes, node, self._step)
         self._replanning = Replanning(
-            home, self._live_runs, self._nodes, self._engines, self._choosing, node, self._step
+            home, self._live_runs, self._nodes, self._engines, self._forecasting, self._choosing, node, self._step
         )
         self._executor = Executor(
             home, self._live_runs, self._engines, self._nodes, self._listener, self._choosing, self._finish

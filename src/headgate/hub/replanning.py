@@ -1,16 +1,15 @@
-"""Watches the step times of jobs whose plans Headgate chose, and has those moved that a better plan is worth it for."""
+"""Has jobs whose plans Headgate chose go on by a better plan, where what is left of them is worth it."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headgate.analysis.forecast import Outlook, Question, answer
 from headgate.cluster import Cluster, Node
 from headgate.engines import scripts
 from headgate.errors import HeadgateError
@@ -19,6 +18,7 @@ from headgate.events import (
     Action,
     CheckpointDone,
     Event,
+    Fitted,
     JobId,
     MoveRequested,
     Progress,
@@ -28,10 +28,10 @@ from headgate.events import (
 from headgate.hub.choosing import Choosing
 from headgate.hub.component import Component
 from headgate.hub.engines import Engines
+from headgate.hub.forecasting import Forecasting
 from headgate.hub.job import LiveJob
 from headgate.hub.live_runs import LiveRuns
 from headgate.hub.nodes import Nodes
-from headgate.hub.run import LiveRun
 from headgate.jobs import Job
 from headgate.planning.candidates import tells
 from headgate.planning.choosing import has_choice
@@ -40,23 +40,36 @@ from headgate.plans import Plan
 from headgate.profiles import Profile
 from headgate.profiling import store
 from headgate.profiling.calibration import calibrated
-from headgate.profiling.history import samples_of, step_seconds
+from headgate.profiling.history import FEWEST_STEPS, samples_of
 
-_REPORTS = 256  # of the latest steps that tell how long one takes
 _EFFORT = 30.0  # seconds between two looks for each CPU second that the last one took
 
 
 @dataclass(slots=True)
+class _Starts:
+    """What starts of a job cost.
+
+    Args:
+        attempt: Which began last.
+        began: When it did, before that what the end of the former one took; None: it has reported since.
+        seen: When the job reported last.
+        ending: Seconds from that to the end of the attempt.
+        cost: Seconds of the latest start.
+    """
+
+    attempt: int = 0
+    began: float | None = None
+    seen: float | None = None
+    ending: float = 0.0
+    cost: float | None = None
+
+
+@dataclass(slots=True)
 class _ReplannedJob:
-    """What is known of a job.
+    """What is known of a job that may be moved.
 
     Args:
         profile: Of the job as a whole.
-        outlook: What is left of it.
-        began: When its attempt began, with the last report of the former one; None: it has reported since.
-        seen: When it reported last.
-        restart_seconds: What its latest start cost.
-        reports: When it was at which step, of this attempt.
         measured: Samples a second of the plans that it ran by.
         moves: How often it was moved.
         move: What is to be done once it has saved a checkpoint.
@@ -64,12 +77,6 @@ class _ReplannedJob:
     """
 
     profile: Profile
-    outlook: Outlook
-    attempt: int = 0
-    began: float | None = None
-    seen: float | None = None
-    restart_seconds: float | None = None
-    reports: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_REPORTS))
     measured: dict[Plan, float] = field(default_factory=dict)
     moves: int = 0
     move: Move | None = None
@@ -78,14 +85,15 @@ class _ReplannedJob:
 
 
 class Replanning(Component):
-    """Hears what jobs report. Where another plan saves more than it costs, it has the job save a checkpoint and, once
-    that is there, go on from it by the other plan.
+    """Hears what is left of jobs. Where another plan saves more than it costs, it has the job save a checkpoint and,
+    once that is there, go on from it by the other plan.
 
     Args:
         home: Headgate's folder.
         live_runs: Where the runs are.
         nodes: Where tasks can go.
         engines: What brings an order to a task.
+        forecasting: Knows how fast jobs are.
         choosing: Knows which nodes are taken.
         machine: The node that stored profiles were measured on.
         step: Tells the controller.
@@ -97,6 +105,7 @@ class Replanning(Component):
         live_runs: LiveRuns,
         nodes: Nodes,
         engines: Engines,
+        forecasting: Forecasting,
         choosing: Choosing,
         machine: Node,
         step: Callable[[Event], None],
@@ -105,33 +114,42 @@ class Replanning(Component):
         self._live_runs = live_runs
         self._nodes = nodes
         self._engines = engines
+        self._forecasting = forecasting
         self._choosing = choosing
         self._machine = machine
         self._step = step
-        self._watched: dict[JobId, _ReplannedJob] = {}
-        self._started: dict[JobId, float] = {}  # of jobs that have not reported yet
-        self._start_cost: dict[JobId, float] = {}  # of those that have
-        self._settled: set[JobId] = set()  # of which is known whether they are watched
+        self._watched: dict[JobId, _ReplannedJob | None] = {}  # None: it is never moved
+        self._starts: dict[JobId, _Starts] = {}
         self._work: set[asyncio.Task[None]] = set()
 
     def hear(self, event: Event, actions: Sequence[Action]) -> None:
         match event:
             case TaskStarted(task):
                 self._begins(task.rsplit("/", 1)[0])
-            case Progress(task):
-                self._reported(task.rsplit("/", 1)[0], event)
+            case Progress(task, step) if step is not None:
+                self._reported(task.rsplit("/", 1)[0])
+            case Fitted(job, seconds=float(left)) if (watched := self._watched.get(job)) and self.considers(job):
+                watched.looking = True
+                looking = asyncio.get_running_loop().create_task(self._look(job, watched, left))
+                self._work.add(looking)
+                looking.add_done_callback(self._work.discard)
             case CheckpointDone(task):
                 self._saved(task.rsplit("/", 1)[0])
             case TaskExited(task):
-                job = task.rsplit("/", 1)[0]
-                if (watched := self._watched.get(job)) is not None:
-                    watched.move = None  # the attempt is ending: what it saves now is no answer
+                self._ends(task.rsplit("/", 1)[0])
+
+    def considers(self, job: JobId) -> bool:
+        """Whether it would move a job now, if enough is left of it."""
+        watched = self._watched.get(job)
+        if watched is None or watched.looking or watched.move is not None or time.monotonic() < watched.not_before:
+            return False
+        live = self._live_runs.find(job)[1]
+        return live.state == "running" and watched.moves < live.spec.moves
 
     def forget(self, run: str) -> None:
-        for kept in (self._watched, self._started, self._start_cost):
+        for kept in (self._watched, self._starts):
             for job in [job for job in kept if job.split("/")[0] == run]:
                 del kept[job]
-        self._settled = {job for job in self._settled if job.split("/")[0] != run}
 
     def close(self) -> None:
         for task in self._work:
@@ -140,69 +158,41 @@ class Replanning(Component):
     # --- what happens -----------------------------------------------------------------------------------------------
 
     def _begins(self, job: JobId) -> None:
-        """A task of a job has started: the first of an attempt tells when that began."""
-        _, live = self._live_runs.find(job)
-        watched = self._watched.get(job)
-        if watched is None:
-            if job not in self._start_cost:
-                self._started.setdefault(job, time.monotonic())
-        elif watched.attempt != live.attempt:
-            watched.attempt, watched.began = live.attempt, watched.seen or time.monotonic()
-            watched.reports.clear()
+        """A task of a job has started: the first of an attempt tells when that began. What it waited for room before is
+        no cost of a start."""
+        starts, attempt = self._starts.setdefault(job, _Starts()), self._live_runs.find(job)[1].attempt
+        if starts.attempt != attempt:
+            starts.attempt, starts.began = attempt, time.monotonic() - starts.ending
 
-    def _reported(self, job: JobId, told: Progress) -> None:
-        run, live = self._live_runs.find(job)
-        if (started := self._started.pop(job, None)) is not None:
-            self._start_cost[job] = time.monotonic() - started
-        watched = self._watched.get(job) or self._watch(job, run, live)
-        value = live.spec.progress.of(told.loss, told.metrics)
-        if watched is None or told.step is None or value is None or live.state != "running":
-            return
-        now = time.monotonic()
-        if watched.began is not None:
-            watched.restart_seconds, watched.began = now - watched.began, None
-        watched.seen = now
-        watched.reports.append((now, told.step))
-        watched.outlook.stopping = live.spec.progress.stopping
-        watched.outlook.used(now, 1.0)  # what is left is counted in seconds, not in core-seconds
-        question = watched.outlook.reported(
-            now,
-            value,
-            step=told.step,
-            epoch=told.epoch,
-            epochs=told.epochs,
-            count=told.count,
-            within=told.within,
-            steps=told.steps,
-        )
-        may = live.spec.plan is None and watched.moves < live.spec.moves and watched.move is None
-        if question is not None and may and not watched.looking and now >= watched.not_before:
-            watched.looking = True
-            task = asyncio.get_running_loop().create_task(self._look(job, watched, question))
-            self._work.add(task)
-            task.add_done_callback(self._work.discard)
+    def _reported(self, job: JobId) -> None:
+        now, starts = time.monotonic(), self._starts.setdefault(job, _Starts())
+        if starts.began is not None:
+            starts.cost, starts.began = now - starts.began, None
+        starts.seen = now
+        self._watch(job)
 
-    def _watch(self, job: JobId, run: LiveRun, live: LiveJob) -> _ReplannedJob | None:
+    def _ends(self, job: JobId) -> None:
+        if (starts := self._starts.get(job)) is not None and starts.seen is not None:
+            starts.ending = time.monotonic() - starts.seen
+        if (watched := self._watched.get(job)) is not None:
+            watched.move = None  # the attempt is ending: what it saves now is no answer
+
+    def _watch(self, job: JobId) -> None:
         """Begin to watch a job, where it may ever be moved."""
-        if live.profile is None or live.current is None or job in self._settled:
-            return None
+        run, live = self._live_runs.find(job)
+        if live.profile is None or live.current is None or job in self._watched:
+            return
         spec, profile = live.spec, store.parse(json.loads(live.profile))
-        self._settled.add(job)
+        self._watched[job] = None
         if spec.plan is not None or spec.moves == 0 or run.submission.mode != "run" or not tells(profile):
-            return None
+            return
         if scripts.other_cluster(spec, {**run.submission.environment, **spec.env}):  # said when it was planned
-            return None
-        try:
-            if not has_choice(self._nodes.cluster(run.submission), spec):
-                return None
-        except HeadgateError:  # a node has just gone
-            return None
-        outlook = Outlook(time.monotonic(), goal=spec.progress.goal, rising=spec.progress.rising)
-        watched = _ReplannedJob(profile, outlook, live.attempt, restart_seconds=self._start_cost.get(job))
-        self._watched[job] = watched
-        return watched
+            return
+        with suppress(HeadgateError):  # a node has just gone
+            if has_choice(self._nodes.cluster(run.submission), spec):
+                self._watched[job] = _ReplannedJob(profile)
 
-    async def _look(self, job: JobId, watched: _ReplannedJob, question: Question) -> None:
+    async def _look(self, job: JobId, watched: _ReplannedJob, seconds_left: float) -> None:
         """See whether another plan is worth it."""
         run, live = self._live_runs.find(job)
         attempt, effort = live.attempt, 0.0
@@ -211,12 +201,14 @@ class Replanning(Component):
                 return
             if not live.current.is_connected(lowest):
                 return
+            standing = self._standing(job, watched, live, live.current.plan, seconds_left)
+            if standing is None or not standing.could_pay:
+                return
             cluster = self._nodes.cluster(run.submission)
             if run.submission.cluster:
                 cluster = calibrated(run.submission.cluster, cluster, self._machine, self._home)
             used = self._choosing.used(cluster, job)
-            plan = live.current.plan
-            move, effort = await asyncio.to_thread(self._better, live.spec, watched, question, plan, cluster, used)
+            move, effort = await asyncio.to_thread(self._better, live.spec, watched, standing, cluster, used)
             if move is None or live.attempt != attempt or live.state != "running":
                 return
             watched.move = move
@@ -227,27 +219,29 @@ class Replanning(Component):
             watched.looking = False
             watched.not_before = time.monotonic() + _EFFORT * effort
 
+    def _standing(
+        self, job: JobId, watched: _ReplannedJob, live: LiveJob, plan: Plan, seconds_left: float
+    ) -> Standing | None:
+        """How a job stands; None: nobody knows yet."""
+        seconds, samples = self._forecasting.step_seconds(job, FEWEST_STEPS), samples_of(plan, watched.profile)
+        restart = self._starts[job].cost
+        if seconds is None or samples is None or restart is None:
+            return None
+        rate = watched.measured[plan] = samples / seconds
+        return Standing(plan, rate, seconds_left, restart, live.spec.moves - watched.moves)
+
     def _better(
-        self, spec: Job, watched: _ReplannedJob, question: Question, plan: Plan, cluster: Cluster, used: Collection[str]
+        self, spec: Job, watched: _ReplannedJob, standing: Standing, cluster: Cluster, used: Collection[str]
     ) -> tuple[Move | None, float]:
         """The move that is worth it, and the CPU seconds that it took to know; in a thread of its own."""
         from headgate.planning.correcting import Corrected  # its numerics take half a second to import
 
         began = time.thread_time()
-        left, seconds = answer(question), step_seconds(list(watched.reports))
-        samples = samples_of(plan, watched.profile)
-        if left is None or seconds is None or samples is None or watched.restart_seconds is None:
-            return None, 0.0
-        rate = watched.measured[plan] = samples / seconds
-        moves_left = spec.moves - watched.moves
-        standing = Standing(plan, rate, left.work, watched.restart_seconds, moves_left)
-        if not standing.could_pay:
-            return None, 0.0
         corrected = Corrected(
             spec, cluster, watched.profile, list(watched.measured.items()), used=used, measured_on=self._machine
         )
         [best] = corrected.ranked(1)
-        move = better(standing, best) if best.plan != corrected.like(plan) else None
+        move = better(standing, best) if best.plan != corrected.like(standing.plan) else None
         return move, time.thread_time() - began
 
     def _saved(self, job: JobId) -> None:

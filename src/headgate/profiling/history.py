@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from headgate.analysis.forecast import step_seconds
 from headgate.cluster import Cluster, Node
 from headgate.errors import HeadgateError
 from headgate.plans import Plan
@@ -21,9 +21,8 @@ from headgate.task.measured import BUSY
 from headgate.telemetry.store import RunReader
 
 _PLAN = TypeAdapter(Plan)
-_WARM = 5  # reports in which caches fill and FLOPs are counted
-_WINDOWS = 8  # parts of what is left; the median of them leaves out pauses
-_FEWEST_STEPS = 10
+FEWEST_STEPS = 10
+"""That tell how fast a plan is."""
 _IDLE = 0.1  # of a node's cores: with more of them idle nobody was in the way
 
 
@@ -83,22 +82,6 @@ def of_run(store: Path, profile: Profile, cluster: Cluster) -> Iterator[Measured
                 yield MeasuredPlan(plan, samples / seconds, seconds, store.parent.name, others)
 
 
-def step_seconds(reports: Sequence[tuple[float, int]]) -> float | None:
-    """Seconds of a step by when which step was reported: the median of several parts of the time, after the first
-    reports; None where these are too few."""
-    rising = [reports[0]] if reports else []
-    for at, step in reports:
-        if step > rising[-1][1]:
-            rising.append((at, step))
-    rising = rising[min(_WARM, len(rising) // 3) :]
-    if len(rising) < 3 or rising[-1][1] - rising[0][1] < _FEWEST_STEPS:
-        return None
-    count = min(_WINDOWS, len(rising) - 1)
-    ends = [rising[i * (len(rising) - 1) // count] for i in range(count + 1)]
-    found = median((after[0] - before[0]) / (after[1] - before[1]) for before, after in pairwise(ends))
-    return found if found > 0 else None
-
-
 def _since(reader: RunReader, job: str) -> float:
     """When a job was last started or resized."""
     return max((row["t"] for row in reader.rows("events", "job = ? AND kind = 'running'", [job])), default=0.0)
@@ -132,7 +115,7 @@ def _step_seconds(reader: RunReader, job: str) -> float | None:
     for task, at, step in reader.tuples(sql, [f"{job}/worker-%", since]):
         workers.setdefault(task, []).append((at, step))
     # Synchronous workers all make the same steps; of others the usual one stands for all.
-    found = [seconds for each in workers.values() if (seconds := step_seconds(each)) is not None]
+    found = [seconds for each in workers.values() if (seconds := step_seconds(each, FEWEST_STEPS)) is not None]
     return median(found) if found else None
 
 

@@ -80,16 +80,8 @@ class JobReports:
             within = None
             if job.tells_parts and step is not None and epoch is not None and job.steps and job.epochs:
                 within = min(max(step / job.steps * job.epochs - (epoch - 1), 0.0), 1.0)
-            self._question = outlook.reported(
-                max(now - ago, self._told_at),
-                loss,
-                step=step,
-                epoch=epoch,
-                epochs=job.epochs,
-                count=1,
-                within=within,
-                asks=asks and place == news,
-            )
+            told = Progress(work.id, step, epoch=epoch, epochs=job.epochs, within=within)
+            self._question = outlook.reported(max(now - ago, self._told_at), loss, told, asks and place == news)
         self._told_at = now
 
     def _place(self, done: float) -> tuple[int | None, int | None]:
