@@ -6,7 +6,6 @@ import json
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,10 +76,9 @@ def _reports(reader: RunReader, job: str, rule: ProgressRule) -> list[tuple[floa
     for task in workers:
         found = []
         for row in reader.rows("progress", "task = ?", [task], "t"):
-            loss, metrics = float("nan") if row["nan"] else row["loss"], json.loads(row["metrics"] or "{}")
-            about = {name: row.get(name) for name in ("epoch", "epochs", "within", "steps")}
-            told = replace(Progress(task, row["step"], count=row["count"] or 1), **about)
-            found.append((row["t"], rule.of(loss, metrics), told))
+            value = rule.of(float("nan") if row["nan"] else row["loss"], json.loads(row["metrics"] or "{}"))
+            place: dict[str, Any] = {name: row.get(name) for name in ("step", "epoch", "epochs", "within", "steps")}
+            found.append((row["t"], value, Progress(task, count=row["count"] or 1, **place)))
         if found:
             return found
     return []
