@@ -37,7 +37,10 @@ def parser(description: str, repetitions: int) -> argparse.ArgumentParser:
     """A command line with `--repetitions` and `--json`."""
     made = argparse.ArgumentParser(description=description)
     made.add_argument(
-        "--repetitions", type=int, default=repetitions, help=f"of which the median is given (default: {repetitions})"
+        "--repetitions",
+        type=int,
+        default=repetitions,
+        help=f"repetitions whose median is given (default: {repetitions})",
     )
     made.add_argument("--json", type=Path, help="write the result to this file")
     return made

@@ -29,7 +29,7 @@ import _frame
 import psutil
 
 STEPS = 1500
-"""Steps of which a median is taken; the first tenth is left out."""
+"""Steps whose median is taken; the first tenth is left out."""
 IDLE_SECONDS = 10.0
 CORES = 16
 """CPUs that Ray is told there are: eight tasks are to fit, whatever the machine has."""

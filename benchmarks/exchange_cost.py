@@ -27,7 +27,7 @@ from headgate.testing import wait
 DENSE = ((16, 2), (128, 4), (512, 5))
 """Width and number of square layers."""
 TABLES = ((1, 4), (4, 4), (1, 480), (4, 480))
-"""Number of tables and samples of a step, each of which looks up 8 rows of each."""
+"""Number of tables, and of samples of a step; each sample looks up 8 rows of each table."""
 PLANS = ((1, 0), (1, 1), (1, 2), (1, 4), (2, 1), (4, 1), (2, 2), (2, 0), (3, 0))
 """Workers and servers."""
 WARM_STEPS = 30

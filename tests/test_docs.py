@@ -26,6 +26,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # How many words a sentence of a page has on average, and how many the longest one has.
 MEAN, LONGEST = 18, 40
 
+STUMBLE = re.compile(r"\b(of which|of whom|the likes of)\b")
+"""A reader has to go back to see what such a clause is about."""
+
 # Scripts that the pages speak of. None imports a framework, so that a page takes seconds.
 TRAINS = """
 import time
@@ -219,7 +222,14 @@ def test_sentences_of_a_page_are_short(page: Path) -> None:
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
 def test_a_page_has_no_clause_that_a_reader_stumbles_over(page: Path) -> None:
     running, cells = prose.sentences(page.read_text())
-    assert [each for each in [*running, *cells] if re.search(r"\b(of which|of whom|the likes of)\b", each)] == []
+    assert [each for each in [*running, *cells] if STUMBLE.search(each)] == []
+
+
+def test_nor_has_a_module() -> None:
+    modules = sorted((ROOT / "src").rglob("*.py"))
+    assert [
+        f"{path}: {line}" for path in modules for line in path.read_text().splitlines() if STUMBLE.search(line)
+    ] == []
 
 
 def test_sentences_are_told_apart() -> None:

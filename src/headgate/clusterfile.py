@@ -79,7 +79,7 @@ def _rate(value: float) -> float:
 
 
 def _gpu_link(value: object) -> object:
-    """`nvlink` or `25GB/s` stand for a link of which only that is known."""
+    """`nvlink` or `25GB/s` alone stands for a link whose other property is not known."""
     if not isinstance(value, str):
         return value
     return {"rate": value} if value[:1].isdigit() else {"how": value}

@@ -75,7 +75,7 @@ _NO_LOSS = frozenset(
         *("delta", "coef", "coefficient"),
     }
 )
-"""With one of these, the name of a loss says nothing of which way is better."""
+"""A loss whose name has one of these may get better either way."""
 _CHANGES = frozenset(
     {
         *("reduction", "decrease", "drop", "degradation", "delta", "change", "diff", "difference"),

@@ -26,4 +26,4 @@ def test_the_rest_goes_on_at_its_own_pace_when_a_node_is_slow_or_a_worker_is_kil
     training.joins("worker-2", lives=lives + 1)
     job = training.ends()
     assert (job["state"], job["attempt"]) == ("done", 1), training.story()
-    assert any("was too late with" in text and "samples were not" in text for text in training.said("note"))
+    assert any("came too late" in text and "did not train, or only in part" in text for text in training.said("note"))

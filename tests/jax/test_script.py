@@ -121,7 +121,7 @@ def test_the_state_after_the_last_report_is_what_is_saved(attempt: Attempting) -
 
 @pytest.mark.parametrize(
     ("state", "expected"),
-    [(False, "does not hand its state over"), (True, "donated to a later step")],
+    [(False, "reports no state to save"), (True, "was given the memory of the state")],
 )
 def test_a_state_that_is_not_at_hand_is_said_not_to_be_saved(state: bool, expected: str, attempt: Attempting) -> None:
     def training(at_step: trainings.AtStep) -> Any:

@@ -94,7 +94,7 @@ class Allocator:
         self._fault = ""
         self._safeguards = Safeguards(policy)
         self._placed: dict[JobId, Placed] = {}  # as the policy was told last
-        # When the time of a node's GPUs was divided, each change of which counts for all there; and where it is to be.
+        # When the GPU time of a node was divided, which concerns all jobs there; and where it is to be divided.
         self._gpu_changes: defaultdict[str, ChangeHistory] = defaultdict(ChangeHistory)
         self._gpus_waiting: set[str] = set()
 

@@ -37,7 +37,7 @@ MOST_STARTS = 4
 """Times that one worker is started in an attempt, the first included."""
 
 BACK_SECONDS = 60.0
-"""How long a job of which no node is left waits for one to come back: where only its agent died it has another in a few
+"""How long a job that has no node left waits for one to come back: where only its agent died it has another in a few
 seconds, and somebody may start what joins it to its cluster again."""
 
 

@@ -197,7 +197,7 @@ class Queue:
         actions = [action for job in due for action in self.enqueue(now, job)]
         free = [job for job in due if not job.queued]
         admitted, more = self._admit_waiting(now)
-        at_once = {job.id for job in admitted}  # of which it would be noise to say that they wait
+        at_once = {job.id for job in admitted}  # that they wait would be noise
         actions = [each for each in actions + more if not (isinstance(each, MarkJob) and each.job in at_once)]
         return free + admitted, actions
 
@@ -267,8 +267,8 @@ class Queue:
         return None
 
     def _spread(self, job: JobRecord, node: Node, nodes: Mapping[str, Node]) -> Plan | None:
-        """A plan on all nodes that have room for some of a job, of which one has come; None where that is not enough
-        for all of it."""
+        """A plan on all nodes that have room for a part of a job, once a new one has come; None where that is not
+        enough for all of it."""
         before = job.planned()
         left = [node, *(each for each in job.reachable(nodes) if each.name != node.name)]
         job.plan = unplaced(before)

@@ -73,8 +73,8 @@ class Reserving(Component):
             self._set_aside(job, attempt, {task: slot for task, slot in slots.items() if held.get(task) != slot})
 
     def _parts(self, starts: Iterable[StartTask]) -> dict[tuple[EngineSpec, str], float]:
-        """Cores that each task of which no plan states any is to have of the nodes that tasks are started on: equal
-        parts of what the others leave. What the policy grants them at a moment is no measure, it changes."""
+        """Cores of each task whose plan states none, by engine and node: equal parts of what the other tasks leave. The
+        policy's grants are no measure, because they change."""
         sharing: dict[tuple[EngineSpec, str], int] = {}
         left: dict[tuple[EngineSpec, str], float] = {}
         attempts: dict[JobId, int] = {}
@@ -150,8 +150,8 @@ class Reserving(Component):
         return spread if spread is not None and node.name in (*spread.worker_nodes, *spread.server_nodes) else None
 
     def _room(self, spec: EngineSpec) -> dict[str, _Amount]:
-        """What jobs leave of each node of an engine: those that run, and not those that wait. Tasks of which nothing
-        states how many cores they take make room."""
+        """The part of each node of an engine that running jobs leave free. Tasks without a stated number of cores make
+        room."""
         room = {node.name: _Amount(node.cores, node.memory_bytes, len(node.gpus)) for node in self._nodes.of(spec)}
         for job, attempts in self._held.items():
             if self._engines.spec_of(job) != spec or job in self._engines.of(job).waiting():

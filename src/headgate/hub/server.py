@@ -266,5 +266,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except HeadgateError as error:
-        print(error, file=sys.stderr)  # into its log, the last line of which whoever started it is told
+        print(error, file=sys.stderr)  # into its log: the last line is shown to the user who started it
         sys.exit(error.exit_code)

@@ -181,7 +181,7 @@ def _joined(what: str) -> Session | None:
         RuntimeError: There is an engine, and `init` was not called.
     """
     if not _begun and TaskEnvironment.read().channel is not None:
-        raise RuntimeError(f"headgate.jax.{what}() before headgate.jax.init(); call init() before anything of JAX")
+        raise RuntimeError(f"headgate.jax.{what}() before headgate.jax.init(); call init() before the script uses JAX")
     return _session
 
 

@@ -51,8 +51,8 @@ def check(plan: Mapping[str, Any]) -> None:
     """
     if plan["strategy"] != "allreduce":
         raise JoinError(
-            f"strategy {plan['strategy']!r} is not for JAX: its steps are compiled with the exchange of gradients in "
-            f"them, and JAX has no parameter servers; run with --strategy allreduce --workers {plan['workers']}"
+            f"JAX cannot train under strategy {plan['strategy']!r}: its compiled steps contain the exchange of "
+            f"gradients, and JAX has no parameter servers; run with --strategy allreduce --workers {plan['workers']}"
         )
     if distributed.global_state.client is not None:
         raise JoinError(
@@ -70,8 +70,8 @@ def check_early() -> None:
     """
     if begun():
         raise JoinError(
-            "headgate.jax.init() comes after JAX has made its devices; call it before anything that computes, and "
-            "before jax.devices() and jax.device_put()"
+            "headgate.jax.init() was called after JAX had set up its devices; call it before anything that computes, "
+            "and before jax.devices() and jax.device_put()"
         )
 
 
@@ -99,7 +99,7 @@ def join(channel: Channel, plan: Mapping[str, Any]) -> None:
         )
     except jax.errors.JaxRuntimeError as error:
         first = str(error).partition("\n")[0]
-        raise JoinError(f"the {workers} workers of this job did not all meet at {meeting}: {first}") from error
+        raise JoinError(f"not all {workers} workers of this job connected to {meeting}: {first}") from error
     _bind_gloo(address)
     if index == 0:
         scaling.warn(channel, workers)

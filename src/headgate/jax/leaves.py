@@ -45,7 +45,7 @@ def on_host(name: str, leaf: Any) -> Any:
     """
     if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
         raise StateError(
-            f"{name} is spread over the workers, so that none can save it; replicate it, for example with "
+            f"{name} is sharded over the workers, so that no worker can save it; replicate it, for example with "
             "jax.jit(step, out_shardings=...)"
         )
     return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)

@@ -93,7 +93,7 @@ class Placing:
         elif client.blocking_key_value_get(key, _PATIENCE_MS) != found:
             raise DataError(
                 "this worker drew another batch than worker 0; all workers have to draw the same, and each "
-                "computes its part: seed what shuffles with a number that is the same in all, such as the epoch's"
+                "computes its part of it: seed the shuffling with a number that all workers have, such as the epoch"
             )
 
     def _sharded(self, leaf: Any) -> Any:

@@ -65,10 +65,11 @@ class Trained:
             StateError: It is not at hand, or no worker has all of it.
         """
         if self._now is None:
-            raise StateError("the script does not hand its state over: call report(loss=..., state=...) in each step")
+            raise StateError("the script reports no state to save: call report(loss=..., state=...) in each step")
         if not self.known:
             raise StateError(
-                "the state that was reported last was donated to a later step; call report(state=...) after each"
+                "a later step was given the memory of the state that was reported last; call report(state=...) after "
+                "each"
             )
         return {name: on_host(name, leaf) for name, leaf in named(self._now).items()}
 

@@ -85,7 +85,8 @@ class Fitting:
         self._epochs = int(given.get("epochs") or 1)
         if start.resumes:
             if not self._reading.is_known:
-                self._session.note(f"how Keras {self._keras.__version__} reads is not known: a resume reads data anew")
+                version = self._keras.__version__
+                self._session.note(f"Headgate does not know how Keras {version} reads data: a resume reads it anew")
             if not self._reading.begins_anew:
                 given["initial_epoch"] = epoch
         if start.resumes and start.epoch >= self._epochs:
@@ -311,7 +312,10 @@ class Fitting:
             return
         optimizer = trained.optimizers[self._index]
         if not model.built or optimizer is None:
-            raise ResumeError("the model is not built: a resume needs its first batch, or model.build before fit")
+            raise ResumeError(
+                "the model is not built, so that it has nothing to load the checkpoint into; call model.build() "
+                "before fit"
+            )
         if not getattr(optimizer, "built", True) or backends.is_legacy(self._keras):
             build = getattr(optimizer, "build", None) or optimizer._create_all_weights  # of tf_keras.optimizers.legacy
             build(model.trainable_variables)

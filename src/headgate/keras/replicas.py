@@ -35,8 +35,8 @@ def _counting_once(model: Any, step: Callable[[Any], Any], note: Callable[[str],
         own = [name for name, value in outputs.items() if id(value) not in results and not isinstance(value, dict)]
         if own:
             note(
-                f"{', '.join(own)}: what a train_step or test_step computes itself is added up over the workers, as "
-                "Keras does; return the result of a metric where that is not meant"
+                f"{', '.join(own)}: Keras adds up over the workers what train_step or test_step computes by itself; "
+                "if you want the mean instead, return the result of a metric"
             )
         first = tf.equal(context.replica_id_in_sync_group, 0)
 

@@ -384,9 +384,11 @@ class Session:
                 self.trained.metrics()  # TensorFlow adds up those of all workers as they are read
             return
         if epoch is None:
-            self.note("the script neither uses headgate.keras.epochs nor fit: a resume starts its epochs again")
+            self.note(
+                "the script uses neither headgate.keras.epochs nor fit: a resume begins with the first epoch again"
+            )
         elif done is None:
-            self.note("a loop of the script's own has no position in its epoch: a resume starts the epoch again")
+            self.note("the script's own loop does not tell its position in the epoch: a resume begins the epoch again")
         logs = {name: number for name, value in self.logs.items() if (number := read(value)[0]) is not None}
         place = {
             "step": self.steps,

@@ -96,12 +96,12 @@ def check_fit(plan: Mapping[str, Any], backend: str, legacy: bool) -> None:
     """
     if plan["strategy"] == "ps":
         raise PlanError(
-            "fit over parameter servers takes no callback at each batch, by which steps are counted, saved and "
-            "stopped; write the loop with tf.distribute.coordinator.ClusterCoordinator"
+            "with parameter servers, fit calls nothing after a batch, so that Headgate can neither count steps nor "
+            "save and stop between them; write the loop with tf.distribute.coordinator.ClusterCoordinator"
         )
     if backend == "tensorflow" and not legacy:
         raise PlanError(
-            "fit of Keras 3 fails over several workers of TensorFlow (it takes their tensors for plain ones); use "
+            "fit of Keras 3 fails with several workers of TensorFlow: it takes their tensors for plain ones; use "
             "KERAS_BACKEND=jax with --strategy allreduce, or set TF_USE_LEGACY_KERAS=1 with tf_keras installed, or "
             "write the loop with strategy.run"
         )
@@ -165,7 +165,7 @@ def _over_jax(channel: Channel, plan: Mapping[str, Any]) -> tuple[Any, Agreement
     distribution_lib: Any = importlib.import_module("keras.src.backend.jax.distribution_lib")
     if not hasattr(distribution_lib, "distribute_data_input"):
         raise PlanError(
-            f"Keras {keras.__version__} divides batches in a way that Headgate does not know; use 3.9 to 3.15"
+            f"Headgate does not know how Keras {keras.__version__} divides batches among workers; use 3.9 to 3.15"
         )
     distribution_lib.distribute_data_input = _divided
     distribution_lib.initialize_rng()

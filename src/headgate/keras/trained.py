@@ -165,10 +165,10 @@ def assign(owned: Sequence[Any], saved: Sequence[np.ndarray[Any, Any]], what: st
     if shapes != wanted:
         different = next((i for i, (a, b) in enumerate(zip(shapes, wanted)) if a != b), min(len(shapes), len(wanted)))
         raise ResumeError(
-            f"the checkpoint's {what} does not fit the one in the script: {len(wanted)} variables there, "
-            f"{len(shapes)} here, and number {different} is the first that differs ("
-            f"{wanted[different] if different < len(wanted) else 'none'} there, "
-            f"{shapes[different] if different < len(shapes) else 'none'} here); "
+            f"the {what} in the checkpoint has {len(wanted)} variables, that in the script {len(shapes)}; the first "
+            f"that differs, number {different}, has the shape "
+            f"{wanted[different] if different < len(wanted) else 'none'} in the checkpoint and "
+            f"{shapes[different] if different < len(shapes) else 'none'} in the script; "
             "undo the change to the script, or start afresh without resuming"
         )
     for variable, array in zip(owned, saved):

@@ -45,11 +45,11 @@ def nodes(lab: str | None = None) -> Cluster:
     Raises:
         NotFoundError: There is no such lab.
         UsageError: None is named, and there are several.
-        HeadgateError: It was not made to the end.
+        HeadgateError: Making it was interrupted.
     """
     known = _read(lab)
     if not known.complete or any(made.stage == "making" for made in known.nodes.values()):
-        raise HeadgateError(f"lab {known.name!r} was not made to the end; bring it up again: headgate lab up")
+        raise HeadgateError(f"making lab {known.name!r} was interrupted; bring it up again: headgate lab up")
     return Cluster(
         tuple(
             replace(
@@ -101,7 +101,9 @@ def _read(lab: str | None) -> Record:
     name = record.choose(lab)
     known = record.read(name)
     if known is None:
-        raise HeadgateError(f"lab {name!r} went when this machine was restarted; bring it up again: headgate lab up")
+        raise HeadgateError(
+            f"lab {name!r} does not outlive a restart of this machine; bring it up again: headgate lab up"
+        )
     return known
 
 

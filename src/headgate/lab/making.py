@@ -265,8 +265,8 @@ def _check_cores(lab: str, cores: Iterable[float], oversubscribe: bool) -> None:
     if wanted + taken > have - KEPT_CORES + 1e-9:
         also = f" and {', '.join(others)} {taken:g} already" if others else ""
         raise UsageError(
-            f"the nodes of lab {lab!r} have {wanted:g} cores{also}; this machine has {have:g}, of which {KEPT_CORES:g} "
-            "are kept for Headgate; give them fewer, or add `oversubscribe: true`"
+            f"the nodes of lab {lab!r} have {wanted:g} cores{also}; this machine has {have:g}, and Headgate "
+            f"keeps {KEPT_CORES:g} for itself; give the nodes fewer, or add `oversubscribe: true`"
         )
 
 

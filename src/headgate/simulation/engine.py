@@ -131,7 +131,7 @@ class SimulatedEngine:
         self._stale_nodes: dict[str, None] = {}
         self._stale_tasks: dict[TaskId, RunningTask] = {}
         self._count = Counter[str]()  # tasks of each node
-        self._settled: dict[JobId, tuple[str, ...]] = {}  # nodes of jobs of which no task has started yet
+        self._settled: dict[JobId, tuple[str, ...]] = {}  # nodes of jobs that have no started task yet
         self.gpus_held = 0
         self.cores_used = 0.0
 

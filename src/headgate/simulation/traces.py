@@ -90,7 +90,7 @@ class Trace:
 
     def capacity_at(self, load: float, startup_core_seconds: float = 0.0) -> float:
         """GPUs (cores, where no job has GPUs) with which the jobs would ask for `load` of what there is while they
-        come, those of which it is not known doing so much before their work."""
+        come; jobs whose startup is not known are taken to need so much before their work."""
         jobs = [job for job in self.jobs if bool(job.gpus) == self.on_gpus]
         work = sum(job.seconds * job.size for job in jobs)
         if not self.on_gpus:

@@ -1,4 +1,4 @@
-"""Which part of the machine this process was allotted: by its affinity, by a cgroup with limits, by a batch system.
+"""The part of the machine that this process was allotted: by its affinity, by cgroup limits or by a batch system.
 
 A hub serves one allocation: what it starts shares its CPUs and its cgroup, and ends with them.
 """
@@ -21,12 +21,12 @@ BATCH_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "OAR_JOB_ID", "FLUX_JOB_
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """A part of the machine; alike for all who have it, in whatever order they were told of it.
+    """A part of the machine. Processes that were allotted the same part have equal objects.
 
     Args:
         cpus: CPUs that may be used.
-        everything: Whether these are all that whoever boots this machine, or container, has.
-        groups: The cgroups, with their hierarchy, that the nearest limits above us come from.
+        everything: Whether these are all the CPUs of the machine or container.
+        groups: In each hierarchy, the nearest cgroup above this process that sets a limit.
         job: Variable and id of the batch job; empty: none.
     """
 
@@ -37,7 +37,7 @@ class Allocation:
 
     @property
     def key(self) -> str:
-        """Stands for it in a name of a file; empty where it is all of the machine."""
+        """A short text for file names that identifies the allocation; empty if it is the whole machine."""
         if self.everything and not self.groups and not self.job:
             return ""
         # A folder may be seen by several machines, each with a part of a job.
@@ -52,7 +52,7 @@ class Allocation:
 
 
 def current(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> Allocation:
-    """That of this process.
+    """The allocation of this process.
 
     Args:
         root: Where /proc and /sys are found.
@@ -69,7 +69,7 @@ def current(root: Path = Path("/"), environment: Mapping[str, str] = os.environ)
 
 
 def say_cpus(cpus: frozenset[int]) -> str:
-    """A list as the kernel writes them: `0-3,8`."""
+    """CPU numbers as the kernel writes them: `0-3,8`."""
     spans: list[list[int]] = []
     for cpu in sorted(cpus):
         if spans and cpu == spans[-1][1] + 1:

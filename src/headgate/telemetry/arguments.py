@@ -1,6 +1,6 @@
-"""How long a job is to train, by its arguments and by what its script takes where they say nothing.
+"""How long a job is to train, by its arguments or, where they say nothing, by the defaults of its script.
 
-Most scripts print the epoch that they are in, and not how many there will be; their user said that with `--epochs 14`.
+Most scripts print the number of the epoch, but not how many epochs there will be. The user said that: `--epochs 14`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _MOST = 10**12
 
 @dataclass(frozen=True, slots=True)
 class TrainingLength:
-    """Epochs and steps that a job is to do; None where nobody said."""
+    """Number of epochs and steps that a job is to do; None where it is not stated."""
 
     epochs: int | None = None
     steps: int | None = None
 
     def complete(self, told: Progress) -> Progress:
-        """A report with how many epochs and steps there will be, where it does not say so itself."""
+        """The report, with the number of epochs and steps filled in where it does not state them."""
         epochs, steps = told.epochs, told.steps
         if epochs is None and self.epochs is not None and told.epoch is not None and told.epoch <= self.epochs:
             epochs = self.epochs
@@ -49,11 +49,11 @@ class TrainingLength:
 
 
 def length(words: Sequence[str], script: Path | None) -> TrainingLength:
-    """What the words of a command say, or else the defaults of its script.
+    """The length stated by the arguments of a command, or else by the defaults of its script.
 
     Args:
         words: The arguments, such as `--epochs 5`, `--max-steps=1000` or `trainer.max_epochs=5`.
-        script: The Python program; None: it is none, or is not known.
+        script: The Python program; None if the command runs none, or it is not known.
     """
     options = dict(_options(words))
     given = TrainingLength(_first(options, _EPOCHS), _first(options, _STEPS))
@@ -70,7 +70,7 @@ def length(words: Sequence[str], script: Path | None) -> TrainingLength:
 
 
 def _first(options: dict[str, int], names: frozenset[str]) -> int | None:
-    """The one value that is a number of epochs or steps; None where there is none, or several differ."""
+    """The value that is a number of epochs or steps; None without one, or if several differ."""
     found = {value for name, value in options.items() if name in names and 0 < value < _MOST}
     return found.pop() if len(found) == 1 else None
 
@@ -87,7 +87,7 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, int]]:
 
 
 def _agreed(values: Iterable[tuple[str, int | None]]) -> dict[str, int]:
-    """The names that have one value, and that a number."""
+    """The names that have exactly one value, which is a number."""
     found: dict[str, set[int | None]] = {}
     for name, value in values:
         found.setdefault(name, set()).add(value)
@@ -108,7 +108,7 @@ def _declared(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, int | None]]:
 
 
 def _constants(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, int | None]]:
-    """What names are set to."""
+    """The constants that a script assigns, by name."""
     for node in nodes:
         if isinstance(node, ast.Assign):
             targets, value = node.targets, node.value
@@ -131,7 +131,7 @@ def _plain(name: str) -> str:
 
 
 def _whole(text: str) -> int | None:
-    """A whole number, as `300`, `1_000` or `1e5`; None: it is none."""
+    """A whole number such as `300`, `1_000` or `1e5`; None for anything else."""
     try:
         return int(text)
     except ValueError:

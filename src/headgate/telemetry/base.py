@@ -12,7 +12,7 @@ from headgate.telemetry.columns import Column
 
 
 class Boxed(Protocol):
-    """What a sampler needs to know of a task (an isolation's `Box` fits)."""
+    """What a sampler needs to know of a task; the `Box` of an isolation has it."""
 
     @property
     def cgroups(self) -> Mapping[str, object]: ...

@@ -1,4 +1,4 @@
-"""Block devices: which of them are whole disks, so that nothing is counted twice."""
+"""Block devices: finds those that are whole disks, so that nothing is counted twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running totals, read cheaply and turned into rates."""
+"""Reads running totals cheaply and turns them into rates."""
 
 from __future__ import annotations
 

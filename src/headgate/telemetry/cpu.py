@@ -1,4 +1,4 @@
-"""CPU: mean cores in use and, where the kernel counts each core apart, how busy the fullest one is."""
+"""CPU: mean cores in use and, where the kernel counts each core separately, how busy the busiest one is."""
 
 from __future__ import annotations
 

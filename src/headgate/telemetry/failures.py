@@ -1,4 +1,4 @@
-"""What a script's output says of why it ended: the exception itself, not what frameworks print after it.
+"""Finds in a script's output why it ended: the exception itself, not what frameworks print after it.
 
 Tracebacks are followed line by line: chained and grouped ones, those of workers that their parent prints again, those
 with a prefix on each line (ranks, actors, loggers), and boxes. What C++ and shells print as a process dies counts as
@@ -82,8 +82,8 @@ _WHAT = re.compile(r"\s*what\(\):\s+(.*)")
 
 @dataclass(slots=True)
 class _FoundFailure:
-    """What was found: `native` as a process died, and no exception of Python; `weak` if it only follows from the end of
-    another; `why` it was raised, `where`, and the `parts` of a group."""
+    """A failure in the output. `native`: the process died without a Python exception. `weak`: it only follows from the
+    end of another process. `why` and `where` it was raised, and the `parts` of an exception group."""
 
     text: str
     weak: bool = False
@@ -120,7 +120,7 @@ class _Traceback:
         self.shape = re.compile(re.sub(r"\d+", r"\\d+", re.escape(self.prefix[:200])))
 
     def body(self, line: str) -> str | None:
-        """A line without the prefix; None: it belongs to others."""
+        """The line without the prefix; None if the line belongs to another traceback."""
         if (match := self.shape.match(line)) is not None:
             self.certain = True
             return line[match.end() :]
@@ -131,7 +131,7 @@ class _Traceback:
 
 
 class FailureReader:
-    """Finds in a script's output what ended it."""
+    """Finds in a script's output the failure that ended it."""
 
     def __init__(self) -> None:
         self.last_line = ""
@@ -160,7 +160,7 @@ class FailureReader:
                 self._line(text.rstrip())
 
     def quote(self, *, signalled: bool = False) -> str | None:
-        """What ended the script, in a line; None where its output does not tell.
+        """One line that says why the script ended; None if its output does not tell.
 
         Args:
             signalled: A signal ended it, which no exception of Python does.
@@ -246,7 +246,7 @@ class FailureReader:
             self._open.remove(traceback)
 
     def _says(self, traceback: _Traceback, found: _FoundFailure, body: str) -> None:
-        """A line below an exception whose own line did not say all."""
+        """The text of a line below an exception that continues its message."""
         traceback.rest -= 1
         if body in _LINKS or traceback.rest == 0:
             self._open.remove(traceback)

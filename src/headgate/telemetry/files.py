@@ -1,4 +1,4 @@
-"""What small files of /proc and /sys say."""
+"""Reads small files of /proc and /sys."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 
 def content(path: Path) -> str:
-    """What is in a file, without space around it; empty where there is none, or it cannot be read (`speed` of an
-    interface that is down)."""
+    """The content of a file without surrounding space. Empty if the file is missing or cannot be read, such as
+    `speed` of an interface that is down."""
     try:
         return path.read_text().strip()
     except OSError:

@@ -30,7 +30,7 @@ def open_nvml() -> Any | None:
 
 
 def gpus(nvml: Any | None) -> tuple[Gpu, ...]:
-    """The GPUs of this machine, of those that are divided (MIG) the parts; what NVML cannot describe is left out."""
+    """The GPUs of this machine, without those that NVML cannot describe. A divided GPU (MIG) counts as its parts."""
     if nvml is None:
         return ()
     found = []
@@ -48,7 +48,7 @@ def gpus(nvml: Any | None) -> tuple[Gpu, ...]:
 
 
 def _handles(nvml: Any) -> dict[int, Any]:
-    """What NVML knows each GPU by, or each part of one that is divided, by its index."""
+    """The NVML handle of each GPU, or of each part of a divided one, by index."""
     found: dict[int, Any] = {}
     for number in range(nvml.nvmlDeviceGetCount()):
         handle = nvml.nvmlDeviceGetHandleByIndex(number)
@@ -63,7 +63,7 @@ def _handles(nvml: Any) -> dict[int, Any]:
 
 
 def _ask(nvml: Any, function: str, *arguments: Any) -> Any | None:
-    """What NVML answers; None where it, or the GPU, does not know."""
+    """The answer of NVML; None if NVML or the GPU has none."""
     try:
         return getattr(nvml, function)(*arguments)
     except (AttributeError, nvml.NVMLError):  # an older one has no such function
@@ -71,7 +71,7 @@ def _ask(nvml: Any, function: str, *arguments: Any) -> Any | None:
 
 
 def device_numbers(nvml: Any | None) -> Mapping[int, int]:
-    """The number in the name of each GPU's device file, by its index; those that NVML does not tell are left out."""
+    """The number of each GPU's device file, by the GPU's index; GPUs that NVML does not tell it of are left out."""
     if nvml is None:
         return {}
     found: dict[int, int] = {}
@@ -146,7 +146,7 @@ def _pcie(nvml: Any, handle: Any) -> float:
 
 @dataclass(slots=True)
 class _State:
-    """What one GPU said in one round. None: it does not say (MIG, an old driver)."""
+    """The readings of one GPU in one round; None where it gives none (MIG, an old driver)."""
 
     busy: float | None
     memory: float | None

@@ -1,4 +1,4 @@
-"""What this process may use of the machine: CPUs, CPU time and memory, by affinity and by the cgroups that it is in."""
+"""The CPUs, CPU time and memory that this process may use, by its affinity and its cgroups."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def memory_limit(tree: CgroupTree) -> int | None:
 
 
 def parse_list(text: str) -> frozenset[int]:
-    """A list as the kernel writes them: `0-3,8`."""
+    """The numbers of a list as the kernel writes it: `0-3,8`."""
     found: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
@@ -137,7 +137,7 @@ def _membership(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _below(path: str, top: str) -> str:
-    """`path` seen from a mount that shows the tree from `top` on."""
+    """`path` as seen from a mount whose root is `top`."""
     if top != "/" and (path == top or path.startswith(f"{top}/")):
         path = path[len(top) :]
     # A path that leads out of our cgroup namespace is of no use here.

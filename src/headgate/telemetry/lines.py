@@ -65,15 +65,26 @@ _AFTER_LOSS = {"value"} | vocabulary.TRAINING | vocabulary.SMOOTHED | vocabulary
 
 
 class LineProgress(NamedTuple):
-    """What a line says. `step` and `samples` are as printed, often counted from the start of the epoch.
+    """The progress that a line tells; None and False where it tells nothing of the kind.
 
-    `total` is the steps (or samples) that the count goes to, where the line says so: of an epoch, or of all; `steps`
-    those of all for sure. `within` is the part of the epoch that is done, where the epoch is a fraction. `evaluates`
-    tells that it is of an evaluation, whose counts are its own, `trains` that it says to be of the training; `keras`
-    that the line is one of Keras's bars, which look alike in training and in evaluation, `drawn` that it may be drawn
-    again. Of a line that is a bar without a name and no more `bar` tells how far it is; `heads`: it says that an
-    evaluation follows, and no more; `recalls`: it says that what was the best follows. `part` names the loss where it
-    is a part of one, or of one of several models.
+    Attributes:
+        loss: The loss, or the metric that is looked for.
+        metrics: Other values by name.
+        step: Step as printed, often counted from the start of the epoch.
+        epoch: Epoch as printed.
+        epochs: Number of epochs.
+        samples: Samples as printed, often counted from the start of the epoch.
+        total: The number that the step or sample count goes to, for an epoch or for the whole training.
+        steps: Number of steps of the whole training.
+        within: The part of the epoch that is done, 0 to 1, where the epoch is printed as a fraction.
+        evaluates: The line is of an evaluation, which has counts of its own.
+        keras: The line is a progress bar of Keras, which looks alike in training and evaluation.
+        drawn: The line is a progress bar that may be drawn again.
+        trains: The line says that it is of the training.
+        bar: Count and total of a progress bar that has no name and no values.
+        heads: The line only announces an evaluation.
+        recalls: The line announces values of the best epoch so far.
+        part: Name of the loss, where it is a part of one, or that of one of several models.
     """
 
     loss: float | None
@@ -186,7 +197,7 @@ class Scanner:
                 reader.step = (int(row[1]), None)
 
     def _number(self, text: str) -> float | None:
-        """A number as printed, thousands separated or with a decimal comma; None: it is none, as of a version."""
+        """A number as printed, with separated thousands or a decimal comma; None for a version such as `1.2.3`."""
         text = text.removesuffix(".")  # of a sentence
         if "," not in text and "_" not in text:
             return float(text) if text.count(".") <= 1 else None
@@ -245,7 +256,7 @@ class Scanner:
     def _in_context(
         self, line: str, described: MetricName, pair: re.Match[str], parts: list[tuple[int, int, Part]]
     ) -> tuple[MetricName, str | None] | None:
-        """What a name means by what stands around it, and the word before it; None where it names no metric."""
+        """The meaning of a name in its context, and the word before it; None if it names no metric."""
         name, part, is_loss, rank, counts = described
         _, aside, _, _, separator, verb, number, of, thousands = pair.groups()
         if thousands is not None:
@@ -282,7 +293,7 @@ class Scanner:
 
 
 def _heading(line: str) -> LineProgress | None:
-    """A line that says that an evaluation follows, and no more."""
+    """The progress of a line that only announces an evaluation; None for any other line."""
     end = line.rstrip()[-1:]
     if len(line) > _LONGEST_HEADING or not (_HEADED.match(line) or (end in _END_OF_HEADING and _HEADING.match(line))):
         return None
@@ -290,7 +301,7 @@ def _heading(line: str) -> LineProgress | None:
 
 
 def _letters(line: str, start: int) -> int:
-    """Where the first letter or digit of a line is."""
+    """Index of the first letter or digit of a line."""
     while start < len(line) and not line[start].isalpha() and not line[start].isdigit():
         start += 1
     return start
@@ -340,13 +351,13 @@ def _count(reader: _Reader, described: MetricName, pair: re.Match[str]) -> None:
 
 
 def _is_aside(line: str, start: int) -> bool:
-    """Whether the word before makes it no header: «seconds per epoch: 3», «best epoch 7»."""
+    """Whether the word before says that it is not the current epoch: «seconds per epoch: 3», «best epoch 7»."""
     words = line[max(0, start - 24) : start].split()
     return bool(words) and words[-1] in vocabulary.ASIDES
 
 
 def _parts(line: str) -> list[tuple[int, int, Part]]:
-    """Where a line speaks of training, validation or testing: start, end, which. Only asked for where it matters."""
+    """Start, end and kind of each mention of training, validation or testing in a line; computed only where needed."""
     if not ("val" in line or "test" in line or "dev" in line or "inference" in line or "dict" in line or "cv" in line):
         return []
     return [
@@ -356,8 +367,8 @@ def _parts(line: str) -> list[tuple[int, int, Part]]:
 
 
 def _part_before(parts: list[tuple[int, int, Part]], line: str, start: int) -> Part | None:
-    """The part that a value belongs to: «Val Loss: 1, Loss: 2» speaks of validation only in its first, «val: loss 1,
-    acc 2» in both."""
+    """The part of the data that a value belongs to. In «Val Loss: 1, Loss: 2» only the first value is of validation, in
+    «val: loss 1, acc 2» both are."""
     part: Part | None = None
     for begin, end, which in parts:
         if begin >= start:
@@ -387,7 +398,7 @@ def _boosted(metrics: dict[str, float]) -> float | None:
 
 
 def _place(line: str) -> LineProgress | None:
-    """A line that says where the training is, and below which the values of that place are printed."""
+    """The progress of a line that only states a step; its values are printed below it."""
     start = positions.content(line)
     pair = _PAIR.search(line, start)
     if pair is None or (described := describe(pair[1])).counts not in ("step", "batch"):

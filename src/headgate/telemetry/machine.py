@@ -1,4 +1,4 @@
-"""This machine: what it has, what of it may be used, and what others use already."""
+"""This machine: its resources, the part that may be used, and the part that is in use."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What `doctor` shows of the machine besides its Node.
+    """The machine as `headgate doctor` shows it.
 
     Args:
         node: The machine as a node.
@@ -100,8 +100,8 @@ def detect(cache: Path | None = None, environment: Mapping[str, str] = os.enviro
     second, unless `cache`, a JSON file, has it.
 
     Args:
-        cache: That file.
-        environment: What says which GPUs may be used.
+        cache: A JSON file with the speed of a core; None to measure it.
+        environment: Variables that say which GPUs may be used.
     """
     node = describe()
     speed = core_gflops(cache, node.cpu_model, node.cores)
@@ -122,7 +122,7 @@ def detect(cache: Path | None = None, environment: Mapping[str, str] = os.enviro
 
 
 def survey(cache: Path | None = None) -> Survey:
-    """This machine with all that is worth showing of it; looks for a quarter of a second at what is in use."""
+    """Survey this machine; measures for a quarter of a second what is in use."""
     node = detect(cache)
     tree = limits.cgroups()
     routes = default_routes()
@@ -224,7 +224,7 @@ def _address() -> str:
 
 
 def _used(gpus: tuple[int, ...]) -> dict[Column, float]:
-    """What everyone uses now, of these GPUs; what cannot be read is left out."""
+    """What all processes use now, of the machine and these GPUs; what cannot be read is left out."""
     node = (Target("node", None, gpus=gpus),)
     everything = SamplingRound((CpuSampler(), MemorySampler(), GpuSampler()), lambda _text: None)
     everything.read(time.monotonic(), node)

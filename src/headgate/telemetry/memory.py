@@ -1,4 +1,4 @@
-"""Memory: what is resident, and the page cache apart from it."""
+"""Memory: resident memory and, separately, the page cache."""
 
 from __future__ import annotations
 

@@ -19,8 +19,15 @@ Counts = Literal["epoch", "epochs", "ep", "step", "batch", "all"]
 
 
 class MetricName(NamedTuple):
-    """A name in a line: as a metric; the part of the data that it speaks of; whether it is a loss, and how likely that
-    of training, 0 the likeliest; what it counts."""
+    """The meaning of a name in a line.
+
+    Attributes:
+        name: The name as that of a metric.
+        part: The part of the data that it is about; None where the name does not say.
+        is_loss: Whether it is a loss.
+        rank: How likely it is the loss of the training, 0 the likeliest.
+        counts: What it counts; None if it is a metric.
+    """
 
     name: str
     part: Part | None
@@ -37,7 +44,7 @@ def spell(name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def describe(key: str) -> MetricName:
-    """What a name in a line means."""
+    """The meaning of a name in a line."""
     if key.endswith(".py"):  # where a logger says it was called
         return MetricName("time", None, False, NO_LOSS, None)
     name = spell(key)
@@ -62,7 +69,7 @@ def describe(key: str) -> MetricName:
 
 
 def _counts(name: str, tokens: frozenset[str]) -> Counts | None:
-    """What a name counts."""
+    """What a name counts; None if it is a metric."""
     if name in vocabulary.EPOCHS:
         return "epoch"
     if name == "epochs":

@@ -1,4 +1,4 @@
-"""What passes the interfaces of another network namespace, read from inside."""
+"""Reads the traffic of another network namespace from inside it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STACKED = frozenset({b"vxlan", b"geneve", b"bridge", b"bonding", b"802.1Q VLAN 
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """A network namespace as of now.
+    """A network namespace at one moment.
 
     Args:
         inode: Tells it from one that takes its name later.
@@ -45,7 +45,7 @@ class Inside:
 
 
 def look(namespace: str) -> Inside:
-    """What is in the network namespace at a path; takes root, and a tenth of a millisecond.
+    """The network namespace at a path. Needs root; takes a tenth of a millisecond.
 
     Raises:
         OSError: There is none, or it may not be entered.
@@ -54,7 +54,7 @@ def look(namespace: str) -> Inside:
 
 
 def linked(namespace: str) -> bool:
-    """Whether an interface of the network namespace at a path has a link; takes as much.
+    """Whether an interface of the network namespace at a path has a link. Needs root.
 
     Raises:
         OSError: There is none, or it may not be entered.
@@ -63,7 +63,7 @@ def linked(namespace: str) -> bool:
 
 
 def _inside(namespace: str, act: Callable[[int], T]) -> T:
-    """What a function finds in a namespace, whose inode it is given.
+    """The result of a function that is called inside a namespace, with the inode of the namespace.
 
     A thread of its own enters it and ends there: what stayed, or kept a file of it open, would keep it alive after the
     node, and with it the far ends of its links.

@@ -17,10 +17,10 @@ _DIGITS = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
 
 
 class Nearest:
-    """Keeps the lines that come nearest.
+    """Keeps the lines that look most like progress.
 
     Args:
-        metric: What is looked for.
+        metric: The metric that is looked for.
     """
 
     def __init__(self, metric: str) -> None:
@@ -45,5 +45,5 @@ class Nearest:
             del self._kept[min(self._kept, key=lambda shape: self._kept[shape][0])]
 
     def lines(self) -> list[str]:
-        """The nearest ones, the nearest first."""
+        """These lines, the likeliest first."""
         return [line for _, line in sorted(self._kept.values(), key=lambda kept: -kept[0])]

@@ -1,4 +1,4 @@
-"""Network interfaces: which of them carry this machine's traffic, so that no byte is counted twice."""
+"""Network interfaces: finds those that carry this machine's traffic, so that no byte is counted twice."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def default_routes(root: Path = Path("/"), process: str = "self") -> tuple[str, 
 
 
 def outward(root: Path = Path("/")) -> Interface | None:
-    """The interface that the other nodes are most likely reached by: that of the preferred default route, else the
-    fastest physical one."""
+    """The interface that most likely leads to the other nodes: that of the preferred default route, else the fastest
+    physical one."""
     every = {nic.name: nic for nic in interfaces(root)}
     for name in default_routes(root):
         if name in every:

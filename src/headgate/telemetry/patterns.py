@@ -1,4 +1,4 @@
-"""Progress read from what a script prints, for scripts that do not report it themselves."""
+"""Reads progress from the output of scripts that do not report it themselves."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]{0,24}[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\
 
 @dataclass(frozen=True, slots=True)
 class LineReading:
-    """What a script said of its progress.
+    """The progress that a line of output tells.
 
     Args:
         step: Step as the script counts it, but never falling back when a new epoch starts counting anew; of a line that
@@ -99,8 +99,8 @@ class ProgressReader:
         self._nearest: Nearest | None = Nearest(rule.metric)  # as long as the metric was not found
 
     def hint(self) -> str | None:
-        """What to tell its user where its metric was not found in any line; None where it was, or where nothing came
-        near it and nobody asked for it."""
+        """A hint for the user if no line has the metric. None if one has, or if no line looks like progress and the
+        user asked for no metric."""
         if self._nearest is None:
             return None
         rule, near = self._rule, self._nearest.lines()
@@ -114,7 +114,7 @@ class ProgressReader:
         return f"{what} in what it prints, so that its progress is not known; `progress:` says how to read it{shown}"
 
     def feed(self, lines: Iterable[str]) -> list[LineReading]:
-        """What these lines say; a line that says nothing of progress, or repeats the last, gives no reading."""
+        """Readings from these lines; a line without progress, or one that repeats the last reading, gives none."""
         readings = []
         for line in lines:
             for text in shown(line):
@@ -188,7 +188,7 @@ class ProgressReader:
         return None if reading.step is not None and reading == self._last else reading
 
     def _is_heading_alone(self, found: LineProgress, heading: bool) -> bool:
-        """Whether a line only says what the lines below it are of: a place, an evaluation, or what was the best."""
+        """Whether a line is only a heading of the lines below it: of a step, an evaluation, or the best epoch."""
         if found.bar is not None:
             self._place, self._place_lines, self._place_reach = found.bar, 0, _NEAR
         elif found.heads:
@@ -204,7 +204,7 @@ class ProgressReader:
         return True
 
     def _counted(self, found: LineProgress) -> LineProgress:
-        """A line of the training, its counts taken in: a bar of Keras may count samples."""
+        """A line of the training with its counts made to run on; a bar of Keras may count samples."""
         if found.keras and found.total is not None and found.total == self._in_samples:
             found = found._replace(step=None, samples=found.step)
         if found.step is not None:
@@ -214,7 +214,7 @@ class ProgressReader:
         return found
 
     def _evaluated(self, found: LineProgress, new_epoch: bool) -> LineReading | None:
-        """What a line of an evaluation tells: its counts are its own."""
+        """The reading of a line of an evaluation, which has counts of its own."""
         if not found.metrics and found.loss is None:
             self._headed = True
             if not new_epoch:
@@ -226,7 +226,7 @@ class ProgressReader:
         return None if reading == self._last else reading
 
     def _within(self, found: LineProgress) -> float | None:
-        """The part of the epoch that is done, by a count that starts anew with each."""
+        """The part of the epoch that is done, by a count that starts anew in each epoch."""
         running = self._samples if found.samples is not None else self._steps
         if self._epoch is None or found.total is None or (found.step is None and found.samples is None):
             return None
@@ -292,7 +292,7 @@ class ProgressReader:
         return found._replace(step=found.total, total=None)
 
     def _all(self, found: LineProgress) -> int | None:
-        """How many steps there will be in all, where a line says so."""
+        """Number of steps of the whole training; None if the line does not state it."""
         if found.steps is not None or found.keras:
             return found.steps
         if found.within is not None and found.step is not None and found.total and not found.drawn:
@@ -333,7 +333,7 @@ class ProgressReader:
 
 
 class _Loss:
-    """Which loss is the job's, of lines that tell one each: the whole one, or the first of its parts.
+    """Finds the job's loss in lines that each tell one loss: the whole loss, or the first of its parts.
 
     Below a line that says where they are the whole one may come after its parts: the first time these are held back.
     """
@@ -404,7 +404,7 @@ class _Running:
         self.latest = self._base + count
 
     def all(self, epoch: int | None) -> int | None:
-        """How many there will be in all; None where the total is, or may be, that of an epoch."""
+        """The number that the count reaches in the whole training; None if the total may be that of an epoch."""
         whole = self._anew is False or (self._anew is None and epoch is None)
         return self.total if whole and self.total is not None and self._count <= self.total else None
 

@@ -1,4 +1,4 @@
-"""Where in a training a line of output is: step, epoch, and how many there are, by the forms that need no name.
+"""The position of a line in the training: step, epoch and their totals, from forms that carry no names.
 
 Forms that carry names («epoch 3/10, step 120») are found with the values, in `lines`.
 """
@@ -63,8 +63,8 @@ _SPEECH = re.compile(
 
 
 class Position(NamedTuple):
-    """Where a line is. `total` is of what its counts count: of the epoch's steps or samples, or all there are; `keras`
-    that it is a bar of Keras, `drawn` that it is drawn as one and no line of an epoch's end."""
+    """The position of a line. `total` is the number that its count of steps or samples goes to, in the epoch or in the
+    training. `keras`: it is a progress bar of Keras. `drawn`: it is drawn as a bar, and does not end an epoch."""
 
     step: int | None = None
     total: int | None = None
@@ -76,7 +76,7 @@ class Position(NamedTuple):
 
 
 def content(line: str) -> int:
-    """Where a line begins after timestamps, levels, names of loggers and ranks."""
+    """Index at which a line begins after timestamps, levels, names of loggers and ranks."""
     at = 0
     for _ in range(_MOST_PREFIXES):
         match = _PREFIX.match(line, at)
@@ -87,13 +87,13 @@ def content(line: str) -> int:
 
 
 def bare_bar(line: str) -> tuple[int, int] | None:
-    """How far a bar is that has no name but that of training, and how far it goes."""
+    """Count and total of a progress bar that has no name, or only that of training."""
     match = _BARE.match(line)
     return (int(match[1]), int(match[2])) if match is not None else None
 
 
 def bar(line: str) -> tuple[int, int] | None:
-    """How far a bar is, and how far it goes."""
+    """Count and total of a progress bar."""
     bar = _TQDM.search(line) or _DRAWN.search(line)
     return (int(bar[1]), int(bar[2])) if bar is not None else None
 
@@ -108,13 +108,13 @@ def over_epochs(line: str) -> Position | None:
 
 
 def _unit(line: str, start: int) -> str | None:
-    """What a bar of tqdm counts, where it says so: «12img/s», «2.1s/epoch»."""
+    """The unit of a progress bar of tqdm, where it has one: «12img/s», «2.1s/epoch»."""
     unit = _UNIT.search(line, start, start + 60)
     return None if unit is None else unit[1] or unit[2]
 
 
 def position(line: str, start: int, epoch_end: int, loss_end: int) -> Position:
-    """The position of a line by what has no name.
+    """The position of a line by forms that carry no names.
 
     Args:
         line: In lower case.

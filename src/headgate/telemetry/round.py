@@ -1,4 +1,4 @@
-"""One round of sampling: every sampler, each kept from harming the others."""
+"""One round of sampling: reads all samplers, and a broken one does not harm the others."""
 
 from __future__ import annotations
 
@@ -80,15 +80,15 @@ class _Snapshot:
 
 
 class SamplingRound:
-    """Reads all samplers and merges what they say.
+    """Reads all samplers and merges their readings.
 
     A sampler that raises leaves the others: it is reported once and left alone for `RETRY_SECONDS`. A value that breaks
     the contract (an unknown column, a target that was not asked for, not finite, negative) is dropped, and reported
     once for each sampler. Of two samplers with one column the earlier counts.
 
     Args:
-        samplers: What to read.
-        report: Called with one line for whoever watches.
+        samplers: The samplers.
+        report: Called with one line for the user.
     """
 
     def __init__(self, samplers: Sequence[Sampler], report: Report) -> None:

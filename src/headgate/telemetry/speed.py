@@ -38,7 +38,7 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 
 
 def run(program: str, variables: Mapping[str, str], patience: float) -> dict[str, Any]:
-    """What a program has put into `found`, run by an interpreter like this one with these environment variables more.
+    """Run a program by an interpreter like this one, with additional environment variables; the value of its `found`.
 
     Raises:
         OSError: It could not be started.
@@ -69,14 +69,14 @@ def measure() -> float | None:
 def core_gflops(
     cache: Path | None, cpu_model: str, cores: float, measure: Callable[[], float | None] = measure
 ) -> float | None:
-    """The speed from the cache, or measured now and written to it.
+    """The speed of a core in GFLOP/s, from the cache, or measured now and written to it.
 
     Args:
         cache: A JSON file; None to measure without one. One that cannot be read is replaced; one that cannot be written
             is done without.
         cpu_model: A cached speed of another model is not used.
         cores: Nor one of another number of usable cores, for the machine was changed.
-        measure: What measures.
+        measure: Measures the speed.
     """
     speed = known(cache, cpu_model, cores).get("core_gflops")
     if isinstance(speed, float) and speed > 0:
@@ -88,13 +88,13 @@ def core_gflops(
 
 
 def known(cache: Path | None, cpu_model: str, cores: float) -> dict[str, object]:
-    """What was measured of this machine; nothing where the cache is of another one, or of one that was changed."""
+    """The measurements of this machine; empty if the cache is of another machine, or of one that was changed."""
     found = _read(cache) if cache is not None else {}
     return found if (found.get("cpu_model"), found.get("cores")) == (cpu_model, cores) else {}
 
 
 def keep(cache: Path, cpu_model: str, cores: float, measured: Mapping[str, object]) -> None:
-    """Add what was measured to what the cache has of this machine; a cache of another one is replaced."""
+    """Add measurements to the cache of this machine; a cache of another machine is replaced."""
     machine = {"cpu_model": cpu_model, "cores": cores}
     _write(cache, {**known(cache, cpu_model, cores), **machine, **measured})
 

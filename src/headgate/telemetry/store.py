@@ -1,4 +1,4 @@
-"""What a run recorded: one SQLite file, one writer, any number of readers, readable after a kill -9.
+"""The store of a run: one SQLite file, one writer, any number of readers; readable after a kill -9.
 
 `Recorder` writes from a thread of its own, a transaction about twice a second. When the disk is full it keeps what
 it could not write (the newest 200,000 rows), says so once, and writes it when there is room again.
@@ -292,7 +292,7 @@ def _fits(table: str, column: str, value: object) -> bool:
 
 @contextmanager
 def told_as_damage(path: Path) -> Iterator[None]:
-    """What makes no sense of what a store holds is one message: damage that SQLite does not see.
+    """Turn errors over values of a store that make no sense into one message: damage that SQLite does not see.
 
     Raises:
         StorageError: Something did.
@@ -304,8 +304,8 @@ def told_as_damage(path: Path) -> Iterator[None]:
 
 
 class RunReader:
-    """Reads a run's store, also while it is written. Within a `with` of it, what trips over what the store holds is
-    told as damage of it.
+    """Reads a run's store, also while it is written. Inside its `with` block, errors over
+    values that make no sense are reported as damage of the store.
 
     Raises:
         NotFoundError: There is no such file.

@@ -55,7 +55,7 @@ class PrintedTables:
         self._section = ""
 
     def scan(self, text: str) -> LineProgress | None:
-        """What a row of a table says; None where the line is none, or no loss is in it."""
+        """The progress that a row of a table tells; None if the line is no row, or has no loss."""
         line = text.lower()
         named = self._metric in line or "loss" in line
         if not named and not self._columns and not self._box and "|" not in line and "│" not in line:
@@ -160,7 +160,7 @@ class PrintedTables:
         return column.name == self._metric or column.name.endswith(f"_{self._metric}")
 
     def _loss(self, wanted: list[_Column], values: dict[str, float]) -> tuple[float, dict[str, float]]:
-        """The likeliest of some columns; of parts of a loss, where the whole is in none, their sum."""
+        """The likeliest loss among some columns; the sum of its parts where no column has the whole."""
         best = min(wanted, key=lambda column: column.rank)
         parts = [column for column in wanted if column.rank == PART_OF]
         if best.rank == PART_OF and self._metric == "loss" and len(parts) > 1:

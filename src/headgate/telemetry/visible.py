@@ -37,7 +37,7 @@ def visible(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> Mapping[int,
 
 
 def indices(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> tuple[int, ...] | None:
-    """The same without names."""
+    """The indices of the GPUs that an environment allows."""
     found = visible(environment, gpus)
     return tuple(found) if found is not None else None
 

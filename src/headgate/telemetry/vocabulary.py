@@ -1,4 +1,4 @@
-"""The words by which scripts name losses, steps and what is neither."""
+"""The words by which scripts name losses, steps and other values."""
 
 from __future__ import annotations
 

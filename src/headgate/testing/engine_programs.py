@@ -47,7 +47,7 @@ def rest() -> None:
 
 
 def write(*pieces: str) -> None:
-    """Write each piece, in which \\n and the like are spelled out, by itself, and exit."""
+    """Write each piece by itself, with escapes such as \\n spelled out, and exit."""
     for piece in pieces:
         say(piece.encode().decode("unicode_escape"))
 
@@ -104,7 +104,7 @@ def parting() -> None:
 
 
 def impostor(task: str) -> None:
-    """Try to join as a task whose key it does not know, then as nobody at all; say when both were refused."""
+    """Try to join as a task without knowing its key, then without a name; say when both were refused."""
     hello = {"type": "hello", "v": 1, "task": task}
     for tried in (
         {**hello, "key": "wrong"},

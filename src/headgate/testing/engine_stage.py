@@ -1,4 +1,4 @@
-"""What the tests of an engine stand on: tasks that are started, what was told of them, and that nothing is left."""
+"""The base of engine tests: starts tasks, records what the engine tells, and checks that nothing is left."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headgate.testing.wait import until
 
 
 class EngineStage:
-    """What is not about the engine itself (a clock, living processes) is in methods that a twin overrides."""
+    """The base class of an engine's suite. A twin overrides its methods that use the clock or real processes."""
 
     place: Place | None = None
     """Where the tasks run; None: on the machine as it is."""
@@ -45,7 +45,7 @@ class EngineStage:
         return time.monotonic()
 
     def wait(self, predicate: Callable[[], object], what: str, seconds: float = 20.0) -> None:
-        """Until it is true.
+        """Wait until a condition is true.
 
         Raises:
             TimeoutError: It stayed false.
@@ -62,7 +62,7 @@ class EngineStage:
         os.kill(pid, signal.SIGKILL)
 
     def traces(self) -> list[str]:
-        """What is left on the machine of boxes, a line each."""
+        """A line for each box that is left on the machine."""
         return []
 
     def boxed(self) -> set[TaskId]:

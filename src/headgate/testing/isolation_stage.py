@@ -1,4 +1,4 @@
-"""What the tests of an isolation stand on: tasks that are started, what they use, and that nothing is left."""
+"""The base of isolation tests: starts tasks, measures their use, and checks that nothing is left."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Running:
         return self._text
 
     def ended(self, seconds: float = 20.0) -> Exit:
-        """How it ended, waited for.
+        """Wait for the end of the task; how it ended.
 
         Raises:
             TimeoutError: It did not end.
@@ -105,8 +105,7 @@ class Running:
 
 
 class IsolationStage:
-    """What is not about the isolation itself (a clock, living processes, their use) is in methods that a twin
-    overrides."""
+    """The base class of an isolation's suite. A twin overrides its methods that use the clock or real processes."""
 
     caps_fractions = True
     """Whether a cap may be a fraction of a core; otherwise it is rounded up to whole ones."""
@@ -171,7 +170,7 @@ class IsolationStage:
         os.kill(box.pid, signal.SIGKILL)
 
     def traces(self) -> list[str]:
-        """What is left on the machine of boxes, a line each."""
+        """A line for each box that is left on the machine."""
         return []
 
     # --- how the tests are written

@@ -1,4 +1,4 @@
-"""An engine's end of the task channel, bare: for tests of what runs in a task."""
+"""The engine's end of the task channel without an engine, for tests of code that runs in a task."""
 
 from __future__ import annotations
 

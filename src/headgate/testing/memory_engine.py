@@ -91,7 +91,7 @@ class MemoryEngine(Engine):
         return frozenset(jobs - {task.rsplit("/", 1)[0] for task in self.tasks})
 
     def _account(self) -> None:
-        """Hand out what is free, first come first served, and start who waited for it."""
+        """Grant free resources in the order of the requests, and start the tasks that waited for them."""
         for task, (_, _, slot) in self._slots.items():
             free = self._node.cores - sum(self._slots[had][2].cores for had in self._had)
             if task not in self._had and slot.cores <= free:

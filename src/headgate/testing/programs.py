@@ -38,7 +38,7 @@ def rest() -> None:
 
 
 def where() -> None:
-    """Say who and where it is: its session, its open descriptors, its cgroups."""
+    """Print the session, the open descriptors and the cgroups of the process."""
     say(f"session {os.getsid(0)}")
     descriptors = [int(name) for name in os.listdir("/proc/self/fd")]
     say("descriptors " + " ".join(str(fd) for fd in sorted(descriptors) if os.path.exists(f"/proc/self/fd/{fd}")))

@@ -1,4 +1,4 @@
-"""Whom an engine tells, in tests: keeps what it is told, and what was told in breach of the contract."""
+"""An engine's listener for tests: records its calls, and each breach of the contract."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def read(roots: Sequence[torch.Tensor]) -> LossReading:
     if seen.sums:
         doubt = "a sum over the batch is part of it"
     elif seen.others:
-        doubt = f"it is made by {seen.others[0]}, of which no mean over samples is seen"
+        doubt = f"it is made by {seen.others[0]}, and no mean over samples is seen in it"
     return LossReading(over, tuple(terms), seen.divided, seen.elements, doubt)
 
 

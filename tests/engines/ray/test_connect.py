@@ -61,8 +61,8 @@ def test_other_versions_are_named_on_both_sides(
     error = refusal(ray_address)
     assert isinstance(error, UsageError)
     assert str(error) == (
-        f"the Ray cluster at {ray_address} has Ray {ray.__version__} and Python {python}, this headgate Ray 2.41.0 and "
-        f"Python {python}; run headgate with the cluster's Python and Ray, or through its Jobs API: "
+        f"the Ray cluster at {ray_address} has Ray {ray.__version__} and Python {python}, this headgate has Ray "
+        f"2.41.0 and Python {python}; run headgate with the cluster's Python and Ray, or through its Jobs API: "
         "--address http://127.0.0.1:8265"
     )
 
@@ -77,7 +77,7 @@ This process on node 10.0.0.2 was started with:
 """
     error = connect.explained(RuntimeError(text), "10.0.0.1", 6379)
     assert isinstance(error, UsageError)
-    assert "has Ray 2.60.0 and Python 3.10.4, this headgate Ray 2.60.0 and Python 3.11.7; run" in str(error)
+    assert "has Ray 2.60.0 and Python 3.10.4, this headgate has Ray 2.60.0 and Python 3.11.7; run" in str(error)
 
 
 def test_an_address_that_is_not_stated_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,12 +93,14 @@ def test_an_address_that_is_not_stated_is_that_of_the_environment(monkeypatch: p
 
 def test_a_token_that_is_wanted() -> None:
     error = connect.explained(RuntimeError("Unauthenticated: InvalidAuthToken"), "10.0.0.1", 6379)
-    assert "wants a token" in str(error)
+    assert "asks for a token" in str(error)
 
 
 def test_a_ray_of_its_own_that_does_not_start_is_not_taken_for_a_cluster_of_others() -> None:
     error = connect.explained(RuntimeError("The raylet did not start in time.\nSee its log."), "", 0)
-    assert str(error) == "Ray does not start on this machine, or does not let us in: The raylet did not start in time."
+    assert (
+        str(error) == "Ray did not start on this machine, or refused the connection: The raylet did not start in time."
+    )
 
 
 def test_a_machine_that_is_no_node_of_it() -> None:

@@ -36,7 +36,7 @@ def test_nodes_get_no_files_but_those_that_launches_name(tmp_path: Path) -> None
         lambda: files.rename(str(tmp_path / "secret"), str(folder / "secret")),
         lambda: files.pack(str(tmp_path)),
     ):
-        with pytest.raises(HeadgateError, match="it is left alone"):
+        with pytest.raises(HeadgateError, match="the request was refused"):
             ask()
     with pytest.raises(PermissionError, match="leads out"):
         (earlier / "link").symlink_to(tmp_path / "secret")

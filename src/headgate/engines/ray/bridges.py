@@ -158,7 +158,7 @@ class Submitted(Bridge):
                 connection, _ = server.accept()
             except TimeoutError:
                 if (how := self._api.ended(self._id)) is not None:
-                    raise HeadgateError(f"Ray ended the job that was to connect to it: {how}") from None
+                    raise HeadgateError(f"Ray ended the job through which Headgate connects: {how}") from None
                 continue
             connection.settimeout(_GREETING_SECONDS)
             with contextlib.suppress(OSError):
@@ -168,8 +168,8 @@ class Submitted(Bridge):
             connection.close()
         host, port = server.getsockname()[:2]
         raise HeadgateError(
-            f"the job on the cluster at {self._api.url} did not call {host}:{port} within {CALL_SECONDS:g} s; see that "
-            "its head reaches this machine, and has room for a job"
+            f"the job on the cluster at {self._api.url} did not connect to {host}:{port} within {CALL_SECONDS:g} s; "
+            "check that the cluster's head can reach this machine, and has room for a job"
         )
 
 

@@ -59,7 +59,7 @@ def connect(wanted: Open) -> str:
     if host and not answers(host, port, PROBE_SECONDS):
         raise HeadgateError(
             f"no Ray cluster answers at {host}:{port}; give the address of its head (ray start --head prints it), "
-            "and see that this machine reaches it"
+            "and check that this machine can reach it"
         )
     own: dict[str, Any] = {} if wanted.address else {"include_dashboard": False}
     at = f"{host}:{port}" if host else "auto" if wanted.address == HERE else "local"
@@ -122,22 +122,22 @@ def explained(error: Exception, host: str, port: int) -> HeadgateError:
     if "ersion mismatch" in text and len(versions) == 2:
         (ray_there, python_there), (ray_here, python_here) = versions
         return UsageError(
-            f"the Ray cluster at {host}:{port} has Ray {ray_there} and Python {python_there}, this headgate Ray "
+            f"the Ray cluster at {host}:{port} has Ray {ray_there} and Python {python_there}, this headgate has Ray "
             f"{ray_here} and Python {python_here}; run headgate with the cluster's Python and Ray, or through its Jobs "
             f"API: --address http://{host}:8265"
         )
     if "nauthenticated" in text or "AuthToken" in text or "uthentication" in text:
         return HeadgateError(
-            f"the Ray cluster at {host}:{port} wants a token that this user does not have; put that of its head "
-            "(ray get-auth-token prints it there) into ~/.ray/auth_token or RAY_AUTH_TOKEN"
+            f"the Ray cluster at {host}:{port} asks for a token that this user does not have; copy that of its head "
+            "(ray get-auth-token prints it there) to ~/.ray/auth_token or RAY_AUTH_TOKEN"
         )
     first = text.strip().splitlines()[0] if text.strip() else type(error).__name__
     if not host:
-        return HeadgateError(f"Ray does not start on this machine, or does not let us in: {first}")
+        return HeadgateError(f"Ray did not start on this machine, or refused the connection: {first}")
     if "node_ip_address" in text or "No node info" in text or "matching" in text or "raylet" in text.lower():
         return HeadgateError(
-            f"this machine is no node of the Ray cluster at {host}:{port}; run headgate on one of its nodes, or make "
-            f"it one that takes no tasks: ray start --address {host}:{port} --num-cpus 0; or go through its Jobs API: "
-            f"--address http://{host}:8265"
+            f"this machine is not a node of the Ray cluster at {host}:{port}; run headgate on one of its nodes, or "
+            f"make it one that takes no tasks: ray start --address {host}:{port} --num-cpus 0; or go through its "
+            f"Jobs API: --address http://{host}:8265"
         )
-    return HeadgateError(f"Ray did not let us in at {host}:{port}: {first}")
+    return HeadgateError(f"Ray refused the connection at {host}:{port}: {first}")

@@ -101,7 +101,7 @@ class RayEngine(Engine):
             how = self._bridge.wait()
             if isinstance(answer, wire.Refused):
                 raise UsageError(answer.text) if answer.usage else HeadgateError(answer.text)
-            raise HeadgateError(f"what connects to Ray ended before it did: {how}")
+            raise HeadgateError(f"the process that connects to Ray ended before it was connected: {how}")
         self._called = f"ray-{answer.head}" if self.address else ""  # what is started here is another each time
         self._questions = Questions(self._pipe.send)
         if at != wire.HERE:
@@ -168,7 +168,7 @@ class RayEngine(Engine):
         waits = ""
         with self._lock:
             if task in self._tasks:
-                self._listener.warned(task, "it was to be started while it runs; it runs on")
+                self._listener.warned(task, "it runs already, and was not started a second time")
                 return
             slot, reservation = self._slots.get(task, (None, None))
             node = slot.node if slot is not None else next(iter(self._nodes), "")
@@ -249,7 +249,7 @@ class RayEngine(Engine):
         if self._closing:
             for task in list(self._tasks.values()):
                 del self._tasks[task.id]
-                self._end(task, Exit(code=None, reason="it was ended with its engine"))
+                self._end(task, Exit(code=None, reason="it was ended because its engine closed"))
         for name in [] if self._closing else [*self._nodes, *self._away]:
             self._leave(name, "the connection to Ray is gone", for_good=True)
 

@@ -88,12 +88,12 @@ class JobsApi:
             said = error.read().decode(errors="replace").strip().splitlines()
             if error.code in (401, 403):
                 raise HeadgateError(
-                    f"the Ray cluster at {self.url} wants a token that this user does not have; put that of its head "
-                    "(ray get-auth-token prints it there) into ~/.ray/auth_token or RAY_AUTH_TOKEN"
+                    f"the Ray cluster at {self.url} asks for a token that this user does not have; copy that of its "
+                    "head (ray get-auth-token prints it there) to ~/.ray/auth_token or RAY_AUTH_TOKEN"
                 ) from error
             raise HeadgateError(
-                f"{self.url} refused: {said[-1] if said else error.reason} ({error.code}); it has to be the dashboard "
-                "of a Ray cluster, with its Jobs API (pip install 'ray[default]' there)"
+                f"{self.url} refused: {said[-1] if said else error.reason} ({error.code}); --address has to name the "
+                "dashboard of a Ray cluster that has the Jobs API (pip install 'ray[default]' there)"
             ) from error
         except (OSError, ValueError) as error:
             raise HeadgateError(

@@ -116,7 +116,7 @@ class Files:
     def pack(self, folder: str) -> bytes:
         """As `pack`."""
         if folder not in self._packed:
-            raise _refused(folder, "is the folder of no job that runs there")
+            raise _refused(folder, "is not the folder of a job that runs there")
         return pack(Path(folder))
 
     def sizes(self, path: str) -> dict[str, int] | None:
@@ -150,7 +150,7 @@ def _is_in(path: str, folders: set[str]) -> bool:
 
 
 def _refused(path: str, why: str) -> HeadgateError:
-    return HeadgateError(f"a node asked for {path!r}, which {why}; it is left alone")
+    return HeadgateError(f"a node asked for {path!r}, which {why}; the request was refused")
 
 
 def _gather(folder: Path) -> list[tuple[Path, int]]:

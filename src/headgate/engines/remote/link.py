@@ -330,7 +330,7 @@ class AgentLink:
         partial = f"{path}.partial"
         for name, size in found.items():
             if name and below(partial, os.path.join(partial, name)) is None:
-                raise HeadgateError(f"a part of it, {name!r}, is not in {path}")
+                raise HeadgateError(f"its part {name!r} is not in {path}")
             for offset in range(0, max(size, 1), files.CHUNK_BYTES):
                 data = self._ask(
                     "files", "read", os.path.join(there, name) if name else there, offset, files.CHUNK_BYTES

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 HISTORY, LONGEST_HISTORY = 16, 1024
-"""Rounds, at least and at most, of which a server keeps the sums for workers that are behind, where a round need not
+"""Rounds, at least and at most, whose sums a server keeps for workers that are behind, where a round need not
 wait for all: as many as fit in `HISTORY_BYTES`."""
 HISTORY_BYTES = 64 << 20
 _LOCKSTEP_HISTORY = 2

@@ -196,8 +196,8 @@ class Dense(Backend):
     def _tell_late(self) -> None:
         self._told_late = time.monotonic()
         self._note(
-            f"worker-{self.index} was too late with {self._late_rounds} of {self._rounds} gradients: "
-            f"{self._late_samples:g} samples were not, or only in part, trained on"
+            f"{self._late_rounds} of {self._rounds} gradients of worker-{self.index} came too late: the job did not "
+            f"train, or only in part, on {self._late_samples:g} samples"
         )
 
     def _count_loss(self, running: Round, seconds: float) -> None:

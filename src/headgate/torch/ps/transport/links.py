@@ -16,7 +16,7 @@ from headgate.torch.ps.transport.wire import Buffer, Header, Message, MessageKin
 _CLOCK_SECONDS = 10.0
 """How often the clocks of both ends are compared."""
 _PINGS = 4
-"""Messages to and fro in a comparison, of which the fastest counts: the first waits for the connection."""
+"""Messages to and fro in a comparison; the fastest counts, because the first waits for the connection."""
 
 
 class _Link:
