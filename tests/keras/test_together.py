@@ -84,7 +84,7 @@ def test_workers_of_legacy_keras_tell_each_metric_once(tmp_path: Path) -> None:
     last = expected[1]["epochs"][-1]
     for message in told:
         assert message["metrics"] == pytest.approx({k: v for k, v in last.items() if k != "loss"}, rel=1e-4)
-    assert [note for note in notes if note.startswith("share: what a train_step")]
+    assert [note for note in notes if note.startswith("share: Keras adds up over the workers")]
 
 
 GROWING = """
