@@ -31,6 +31,7 @@ from headgate import lab
 from headgate.cluster import Cluster, Node
 from headgate.events import ENDED
 from headgate.hub.peers import Peers
+from headgate.identifiers import TaskId, TaskName
 from headgate.isolation.base import Box, Launch
 from headgate.isolation.process import ProcessIsolation
 from headgate.plans import Plan
@@ -183,7 +184,7 @@ class Boxes:
         if place is None:
             raise ValueError(f"node {node} is no node of a lab")
         if (node, slot) not in self._boxes:
-            launch = Launch(f"planner/{node}/{slot}", ("sleep", "infinity"), dict(os.environ), os.sep, 1, place)
+            launch = Launch(TaskId(f"planner/{node}/{slot}"), ("sleep", "infinity"), dict(os.environ), os.sep, 1, place)
             self._boxes[node, slot] = self._isolation.start(launch, Share(), self._output)
         cgroups = dict.fromkeys(map(str, self._boxes[node, slot].cgroups.values()))
         there = {"namespace": place.namespace, "hostname": place.hostname, "hosts": place.hosts}
@@ -197,7 +198,7 @@ class _Placed(Peers):
         super().__init__(plan, encrypt=False)
         self._boxes = boxes
 
-    def start(self, name: str, node: str, address: str, joins: bool = False) -> None:
+    def start(self, name: TaskName, node: str, address: str, joins: bool = False) -> None:
         super().start(name, node, self._boxes.node(node).address, joins)
 
 

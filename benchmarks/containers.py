@@ -18,6 +18,7 @@ import _frame
 
 from headgate import isolation
 from headgate.errors import HeadgateError
+from headgate.identifiers import TaskId
 from headgate.isolation.base import Launch
 from headgate.shares import Share
 
@@ -43,7 +44,7 @@ def measure(kind: str) -> dict[str, float]:
     """One task, from its start to its end."""
     boxes = isolation.make(kind, f"bench-{os.getpid()}")
     boxes.check()
-    launch = Launch("bench/job/worker-0", (sys.executable, "-c", WORK), dict(os.environ), os.getcwd(), 1)
+    launch = Launch(TaskId("bench/job/worker-0"), (sys.executable, "-c", WORK), dict(os.environ), os.getcwd(), 1)
     reading, writing = os.pipe()
     with os.fdopen(reading) as output:
         began = time.monotonic()

@@ -22,6 +22,7 @@ from headgate.analysis.forecast import Outlook, Question, answer
 from headgate.cluster import Node
 from headgate.controller import Controller
 from headgate.events import Event, Exit, Fitted, JobPlanned, JobSubmitted, NodeJoined, Progress, TaskExited, Usage, Wake
+from headgate.identifiers import JobId, TaskId
 from headgate.jobs import Job
 from headgate.plans import Plan
 
@@ -47,7 +48,7 @@ class Learning:
     def reports(self, now: float, cores: float) -> Question | None:
         self._seconds += 1
         self.outlook.used(now, cores)
-        told = Progress("", self._seconds * 10, epoch=1 + self._seconds // 60, epochs=100)
+        told = Progress(TaskId(), self._seconds * 10, epoch=1 + self._seconds // 60, epochs=100)
         return self.outlook.reported(now, self.loss(), told)
 
 
@@ -64,8 +65,8 @@ def cost(policy: str, live: int, seconds: int) -> tuple[float, float, int]:
         wake_at = controller.step(now, event)[1]
 
     def start(now: float, number: int) -> None:
-        tell(now, JobSubmitted(f"{number}/job", spec))
-        tell(now, JobPlanned(f"{number}/job", 1, PLAN))
+        tell(now, JobSubmitted(JobId(f"{number}/job"), spec))
+        tell(now, JobPlanned(JobId(f"{number}/job"), 1, PLAN))
 
     tell(0.0, NodeJoined(Node("node", cores=64.0, memory_bytes=2**38)))
     running = list(range(live))
@@ -76,7 +77,7 @@ def cost(policy: str, live: int, seconds: int) -> tuple[float, float, int]:
     began = time.process_time()
     for second in range(1, seconds + 1):
         for place, number in enumerate(running):
-            now, task = second + place / live, f"{number}/job/worker-0"
+            now, task = second + place / live, TaskId(f"{number}/job/worker-0")
             if wake_at is not None and wake_at <= now:
                 tell(now, Wake())
                 events += 1
@@ -90,13 +91,13 @@ def cost(policy: str, live: int, seconds: int) -> tuple[float, float, int]:
                 left = answer(question) if question is not None else None
                 predicting += time.process_time() - asked_at
                 if left is not None:
-                    tell(now, Fitted(f"{number}/job", *left, None))
+                    tell(now, Fitted(JobId(f"{number}/job"), *left, None))
                     events += 1
         ends += live / 6_000
         while ends >= 1:
             ends -= 1
             gone = running.pop(0)
-            tell(second + 1.0, TaskExited(f"{gone}/job/worker-0", Exit(code=0)))
+            tell(second + 1.0, TaskExited(TaskId(f"{gone}/job/worker-0"), Exit(code=0)))
             controller.forget(f"{gone}")
             del jobs[gone]
             running.append(gone + live)

@@ -41,6 +41,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import headgate.torch as hg
+from headgate.identifiers import TaskId
 from headgate.isolation.base import Box, Launch
 from headgate.isolation.process import ProcessIsolation
 from headgate.shares import Share
@@ -220,7 +221,7 @@ def tasks(mode: Literal["auto", "none"]) -> Iterator[list[Box]]:
         with open(os.devnull, "w") as nowhere:
             for n in range(TASKS):
                 argv = (sys.executable, "-I", "-S", "-c", BUSY if n % 2 else IDLE)
-                launch = Launch(f"watching/task{n}/worker-0", argv, dict(os.environ), os.getcwd(), 1)
+                launch = Launch(TaskId(f"watching/task{n}/worker-0"), argv, dict(os.environ), os.getcwd(), 1)
                 boxes.append(isolation.start(launch, Share(cpu_weight=1), nowhere.fileno()))
         yield boxes
     finally:

@@ -35,7 +35,20 @@ LAYERS = (
     ("engines",),
     ("isolation",),
     ("telemetry",),
-    ("jobs", "cluster", "profiles", "plans", "shares", "events", "errors", "paths", "units", "registry", "goals"),
+    (
+        "jobs",
+        "cluster",
+        "profiles",
+        "plans",
+        "shares",
+        "events",
+        "identifiers",
+        "errors",
+        "paths",
+        "units",
+        "registry",
+        "goals",
+    ),
 )
 RANK = {name: rank for rank, names in enumerate(reversed(LAYERS)) for name in names}
 
@@ -44,6 +57,8 @@ OF_KERAS = {"keras", "tensorflow", "jax", "torch", "numpy", "ml_dtypes"}
 TRAINING_SIDE = {"task": set(), "torch": {"torch", "zmq"}, "keras": OF_KERAS, "jax": {"jax", "numpy", "orbax"}}
 BESIDE = {"keras": {"headgate.jax"}}
 """Where Keras computes over JAX, its workers are joined as those of a JAX script are."""
+OTHERS_WITH_A_SLASH = {"jobs.py", "lab/record.py"}
+"""What these take apart is no identifier: the share `1/3`, and the place `LAB/NODE`."""
 NEWER_THAN_3_9 = {"tomllib"}
 NEWER_KEYWORDS = {"dataclass": {"slots", "kw_only"}, "field": {"kw_only"}, "zip": {"strict"}}
 
@@ -168,6 +183,23 @@ def test_an_engine_of_a_cluster_is_named_in_its_own_package_alone(name: str) -> 
     own = PACKAGE / "engines" / name
     others = [path for path in MODULES if own not in path.parents]
     assert [path for path in others if re.search(rf"\b{name}\b", path.read_text(), re.IGNORECASE)] == []
+
+
+def test_identifiers_are_taken_apart_in_one_module() -> None:
+    wrong = []
+    for path in MODULES:
+        name = path.relative_to(PACKAGE).as_posix()
+        if room(path) in TRAINING_SIDE or name == "identifiers.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant)):
+                continue
+            match _called(node), node.args[0].value:
+                case "split" | "rsplit" | "partition" | "rpartition", "/" if name not in OTHERS_WITH_A_SLASH:
+                    wrong.append(f"{name}:{node.lineno}: {ast.unparse(node)}")
+                case "startswith" | "removeprefix" | "count" | "find", "worker-" | "server-" | "worker" | "server":
+                    wrong.append(f"{name}:{node.lineno}: {ast.unparse(node)}")
+    assert wrong == []
 
 
 @pytest.mark.parametrize("name", headgate.__all__)

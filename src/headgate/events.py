@@ -1,24 +1,22 @@
 """What happens to the controller (events) and what it asks for (actions): plain frozen values, no behaviour.
 
-Times are seconds on the hub's clock. A `job` is the id of a job, `RUN/NAME`; a `task` the id of a task,
-`RUN/NAME/ROLE-INDEX`.
+Times are seconds on the hub's clock.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 from headgate.cluster import Node
+from headgate.identifiers import JobId, TaskId
 from headgate.jobs import Job
 from headgate.plans import Plan
 from headgate.shares import Share
-
-JobId = str
-TaskId = str
 
 JobState = Literal["waiting", "running", "stopping", "done", "failed", "stopped", "killed", "skipped", "interrupted"]
 ENDED: frozenset[JobState] = frozenset({"done", "failed", "stopped", "killed", "skipped", "interrupted"})
@@ -43,7 +41,7 @@ class Checkpoint:
     @property
     def where(self) -> str:
         """The step; of one whose user named a file from which that cannot be told, the file."""
-        return f"step {self.step}" if self.step else self.path.rpartition("/")[2]
+        return f"step {self.step}" if self.step else os.path.basename(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,6 +423,7 @@ class Warn:
 Action = PlanJob | StartTask | SetShare | StopTask | Resize | Fault | MarkJob | MarkIdle | Warn
 
 
-def subject(what: Event | Action) -> str:
-    """Id of the task or job that an event or action is about; empty where it is about none."""
-    return str(getattr(what, "task", None) or getattr(what, "job", None) or "")
+def subject(what: Event | Action) -> TaskId | JobId | None:
+    """Id of the task or job that an event or action is about; None where it is about none."""
+    found: TaskId | JobId | None = getattr(what, "task", None) or getattr(what, "job", None)
+    return found

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headgate.errors import HeadgateError, NotFoundError, StorageError, UsageError
+from headgate.identifiers import run_and_job
 from headgate.jobs import NAME_PATTERN
 from headgate.paths import exposure
 from headgate.telemetry import allocation
@@ -219,7 +220,7 @@ def find_job(job: str, run: str | None = None) -> tuple[Path, str]:
         NotFoundError: There is none.
         UsageError: `run` could be any of several.
     """
-    prefix, _, name = job.rpartition("/")
+    prefix, name = run_and_job(job)
     wanted = prefix or run
     if NAME_PATTERN.fullmatch(name):
         for folder in [find(wanted)] if wanted else reversed(listing()):

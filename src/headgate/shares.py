@@ -6,6 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TypeVar
+
+Name = TypeVar("Name", bound=str)
 
 
 class Unlimited(Enum):
@@ -69,14 +72,14 @@ NOTHING = Share()
 """No change."""
 
 
-def fill(cores: float, claims: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+def fill(cores: float, claims: Mapping[Name, tuple[float, float]]) -> dict[Name, float]:
     """Divide cores by weight within caps; what a cap leaves goes to the others (max-min fairness by water-filling).
 
     Args:
         cores: Cores to divide.
         claims: Weight and cap in cores of each claimant.
     """
-    result: dict[str, float] = {}
+    result: dict[Name, float] = {}
     left = dict(claims)
     while left:
         total = sum(weight for weight, _ in left.values())
@@ -89,7 +92,7 @@ def fill(cores: float, claims: Mapping[str, tuple[float, float]]) -> dict[str, f
     return result
 
 
-def entitled(cores: float, shares: Mapping[str, Share]) -> dict[str, float]:
+def entitled(cores: float, shares: Mapping[Name, Share]) -> dict[Name, float]:
     """Cores that each task of a node gets when everybody wants all they may have: by weight, within the caps.
 
     One whose share has no weight is said to have all it may, as the system's own sharing lets it try.
@@ -103,7 +106,7 @@ def entitled(cores: float, shares: Mapping[str, Share]) -> dict[str, float]:
     return caps | fill(cores, {task: (weight, caps[task]) for task, weight in weights.items()})
 
 
-def threads(cores: float, shares: Mapping[str, Share], entitled: Mapping[str, float]) -> dict[str, int]:
+def threads(cores: float, shares: Mapping[Name, Share], entitled: Mapping[Name, float]) -> dict[Name, int]:
     """Compute threads of each task of a node, at least one.
 
     Who may have all that its cap or its node allows has as many threads as that is cores, rounded up but for a little.
@@ -140,7 +143,7 @@ def spare(threads: int) -> float:
     return 0.5 / threads
 
 
-def _caps(cores: float, shares: Mapping[str, Share]) -> dict[str, float]:
+def _caps(cores: float, shares: Mapping[Name, Share]) -> dict[Name, float]:
     """The most cores that each task of a node may use."""
     caps = {task: share.cpu_cap_cores for task, share in shares.items()}
     return {task: min(cap, cores) if isinstance(cap, int | float) else cores for task, cap in caps.items()}

@@ -11,6 +11,7 @@ from headgate.analysis.curves import fit
 from headgate.analysis.expected import expect
 from headgate.analysis.forecast import Outlook, Question, Remaining, answer, first_end, step_seconds
 from headgate.events import Progress
+from headgate.identifiers import TaskId
 from headgate.jobs import ProgressRule
 from headgate.telemetry.patterns import ProgressReader
 
@@ -33,7 +34,7 @@ def run(
         outlook.used(now, 2.0)
         epoch = 1 + (step - 1) // 100
         loss, asks = last + (first - last) * 0.5 ** (step / 250), now >= asks_from
-        question = outlook.reported(now, loss, Progress("a", step, epoch=epoch, epochs=epochs, count=10), asks)
+        question = outlook.reported(now, loss, Progress(TaskId("a"), step, epoch=epoch, epochs=epochs, count=10), asks)
         if question is not None:
             asked.append((now, question))
     return asked
@@ -58,7 +59,7 @@ def test_who_tells_epochs_and_no_steps_is_counted_in_reports() -> None:
     outlook, asked = Outlook(0.0), list[tuple[int, Question]]()
     for epoch in range(1, 13):
         outlook.used(3 * epoch, 0.5)
-        question = outlook.reported(3 * epoch, 1 / epoch, Progress("a", None, epoch=epoch, epochs=60))
+        question = outlook.reported(3 * epoch, 1 / epoch, Progress(TaskId("a"), None, epoch=epoch, epochs=60))
         if question is not None:
             asked.append((epoch, question))
     assert asked[-1][1].cost == pytest.approx(1.5)
@@ -71,7 +72,9 @@ def test_a_resumed_script_that_tells_epochs_and_no_steps_has_an_epoch_as_long_as
     for report in range(count, 25, count):  # ten an epoch, from the sixth on
         outlook.used(report, 1.0)
         epoch = 6 + (report - 1) // 10
-        question = outlook.reported(report, 1 / (50 + report), Progress("a", None, epoch=epoch, epochs=10, count=count))
+        question = outlook.reported(
+            report, 1 / (50 + report), Progress(TaskId("a"), None, epoch=epoch, epochs=10, count=count)
+        )
         if question is not None:
             asked.append((report, question))
     done, question = next((at, each) for at, each in asked if each.epochs is not None)
@@ -98,7 +101,7 @@ def test_lines_of_an_epoch_among_those_of_steps_leave_its_length_and_what_is_kno
         lines += [(step / 10, line.format(**values)) for line in [before] * first + [each] + [after] * last]
     for now, line in lines:
         for reading in reader.feed([line]):
-            told = Progress("a", reading.step, epoch=reading.epoch, epochs=reading.epochs)
+            told = Progress(TaskId("a"), reading.step, epoch=reading.epoch, epochs=reading.epochs)
             reports.append((now, reading.loss, told))
             outlook.used(now, 1.0)
             question = outlook.reported(now, reading.loss, told) or question
@@ -166,11 +169,11 @@ def test_patience_is_counted_in_steps_where_no_epochs_are_told() -> None:
     outlook = Outlook(0.0)
     outlook.stopping = (70, 0.0)
     outlook.used(5.0, 2.0)
-    outlook.reported(5.0, 1.0, Progress("a", 50))
+    outlook.reported(5.0, 1.0, Progress(TaskId("a"), 50))
     outlook.used(10.0, 2.0)
-    assert outlook.reported(10.0, 0.5, Progress("a", 100)) is None  # two tell too little
+    assert outlook.reported(10.0, 0.5, Progress(TaskId("a"), 100)) is None  # two tell too little
     outlook.used(15.0, 2.0)
-    question = outlook.reported(15.0, 0.4, Progress("a", 150))
+    question = outlook.reported(15.0, 0.4, Progress(TaskId("a"), 150))
     assert question is not None and question.rest == (70.0, 0.0)
 
 
@@ -207,7 +210,7 @@ def test_reports_that_come_seldom_tell_all_the_time_between_them(apart: float) -
         told_at = number * apart
         for second in range(math.ceil(told_at - apart), math.floor(told_at) + 1):
             outlook.used(float(second), 0.5)
-        told = Progress("a", round(10 * told_at), steps=round(400 * apart))
+        told = Progress(TaskId("a"), round(10 * told_at), steps=round(400 * apart))
         question = outlook.reported(told_at, 1.0 / number, told) or question
     assert question is not None
     left = answer(question)
@@ -221,7 +224,7 @@ def test_a_pause_between_two_epochs_slows_no_step() -> None:
     for step in range(1, 401):
         now = step + 60.0 * (step // 100)  # after every hundred steps of a second it saves for a minute
         outlook.used(now, 1.0)
-        question = outlook.reported(now, 1.0 / step, Progress("a", step, steps=1000)) or question
+        question = outlook.reported(now, 1.0 / step, Progress(TaskId("a"), step, steps=1000)) or question
     assert question is not None
     assert question.step_seconds == pytest.approx(1.0)
 
@@ -235,7 +238,7 @@ def test_with_other_tasks_a_step_costs_and_takes_what_it_does_with_them_and_the_
     for now in range(301, 320):  # forty steps a second on four cores
         outlook.used(now, 4.0)
         step = 3000 + 40 * (now - 300)
-        question = outlook.reported(now, 0.1 + 2 * 0.5 ** (step / 250), Progress("a", step)) or question
+        question = outlook.reported(now, 0.1 + 2 * 0.5 ** (step / 250), Progress(TaskId("a"), step)) or question
     assert question is not None
     assert question.cost == pytest.approx(0.1, rel=0.01)
     assert question.step_seconds == pytest.approx(0.025)
@@ -246,8 +249,8 @@ def test_steps_that_are_told_without_a_loss_tell_what_is_left() -> None:
     outlook, question = Outlook(0.0), None
     for now in range(1, 30):
         outlook.used(now, 2.0)
-        question = outlook.reported(now, None, Progress("a", 10 * now, steps=1000)) or question
-    assert outlook.reported(30, None, Progress("a", None, epoch=1)) is None
+        question = outlook.reported(now, None, Progress(TaskId("a"), 10 * now, steps=1000)) or question
+    assert outlook.reported(30, None, Progress(TaskId("a"), None, epoch=1)) is None
     assert question is not None and question.points == ()
     left = answer(question)
     assert left is not None and left.seconds is not None
@@ -279,7 +282,7 @@ def test_a_clock_that_jumps_by_an_hour_is_no_hour_of_work(heard_first: str) -> N
     back = 3630.0
     if heard_first == "use":
         outlook.used(back, 2.0)
-    question = outlook.reported(back, 0.5, Progress("a", 400, epoch=4, epochs=10, count=10))
+    question = outlook.reported(back, 0.5, Progress(TaskId("a"), 400, epoch=4, epochs=10, count=10))
     assert question is not None
     # 30 s and the longest that is believed, 10 s, of two cores.
     assert question.cost == pytest.approx(0.2, rel=0.01)
@@ -312,7 +315,7 @@ def test_nobody_is_asked_for_whom_there_is_no_use_and_whoever_comes_later_is_tol
 
 def test_nothing_is_asked_before_anything_is_known_and_nothing_said_of_too_little() -> None:
     outlook = Outlook(0.0)
-    assert outlook.reported(5.0, 1.0, Progress("a", 10)) is None
+    assert outlook.reported(5.0, 1.0, Progress(TaskId("a"), 10)) is None
     assert answer(Question(((1.0, 1.0, 1.0),), 1.0, 0.1, None, None)) is None
 
 
@@ -322,7 +325,7 @@ def test_what_the_first_steps_cost_is_not_what_those_to_come_do() -> None:
     for now in range(1, 40):  # twenty seconds of two cores for the first steps, as compiling takes
         outlook.used(now, 2.0)
         step = 1 + max(now - 20, 0) * 10
-        question = outlook.reported(now, 1.0 + 1 / step, Progress("a", step, epoch=1 + step // 50, epochs=10))
+        question = outlook.reported(now, 1.0 + 1 / step, Progress(TaskId("a"), step, epoch=1 + step // 50, epochs=10))
         asked = question or asked
     assert asked is not None
     assert asked.cost == pytest.approx(0.2, rel=0.02)
@@ -334,7 +337,9 @@ def test_a_part_of_an_epoch_tells_what_is_left_before_it_has_ended() -> None:
     for now in range(1, 20):
         outlook.used(now, 2.0)
         part = now / 100
-        asked += [outlook.reported(now, 1.0 / now, Progress("a", 10 * now, epoch=1, epochs=2, count=10, within=part))]
+        asked += [
+            outlook.reported(now, 1.0 / now, Progress(TaskId("a"), 10 * now, epoch=1, epochs=2, count=10, within=part))
+        ]
     first = next(question for question in asked if question is not None and question.epochs is not None)
     assert first.epochs is not None
     assert first.step <= 50

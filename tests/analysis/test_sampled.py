@@ -3,10 +3,11 @@ from __future__ import annotations
 import pytest
 
 from headgate.analysis.sampled import Bar, ReportedStep, StepTransfer, assemble, choose, lay_out
+from headgate.identifiers import TaskOfRun
 
 
 def told(t: float, task: str, step: int, seconds: float) -> ReportedStep:
-    return ReportedStep(t, f"a/{task}", step, seconds)
+    return ReportedStep(t, TaskOfRun(f"a/{task}"), step, seconds)
 
 
 def test_a_step_of_synchronous_workers_takes_as_long_as_its_slowest() -> None:
@@ -140,4 +141,4 @@ def test_asynchronous_tasks_lie_where_the_clock_says() -> None:
     begins = {task.task: task.bars[0].begin for task in step.tasks}
     assert begins[first.task] == pytest.approx(0.0)
     assert begins[second.task] == pytest.approx(second.start - first.start)
-    assert begins["a/server-0"] == pytest.approx(server.start - first.start)
+    assert begins[TaskOfRun("a/server-0")] == pytest.approx(server.start - first.start)

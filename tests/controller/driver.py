@@ -18,6 +18,7 @@ from headgate.events import (
     StartTask,
     TaskConnected,
 )
+from headgate.identifiers import FIRST_WORKER, JobId, TaskId, TaskName
 from headgate.jobs import Job
 from headgate.plans import Plan
 from headgate.policies import NoPolicy, Policy
@@ -27,6 +28,10 @@ from headgate.shares import Share
 PLAN = Plan(strategy="single", workers=1, batch_per_worker=None, worker_nodes=("here",))
 NODES = tuple(Node(name, cores=cores, memory_bytes=2**30) for name, cores in (("a", 1.0), ("b", 1.0), ("c", 2.0)))
 """The nodes of jobs of several tasks, two alike and one larger."""
+
+A, B = JobId("r/a"), JobId("r/b")
+A_0, A_1, B_0 = A.task(FIRST_WORKER), A.task(TaskName.of("worker", 1)), B.task(FIRST_WORKER)
+"""The jobs that most tests have, and their workers."""
 
 
 class Recording(Policy):
@@ -57,12 +62,12 @@ class Driver:
 
     def submit(self, now: float, spec: Job, resume: Checkpoint | None = None) -> list[Action]:
         """Submit and plan; the actions that follow the plan."""
-        self.step(now, JobSubmitted(f"r/{spec.name}", spec, resume))
-        return self.step(now, JobPlanned(f"r/{spec.name}", 1, PLAN))
+        self.step(now, JobSubmitted(JobId(f"r/{spec.name}"), spec, resume))
+        return self.step(now, JobPlanned(JobId(f"r/{spec.name}"), 1, PLAN))
 
     def task(self, name: str) -> TaskRecord:
         """What is known of the task of a job that has one."""
-        return self.controller._jobs.all[f"r/{name}"].tasks[f"r/{name}/worker-0"]
+        return self.controller._jobs.all[JobId(f"r/{name}")].tasks[TaskId(f"r/{name}/worker-0")]
 
 
 def job(name: str = "a", **fields: object) -> Job:
@@ -72,8 +77,8 @@ def job(name: str = "a", **fields: object) -> Job:
 def start(spec: Job, share: Share, threads: int, entitled: float, reason: str, **fields: object) -> StartTask:
     known = {"attempt": 1, "resume": None, **fields}
     return StartTask(
-        task=f"r/{spec.name}/worker-0",
-        job=f"r/{spec.name}",
+        task=TaskId(f"r/{spec.name}/worker-0"),
+        job=JobId(f"r/{spec.name}"),
         spec=spec,
         plan=PLAN,
         node="here",
@@ -87,9 +92,9 @@ def start(spec: Job, share: Share, threads: int, entitled: float, reason: str, *
 
 def running(driver: Driver, now: float, *specs: Job) -> None:
     for spec in specs:
-        driver.step(now, JobSubmitted(f"r/{spec.name}", spec))
+        driver.step(now, JobSubmitted(JobId(f"r/{spec.name}"), spec))
     for spec in specs:
-        driver.step(now, JobPlanned(f"r/{spec.name}", 1, PLAN))
+        driver.step(now, JobPlanned(JobId(f"r/{spec.name}"), 1, PLAN))
 
 
 class Team(Driver):
@@ -112,14 +117,14 @@ class Team(Driver):
             self.step(0.0, NodeJoined(node))
         self.spec = job(**fields)
         names = tuple(node.name for node in NODES)
-        self.step(0.0, JobSubmitted("r/a", self.spec, resume, names))
-        self.begun = self.step(0.0, JobPlanned("r/a", 1, plan))
+        self.step(0.0, JobSubmitted(A, self.spec, resume, names))
+        self.begun = self.step(0.0, JobPlanned(A, 1, plan))
         if connected:
             self.connect(*(action.task for action in self.begun if isinstance(action, StartTask)))
 
     def connect(self, *tasks: str) -> None:
         for task in tasks:
-            self.step(0.0, TaskConnected(task, self.framework))
+            self.step(0.0, TaskConnected(TaskId(task), self.framework))
 
 
 def ps(workers: int = 2, servers: int = 1, **fields: object) -> Plan:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.controller.driver import NODES, PLAN, Driver, Team, allreduce, job, ps
+from tests.controller.driver import A_0, A_1, NODES, PLAN, A, Driver, Team, allreduce, job, ps
 
 from headgate.cluster import Node
 from headgate.controller.faults import BACK_SECONDS
@@ -36,6 +36,7 @@ from headgate.events import (
     TaskLeaves,
     Wake,
 )
+from headgate.identifiers import JobId, TaskId
 from headgate.jobs import Limits
 from headgate.plans import Plan
 from headgate.policies import EqualPolicy
@@ -47,14 +48,14 @@ REMOVED = Exit(code=None, signal=9, reason="its container was removed by somebod
 WELL = Exit(code=0)
 FAILED = Exit(code=3)
 NEVER_BACK = "worker-0 was lost: its node a is gone; the job cannot go on: none of its nodes is there: a, b, c"
-REPORT = Progress("r/a/worker-0", step=1, loss=1.0)
+REPORT = Progress(A_0, step=1, loss=1.0)
 SAVED = Checkpoint("/c/step-40.pt", 40, 2, 8)
 ALONE = Plan(strategy="single", workers=1, batch_per_worker=None, worker_nodes=("a",))
 
 
 def exits(team: Team, name: str, exit: Exit, now: float = 10.0) -> list[Action]:
     """What follows the end of a task, other than changed shares."""
-    return [a for a in team.step(now, TaskExited(f"r/a/{name}", exit)) if not isinstance(a, SetShare)]
+    return [a for a in team.step(now, TaskExited(TaskId(f"r/a/{name}"), exit)) if not isinstance(a, SetShare)]
 
 
 def starts(actions: list[Action]) -> list[tuple[str, str, bool]]:
@@ -103,17 +104,17 @@ def test_when_all_workers_have_ended_the_servers_are_stopped_and_the_job_is_done
     team = Team(ps(workers=2, servers=1))
     assert exits(team, "worker-1", WELL) == []
     assert exits(team, "worker-0", WELL) == [
-        StopTask("r/a/server-0", CONNECTED_GRACE_SECONDS, "its workers have ended")
+        StopTask(TaskId("r/a/server-0"), CONNECTED_GRACE_SECONDS, "its workers have ended")
     ]
-    assert exits(team, "server-0", Exit(code=None, signal=15)) == [MarkJob("r/a", "done", "finished", 0)]
+    assert exits(team, "server-0", Exit(code=None, signal=15)) == [MarkJob(A, "done", "finished", 0)]
 
 
 def test_the_servers_of_a_stopped_job_are_asked_after_its_workers() -> None:
     team = Team(ps(workers=2, servers=1))
-    assert team.step(1.0, StopRequested("r/a")) == [
-        MarkJob("r/a", "stopping", "stopped by its user"),
-        StopTask("r/a/worker-0", CONNECTED_GRACE_SECONDS, "stopped by its user"),
-        StopTask("r/a/worker-1", CONNECTED_GRACE_SECONDS, "stopped by its user"),
+    assert team.step(1.0, StopRequested(A)) == [
+        MarkJob(A, "stopping", "stopped by its user"),
+        StopTask(A_0, CONNECTED_GRACE_SECONDS, "stopped by its user"),
+        StopTask(A_1, CONNECTED_GRACE_SECONDS, "stopped by its user"),
     ]
     assert exits(team, "worker-0", WELL) == []
     assert stops(exits(team, "worker-1", WELL)) == [("server-0", CONNECTED_GRACE_SECONDS)]
@@ -122,7 +123,7 @@ def test_the_servers_of_a_stopped_job_are_asked_after_its_workers() -> None:
 
 def test_a_killed_job_s_tasks_are_all_killed_at_once() -> None:
     team = Team(ps(workers=1, servers=1))
-    assert stops(team.step(1.0, StopRequested("r/a", kill=True))) == [("server-0", 0.0), ("worker-0", 0.0)]
+    assert stops(team.step(1.0, StopRequested(A, kill=True))) == [("server-0", 0.0), ("worker-0", 0.0)]
 
 
 @pytest.mark.parametrize("plan", [ps(), allreduce()], ids=["ps", "allreduce"])
@@ -141,13 +142,13 @@ def test_a_worker_that_fails_by_its_script_fails_the_job_which_is_tried_again(pl
 
 def test_a_chosen_plan_that_fails_before_its_first_report_gives_way_to_one_task() -> None:
     team = Team(allreduce(), resume=SAVED)
-    team.step(1.0, CheckpointDone("r/a/worker-0", SAVED))  # it has come no further than where it began
+    team.step(1.0, CheckpointDone(A_0, SAVED))  # it has come no further than where it began
     exits(team, "worker-1", FAILED)
     told = exits(team, "worker-0", WELL)
     assert marks(told) == [("waiting", "worker-1: exit code 3; before its first report, so tried again as one task")]
     [asked] = [a for a in told if isinstance(a, PlanJob)]
     assert (asked.spec.plan, asked.revision) == (replace(ALONE, worker_nodes=()), 2)
-    begun = team.step(11.0, JobPlanned("r/a", 2, replace(ALONE, worker_nodes=("c",))))
+    begun = team.step(11.0, JobPlanned(A, 2, replace(ALONE, worker_nodes=("c",))))
     assert starts(begun) == [("worker-0", "c", False)]
     assert marks(begun) == [("running", "going on from step 40 (attempt 2)")]
     assert marks(exits(team, "worker-0", FAILED, 12.0)) == [("failed", "exit code 3")]
@@ -164,8 +165,8 @@ def test_a_lost_worker_of_ps_leaves_the_others_at_work_and_is_started_again_to_j
     team = Team(ps(workers=3))
     actions = exits(team, "worker-0", KILLED)
     assert actions[0] == Fault(
-        "r/a",
-        "r/a/worker-0",
+        A,
+        A_0,
         "worker-0 was lost: killed by SIGKILL; the others go on, and it is started again to join them",
     )
     assert starts(actions) == [("worker-0", "a", True)]
@@ -180,7 +181,7 @@ def test_a_worker_that_is_lost_again_and_again_is_done_without() -> None:
     for _ in range(3):
         assert starts(exits(team, "worker-1", KILLED)) == [("worker-1", "b", True)]
     assert exits(team, "worker-1", KILLED) == [
-        Fault("r/a", "r/a/worker-1", "worker-1 was lost: killed by SIGKILL; the others go on without it")
+        Fault(A, A_1, "worker-1 was lost: killed by SIGKILL; the others go on without it")
     ]
     assert stops(exits(team, "worker-0", WELL)) == [("server-0", CONNECTED_GRACE_SECONDS)]
 
@@ -189,28 +190,28 @@ def test_a_worker_whose_node_is_gone_is_done_without() -> None:
     team = Team(ps(workers=2))
     team.step(5.0, NodeLeft("b"))
     assert exits(team, "worker-1", Exit(code=1)) == [
-        Fault("r/a", "r/a/worker-1", "worker-1 was lost: its node b is gone; the others go on without it")
+        Fault(A, A_1, "worker-1 was lost: its node b is gone; the others go on without it")
     ]
 
 
 def test_one_that_still_waits_to_join_is_stopped_when_the_others_have_finished() -> None:
     team = Team(ps(workers=2))
     exits(team, "worker-1", KILLED)
-    assert exits(team, "worker-0", WELL) == [StopTask("r/a/worker-1", 10.0, "the training is over")]
+    assert exits(team, "worker-0", WELL) == [StopTask(A_1, 10.0, "the training is over")]
     assert stops(exits(team, "worker-1", Exit(code=None, signal=15))) == [("server-0", CONNECTED_GRACE_SECONDS)]
     assert marks(exits(team, "server-0", WELL)) == [("done", "finished")]
 
 
 def test_the_last_worker_at_work_takes_the_whole_job_back_to_its_checkpoint() -> None:
     team = Team(ps(workers=2))
-    team.step(4.0, CheckpointDone("r/a/worker-0", SAVED))
+    team.step(4.0, CheckpointDone(A_0, SAVED))
     exits(team, "worker-1", KILLED)  # comes back, and waits for what worker-0 had
     what = "worker-0 was lost: killed by SIGKILL"
     assert exits(team, "worker-0", KILLED) == [
-        Fault("r/a", "r/a/worker-0", f"{what}; all tasks are started again from step 40", restarts=True),
-        MarkJob("r/a", "stopping", what),
-        StopTask("r/a/server-0", 0.0, what),
-        StopTask("r/a/worker-1", 0.0, what),
+        Fault(A, A_0, f"{what}; all tasks are started again from step 40", restarts=True),
+        MarkJob(A, "stopping", what),
+        StopTask(TaskId("r/a/server-0"), 0.0, what),
+        StopTask(A_1, 0.0, what),
     ]
     exits(team, "server-0", KILLED)
     actions = exits(team, "worker-1", KILLED)
@@ -222,7 +223,7 @@ def test_the_last_worker_at_work_takes_the_whole_job_back_to_its_checkpoint() ->
 def test_one_that_has_joined_is_at_work_like_any_other() -> None:
     team = Team(ps(workers=2))
     exits(team, "worker-1", KILLED)
-    team.step(11.0, TaskJoined("r/a/worker-1"))
+    team.step(11.0, TaskJoined(A_1))
     assert starts(exits(team, "worker-0", KILLED)) == [("worker-0", "a", True)]
 
 
@@ -249,7 +250,7 @@ def test_in_whatever_order_tasks_of_tensorflow_end_after_who_coordinates_none_is
 @pytest.mark.parametrize("name", ["worker-0", "server-0"])
 def test_without_who_coordinates_or_a_server_a_job_of_tensorflow_goes_back_to_its_checkpoint(name: str) -> None:
     team = Team(ps(workers=2), framework="keras")
-    team.step(4.0, CheckpointDone("r/a/worker-0", SAVED))
+    team.step(4.0, CheckpointDone(A_0, SAVED))
     actions = exits(team, name, KILLED)
     assert [a.text.partition("; ")[2] for a in actions if isinstance(a, Fault)] == [
         "all tasks are started again from step 40"
@@ -265,8 +266,8 @@ def test_workers_that_lose_touch_with_each_other_go_back_to_the_checkpoint() -> 
     actions = exits(team, "worker-0", Exit(code=75))
     what = "worker-0 could not go on: it lost touch with another task"
     assert actions[0] == Fault(
-        "r/a",
-        "r/a/worker-0",
+        A,
+        A_0,
         f"{what}; all tasks are started again from the beginning, because there is no checkpoint",
         restarts=True,
     )
@@ -275,10 +276,10 @@ def test_workers_that_lose_touch_with_each_other_go_back_to_the_checkpoint() -> 
 
 def test_one_that_leaves_for_being_behind_is_started_again_to_join_the_others() -> None:
     team = Team(ps(workers=2, backup_workers=1))
-    team.step(5.0, TaskLeaves("r/a/worker-1"))
+    team.step(5.0, TaskLeaves(A_1))
     actions = exits(team, "worker-1", WELL)
     what = "worker-1 fell too far behind the others; the others go on, and it is started again to join them"
-    assert actions[0] == Fault("r/a", "r/a/worker-1", what)
+    assert actions[0] == Fault(A, A_1, what)
     assert starts(actions) == [("worker-1", "b", True)]
     assert marks(actions) == []
     assert stops(actions) == []
@@ -289,7 +290,7 @@ def test_one_that_leaves_for_being_behind_is_started_again_to_join_the_others() 
 def test_one_that_leaves_when_no_other_is_at_work_has_all_started_again() -> None:
     team = Team(ps(workers=2, backup_workers=1))
     exits(team, "worker-0", KILLED)
-    team.step(11.0, TaskLeaves("r/a/worker-1"))
+    team.step(11.0, TaskLeaves(A_1))
     [again] = [action for action in exits(team, "worker-1", WELL) if isinstance(action, Fault)]
     assert again.restarts
 
@@ -297,7 +298,7 @@ def test_one_that_leaves_when_no_other_is_at_work_has_all_started_again() -> Non
 def test_a_lost_server_is_started_again_at_once() -> None:
     team = Team(ps(workers=2, servers=2))
     actions = exits(team, "server-1", KILLED)
-    assert actions[0] == Fault("r/a", "r/a/server-1", "server-1 was lost: killed by SIGKILL; it is started again")
+    assert actions[0] == Fault(A, TaskId("r/a/server-1"), "server-1 was lost: killed by SIGKILL; it is started again")
     assert starts(actions) == [("server-1", "c", False)]
 
 
@@ -306,7 +307,9 @@ def test_a_server_whose_node_is_gone_goes_where_the_fewest_workers_are() -> None
     team.step(5.0, NodeLeft("c"))
     actions = exits(team, "server-0", KILLED)
     assert starts(actions) == [("server-0", "b", False)]
-    assert actions[0] == Fault("r/a", "r/a/server-0", "server-0 was lost: its node c is gone; it is started again on b")
+    assert actions[0] == Fault(
+        A, TaskId("r/a/server-0"), "server-0 was lost: its node c is gone; it is started again on b"
+    )
 
 
 def test_a_server_that_ends_by_itself_is_lost_and_one_that_fails_fails_the_job() -> None:
@@ -335,14 +338,14 @@ def test_a_lost_worker_of_allreduce_takes_all_back_to_their_checkpoint() -> None
     what = "worker-2 was lost: killed by SIGSEGV"
     assert exits(team, "worker-2", Exit(code=None, signal=11)) == [
         Fault(
-            "r/a",
-            "r/a/worker-2",
+            A,
+            TaskId("r/a/worker-2"),
             f"{what}; all tasks are started again from the beginning, because there is no checkpoint",
             restarts=True,
         ),
-        MarkJob("r/a", "stopping", what),
-        StopTask("r/a/worker-0", 0.0, what),
-        StopTask("r/a/worker-1", 0.0, what),
+        MarkJob(A, "stopping", what),
+        StopTask(A_0, 0.0, what),
+        StopTask(A_1, 0.0, what),
     ]
     # The others may have failed by themselves, for the loss of the one.
     assert exits(team, "worker-1", FAILED) == []
@@ -362,7 +365,7 @@ def test_a_job_without_a_checkpoint_in_between_is_taken_back_three_times() -> No
 def test_a_checkpoint_gives_the_job_its_three_times_anew() -> None:
     team = Team(allreduce(workers=2))
     for _ in range(6):
-        team.step(5.0, CheckpointDone("r/a/worker-0", SAVED))
+        team.step(5.0, CheckpointDone(A_0, SAVED))
         exits(team, "worker-0", KILLED)
         assert marks(exits(team, "worker-1", KILLED))[-1][0] == "running"
 
@@ -422,16 +425,16 @@ def test_a_node_of_which_is_told_that_it_cannot_come_back_is_waited_for_no_longe
 def test_a_node_that_is_gone_for_the_jobs_of_one_run_is_there_for_those_of_others() -> None:
     team = Driver()
     for run, nodes in (("far", ("here", "other")), ("near", ("here",))):
-        team.step(0.0, JobSubmitted(f"{run}/a", job(), nodes=nodes))
-        team.step(0.0, JobPlanned(f"{run}/a", 1, PLAN))
+        team.step(0.0, JobSubmitted(JobId(f"{run}/a"), job(), nodes=nodes))
+        team.step(0.0, JobPlanned(JobId(f"{run}/a"), 1, PLAN))
     team.step(0.0, NodeJoined(Node("other", cores=1.0, memory_bytes=2**30)))
     team.step(5.0, NodeLeft("here", ("far",)))
-    lost = team.step(5.0, TaskExited("far/a/worker-0", NO_NODE))
+    lost = team.step(5.0, TaskExited(TaskId("far/a/worker-0"), NO_NODE))
     assert [(a.task, a.node) for a in lost if isinstance(a, StartTask)] == [("far/a/worker-0", "other")]
     team.step(6.0, NodeLeft("other"))
-    lost = team.step(6.0, TaskExited("far/a/worker-0", NO_NODE))
+    lost = team.step(6.0, TaskExited(TaskId("far/a/worker-0"), NO_NODE))
     assert marks(lost)[-1] == ("waiting", "for node here or other to come back")
-    lost = team.step(7.0, TaskExited("near/a/worker-0", NO_NODE))
+    lost = team.step(7.0, TaskExited(TaskId("near/a/worker-0"), NO_NODE))
     assert [(a.task, a.node) for a in lost if isinstance(a, StartTask)] == [("near/a/worker-0", "here")]
     back = team.step(8.0, NodeJoined(Node("here", cores=2.0, memory_bytes=2**30), ("far",)))
     assert [(a.task, a.node) for a in back if isinstance(a, StartTask)] == [("far/a/worker-0", "here")]
@@ -451,11 +454,11 @@ def test_a_job_of_one_task_that_went_with_what_it_ran_in_goes_on_from_its_checkp
     left: str, exit: Exit, how: str, where: str
 ) -> None:
     team = Team(ALONE)
-    team.step(4.0, CheckpointDone("r/a/worker-0", SAVED))
+    team.step(4.0, CheckpointDone(A_0, SAVED))
     team.step(5.0, NodeLeft(left))
     what = f"worker-0 was lost: {how}"
     actions = exits(team, "worker-0", exit)
-    assert actions[0] == Fault("r/a", "r/a/worker-0", f"{what}; it is started again from step 40", restarts=True)
+    assert actions[0] == Fault(A, A_0, f"{what}; it is started again from step 40", restarts=True)
     assert marks(actions) == [("waiting", f"{what}; started again"), ("running", "going on from step 40 (attempt 2)")]
     assert starts(actions) == [("worker-0", where, False)]
 
@@ -471,14 +474,14 @@ def test_a_job_of_one_task_that_is_lost_again_and_again_is_started_three_times_m
 def test_a_stop_while_the_tasks_are_ended_to_be_started_again_ends_the_job() -> None:
     team = Team(allreduce(workers=2))
     exits(team, "worker-0", KILLED)
-    team.step(10.5, StopRequested("r/a"))
+    team.step(10.5, StopRequested(A))
     assert marks(exits(team, "worker-1", KILLED)) == [("stopped", "stopped by its user")]
 
 
 def test_what_a_lost_task_leaves_goes_to_the_others_of_its_job_and_node() -> None:
     team = Team(ps(workers=3), EqualPolicy(), limits=Limits(cores=2.0))
     team.step(5.0, NodeLeft("b"))
-    changed = [a for a in team.step(6.0, TaskExited("r/a/worker-1", KILLED)) if isinstance(a, SetShare)]
+    changed = [a for a in team.step(6.0, TaskExited(A_1, KILLED)) if isinstance(a, SetShare)]
     assert {a.task: a.share.cpu_cap_cores for a in changed} == {
         "r/a/server-0": 2 / 3,
         "r/a/worker-0": 2 / 3,
@@ -504,7 +507,7 @@ def test_workers_of_whom_none_ever_connected_each_did_the_whole_job(met: tuple[s
     assert marks(exits(team, "server-0", WELL)) == [("done", reason)]
 
 
-@pytest.mark.parametrize("event", [REPORT, CheckpointDone("r/a/worker-0", SAVED)], ids=["report", "checkpoint"])
+@pytest.mark.parametrize("event", [REPORT, CheckpointDone(A_0, SAVED)], ids=["report", "checkpoint"])
 def test_a_chosen_plan_that_has_worked_is_not_given_up_for_a_start_that_fails(event: Event) -> None:
     team = Team(allreduce(), retries=1)
     team.step(1.0, event)
@@ -545,8 +548,8 @@ def test_it_is_started_again_from_the_checkpoint_before(plan: Plan) -> None:
 def test_without_one_before_the_job_fails_and_does_not_start_over() -> None:
     team = Team(ALONE, resume=SAVED, retries=3)
     cut = "checkpoint step-40.pt is cut short"
-    actions = team.step(10.0, CheckpointLost("r/a/worker-0", cut, None))
+    actions = team.step(10.0, CheckpointLost(A_0, cut, None))
     assert [type(action) for action in actions] == [MarkJob, StopTask]
-    [mark] = [a for a in team.step(11.0, TaskExited("r/a/worker-0", FAILED)) if isinstance(a, MarkJob)]
+    [mark] = [a for a in team.step(11.0, TaskExited(A_0, FAILED)) if isinstance(a, MarkJob)]
     assert (mark.state, mark.reason) == ("failed", f"{cut}, and its run has none before it to go on from")
     assert team.wake_at is None

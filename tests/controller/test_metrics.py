@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.controller.driver import Driver, Recording, job, running
+from tests.controller.driver import A_0, A, Driver, Recording, job, running
 
 from headgate.events import Fitted, Progress, Usage, Wake
+from headgate.identifiers import JobId, TaskId
 from headgate.jobs import ProgressRule
 from headgate.policies import make
 from headgate.policies.base import Reported
@@ -26,10 +27,10 @@ def test_a_policy_is_told_the_metric_of_the_rule_with_its_sign_turned_where_more
     policy = Recording()
     driver = Driver(policy)
     running(driver, 0.0, job("a", progress=ProgressRule(metric)))
-    driver.step(1.0, Progress("r/a/worker-0", step=7, metrics={metric: 0.7}))
-    driver.step(2.0, Progress("r/a/worker-0", step=8, loss=3.0))  # what its user does not go by
+    driver.step(1.0, Progress(A_0, step=7, metrics={metric: 0.7}))
+    driver.step(2.0, Progress(A_0, step=8, loss=3.0))  # what its user does not go by
     assert [change for _, _, changes in policy.calls[1:] for change in changes] == [
-        Reported("r/a", handed_on, 7, None, None, 1)
+        Reported(A, handed_on, 7, None, None, 1)
     ]
 
 
@@ -42,7 +43,7 @@ def play(policy: str, metric: str, **series: tuple[float, ...]) -> Driver:
         while driver.wake_at is not None and driver.wake_at < now:
             driver.step(driver.wake_at, Wake())
         for name, values in series.items():
-            task = f"r/{name}/worker-0"
+            task = TaskId(f"r/{name}/worker-0")
             driver.step(now, Usage(task, 1.0, 1e6))
             driver.step(now, Progress(task, step=10 * (index + 1), metrics={metric: values[index]}))
     return driver
@@ -67,7 +68,7 @@ def test_slaq_serves_who_is_to_learn_more_by_any_metric(metric: str) -> None:
     driver = play("slaq", metric, learns=series, rests=series)
     whole = abs(series[0] - series[-1])
     for name, drop in (("learns", 0.5 * whole), ("rests", 0.001 * whole)):
-        driver.step(56.0, Fitted(f"r/{name}", 100.0, 50.0, 200.0, None, ((20.0, drop), (1e6, drop))))
+        driver.step(56.0, Fitted(JobId(f"r/{name}"), 100.0, 50.0, 200.0, None, ((20.0, drop), (1e6, drop))))
     assert driver.wake_at is not None
     driver.step(driver.wake_at, Wake())
     assert weight(driver, "learns") > 2 * weight(driver, "rests")

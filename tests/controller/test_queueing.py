@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.controller.driver import PLAN, job
+from tests.controller.driver import A_0, PLAN, B, job
 
 from headgate.cluster import Gpu, Node
 from headgate.controller import Controller, Queue
@@ -27,6 +27,7 @@ from headgate.events import (
     Usage,
     Wake,
 )
+from headgate.identifiers import JobId, TaskId
 from headgate.jobs import Job, Limits
 from headgate.plans import Plan
 from headgate.policies import NoPolicy
@@ -52,11 +53,11 @@ class Queueing:
 
     def submit(self, now: float, spec: Job, plan: Plan = ANYWHERE) -> list[Action]:
         """What follows its plan: the states that it comes to, the nodes and GPUs of its tasks, and who is stopped."""
-        self.step(now, JobSubmitted(f"r/{spec.name}", spec))
-        return self.step(now, JobPlanned(f"r/{spec.name}", 1, plan))
+        self.step(now, JobSubmitted(JobId(f"r/{spec.name}"), spec))
+        return self.step(now, JobPlanned(JobId(f"r/{spec.name}"), 1, plan))
 
     def end(self, now: float, task: str, exit: Exit | None = None) -> list[Action]:
-        return self.step(now, TaskExited(f"r/{task}", exit or Exit(code=0)))
+        return self.step(now, TaskExited(TaskId(f"r/{task}"), exit or Exit(code=0)))
 
 
 def with_gpus(name: str, count: int) -> Node:
@@ -188,8 +189,10 @@ def test_where_gpus_are_shared_nobody_waits_for_one_and_memory_is_that_of_a_node
     assert states(queue.submit(2.0, job("next", limits=Limits(memory_bytes=GIB)))) == [
         ("r/next", "waiting", "for 1 GiB of memory")
     ]
-    queue.step(3.0, JobSubmitted("r/known", job("known"), memory_bytes=3 * GIB))
-    assert states(queue.step(3.0, JobPlanned("r/known", 1, PLAN))) == [("r/known", "waiting", "for 3 GiB of memory")]
+    queue.step(3.0, JobSubmitted(JobId("r/known"), job("known"), memory_bytes=3 * GIB))
+    assert states(queue.step(3.0, JobPlanned(JobId("r/known"), 1, PLAN))) == [
+        ("r/known", "waiting", "for 3 GiB of memory")
+    ]
     assert [task for task, *_ in started(queue.end(4.0, "large/worker-0"))] == ["r/next/worker-0", "r/known/worker-0"]
 
 
@@ -200,12 +203,12 @@ def test_what_a_job_that_asked_for_nothing_uses_others_wait_for() -> None:
     for name in ("large", "small"):
         queue.submit(0.0, job(name), PLAN)
     for used in (1, 5, 4):  # the most counts
-        queue.step(1.0, Usage("r/large/worker-0", 1.0, used * GIB))
-    queue.step(1.0, Usage("r/small/worker-0", 1.0, GIB // 10))
+        queue.step(1.0, Usage(TaskId("r/large/worker-0"), 1.0, used * GIB))
+    queue.step(1.0, Usage(TaskId("r/small/worker-0"), 1.0, GIB // 10))
     assert states(queue.submit(2.0, job("waits", limits=Limits(memory_bytes=3 * GIB)), PLAN)) == [
         ("r/waits", "waiting", "for 3 GiB of memory")
     ]
-    [ahead] = queue.controller.ahead(2.0, {"r/large": 30.0})
+    [ahead] = queue.controller.ahead(2.0, {JobId("r/large"): 30.0})
     assert (ahead.holders, ahead.at) == (("r/large",), 30.0)
     [ahead] = queue.controller.ahead(2.0, {})
     assert ahead.unknown == ("r/large",)
@@ -218,12 +221,12 @@ def test_a_job_that_needs_more_than_such_jobs_did_before_has_what_it_uses() -> N
     queue = Queueing(None, with_gpus("here", 1))
     queue.controller = Controller(NoPolicy(), Queue(FifoOrder(), gpus_are_shared=True))
     queue.step(0.0, NodeJoined(with_gpus("here", 1)))
-    queue.step(0.0, JobSubmitted("r/known", job("known"), memory_bytes=GIB))
-    assert started(queue.step(0.0, JobPlanned("r/known", 1, PLAN)))
+    queue.step(0.0, JobSubmitted(JobId("r/known"), job("known"), memory_bytes=GIB))
+    assert started(queue.step(0.0, JobPlanned(JobId("r/known"), 1, PLAN)))
     queue.submit(0.0, job("limited", limits=Limits(memory_bytes=GIB)), PLAN)
     for used in (6 * GIB, GIB // 2):
-        queue.step(1.0, Usage("r/known/worker-0", 1.0, used))
-    queue.step(1.0, Usage("r/limited/worker-0", 1.0, GIB // 2))
+        queue.step(1.0, Usage(TaskId("r/known/worker-0"), 1.0, used))
+    queue.step(1.0, Usage(TaskId("r/limited/worker-0"), 1.0, GIB // 2))
     assert started(queue.submit(2.0, job("waits", limits=Limits(memory_bytes=2 * GIB)), PLAN)) == []
     assert [task for task, *_ in started(queue.end(3.0, "known/worker-0"))] == ["r/waits/worker-0"]
 
@@ -236,7 +239,7 @@ def test_who_waits_is_told_who_has_what_it_waits_for_and_when_that_is_expected_t
     have = ("r/a", "r/b")
 
     def ahead(now: float = 0.0, **ends: float) -> list[tuple[str, float | None]]:
-        found = queue.controller.ahead(now, {f"r/{job}": at for job, at in ends.items()})
+        found = queue.controller.ahead(now, {JobId(f"r/{job}"): at for job, at in ends.items()})
         assert {each.holders for each in found} == {have}
         return [(each.job, each.at) for each in found]
 
@@ -258,7 +261,7 @@ def test_who_waits_behind_others_that_wait_is_told_when_where_it_is_known_how_lo
         queue.submit(0.0, asks(name, gpus))
 
     def ahead(**ends: float) -> dict[str, tuple[float | None, tuple[str, ...]]]:
-        found = queue.controller.ahead(0.0, {f"r/{job}": at for job, at in ends.items()})
+        found = queue.controller.ahead(0.0, {JobId(f"r/{job}"): at for job, at in ends.items()})
         return {each.job[2:]: (each.at, each.unknown) for each in found}
 
     # b and c run side by side, and d when both have ended; e takes nobody knows how long, so that nothing is said of f,
@@ -289,8 +292,8 @@ def test_what_is_started_again_elsewhere_for_want_of_its_node_asks_for_room_ther
 
     def submit(name: str, memory: int, node: str) -> list[tuple[str, str, tuple[int, ...] | None]]:
         spec, plan = job(name, limits=Limits(memory_bytes=memory * GIB, gpus=0)), replace(PLAN, worker_nodes=(node,))
-        queue.step(0.0, JobSubmitted(f"r/{name}", spec, nodes=("a", "b")))
-        return started(queue.step(0.0, JobPlanned(f"r/{name}", 1, plan)))
+        queue.step(0.0, JobSubmitted(JobId(f"r/{name}"), spec, nodes=("a", "b")))
+        return started(queue.step(0.0, JobPlanned(JobId(f"r/{name}"), 1, plan)))
 
     assert submit("lost", 8, "b") == [("r/lost/worker-0", "b", ())]
     assert submit("large", 6, "a") == [("r/large/worker-0", "a", ())]
@@ -308,10 +311,10 @@ def test_what_is_started_again_elsewhere_for_want_of_its_node_asks_for_room_ther
 
 def test_what_comes_after_a_job_that_finds_no_node_is_skipped_in_the_same_step() -> None:
     queue = Queueing()
-    queue.step(0.0, JobSubmitted("r/first", job("first"), nodes=("far",)))
-    queue.step(0.0, JobSubmitted("r/second", job("second", after="first")))
-    queue.step(0.0, JobPlanned("r/second", 1, ANYWHERE))
-    assert states(queue.step(0.0, JobPlanned("r/first", 1, replace(PLAN, worker_nodes=("far",))))) == [
+    queue.step(0.0, JobSubmitted(JobId("r/first"), job("first"), nodes=("far",)))
+    queue.step(0.0, JobSubmitted(JobId("r/second"), job("second", after="first")))
+    queue.step(0.0, JobPlanned(JobId("r/second"), 1, ANYWHERE))
+    assert states(queue.step(0.0, JobPlanned(JobId("r/first"), 1, replace(PLAN, worker_nodes=("far",))))) == [
         ("r/first", "failed", "none of its nodes is there: far"),
         ("r/second", "skipped", "first, which it comes after, ended as failed"),
     ]
@@ -329,12 +332,12 @@ def test_what_is_behind_a_waiting_job_that_is_stopped_starts_at_once_where_it_fi
     queue = Queueing(None, with_gpus("a", 4))
     for name, gpus in (("runs", 3), ("head", 2), ("behind", 1), ("last", 2)):
         queue.submit(0.0, asks(name, gpus))
-    stopped = queue.step(1.0, StopRequested("r/head"))
+    stopped = queue.step(1.0, StopRequested(JobId("r/head")))
     assert states(stopped)[0] == ("r/head", "stopped", "stopped before it started")
     assert [task for task, *_ in started(stopped)] == ["r/behind/worker-0"]
     queue.submit(2.0, asks("large", 9))
-    queue.step(3.0, StopRequested("r/large"))
-    queue.step(3.0, StopRequested("r/last"))
+    queue.step(3.0, StopRequested(JobId("r/large")))
+    queue.step(3.0, StopRequested(JobId("r/last")))
     assert not queue.controller.waits
     assert started(queue.step(4.0, NodeJoined(with_gpus("b", 9)))) == []
 
@@ -343,7 +346,7 @@ def test_a_waiting_job_that_is_stopped_gives_way() -> None:
     queue = Queueing(None, with_gpus("a", 1))
     for name in ("a", "b", "c"):
         queue.submit(0.0, asks(name))
-    assert states(queue.step(1.0, StopRequested("r/b"))) == [("r/b", "stopped", "stopped before it started")]
+    assert states(queue.step(1.0, StopRequested(B))) == [("r/b", "stopped", "stopped before it started")]
     assert started(queue.end(2.0, "a/worker-0"))[0][0] == "r/c/worker-0"
 
 
@@ -353,7 +356,7 @@ def test_the_worst_of_those_that_run_make_room_and_go_on_later() -> None:
     queue.submit(0.0, asks("a", 2))
     queue.submit(0.0, asks("b", 2))
     stops = queue.submit(1.0, asks("c", 2))
-    assert StopTask("r/a/worker-0", GRACE_SECONDS, "makes room for c") in stops
+    assert StopTask(A_0, GRACE_SECONDS, "makes room for c") in stops
     assert states(stops) == [("r/c", "waiting", "for 2 GPUs"), ("r/a", "stopping", "makes room for c")]
     moved = queue.end(2.0, "a/worker-0", Exit(code=None, signal=15))
     assert started(moved) == [("r/c/worker-0", "a", (0, 1))]
@@ -390,7 +393,7 @@ def test_who_had_enough_service_is_looked_at_when_it_has() -> None:
     assert queue.wake_at is None  # nobody waits
     queue.submit(10.0, asks("b"))
     assert queue.wake_at == 100.0
-    assert StopTask("r/a/worker-0", GRACE_SECONDS, "makes room for b") in queue.step(100.0, Wake())
+    assert StopTask(A_0, GRACE_SECONDS, "makes room for b") in queue.step(100.0, Wake())
 
 
 def test_for_whom_there_was_no_room_it_is_made_once_others_have_had_enough() -> None:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.controller.driver import Driver, job, running
+from tests.controller.driver import B_0, Driver, job, running
 
 from headgate.controller.safeguards import Safeguards
 from headgate.events import Action, Event, Exit, SetShare, StartTask, TaskExited, Usage, Wake, Warn
+from headgate.identifiers import JobId, TaskId
 from headgate.policies import Arrived, Change, Decision, Left, Placed, Policy, make
 from headgate.policies.weights import FLOOR, MOST_CHANGES
 from headgate.shares import NOTHING, UNLIMITED, WEIGHT_DEFAULT, Share
@@ -80,7 +81,7 @@ class Watched(Driver):
 
     def ask(self, now: float) -> None:
         """Have the policy asked, by what a task that runs used."""
-        self.step(now, Usage(f"{next(iter(self.shares))}/worker-0", 1.0, 1e6))
+        self.step(now, Usage(TaskId(f"{next(iter(self.shares))}/worker-0"), 1.0, 1e6))
 
     def weights(self) -> dict[str, float]:
         return {id: share.cpu_weight for id, share in self.shares.items() if share.cpu_weight is not None}
@@ -142,7 +143,7 @@ def test_a_share_for_a_job_that_is_gone_is_dropped_with_one_warning() -> None:
     driver = Watched(policy)
     running(driver, 0.0, job("a"), job("b"))
     policy.say = lambda now: {f"r/{name}": (Share(cpu_weight=100.0 + now), "on and on") for name in ("a", "b", "never")}
-    driver.step(1.0, TaskExited("r/b/worker-0", Exit(code=0)))
+    driver.step(1.0, TaskExited(B_0, Exit(code=0)))
     driver.ask(2.0)
     assert driver.weights() == {"r/a": 102.0}
     assert driver.warned == ["policy 'plugin': its share for r/b is dropped: no such job is there"]
@@ -207,7 +208,7 @@ def test_who_the_end_of_another_leaves_below_its_floor_is_lifted_as_soon_as_it_m
     policy.weighs(a=1.0, b=1.0, c=50.0)
     driver = Watched(policy)
     running(driver, 0.0, job("a"), job("b"), job("c"))
-    driver.step(10.0, TaskExited("r/b/worker-0", Exit(code=0)))
+    driver.step(10.0, TaskExited(B_0, Exit(code=0)))
     assert driver.low() == {"r/a"}
     assert driver.wake_at == 60.0
     driver.step(60.0, Wake())
@@ -221,7 +222,7 @@ def test_so_is_a_cap() -> None:
     driver = Watched(policy)
     running(driver, 0.0, job("a"), job("b"), job("c"))
     driver.ask(0.0)  # now that there are three
-    driver.step(10.0, TaskExited("r/c/worker-0", Exit(code=0)))
+    driver.step(10.0, TaskExited(TaskId("r/c/worker-0"), Exit(code=0)))
     assert driver.shares["r/a"].cpu_cap_cores == 0.08  # a twentieth of 2 cores is 0.1
     assert driver.wake_at == 60.0
     policy.say = lambda _: {}
@@ -245,25 +246,27 @@ def test_a_floor_holds_on_each_node_that_a_job_is_on() -> None:
     at = {"alone": ("x",), "a": ("y",), "b": ("y", "z"), "c": ("z",)}
     weights = {"alone": 10_000.0, "a": 1.0, "b": 100.0, "c": 9_000.0}
     happened = [
-        change for id, nodes in at.items() for change in (Arrived(id, 1.0), Placed(id, dict.fromkeys(nodes, 2.0)))
+        change
+        for id, nodes in at.items()
+        for change in (Arrived(JobId(id), 1.0), Placed(JobId(id), dict.fromkeys(nodes, 2.0)))
     ]
     granted, _ = safeguards.hold(
-        0.0, 6.0, happened, {id: (Share(cpu_weight=w), "it likes") for id, w in weights.items()}
+        0.0, 6.0, happened, {JobId(id): (Share(cpu_weight=w), "it likes") for id, w in weights.items()}
     )
     has = {id: share.cpu_weight or 0.0 for id, (share, _) in granted.items()}
-    assert (has["alone"], has["c"]) == (10_000.0, 9_000.0)
+    assert (has[JobId("alone")], has[JobId("c")]) == (10_000.0, 9_000.0)
     for one, other in (("a", "b"), ("b", "c")):
-        assert has[one] / (has[one] + has[other]) >= FLOOR / 2
-    assert has["b"] < 2_000.0  # what somebody has on another node lifts nobody
+        assert has[JobId(one)] / (has[JobId(one)] + has[JobId(other)]) >= FLOOR / 2
+    assert has[JobId("b")] < 2_000.0  # what somebody has on another node lifts nobody
 
 
 def test_a_floor_holds_on_the_cores_of_a_node_between_who_computes_on_its_gpus_and_who_does_not() -> None:
     safeguards = Safeguards(Plugin())
-    on_gpus = {f"g{gpu}": Placed(f"g{gpu}", {f"n/gpu{gpu}": 64.0}, on_gpus=True) for gpu in range(8)}
-    on_cores = {f"c{i}": Placed(f"c{i}", {"n": 64.0}) for i in range(20)}
-    happened: list[Change] = [Arrived(id, 1.0) for id in (*on_gpus, *on_cores)]
+    on_gpus = {f"g{gpu}": Placed(JobId(f"g{gpu}"), {f"n/gpu{gpu}": 64.0}, on_gpus=True) for gpu in range(8)}
+    on_cores = {f"c{i}": Placed(JobId(f"c{i}"), {"n": 64.0}) for i in range(20)}
+    happened: list[Change] = [Arrived(JobId(id), 1.0) for id in (*on_gpus, *on_cores)]
     weights = dict.fromkeys(on_gpus, 6_400.0) | dict.fromkeys(on_cores, 1.0)
-    said = {id: (Share(cpu_weight=weight), "as it likes") for id, weight in weights.items()}
+    said = {JobId(id): (Share(cpu_weight=weight), "as it likes") for id, weight in weights.items()}
     granted, _ = safeguards.hold(0.0, 64.0, [*happened, *on_gpus.values(), *on_cores.values()], said)
     has = {id: share.cpu_weight or 0.0 for id, (share, _) in granted.items()}
     assert min(has.values()) / sum(has.values()) >= FLOOR / 28 * (1.0 - 1e-6)
@@ -271,9 +274,10 @@ def test_a_floor_holds_on_the_cores_of_a_node_between_who_computes_on_its_gpus_a
 
 def test_a_cap_is_lifted_to_a_part_of_the_node_however_many_gpus_a_job_has_there() -> None:
     safeguards = Safeguards(Plugin())
-    placed = Placed("a", {f"n/gpu{gpu}": 8.0 for gpu in range(8)}, on_gpus=True)
-    said = {"a": (Share(cpu_cap_cores=2.0), "as it likes")}
-    assert safeguards.hold(0.0, 8.0, [Arrived("a", 1.0), placed], said)[0] == said  # a twentieth of 8 cores is 0.4
+    placed = Placed(JobId("a"), {f"n/gpu{gpu}": 8.0 for gpu in range(8)}, on_gpus=True)
+    said = {JobId("a"): (Share(cpu_cap_cores=2.0), "as it likes")}
+    granted, _ = safeguards.hold(0.0, 8.0, [Arrived(JobId("a"), 1.0), placed], said)
+    assert granted == said  # a twentieth of 8 cores is 0.4
 
 
 @pytest.mark.parametrize("most", [1_000.0, 10_000.0, 333.3])
@@ -282,8 +286,8 @@ def test_a_floor_of_a_whole_equal_share_makes_all_alike(most: float) -> None:
     policy.floor = 1.0
     safeguards = Safeguards(policy)
     weights = dict.fromkeys(map(str, range(9)), 1.0) | {"9": most}
-    said = {id: (Share(cpu_weight=weight), "as it likes") for id, weight in weights.items()}
-    granted, _ = safeguards.hold(0.0, 4.0, [Arrived(id, 1.0) for id in weights], said)
+    said = {JobId(id): (Share(cpu_weight=weight), "as it likes") for id, weight in weights.items()}
+    granted, _ = safeguards.hold(0.0, 4.0, [Arrived(JobId(id), 1.0) for id in weights], said)
     assert {id: share.cpu_weight for id, (share, _) in granted.items()} == dict.fromkeys(weights, most)
 
 
@@ -378,7 +382,7 @@ def test_both_hold_at_every_moment_of_any_history(
             check(at)
         policy.weighs(**weights)
         if leave and f"r/{leaves}" in driver.shares and len(driver.shares) > 1:
-            driver.step(now, TaskExited(f"r/{leaves}/worker-0", Exit(code=0)))
+            driver.step(now, TaskExited(TaskId(f"r/{leaves}/worker-0"), Exit(code=0)))
             check(now)
         if coming and wait == 20.0:
             running(driver, now, job(coming.pop()))

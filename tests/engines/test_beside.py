@@ -15,7 +15,7 @@ from headgate.cluster import Node
 from headgate.engines import beside, local
 from headgate.engines.local import LocalEngine
 from headgate.errors import IsolationError
-from headgate.events import TaskId
+from headgate.identifiers import TaskId
 from headgate.isolation.base import Box, Launch
 from headgate.isolation.process import ProcessIsolation
 from headgate.shares import Share
@@ -72,7 +72,7 @@ class Setting:
         self.told = RecordingListener(lambda task: task in self.engine.boxes())
 
     def start(self, name: str, argv: tuple[str, ...]) -> TaskId:
-        task = f"{GROUP}/{name}/worker-0"
+        task = TaskId(f"{GROUP}/{name}/worker-0")
         launch = Launch(task=task, argv=argv, env={"PATH": os.defpath, "HEADGATE_TASK": task}, cwd="/", threads=1)
         self.engine.start(launch, Share(), str(self.folder / f"{name}.log"))
         return task

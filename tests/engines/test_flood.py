@@ -13,7 +13,7 @@ import pytest
 from headgate.cluster import Node
 from headgate.engines import channel
 from headgate.engines.local import LocalEngine
-from headgate.events import TaskId
+from headgate.identifiers import TaskId
 from headgate.isolation.base import Launch
 from headgate.isolation.process import ProcessIsolation
 from headgate.shares import Share
@@ -43,7 +43,7 @@ class Flooded:
         self.told = RecordingListener(lambda task: task in self.engine.boxes())
 
     def start(self, name: str, argv: tuple[str, ...]) -> TaskId:
-        task = f"flood-{os.getpid()}/{name}/worker-0"
+        task = TaskId(f"flood-{os.getpid()}/{name}/worker-0")
         launch = Launch(task=task, argv=argv, env={"PATH": os.defpath, "HEADGATE_TASK": task}, cwd="/", threads=1)
         self.engine.start(launch, Share(), str(self.folder / f"{name}.log"))
         return task

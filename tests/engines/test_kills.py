@@ -8,6 +8,7 @@ import pytest
 
 from headgate.engines.kills import Kills
 from headgate.events import Exit
+from headgate.identifiers import TaskId
 from headgate.isolation.base import Launch
 from headgate.shares import Share
 from headgate.testing.memory_isolation import MemoryBox, MemoryIsolation
@@ -29,7 +30,7 @@ class Counted(MemoryBox):
 
 @pytest.fixture
 def box() -> Counted:
-    launch = Launch("run/job/worker-0", ("true",), {}, "/", 1)
+    launch = Launch(TaskId("run/job/worker-0"), ("true",), {}, "/", 1)
     return Counted(MemoryIsolation(), launch, Share(), 1)
 
 

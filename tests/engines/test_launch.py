@@ -12,9 +12,10 @@ import pytest
 
 import headgate
 from headgate.cluster import Place
-from headgate.engines.launch import Role, command, inject, interpreter, launch, transport
+from headgate.engines.launch import command, inject, interpreter, launch, transport
 from headgate.errors import StorageError, UsageError
 from headgate.events import Checkpoint
+from headgate.identifiers import TaskId
 from headgate.isolation.base import Launch
 from headgate.jobs import Job
 
@@ -29,18 +30,17 @@ def launched(
     job: Job,
     environment: dict[str, str] | None = None,
     resume: Checkpoint | None = None,
-    role: Role = "worker",
+    name: str = "worker-0",
     place: Place | None = None,
 ) -> Launch:
     return launch(
-        "run/job/worker-0",
+        TaskId(f"run/job/{name}"),
         job,
         environment=environment if environment is not None else {"PATH": os.environ["PATH"]},
         threads=2,
         injected=Path("/injected"),
         checkpoints=Path("/checkpoints"),
         resume=resume,
-        role=role,
         place=place,
     )
 
@@ -69,7 +69,7 @@ def test_a_script_that_sees_to_it_itself_is_left_to_spin_but_its_servers_are_not
     job = Job(name="job", script="train.py", workdir=str(tmp_path), python=sys.executable)
     other = replace(job, script="other.py")
     assert "OMP_WAIT_POLICY" not in launched(job).env
-    assert launched(job, role="server").env["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert launched(job, name="server-0").env["OMP_WAIT_POLICY"] == "PASSIVE"
     assert launched(other).env["OMP_WAIT_POLICY"] == "PASSIVE"
 
 
@@ -195,14 +195,14 @@ def test_a_server_runs_under_the_interpreter_of_the_job_in_its_folder_and_enviro
         Job(name="job", run="torchrun train.py", env={"SEED": "1"}, workdir=str(tmp_path)),
         Job(name="job", run=("own-program",), python="bin/python", env={"SEED": "1"}, workdir=str(tmp_path)),
     ):
-        started = launched(job, path, role="server")
+        started = launched(job, path, name="server-0")
         assert tuple(map(os.path.normpath, started.argv)) == (str(python), "-m", "headgate.torch.ps")
         assert (started.cwd, started.env["SEED"]) == (str(tmp_path), "1")
 
 
 def test_a_server_of_a_command_without_any_python_says_so(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="found no 'python' on the PATH"):
-        launched(Job(name="job", run="true"), {"PATH": str(tmp_path)}, role="server")
+        launched(Job(name="job", run="true"), {"PATH": str(tmp_path)}, name="server-0")
 
 
 def test_it_runs_in_its_place() -> None:
@@ -236,7 +236,7 @@ def test_the_injected_folder_holds_headgate_and_nothing_else(tmp_path: Path, bar
     )
     job = Job(name="job", script=str(script), python=bare_python, args=(str(injected),), workdir=str(tmp_path))
     started = launch(
-        "run/job/worker-0",
+        TaskId("run/job/worker-0"),
         job,
         environment={"PATH": os.defpath},
         threads=1,
@@ -277,7 +277,7 @@ def test_a_task_without_pyzmq_is_told_where_there_is_one_and_does_not_see_it_bef
 ) -> None:
     injected = inject(tmp_path / "inject")
     env = launch(
-        "run/job/server-0",
+        TaskId("run/job/server-0"),
         Job(name="job", run="true"),
         environment={"PATH": os.defpath},
         threads=1,

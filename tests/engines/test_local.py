@@ -20,7 +20,8 @@ from headgate.engines import connections
 from headgate.engines import log as logs
 from headgate.engines.connections import Connections
 from headgate.engines.local import LocalEngine
-from headgate.events import Exit, TaskId
+from headgate.events import Exit
+from headgate.identifiers import TaskId
 from headgate.isolation import processes
 from headgate.isolation.base import Launch
 from headgate.isolation.box import ProcessBox
@@ -63,7 +64,7 @@ class Local:
         self.told = RecordingListener(lambda task: task in self.engine.boxes())
 
     def start(self, argv: tuple[str, ...], name: str = "job", log: Path | None = None) -> TaskId:
-        task = f"local-{os.getpid()}/{name}/worker-0"
+        task = TaskId(f"local-{os.getpid()}/{name}/worker-0")
         launch = Launch(task=task, argv=argv, env={"PATH": os.defpath, "HEADGATE_TASK": task}, cwd="/", threads=1)
         self.engine.start(launch, Share(), str(log or self.log(name)))
         return task
@@ -172,8 +173,8 @@ def test_the_socket_goes_with_the_engine(local: Local) -> None:
 
 def test_calls_after_its_end_do_nothing(local: Local) -> None:
     local.engine.close()
-    local.engine.stop("nobody", 0)
-    local.engine.send("nobody", {})
+    local.engine.stop(TaskId("nobody"), 0)
+    local.engine.send(TaskId("nobody"), {})
     local.engine.close()
 
 

@@ -43,6 +43,7 @@ from headgate.hub.live_runs import LiveRuns
 from headgate.hub.run import LiveRun
 from headgate.hub.server import HubServer
 from headgate.hub.submission import Submission, parse
+from headgate.identifiers import JobId, TaskId, TaskName
 from headgate.jobs import Job, ProgressRule
 from headgate.plans import Plan
 from headgate.reports import html, terminal
@@ -340,9 +341,9 @@ class _Task:
         self._loop = loop
         live = self._run.jobs["a"]
         plan = Plan(strategy="ps", workers=1, servers=1, batch_per_worker=None)
-        self._attempt = Attempt(f"{self._run.id}/a", 1, plan, False, lambda *_: None)
+        self._attempt = Attempt(JobId(f"{self._run.id}/a"), 1, plan, False, lambda *_: None)
         live.begin(self._attempt, 0)
-        self._attempt.start("worker-0", "here", "127.0.0.1", ProgressReader(ProgressRule()), joins=False)
+        self._attempt.start(TaskName("worker-0"), "here", "127.0.0.1", ProgressReader(ProgressRule()), joins=False)
         self._failed: list[str] = []
         ledger = cast(LiveRuns, SimpleNamespace(find=lambda _: (self._run, live), event=self._event, failed=self._fail))
         self._hearing = HubListener(ledger, self._run.folder, lambda _: None, lambda _: None, lambda *_: None)
@@ -367,14 +368,14 @@ class _Task:
         if chance.random() < 0.05:
             data *= chance.choice([10, 500])
         lines = self._log.write(data + b"\n", time.monotonic())
-        self._hearing.output(self._task, [line[:4096] for line in (lines or [data.decode("utf-8", "replace")])])
+        self._hearing.output(TaskId(self._task), [line[:4096] for line in (lines or [data.decode("utf-8", "replace")])])
         self._hear()
 
     def message(self, chance: Chance) -> None:
         message = chance.altered(chance.choice(_MESSAGES))
         if chance.random() < 0.5 and message.get("type") == "checkpoint":
             message["path"] = str(self._run.checkpoints("a") / chance.choice(["step-1.pt", "../x", "a/../b"]))
-        self._hearing.message(self._task, json.loads(json.dumps(message)))
+        self._hearing.message(TaskId(self._task), json.loads(json.dumps(message)))
         self._hear()
 
     def channel(self, chance: Chance) -> None:
@@ -387,7 +388,7 @@ class _Task:
             try:
                 theirs.sendall(hello + said if chance.random() < 0.7 else chance.damaged(hello + said))
                 for message in connection.receive() or ():
-                    self._hearing.message(self._task, message)
+                    self._hearing.message(TaskId(self._task), message)
             except BlockingIOError:
                 pass
             connection.close()

@@ -21,6 +21,7 @@ from headgate.engines.channel import Connection, listen
 from headgate.engines.launch import inject, server_command
 from headgate.hub.meetings import AttemptMeetings
 from headgate.hub.peers import Peers
+from headgate.identifiers import TaskName
 from headgate.plans import Plan
 from headgate.testing import wait
 
@@ -75,7 +76,7 @@ class Gang:
         self._warm = warm
         self._environment = environment or {}
         self._processes: dict[str, _Process] = {}
-        self._waiting: list[str] = []  # who joins and has not been served
+        self._waiting: list[TaskName] = []  # who joins and has not been served
         self._asked = False  # whether the donor is to save for them
         self._lock = threading.Condition()
         self._server = listen(folder / "channel")
@@ -104,7 +105,7 @@ class Gang:
         """Start these tasks; all of the plan if none is named. A task that has ended is started anew."""
         for name in names or self.names:
             with self._lock:
-                self.peers.start(name, self._node(name), "127.0.0.1", joins)
+                self.peers.start(TaskName(name), self._node(name), "127.0.0.1", joins)
         for name in names or self.names:
             output = self.folder / f"{name}.log"
             script = next((Path(part) for part in self._command if part.endswith(".py")), None)
@@ -124,8 +125,8 @@ class Gang:
         """Wait until a task has ended and tell the others; its exit code."""
         code = self._processes[name].popen.wait(_SECONDS)
         with self._lock:
-            self.peers.leave(name)
-            self.meetings.leave(name)
+            self.peers.leave(TaskName(name))
+            self.meetings.leave(TaskName(name))
         self._tell()
         return code
 
@@ -242,7 +243,7 @@ class Gang:
             messages = connection.receive()
         except BlockingIOError:
             return
-        name = (connection.task or "").removeprefix(RUN)
+        name = connection.task.name if connection.task is not None else TaskName()
         if messages is None:
             self._selector.unregister(connection)
             with self._lock:
@@ -253,7 +254,7 @@ class Gang:
         for message in messages:
             self._take(name, connection, message)
 
-    def _take(self, name: str, connection: Connection, message: dict[str, Any]) -> None:
+    def _take(self, name: TaskName, connection: Connection, message: dict[str, Any]) -> None:
         wait.until(lambda: name in self._processes, what=f"{name} to be known")
         with self._lock:
             self._processes[name].messages.append(message)

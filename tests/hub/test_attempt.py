@@ -10,6 +10,7 @@ import pytest
 
 from headgate.events import Exit
 from headgate.hub.attempt import APART_SECONDS, Attempt
+from headgate.identifiers import JobId, TaskName
 from headgate.jobs import ProgressRule
 from headgate.plans import Plan
 from headgate.telemetry.patterns import ProgressReader
@@ -21,11 +22,11 @@ class Told:
     def __init__(self, workers: int = 3, connected: bool = True) -> None:
         self.sent: list[tuple[str, Mapping[str, Any]]] = []
         plan = Plan(strategy="ps", workers=workers, servers=1, batch_per_worker=None)
-        self.attempt = Attempt("r/a", 1, plan, True, lambda task, message: self.sent.append((task, message)))
+        self.attempt = Attempt(JobId("r/a"), 1, plan, True, lambda task, message: self.sent.append((task, message)))
         for name in ("server-0", *(f"worker-{i}" for i in range(workers))):
-            self.start(name, connected=connected)
+            self.start(TaskName(name), connected=connected)
 
-    def start(self, name: str, joins: bool = False, connected: bool = True) -> None:
+    def start(self, name: TaskName, joins: bool = False, connected: bool = True) -> None:
         self.attempt.start(name, "here", "127.0.0.1", ProgressReader(ProgressRule()), joins)
         if connected:
             self.attempt.connect(name)
@@ -55,16 +56,16 @@ def told() -> Told:
     return Told()
 
 
-def rejoin(told: Told, name: str) -> None:
+def rejoin(told: Told, name: TaskName) -> None:
     told.attempt.leave(name, well=False)
     told.start(name, joins=True)
 
 
 def test_a_view_tells_how_many_workers_there_are_to_be(told: Told) -> None:
-    told.attempt.leave("worker-2", well=False)
+    told.attempt.leave(TaskName("worker-2"), well=False)
     assert told.view()["workers"] == 3
     told.attempt.plan = replace(told.attempt.plan, workers=5)
-    told.start("worker-2", joins=True)
+    told.start(TaskName("worker-2"), joins=True)
     assert told.view()["workers"] == 5
 
 
@@ -73,7 +74,7 @@ def test_a_greeting_comes_before_the_first_view_and_every_change_goes_to_all_who
     kinds = [message["type"] for task, message in told.sent if task == "r/a/worker-0"]
     assert kinds == ["welcome", "peers", "peers"]  # itself, then worker 1
     told.sent.clear()
-    told.attempt.listen("worker-1", ["tcp://127.0.0.1:5"])
+    told.attempt.listen(TaskName("worker-1"), ["tcp://127.0.0.1:5"])
     assert [task for task, _ in told.sent] and {task for task, _ in told.sent} == {
         "r/a/server-0",
         "r/a/worker-0",
@@ -85,31 +86,31 @@ def test_a_greeting_comes_before_the_first_view_and_every_change_goes_to_all_who
 
 def test_whoever_greets_last_leaves_nobody_with_an_older_view() -> None:
     told = Told(workers=2, connected=False)
-    told.attempt.connect("server-0", "torch")
-    told.attempt.listen("server-0", ["tcp://127.0.0.1:5"])
+    told.attempt.connect(TaskName("server-0"), "torch")
+    told.attempt.listen(TaskName("server-0"), ["tcp://127.0.0.1:5"])
     for name in ("worker-0", "worker-1"):
-        told.attempt.connect(name, "torch")
+        told.attempt.connect(TaskName(name), "torch")
     latest = {task: message["view"] for task, message in told.sent if message["type"] == "peers"}
     assert len(latest) == 3
     assert len(set(latest.values())) == 1
 
 
 def test_the_lowest_worker_saves_its_state_for_one_that_joins(told: Told) -> None:
-    rejoin(told, "worker-1")
+    rejoin(told, TaskName("worker-1"))
     assert told.orders() == []  # it has not made its objects yet
-    told.attempt.join("worker-1")
+    told.attempt.join(TaskName("worker-1"))
     assert told.orders() == [("worker-0", "hold")]
-    assert told.attempt.saved("worker-0", "/c/step-5.pt") == ["worker-1"]
+    assert told.attempt.saved(TaskName("worker-0"), "/c/step-5.pt") == ["worker-1"]
     assert told.active() == ["server-0", "worker-0", "worker-1", "worker-2"]
     assert told.orders() == [("worker-1", "/c/step-5.pt"), ("worker-0", "release")]
 
 
 def test_one_order_is_under_way_at_a_time_and_all_who_wait_by_its_end_are_served(told: Told) -> None:
     for name in ("worker-1", "worker-2"):
-        rejoin(told, name)
-        told.attempt.join(name)
+        rejoin(told, TaskName(name))
+        told.attempt.join(TaskName(name))
     assert told.orders() == [("worker-0", "hold")]
-    assert told.attempt.saved("worker-0", "/c/step-5.pt") == ["worker-1", "worker-2"]
+    assert told.attempt.saved(TaskName("worker-0"), "/c/step-5.pt") == ["worker-1", "worker-2"]
     assert told.active() == ["server-0", "worker-0", "worker-1", "worker-2"]
     assert told.orders() == [
         ("worker-1", "/c/step-5.pt"),
@@ -119,49 +120,49 @@ def test_one_order_is_under_way_at_a_time_and_all_who_wait_by_its_end_are_served
 
 
 def test_a_state_that_nobody_waits_for_holds_nobody(told: Told) -> None:
-    rejoin(told, "worker-1")
-    told.attempt.join("worker-1")
+    rejoin(told, TaskName("worker-1"))
+    told.attempt.join(TaskName("worker-1"))
     told.orders()
-    assert told.attempt.saved("worker-2", "/c/step-4.pt") == []
+    assert told.attempt.saved(TaskName("worker-2"), "/c/step-4.pt") == []
     assert told.orders() == [("worker-2", "release")]
-    told.attempt.leave("worker-1", well=False)
-    assert told.attempt.saved("worker-0", "/c/step-5.pt") == []
+    told.attempt.leave(TaskName("worker-1"), well=False)
+    assert told.attempt.saved(TaskName("worker-0"), "/c/step-5.pt") == []
     assert told.orders() == [("worker-0", "release")]
 
 
 def test_another_saves_when_the_one_that_was_to_is_lost(told: Told) -> None:
-    rejoin(told, "worker-2")
-    told.attempt.join("worker-2")
+    rejoin(told, TaskName("worker-2"))
+    told.attempt.join(TaskName("worker-2"))
     told.orders()
-    told.attempt.leave("worker-0", well=False)
+    told.attempt.leave(TaskName("worker-0"), well=False)
     assert told.orders() == [("worker-1", "hold")]
-    assert told.attempt.saved("worker-1", "/c/step-5.pt") == ["worker-2"]
+    assert told.attempt.saved(TaskName("worker-1"), "/c/step-5.pt") == ["worker-2"]
 
 
 def test_one_that_was_lost_while_it_waited_joins_once_it_waits_again(told: Told) -> None:
-    rejoin(told, "worker-1")
-    told.attempt.join("worker-1")
-    rejoin(told, "worker-1")
+    rejoin(told, TaskName("worker-1"))
+    told.attempt.join(TaskName("worker-1"))
+    rejoin(told, TaskName("worker-1"))
     told.orders()
-    assert told.attempt.saved("worker-0", "/c/step-5.pt") == []  # it has not made its objects yet
+    assert told.attempt.saved(TaskName("worker-0"), "/c/step-5.pt") == []  # it has not made its objects yet
     assert told.orders() == [("worker-0", "release")]
-    told.attempt.join("worker-1")
+    told.attempt.join(TaskName("worker-1"))
     assert told.orders() == [("worker-0", "hold")]
-    assert told.attempt.saved("worker-0", "/c/step-6.pt") == ["worker-1"]
+    assert told.attempt.saved(TaskName("worker-0"), "/c/step-6.pt") == ["worker-1"]
 
 
 def test_a_state_that_could_not_be_saved_is_asked_for_at_the_next_occasion(told: Told) -> None:
-    rejoin(told, "worker-1")
-    told.attempt.join("worker-1")
+    rejoin(told, TaskName("worker-1"))
+    told.attempt.join(TaskName("worker-1"))
     told.orders()
-    told.attempt.failed("worker-0")
+    told.attempt.failed(TaskName("worker-0"))
     assert told.orders() == [("worker-0", "release")]  # it may hold, where the file could not be brought here
-    told.attempt.join("worker-1")
+    told.attempt.join(TaskName("worker-1"))
     assert told.orders() == [("worker-0", "hold")]
 
 
 def test_one_that_leaves_is_marked_and_speaks_for_the_others_only_if_it_is_alone(told: Told) -> None:
-    told.attempt.part("worker-0")
+    told.attempt.part(TaskName("worker-0"))
     assert told.attempt.lowest == "worker-1"
     members = {member["task"]: member["leaving"] for member in told.sent[-1][1]["members"]}
     assert members == {"server-0": False, "worker-0": True, "worker-1": False, "worker-2": False}
@@ -170,16 +171,16 @@ def test_one_that_leaves_is_marked_and_speaks_for_the_others_only_if_it_is_alone
 def test_a_job_of_one_task_is_told_of_nobody() -> None:
     sent: list[Mapping[str, Any]] = []
     plan = Plan(strategy="single", workers=1, batch_per_worker=None)
-    attempt = Attempt("r/a", 1, plan, True, lambda _, message: sent.append(message))
-    attempt.start("worker-0", "here", "127.0.0.1", ProgressReader(ProgressRule()), joins=False)
-    attempt.connect("worker-0")
+    attempt = Attempt(JobId("r/a"), 1, plan, True, lambda _, message: sent.append(message))
+    attempt.start(TaskName("worker-0"), "here", "127.0.0.1", ProgressReader(ProgressRule()), joins=False)
+    attempt.connect(TaskName("worker-0"))
     assert [message["type"] for message in sent] == ["welcome"]
     assert "secrets" not in sent[0]
 
 
 def test_workers_that_make_progress_for_long_and_never_connect_are_apart_which_is_told_once() -> None:
     told = Told(connected=False)
-    told.attempt.connect("server-0")  # which is ours
+    told.attempt.connect(TaskName("server-0"))  # which is ours
     assert [told.attempt.are_apart(5.0 + t) for t in (0.0, APART_SECONDS - 1, APART_SECONDS, 100.0)] == [
         *(False, False, True, False)
     ]
@@ -188,7 +189,7 @@ def test_workers_that_make_progress_for_long_and_never_connect_are_apart_which_i
 def test_workers_that_have_connected_or_are_one_are_not_apart_however_they_end() -> None:
     late, alone = Told(connected=False), Told(workers=1, connected=False)
     assert not late.attempt.are_apart(0.0)
-    late.attempt.connect("worker-1")
+    late.attempt.connect(TaskName("worker-1"))
     assert not any(told.attempt.are_apart(100.0, ended=True) for told in (late, alone))
 
 
@@ -207,10 +208,10 @@ def together() -> Told:
 
 
 def test_workers_meet_once_all_that_count_have_come(told: Told) -> None:
-    told.start("worker-2", joins=True)
-    told.attempt.meetings.meet("worker-1", {"standing": standing(), "value": 1.5})
+    told.start(TaskName("worker-2"), joins=True)
+    told.attempt.meetings.meet(TaskName("worker-1"), {"standing": standing(), "value": 1.5})
     assert [message for _, message in told.sent if message["type"] == "met"] == []
-    told.attempt.meetings.meet("worker-0", {"standing": standing(), "value": 2.5})
+    told.attempt.meetings.meet(TaskName("worker-0"), {"standing": standing(), "value": 2.5})
     met = [(task, message) for task, message in told.sent if message["type"] == "met"]
     assert [task for task, _ in met] == ["r/a/worker-1", "r/a/worker-0"]
     assert [(each["index"], each["value"]) for each in met[0][1]["given"]] == [(0, 2.5), (1, 1.5)]
@@ -218,18 +219,18 @@ def test_workers_meet_once_all_that_count_have_come(told: Told) -> None:
 
 def test_a_meeting_does_not_wait_for_a_worker_that_is_lost(told: Told) -> None:
     for name in ("worker-0", "worker-1"):
-        told.attempt.meetings.meet(name, {"standing": standing(), "value": None})
+        told.attempt.meetings.meet(TaskName(name), {"standing": standing(), "value": None})
     told.sent.clear()
-    told.attempt.leave("worker-2", well=False)
+    told.attempt.leave(TaskName("worker-2"), well=False)
     assert [task for task, message in told.sent if message["type"] == "met"] == ["r/a/worker-0", "r/a/worker-1"]
 
 
 def test_where_a_worker_waits_is_told_to_the_others_while_it_does(told: Told) -> None:
     waits = standing(waits=True)
-    told.attempt.meetings.elsewhere("worker-0", waits)  # its meeting has been
+    told.attempt.meetings.elsewhere(TaskName("worker-0"), waits)  # its meeting has been
     assert [message for _, message in told.sent if message["type"] == "elsewhere"] == []
-    told.attempt.meetings.meet("worker-0", {"standing": standing(), "value": None})
-    told.attempt.meetings.elsewhere("worker-0", waits)
+    told.attempt.meetings.meet(TaskName("worker-0"), {"standing": standing(), "value": None})
+    told.attempt.meetings.elsewhere(TaskName("worker-0"), waits)
     found = {task: message["index"] for task, message in told.sent if message["type"] == "elsewhere"}
     assert found == {"r/a/worker-1": 0, "r/a/worker-2": 0}
 
@@ -248,8 +249,8 @@ def test_where_a_worker_waits_is_told_to_the_others_while_it_does(told: Told) ->
 def test_workers_that_end_at_different_places_have_failed(ends: list[dict[str, Any]], code: int, words: str) -> None:
     told = together()
     for number, end in enumerate(ends):
-        told.attempt.meetings.elsewhere(f"worker-{number}", {**end, "ended": True})
-    exit = told.attempt.end("worker-1", Exit(code))
+        told.attempt.meetings.elsewhere(TaskName(f"worker-{number}"), {**end, "ended": True})
+    exit = told.attempt.end(TaskName("worker-1"), Exit(code))
     assert exit.code == (1 if words else code)
     assert words in (exit.reason or "")
     assert bool(exit.reason) == bool(words)
@@ -268,17 +269,21 @@ def test_workers_that_end_at_different_places_have_failed(ends: list[dict[str, A
 )
 def test_a_worker_that_fails_by_a_file_is_told_that_others_write_too(reason: str, begun: bool, hints: bool) -> None:
     told = together()
-    told.attempt.tasks["worker-0"].reports_itself = begun
-    assert ("hg.is_main()" in (told.attempt.end("worker-0", Exit(1, reason=reason)).reason or "")) == hints
+    told.attempt.tasks[TaskName("worker-0")].reports_itself = begun
+    assert ("hg.is_main()" in (told.attempt.end(TaskName("worker-0"), Exit(1, reason=reason)).reason or "")) == hints
 
 
 def test_a_file_that_two_workers_write_is_told_once_and_not_of_one_that_took_the_place_of_another(told: Told) -> None:
     wrote = told.attempt.wrote
-    assert wrote("worker-0", "/w/best.pt", "1:2") == wrote("worker-0", "/w/best.pt", "1:2") == ""
-    assert wrote("worker-1", "/w/other.pt", "1:2") == wrote("worker-1", "/elsewhere/best.pt", "1:3") == ""
-    text = wrote("worker-2", "/w/../w/best.pt", "1:2")
+    assert wrote(TaskName("worker-0"), "/w/best.pt", "1:2") == wrote(TaskName("worker-0"), "/w/best.pt", "1:2") == ""
+    assert (
+        wrote(TaskName("worker-1"), "/w/other.pt", "1:2")
+        == wrote(TaskName("worker-1"), "/elsewhere/best.pt", "1:3")
+        == ""
+    )
+    text = wrote(TaskName("worker-2"), "/w/../w/best.pt", "1:2")
     assert "worker-0 and worker-2 both write /w/../w/best.pt" in text
     assert "hg.is_main()" in text
-    assert wrote("worker-1", "/w/best.pt", "1:2") == wrote("worker-0", "/w/best.pt", "1:2") == ""
-    told.attempt.leave("worker-1", well=False)
-    assert wrote("worker-0", "/w/other.pt", "1:2") == ""
+    assert wrote(TaskName("worker-1"), "/w/best.pt", "1:2") == wrote(TaskName("worker-0"), "/w/best.pt", "1:2") == ""
+    told.attempt.leave(TaskName("worker-1"), well=False)
+    assert wrote(TaskName("worker-0"), "/w/other.pt", "1:2") == ""

@@ -18,6 +18,7 @@ from headgate.hub.executor import Executor
 from headgate.hub.live_runs import LiveRuns
 from headgate.hub.run import LiveRun
 from headgate.hub.submission import Submission
+from headgate.identifiers import JobId, TaskId
 from headgate.jobs import Job
 from headgate.plans import Plan
 from headgate.shares import Share
@@ -56,7 +57,7 @@ def test_an_action_that_fails_costs_no_other_one_and_is_told_in_its_run(monkeypa
         run = LiveRun(submission, (Node("here", 2, 2**30),), "none", time.monotonic(), print)
         live_runs = LiveRuns(lambda: "none")
         live_runs.runs[run.id] = run
-        job, task = f"{run.id}/a", f"{run.id}/a/worker-0"
+        job, task = JobId(f"{run.id}/a"), TaskId(f"{run.id}/a/worker-0")
         engines = SimpleNamespace(of=lambda _: Failing(), spec_of=lambda _: LOCAL)
         hearing = SimpleNamespace(ended=lambda task, exit: done.append(("ended", exit)))
         nodes = SimpleNamespace(get=lambda *_: Node("here", 2, 2**30))

@@ -16,6 +16,7 @@ from headgate.hub.attempt import Attempt
 from headgate.hub.forecasting import Forecasting
 from headgate.hub.job import LiveJob
 from headgate.hub.live_runs import LiveRuns
+from headgate.identifiers import JobId, TaskId, TaskName
 from headgate.jobs import Job, ProgressRule
 from headgate.plans import Plan
 from headgate.profiling import lengths
@@ -82,9 +83,9 @@ def test_of_several_workers_each_is_told_to_put_a_core_to_good_use(
 ) -> None:
     live = LiveJob(Job(name="a", run="train.py"), 0, 0.0)
     plan = Plan(strategy="allreduce" if workers > 1 else "single", workers=workers, batch_per_worker=None)
-    live.current = Attempt("r/a", 1, plan, False, lambda task, message: None)
+    live.current = Attempt(JobId("r/a"), 1, plan, False, lambda task, message: None)
     for i in range(workers):
-        live.current.start(f"worker-{i}", "here", "127.0.0.1", ProgressReader(ProgressRule()), False)
+        live.current.start(TaskName(f"worker-{i}"), "here", "127.0.0.1", ProgressReader(ProgressRule()), False)
     live_runs = cast("LiveRuns", SimpleNamespace(find=lambda id: (None, live)))
     now = 0.0
     monkeypatch.setattr("headgate.hub.forecasting.time", SimpleNamespace(monotonic=lambda: now))
@@ -96,8 +97,8 @@ def test_of_several_workers_each_is_told_to_put_a_core_to_good_use(
         for second in range(4):
             now = float(second)
             for i in range(workers):
-                forecasting.hear(Usage(f"r/a/worker-{i}", 1.0, 1e9), ())
-            report = Progress("r/a/worker-0", 100 * (second + 1), 1 + second, loss=1 / (second + 1), epochs=9)
+                forecasting.hear(Usage(TaskId(f"r/a/worker-{i}"), 1.0, 1e9), ())
+            report = Progress(TaskId("r/a/worker-0"), 100 * (second + 1), 1 + second, loss=1 / (second + 1), epochs=9)
             forecasting.hear(report, ())
         return cast("Fitted", await asyncio.wait_for(fitted, 60))
 
@@ -107,24 +108,24 @@ def test_of_several_workers_each_is_told_to_put_a_core_to_good_use(
 def test_who_saves_a_checkpoint_is_no_longer_expected_to_last_as_long_once_it_waits_again(tmp_path: Path) -> None:
     live = LiveJob(Job(name="a", run="train.py"), 0, 0.0, script_key="script", profile_key="job")
     plan = Plan(strategy="single", workers=1, batch_per_worker=None)
-    live.current = Attempt("r/a", 1, plan, False, lambda task, message: None)
+    live.current = Attempt(JobId("r/a"), 1, plan, False, lambda task, message: None)
     run = SimpleNamespace(submission=SimpleNamespace(mode="run"))
     live_runs = cast("LiveRuns", SimpleNamespace(find=lambda id: (run, live)))
     forecasting = Forecasting(live_runs, tmp_path, lambda event: None, asks=lambda job: True, predicts=lambda: True)
     lengths.remember(tmp_path, "script", lengths.Took("job", 50.0, 100.0))
-    assert forecasting.lasts("r/a") == 100.0
-    forecasting.hear(TaskStarted("r/a/worker-0", 1), ())
+    assert forecasting.lasts(JobId("r/a")) == 100.0
+    forecasting.hear(TaskStarted(TaskId("r/a/worker-0"), 1), ())
     ends = dict(forecasting.ends)
     assert set(ends) == {"r/a"}
     live.keep(Checkpoint("r/a/worker-0/1.pt", 1, 0, 1))
-    assert forecasting.lasts("r/a") is None
+    assert forecasting.lasts(JobId("r/a")) is None
     assert forecasting.ends == ends  # the attempt that goes on began at the beginning
     live.saved.clear()
     lengths.remember(tmp_path, "script", lengths.Took("job", 50.0, 300.0))
     forecasting.forget("other")
-    assert forecasting.lasts("r/a") == 100.0
+    assert forecasting.lasts(JobId("r/a")) == 100.0
     forecasting.forget("r")
-    assert forecasting.lasts("r/a") == 200.0
+    assert forecasting.lasts(JobId("r/a")) == 200.0
 
 
 def told(user: User, run: str) -> float:

@@ -10,6 +10,7 @@ from tests.hub.user import SECONDS, User
 
 from headgate.hub.attempt import Attempt
 from headgate.hub.gating import OPEN, gate, strictest
+from headgate.identifiers import JobId, TaskName
 from headgate.jobs import ProgressRule
 from headgate.plans import Plan
 from headgate.shares import UNLIMITED, Share
@@ -95,21 +96,21 @@ def test_of_workers_that_wait_for_each_other_the_first_is_held_for_all(synchrono
             sent.append((task.rsplit("/", 1)[1], message.get("fraction")))
 
     plan = Plan(strategy="ps", workers=3, servers=1, batch_per_worker=None, synchronous=synchronous)
-    attempt = Attempt("r/a", 1, plan, True, send)
+    attempt = Attempt(JobId("r/a"), 1, plan, True, send)
     for name in ("worker-0", "worker-1", "worker-2"):
-        attempt.start(name, "here", "", ProgressReader(ProgressRule()), False)
-        attempt.connect(name)
+        attempt.start(TaskName(name), "here", "", ProgressReader(ProgressRule()), False)
+        attempt.connect(TaskName(name))
     assert sent == []
     for name, fraction in (("worker-0", 0.5), ("worker-1", 0.25), ("worker-2", 0.3)):
-        attempt.tasks[name].gate = {"type": "gate", "fraction": fraction}
+        attempt.tasks[TaskName(name)].gate = {"type": "gate", "fraction": fraction}
     attempt.hold()
     attempt.hold()
     told = [("worker-0", 0.25)] if synchronous else [("worker-0", 0.5), ("worker-1", 0.25), ("worker-2", 0.3)]
     assert sent == told
     sent.clear()
-    attempt.leave("worker-0", well=False)
+    attempt.leave(TaskName("worker-0"), well=False)
     assert [name for name, _ in sent] == (held if synchronous else [])
-    attempt.tasks["worker-1"].gate = attempt.tasks["worker-2"].gate = OPEN
+    attempt.tasks[TaskName("worker-1")].gate = attempt.tasks[TaskName("worker-2")].gate = OPEN
     sent.clear()
     attempt.hold()
     assert sent == [(name, None) for name in held]

@@ -17,6 +17,7 @@ from tests.hub.user import SECONDS
 
 from headgate.hub import guard
 from headgate.hub.guard import Guarded, leftovers
+from headgate.identifiers import TaskId
 from headgate.isolation import layout, processes
 from headgate.isolation.container.parents import find_parent
 from headgate.testing import wait
@@ -131,7 +132,7 @@ def test_a_guard_that_was_stopped_is_replaced(tmp_path: Path, monkeypatch: pytes
     try:
         signal.pidfd_send_signal(guarded.pidfd, signal.SIGSTOP)
         for i in range(5000):
-            guarded.remove(f"r/a/worker-{i}")
+            guarded.remove(TaskId(f"r/a/worker-{i}"))
             if ended(guarded):
                 break
         wait.until(lambda: ended(guarded), SECONDS, "it is killed")

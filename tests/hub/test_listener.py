@@ -23,6 +23,7 @@ from headgate.hub.listener import AT_ONCE, MOST_COMPLAINTS, HubListener
 from headgate.hub.live_runs import LiveRuns
 from headgate.hub.run import LiveRun
 from headgate.hub.submission import Submission
+from headgate.identifiers import JobId, TaskId, TaskName
 from headgate.jobs import Job, ProgressRule
 from headgate.plans import Plan
 from headgate.telemetry.patterns import ProgressReader
@@ -32,7 +33,7 @@ LINES = 1000
 
 
 def heard(
-    say: Callable[[HubListener, str], None],
+    say: Callable[[HubListener, TaskId], None],
     joins: bool = False,
     warnings: list[str] | None = None,
     pattern: str | None = None,
@@ -52,14 +53,16 @@ def heard(
     async def listens() -> LiveRun:
         submission = Submission((Job(name="a", run="true"),), {}, str(Path.cwd()), ("headgate",))
         run = LiveRun(submission, (Node("here", 2, 2**30),), "none", time.monotonic(), print)
-        live, task = run.jobs["a"], f"{run.id}/a/worker-0"
+        live, task = run.jobs["a"], TaskId(f"{run.id}/a/worker-0")
         plan = Plan(strategy="ps" if joins else "single", workers=1, servers=int(joins), batch_per_worker=None)
-        attempt = Attempt(f"{run.id}/a", 1, plan, True, lambda *_: None)
+        attempt = Attempt(JobId(f"{run.id}/a"), 1, plan, True, lambda *_: None)
         live.begin(attempt, 0)
         for name in ["worker-0", "worker-1"][: 1 + joins]:
-            attempt.start(name, "here", "", ProgressReader(ProgressRule(pattern=pattern)), joins=name != "worker-0")
+            attempt.start(
+                TaskName(name), "here", "", ProgressReader(ProgressRule(pattern=pattern)), joins=name != "worker-0"
+            )
             if joins:
-                attempt.connect(name)
+                attempt.connect(TaskName(name))
 
         def event(_: object, kind: str, text: str, *__: object, **___: object) -> None:
             if (kept := {"warning": warnings, "note": notes}.get(kind)) is not None:
@@ -89,7 +92,7 @@ def checkpoints(task: str) -> Path:
 
 @pytest.mark.parametrize("name", ["../../../../../x.pt", "/etc/passwd", "link/passwd", "x/../../y.pt", "", "\0"])
 def test_a_checkpoint_elsewhere_than_in_its_job_s_folder_is_none(name: str) -> None:
-    def say(hearing: HubListener, task: str) -> None:
+    def say(hearing: HubListener, task: TaskId) -> None:
         (checkpoints(task) / "link").symlink_to("/etc")
         for each in (name, "step-1.pt"):
             path = os.path.join(checkpoints(task), each)
@@ -102,7 +105,7 @@ def test_a_checkpoint_elsewhere_than_in_its_job_s_folder_is_none(name: str) -> N
 
 def test_of_losses_that_are_printed_in_a_flood_none_is_lost_and_few_are_told() -> None:
     lines = [f"step {step} loss {step}.0" for step in range(1, LINES + 1)]
-    events, steps = heard(lambda hearing, task: hearing.output(task, lines))
+    events, steps = heard(lambda hearing, task: hearing.output(TaskId(task), lines))
     told = [event for event in events if isinstance(event, Progress)]
     assert AT_ONCE / 2 < len(told) < 2 * AT_ONCE
     assert sum(progress.count for progress in told) == LINES
@@ -116,7 +119,7 @@ def test_of_losses_that_are_printed_in_a_flood_none_is_lost_and_few_are_told() -
 def test_what_was_printed_comes_before_what_the_script_then_reports_itself() -> None:
     lines = [f"step {step} loss {step}.0" for step in range(1, LINES + 1)]
 
-    def say(hearing: HubListener, task: str) -> None:
+    def say(hearing: HubListener, task: TaskId) -> None:
         hearing.output(task, lines)
         hearing.message(task, {"type": "progress", "step": LINES + 1, "loss": 1.0})
         hearing.output(task, [f"step {LINES + 2} loss 1.0"])
@@ -127,17 +130,17 @@ def test_what_was_printed_comes_before_what_the_script_then_reports_itself() -> 
 
 def test_a_script_whose_loss_is_not_found_ends_with_a_hint() -> None:
     notes: list[str] = []
-    heard(lambda hearing, task: hearing.output(task, ["iteration 10: objective -35.1"]), notes=notes)
+    heard(lambda hearing, task: hearing.output(TaskId(task), ["iteration 10: objective -35.1"]), notes=notes)
     assert len(notes) == 1
     assert "`progress:` says how to read it; nearest came: iteration 10: objective -35.1" in notes[0]
-    heard(lambda hearing, task: hearing.output(task, ["iteration 10: loss 35.1"]), notes=notes)
-    heard(lambda hearing, task: hearing.message(task, {"type": "progress", "step": 1}), notes=notes)
+    heard(lambda hearing, task: hearing.output(TaskId(task), ["iteration 10: loss 35.1"]), notes=notes)
+    heard(lambda hearing, task: hearing.message(TaskId(task), {"type": "progress", "step": 1}), notes=notes)
     assert len(notes) == 1
 
 
 def test_a_checkpoint_that_was_asked_for_and_failed_is_not_the_state_that_another_one_waits_for() -> None:
-    def say(hearing: HubListener, task: str) -> None:
-        hearing.message(f"{task[:-1]}1", {"type": "joining"})
+    def say(hearing: HubListener, task: TaskId) -> None:
+        hearing.message(TaskId(f"{task[:-1]}1"), {"type": "joining"})
         hearing.message(task, {"type": "checkpoint_failed", "error": "full", "why": "request"})
         message = {
             "type": "checkpoint",
@@ -191,7 +194,7 @@ def test_a_message_that_makes_no_sense_costs_nothing_but_itself_and_is_told(monk
     monkeypatch.setattr(listener_module, "MOST_COMPLAINTS", len(ODD) + 1)
     told: list[str] = []
 
-    def say(hearing: HubListener, task: str) -> None:
+    def say(hearing: HubListener, task: TaskId) -> None:
         for number, message in enumerate(ODD):
             hearing.message(task, message)
             hearing.message(task, {"type": "progress", "step": number, "loss": 1.0})
@@ -206,7 +209,7 @@ def test_a_message_that_makes_no_sense_costs_nothing_but_itself_and_is_told(monk
 def test_of_a_task_that_says_nothing_but_nonsense_people_are_warned_twenty_times() -> None:
     warnings: list[str] = []
 
-    def say(hearing: HubListener, task: str) -> None:
+    def say(hearing: HubListener, task: TaskId) -> None:
         for _ in range(300):
             hearing.message(task, {"type": "note"})
 
@@ -219,12 +222,12 @@ def test_of_a_task_that_says_nothing_but_nonsense_people_are_warned_twenty_times
     "line", ["epoch 1e400 loss 2.0", "epoch 999e300 loss 2.0", "epoch 12345678901234567890 loss 1"]
 )
 def test_a_line_with_an_odd_number_costs_nothing_but_itself(line: str) -> None:
-    _, steps = heard(lambda hearing, task: hearing.output(task, ["step 1 loss 3.0", line, "step 2 loss 1.0"]))
+    _, steps = heard(lambda hearing, task: hearing.output(TaskId(task), ["step 1 loss 3.0", line, "step 2 loss 1.0"]))
     assert steps[-1] == 2
 
 
 def test_numbers_at_the_edge_of_what_there_is_are_merged_and_told() -> None:
-    def say(hearing: HubListener, task: str) -> None:
+    def say(hearing: HubListener, task: TaskId) -> None:
         for loss in (1e308, 1.7e308, -1.7e308, math.inf, math.nan, 5e-324, "nan", "-inf"):
             hearing.message(
                 task, {"type": "progress", "step": 2**53, "loss": loss, "count": 2**53, "metrics": {"a": loss}}
@@ -238,7 +241,7 @@ def test_numbers_at_the_edge_of_what_there_is_are_merged_and_told() -> None:
 def test_metrics_beyond_so_many_names_are_left_out_with_one_warning() -> None:
     warnings: list[str] = []
 
-    def say(hearing: HubListener, task: str) -> None:
+    def say(hearing: HubListener, task: TaskId) -> None:
         for part in range(20):
             names = {f"metric-{part}-{i}": 1.0 for i in range(1000)}
             hearing.message(task, {"type": "progress", "step": part, "metrics": {"loss2": 1.0, **names}})
@@ -255,7 +258,7 @@ def test_a_slow_pattern_of_the_job_s_own_is_given_up_and_told_and_the_job_goes_o
     warnings: list[str] = []
     begun = time.thread_time()
 
-    def say(hearing: HubListener, task: str) -> None:
+    def say(hearing: HubListener, task: TaskId) -> None:
         hearing.output(task, ["a" * 4000, *["a" * 4000] * 20])
         hearing.message(task, {"type": "progress", "step": 7, "loss": 1.0})
 
@@ -273,8 +276,8 @@ def test_a_file_that_two_workers_write_is_warned_of() -> None:
         other = task.replace("worker-0", "worker-1")
         for worker in (task, other, task):
             for name in ("best.pt", f"{worker[-8:]}.log"):
-                hearing.message(worker, {"type": "writes", "path": f"/w/{name}", "folder": "1:2"})
-        hearing.message(other, {"type": "writes", "path": "/w/best.pt"})
+                hearing.message(TaskId(worker), {"type": "writes", "path": f"/w/{name}", "folder": "1:2"})
+        hearing.message(TaskId(other), {"type": "writes", "path": "/w/best.pt"})
 
     heard(say, joins=True, warnings=warnings)
     assert "worker-0 and worker-1 both write /w/best.pt" in warnings[0]

@@ -6,8 +6,9 @@ import math
 
 from headgate.events import Progress
 from headgate.hub.attempt import MergedProgress
+from headgate.identifiers import TaskId
 
-FIRST, SECOND = "r/a/worker-0", "r/a/worker-1"
+FIRST, SECOND = TaskId("r/a/worker-0"), TaskId("r/a/worker-1")
 
 
 def test_the_lowest_worker_sets_the_pace_and_losses_are_weighted_by_what_they_stand_for() -> None:

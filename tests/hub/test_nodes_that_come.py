@@ -10,11 +10,12 @@ import pytest
 
 from headgate.cluster import Node
 from headgate.engines.base import EngineSpec, Slot
-from headgate.events import Action, Exit, JobId, NodeJoined, StartTask, TaskExited
+from headgate.events import Action, Exit, NodeJoined, StartTask, TaskExited
 from headgate.hub.engines import Engines
 from headgate.hub.live_runs import LiveRuns
 from headgate.hub.nodes import Nodes
 from headgate.hub.reserving import Reserving
+from headgate.identifiers import JobId, TaskId
 from headgate.jobs import Job, Limits
 from headgate.plans import Plan
 from headgate.shares import Share
@@ -64,9 +65,11 @@ class Hub:
         tasks = [(f"server-{i}", node) for i, node in enumerate(plan.server_nodes)]
         tasks += [(f"worker-{i}", node) for i, node in enumerate(plan.worker_nodes)]
         if waits:
-            self.waiting.add(f"r/{name}")
+            self.waiting.add(JobId(f"r/{name}"))
         actions: list[Action] = [
-            StartTask(f"r/{name}/{task}", f"r/{name}", spec, plan, node, 1, Share(), 1, 1.0, "", gpus=None)
+            StartTask(
+                TaskId(f"r/{name}/{task}"), JobId(f"r/{name}"), spec, plan, node, 1, Share(), 1, 1.0, "", gpus=None
+            )
             for task, node in tasks
         ]
         self.reserving.reserve(actions)
@@ -77,7 +80,7 @@ class Hub:
         self.jobs[name].current.tasks = {
             task: SimpleNamespace(state="ended" if task in ended else "running") for task in tasks
         }
-        self.reserving.hear(TaskExited(f"r/{name}/worker-0", Exit(code=0)), ())
+        self.reserving.hear(TaskExited(TaskId(f"r/{name}/worker-0"), Exit(code=0)), ())
 
     def meets(self, *nodes: Node) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
         """Nodes come; where the workers and servers of jobs go to for the last of them, by job."""

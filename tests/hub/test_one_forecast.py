@@ -15,12 +15,13 @@ from tests.planning import jobs as planned
 
 from headgate.analysis import forecast
 from headgate.analysis.forecast import Question, Remaining
-from headgate.events import Checkpoint, Event, Exit, Fitted, JobId, Progress, TaskExited, TaskStarted, Usage
+from headgate.events import Checkpoint, Event, Exit, Fitted, Progress, TaskExited, TaskStarted, Usage
 from headgate.hub.attempt import Attempt
 from headgate.hub.forecasting import Forecasting
 from headgate.hub.job import LiveJob
 from headgate.hub.live_runs import LiveRuns
 from headgate.hub.replanning import Replanning
+from headgate.identifiers import FIRST_WORKER, JobId, TaskName
 from headgate.jobs import Job, ProgressRule
 from headgate.planning.moving import Standing
 from headgate.plans import Plan
@@ -28,6 +29,8 @@ from headgate.telemetry.patterns import ProgressReader
 
 SAMPLES = 256
 """Of a step, whatever the plan."""
+
+JOB = JobId("r/a")
 
 
 class Course:
@@ -68,23 +71,24 @@ class Course:
     def begins(self, workers: int = 1) -> None:
         """An attempt begins."""
         plan = _plan(workers)
-        self.live.begin(Attempt("r/a", self.live.attempt + 1, plan, False, lambda *_: None), 0)
+        self.live.begin(Attempt(JOB, self.live.attempt + 1, plan, False, lambda *_: None), 0)
         for index in range(workers):
             self.grows(index)
 
     def grows(self, index: int) -> None:
         """A worker starts."""
         assert self.live.current is not None
-        self.live.current.start(f"worker-{index}", f"a{index}", "127.0.0.1", ProgressReader(ProgressRule()), False)
-        self.live.current.connect(f"worker-{index}", "torch")
-        self._hear(TaskStarted(f"r/a/worker-{index}", 1))
+        name = TaskName.of("worker", index)
+        self.live.current.start(name, f"a{index}", "127.0.0.1", ProgressReader(ProgressRule()), False)
+        self.live.current.connect(name, "torch")
+        self._hear(TaskStarted(JOB.task(name), 1))
 
     def ends(self) -> None:
         """All tasks of the attempt end."""
         assert self.live.current is not None
         for name in self.live.current.tasks:
             self.live.current.leave(name, False)
-            self._hear(TaskExited(f"r/a/{name}", Exit(code=1)))
+            self._hear(TaskExited(JOB.task(name), Exit(code=1)))
 
     async def trains(self, count: int, seconds: float, cores: float = 1.0, **about: Any) -> None:
         """Each step takes so long on so many cores, which are read each second, and is reported with its loss."""
@@ -94,10 +98,11 @@ class Course:
             while self.now < until:
                 self.now = min(self.now + 1.0, until)
                 for name in self.live.current.tasks:
-                    self._hear(Usage(f"r/a/{name}", cores / len(self.live.current.tasks), 1e9))
+                    self._hear(Usage(JOB.task(name), cores / len(self.live.current.tasks), 1e9))
             self._step += 1
             loss = 1.0 + 1.0 / self._step
-            progress = Progress("r/a/worker-0", self._step if self.tells_steps else None, loss=loss, **about)
+            step = self._step if self.tells_steps else None
+            progress = Progress(JOB.task(FIRST_WORKER), step, loss=loss, **about)
             self.live.progressed(progress)
             self._hear(progress)
             while others := asyncio.all_tasks() - {cast("asyncio.Task[Any]", asyncio.current_task())}:
@@ -131,8 +136,7 @@ class Course:
 
 
 def _plan(workers: int) -> Plan:
-    strategy = "allreduce" if workers > 1 else "single"
-    return Plan(strategy=strategy, workers=workers, batch_per_worker=None)
+    return Plan(strategy="allreduce" if workers > 1 else "single", workers=workers, batch_per_worker=None)
 
 
 @pytest.fixture
@@ -156,7 +160,7 @@ def test_of_a_job_whose_steps_are_long_all_of_their_time_counts_for_policies_and
     assert course.weighed[-1].seconds_left == course.fitted[-1].seconds
     assert course.weighed[-1].throughput == pytest.approx(SAMPLES / seconds)
     assert course.weighed[-1].restart_seconds == pytest.approx(5.0 + seconds)
-    ends = course.forecasting.ends["r/a"]
+    ends = course.forecasting.ends[JOB]
     assert course.now <= ends <= course.now + course.weighed[-1].seconds_left
 
 

@@ -17,6 +17,7 @@ from headgate.hub.choosing import Choosing
 from headgate.hub.live_runs import LiveRuns
 from headgate.hub.run import LiveRun
 from headgate.hub.submission import Submission
+from headgate.identifiers import JobId
 from headgate.jobs import Job
 from headgate.profiling import store
 
@@ -39,7 +40,7 @@ class Desk:
     def asks(self) -> None:
         """Ask for plans of all jobs."""
         for job in self.jobs:
-            self._choosing.plan(PlanJob(f"{self.run.id}/{job.name}", job, 1))
+            self._choosing.plan(PlanJob(JobId(f"{self.run.id}/{job.name}"), job, 1))
 
     async def settles(self) -> None:
         """Wait until each job has its answer."""
@@ -93,7 +94,7 @@ def test_a_job_that_cannot_be_planned_is_stopped_and_says_so(home: Path) -> None
         live.profile = "{"
         desk.asks()
         await desk.settles()
-        assert desk.told == [StopRequested(f"{desk.run.id}/j0")]
+        assert desk.told == [StopRequested(JobId(f"{desk.run.id}/j0"))]
         desk.run.close()
 
     asyncio.run(plan())

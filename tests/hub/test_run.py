@@ -11,6 +11,7 @@ from headgate.events import Progress
 from headgate.hub import run as live
 from headgate.hub.run import LiveRun
 from headgate.hub.submission import Submission
+from headgate.identifiers import TaskId
 from headgate.jobs import Job
 from headgate.telemetry.store import RunReader
 
@@ -19,7 +20,7 @@ def test_after_its_first_minutes_a_run_keeps_the_means_of_each_second(monkeypatc
     monkeypatch.setattr(live, "_EVERY_REPORT_SECONDS", 0.0)
     submission = Submission((Job(name="a", run="true"),), {}, str(Path.cwd()), ("headgate",))
     run = LiveRun(submission, (Node("here", 2, 2**30),), "none", time.monotonic(), print)
-    task = f"{run.id}/a/worker-0"
+    task = TaskId(f"{run.id}/a/worker-0")
     for step, clock in ((1, 0.0), (2, 0.4), (3, 1.1), (4, 1.2)):
         monkeypatch.setattr(LiveRun, "clock", lambda _, clock=clock: clock)
         run.record_progress(Progress(task, step=step, loss=float(step)))

@@ -13,6 +13,7 @@ import pytest
 from headgate.analysis.losses import Losses
 from headgate.events import Progress
 from headgate.hub.listener import AT_ONCE, EVERY_SECONDS, ProgressThrottle
+from headgate.identifiers import TaskId
 
 
 @dataclass(eq=False)
@@ -67,7 +68,7 @@ class Task:
 
     def prints(self, loss: float | None = 1.0, epoch: int | None = None, **metrics: float) -> None:
         self.step += 1
-        self.throttle.add(Progress("r/a/worker-0", step=self.step, epoch=epoch, loss=loss, metrics=metrics))
+        self.throttle.add(Progress(TaskId("r/a/worker-0"), step=self.step, epoch=epoch, loss=loss, metrics=metrics))
 
     def floods(self) -> None:
         """Print so much that what comes next is held."""
@@ -85,7 +86,7 @@ def task() -> Task:
 def test_lines_that_come_seldom_are_told_at_once(task: Task) -> None:
     for _ in range(3 * AT_ONCE):
         task.prints()
-        assert task.told[-1] == (task.loop.now, Progress("r/a/worker-0", step=task.step, loss=1.0))
+        assert task.told[-1] == (task.loop.now, Progress(TaskId("r/a/worker-0"), step=task.step, loss=1.0))
         task.loop.passes(1.01 * EVERY_SECONDS)
     assert task.loop.waiting == []
 

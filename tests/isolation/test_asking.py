@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from headgate.identifiers import TaskId
 from headgate.isolation.base import Box, Launch
 from headgate.isolation.process import ProcessIsolation
 from headgate.shares import Share
@@ -77,7 +78,7 @@ def starts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Starts]:
 
     def start(*argv: str) -> Box:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}"
-        launch = Launch(f"asking-{os.getpid()}/job/worker-0", argv, {"PATH": path}, str(tmp_path), 1)
+        launch = Launch(TaskId(f"asking-{os.getpid()}/job/worker-0"), argv, {"PATH": path}, str(tmp_path), 1)
         with (tmp_path / "output").open("w") as output:
             boxes.append(isolation.start(launch, Share(), output.fileno()))
         until(lambda: "ready" in (tmp_path / "output").read_text(), 30, "it is ready")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import IsolationError
+from headgate.identifiers import TaskId
 from headgate.isolation.base import Box, Launch
 from headgate.isolation.cgroup_v1 import CgroupsV1
 from headgate.isolation.process import ProcessIsolation
@@ -32,7 +33,7 @@ def isolation() -> ProcessIsolation:
 
 @pytest.fixture
 def box(isolation: ProcessIsolation) -> Iterator[Box]:
-    launch = Launch("run/job/worker-0", programs.argv("breed"), {}, os.getcwd(), 1)
+    launch = Launch(TaskId("run/job/worker-0"), programs.argv("breed"), {}, os.getcwd(), 1)
     with open(os.devnull, "w") as nowhere:
         box = isolation.start(launch, Share(), nowhere.fileno())
     until(lambda: len(box.pids()) > 5, what="a few daemons")
@@ -69,7 +70,7 @@ def test_a_weight_counts_for_the_disk_as_well(isolation: ProcessIsolation, box: 
     for weight, written in ((300, "300"), (50, "50"), (10_000, "1000"), (1, "1")):
         box.apply(Share(cpu_weight=weight))
         assert file(box, "blkio", "blkio.bfq.weight") == written
-    launch = Launch("run/job/worker-1", programs.argv("breed"), {}, os.getcwd(), 1)
+    launch = Launch(TaskId("run/job/worker-1"), programs.argv("breed"), {}, os.getcwd(), 1)
     planned = isolation.describe(launch, Share(cpu_weight=300))
     assert any(line.startswith("write '300' to ") and line.endswith("worker-1/blkio.bfq.weight") for line in planned)
 
@@ -78,7 +79,7 @@ def test_a_group_weighs_as_much_as_so_many_plain_tasks_whatever_its_boxes_do(iso
     boxes = []
     with open(os.devnull, "w") as nowhere:
         for n, weight in enumerate((100, 300)):
-            launch = Launch(f"run/job{n}/worker-0", programs.argv("rest"), {}, os.getcwd(), 1)
+            launch = Launch(TaskId(f"run/job{n}/worker-0"), programs.argv("rest"), {}, os.getcwd(), 1)
             boxes.append(isolation.start(launch, Share(cpu_weight=weight), nowhere.fileno()))
     group = boxes[0].cgroups["cpu"].parent / "cpu.shares"
     assert group.read_text().strip() == "2048"
@@ -131,7 +132,7 @@ def test_the_disk_rate_holds(isolation: ProcessIsolation, tmp_path: Path) -> Non
     data = tmp_path / "data"
     data.write_bytes(os.urandom(2 * MIB))
     os.sync()
-    launch = Launch("run/job/worker-0", programs.argv("read", data), {}, str(tmp_path), 1)
+    launch = Launch(TaskId("run/job/worker-0"), programs.argv("read", data), {}, str(tmp_path), 1)
     share = Share(disk_bytes_per_second=MIB)
     if any("disk rate 1 MiB/s: not limited" in line for line in isolation.describe(launch, share)):
         pytest.skip("the folder for temporary files is on no disk of its own")
@@ -145,7 +146,7 @@ def test_the_disk_rate_holds(isolation: ProcessIsolation, tmp_path: Path) -> Non
 
 
 def test_a_task_that_is_still_there_is_not_started_twice(isolation: ProcessIsolation, box: Box) -> None:
-    launch = Launch("run/job/worker-0", programs.argv("rest"), {}, "/", 1)
+    launch = Launch(TaskId("run/job/worker-0"), programs.argv("rest"), {}, "/", 1)
     with pytest.raises(IsolationError, match="run/job/worker-0: the box cannot be made"):
         isolation.start(launch, Share(), 1)
     assert box.pids() != []
@@ -153,7 +154,7 @@ def test_a_task_that_is_still_there_is_not_started_twice(isolation: ProcessIsola
 
 
 def test_a_dry_run_names_every_file(isolation: ProcessIsolation) -> None:
-    launch = Launch("run/job/worker-0", ("python", "train.py", "--name", "a b"), {}, "/tmp", 1)
+    launch = Launch(TaskId("run/job/worker-0"), ("python", "train.py", "--name", "a b"), {}, "/tmp", 1)
     share = Share(cpu_weight=300, cpu_cap_cores=0.5, memory_bytes=512 * MIB)
     text = "\n".join(isolation.describe(launch, share))
     assert f"headgate-v1-{os.getpid()}/run:job:worker-0" in text

@@ -14,6 +14,7 @@ from tests.places import ADDRESS, placed, set_cores, set_disk_rate, set_memory
 
 from headgate.cluster import Place
 from headgate.errors import IsolationError
+from headgate.identifiers import TaskId
 from headgate.isolation import disks
 from headgate.isolation.base import Launch
 from headgate.isolation.layout import CgroupLayout
@@ -86,7 +87,7 @@ def run(place: Place) -> Iterator[Run]:
 
 
 def _launch(argv: tuple[str, ...], place: Place | None) -> Launch:
-    return Launch(f"{RUN}/job/worker-0", argv, {"PATH": os.defpath}, os.getcwd(), 1, place)
+    return Launch(TaskId(f"{RUN}/job/worker-0"), argv, {"PATH": os.defpath}, os.getcwd(), 1, place)
 
 
 SIGHTS = (

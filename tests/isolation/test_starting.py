@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from headgate.errors import IsolationError
+from headgate.identifiers import TaskId
 from headgate.isolation import launcher
 from headgate.isolation.base import Launch
 from headgate.isolation.process import ProcessIsolation
@@ -39,7 +40,7 @@ def output_of(launch: Launch) -> str:
 
 
 def launch(*argv: str, cwd: str | Path = "/", **env: str) -> Launch:
-    return Launch("run/job/worker-0", argv, env, str(cwd), 1)
+    return Launch(TaskId("run/job/worker-0"), argv, env, str(cwd), 1)
 
 
 def script(path: Path, first_line: str, mode: int = 0o755) -> Path:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from headgate.identifiers import TaskId
 from headgate.isolation import processes
 from headgate.isolation.base import Launch
 from headgate.isolation.fallbacks import Cores, Fallbacks
@@ -22,7 +23,7 @@ from headgate.shares import UNLIMITED, Share
 from headgate.testing import programs
 from headgate.testing.wait import until
 
-TASK = f"run-{os.getpid()}/job/worker-0"
+TASK = TaskId(f"run-{os.getpid()}/job/worker-0")
 MIB = 1 << 20
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tests.harness.gang import Gang
 
+from headgate.identifiers import TaskName
 from headgate.plans import Plan
 from headgate.task import PeerLost
 
@@ -97,7 +98,7 @@ def test_what_each_worker_draws_at_random_is_drawn_as_worker_0_does(tmp_path: Pa
 def test_workers_that_draw_other_batches_are_told_so(tmp_path: Path) -> None:
     with gang(tmp_path, 2, ASTRAY="1") as running:
         running.start()
-        assert running.left("worker-1") == 1
+        assert running.left(TaskName("worker-1")) == 1
         assert "this worker drew another batch than worker 0" in running.output("worker-1")
 
 
@@ -106,8 +107,8 @@ def test_a_worker_that_is_killed_ends_the_others_for_another_try(tmp_path: Path)
     with gang(tmp_path, 2, FOR_EVER) as running:
         running.start()
         running.wait_for("worker-0", "progress", 2)
-        running.kill("worker-1")
-        assert running.left("worker-0") == PeerLost.STATUS
+        running.kill(TaskName("worker-1"))
+        assert running.left(TaskName("worker-0")) == PeerLost.STATUS
         assert "worker-1 is gone in the middle of a step" in running.of("worker-0", "note")[-1]["text"]
         assert "Traceback" not in running.output("worker-0")
 
@@ -115,7 +116,7 @@ def test_a_worker_that_is_killed_ends_the_others_for_another_try(tmp_path: Path)
 def test_a_script_that_fails_in_one_worker_ends_there_at_once(tmp_path: Path) -> None:
     with gang(tmp_path, 2, FAILS="1") as running:
         running.start()
-        assert running.left("worker-1") == 1
+        assert running.left(TaskName("worker-1")) == 1
         assert "ValueError: the script is at fault" in running.output("worker-1")
 
 
@@ -123,5 +124,5 @@ def test_a_script_that_fails_in_one_worker_ends_there_at_once(tmp_path: Path) ->
 def test_variables_that_join_processes_by_themselves_are_refused(tmp_path: Path) -> None:
     with gang(tmp_path, 2, WORLD_SIZE="4", JAX_NUM_PROCESSES="8") as running:
         running.start("worker-0")
-        assert running.left("worker-0") == 1
+        assert running.left(TaskName("worker-0")) == 1
         assert "found WORLD_SIZE=4, JAX_NUM_PROCESSES=8 in the environment" in running.output("worker-0")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.harness.gang import Gang
 
+from headgate.identifiers import TaskName
 from headgate.plans import Plan
 
 SCRIPT = """
@@ -88,7 +89,7 @@ def test_workers_that_decide_by_their_own_numbers_are_told_what_differs(case: st
     parts, words = DIFFERENT[case]
     with gang(tmp_path, parts) as running:
         running.start()
-        assert running.left("worker-0") == 1, running.output("worker-0")
+        assert running.left(TaskName("worker-0")) == 1, running.output("worker-0")
         said = running.output("worker-0")
     for word in words:
         assert word in said
@@ -100,8 +101,8 @@ def test_workers_that_decide_by_their_own_numbers_are_told_what_differs(case: st
 def test_no_worker_goes_on_without_one_that_leaves_at_once(tmp_path: Path) -> None:
     with gang(tmp_path, {"BEFORE": "import os\nif index and epoch == 1 and number == 2: os._exit(0)"}) as running:
         running.start()
-        assert running.left("worker-1") == 0
-        assert running.left("worker-0") != 0
+        assert running.left(TaskName("worker-1")) == 0
+        assert running.left(TaskName("worker-0")) != 0
         assert "weights" not in running.output("worker-0")
 
 

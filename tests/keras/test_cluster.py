@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from headgate.hub.peers import Peers
+from headgate.identifiers import TaskName
 from headgate.keras import cluster
 from headgate.plans import Plan
 from headgate.task import Channel
@@ -31,9 +32,9 @@ def test_the_servers_have_to_be_tensorflow_s(framework: str) -> None:
     plan = Plan(strategy="ps", workers=1, servers=1, batch_per_worker=None, synchronous=False)
     peers = Peers(plan)
     for name, ports in (("server-0", (1,)), ("worker-0", (2, 3))):
-        peers.start(name, "here", "127.0.0.1")
-        peers.meet(name, framework if name == "server-0" else "keras")
-        peers.listen(name, [f"tcp://127.0.0.1:{port}" for port in ports])
+        peers.start(TaskName(name), "here", "127.0.0.1")
+        peers.meet(TaskName(name), framework if name == "server-0" else "keras")
+        peers.listen(TaskName(name), [f"tcp://127.0.0.1:{port}" for port in ports])
     channel = cast(Channel, Telling(peers))
     if framework == "keras":
         assert cluster.wait_for_all(channel, asdict(plan)) == {

@@ -11,6 +11,7 @@ from tests.planning.jobs import GIB, GIGABIT, cluster, gpus, job, nodes, profile
 
 from headgate.cluster import Cluster, GpuLink, Node
 from headgate.errors import UsageError
+from headgate.identifiers import TaskName
 from headgate.planning.cost import CostModel
 from headgate.planning.devices import core_ratio
 from headgate.planning.search import search
@@ -456,9 +457,9 @@ def test_memory_is_that_of_the_model_and_of_the_batch() -> None:
     half = costs.memory(ring("a0", "a1", batch=128))
     assert whole == {"worker-0": 6 * GIB}
     fixed = 4 * GIB + (300 << 20)
-    assert half["worker-1"] == pytest.approx(fixed + (6 * GIB - fixed) / 2, abs=2)
+    assert half[TaskName("worker-1")] == pytest.approx(fixed + (6 * GIB - fixed) / 2, abs=2)
     served = costs.memory(ps(("a0",), ("a1", "a2")))
-    assert served["server-0"] == served["server-1"] == 2 * GIB + (150 << 20)
+    assert served[TaskName("server-0")] == served[TaskName("server-1")] == 2 * GIB + (150 << 20)
 
 
 @pytest.mark.parametrize(

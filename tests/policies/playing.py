@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 
 from headgate import policies
+from headgate.identifiers import JobId
 from headgate.policies import Arrived, Change, Left, Predicted, Reported, Used
 from headgate.shares import Share
 
@@ -39,7 +40,7 @@ class Play:
             self.shares[job] = self.shares[job].merged(share)
             self.reasons[job] = reason
             self.changed[job].append(now)
-        self.reasons |= decision.reasons
+        self.reasons |= {str(job): reason for job, reason in decision.reasons.items()}
         return {job: share for job, (share, _) in decision.shares.items()}
 
     def wake_until(self, now: float) -> None:
@@ -65,16 +66,16 @@ class Play:
 
 
 def arrivals(*jobs: str) -> Iterable[Arrived]:
-    return [Arrived(job, 1.0) for job in jobs]
+    return [Arrived(JobId(job), 1.0) for job in jobs]
 
 
 def loss(job: str, value: float, step: int | None = None) -> Reported:
-    return Reported(job, value, step, None, None, 1)
+    return Reported(JobId(job), value, step, None, None, 1)
 
 
 def used(job: str, cores: float, memory: float = 1e9, disk: float = 0.0) -> Used:
-    return Used(job, cores, memory, disk)
+    return Used(JobId(job), cores, memory, disk)
 
 
 def predicted(job: str, work: float, asymptote: float | None = None, cores: float | None = math.inf) -> Predicted:
-    return Predicted(job, work, work / 2, work * 2, asymptote, cores=cores)
+    return Predicted(JobId(job), work, work / 2, work * 2, asymptote, cores=cores)

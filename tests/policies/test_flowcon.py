@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 from tests.policies.playing import Play, arrivals, loss, predicted, used
 
+from headgate.identifiers import JobId
 from headgate.policies import Change, Left, Used, make
 from headgate.shares import UNLIMITED, Share, Unlimited
 
@@ -79,7 +80,7 @@ def test_faithful_a_job_that_comes_ends_the_back_off_and_waits_for_two_rounds() 
     assert limits(play.at(133)) == {"a": 1.0, "b": 1.0, "c": 4.0}
     assert play.wake_at == 153
     # c leaves, which ends the back-off with a round at once, of two jobs that are Completing.
-    assert limits(play.at(135, Left("c"))) == {"a": UNLIMITED, "b": UNLIMITED}
+    assert limits(play.at(135, Left(JobId("c")))) == {"a": UNLIMITED, "b": UNLIMITED}
     assert play.wake_at == 155
 
 
@@ -90,7 +91,7 @@ def test_faithful_without_a_back_off_nobody_looks_before_the_next_round() -> Non
     play.at(10)
     assert play.at(12, *arrivals("b")) == {}
     assert play.wake_at == 20
-    assert play.at(15, Left("b")) == {}
+    assert play.at(15, Left(JobId("b"))) == {}
     assert play.wake_at == 20
 
 
@@ -249,10 +250,10 @@ def test_paper_tells_growth_efficiency_by_each_resource_whose_size_it_was_told()
     play = Play("flowcon:alpha=0.02,itval=10,memory=8e9,disk=1e8,network=1e9", cores=4.0)
     play.at(0, *arrivals("a", "b"), predicted("a", 100, 0.0), predicted("b", 100, 0.0))
     for now, value in ((5, 4.0), (15, 2.0)):
-        play.at(now, loss("a", value), loss("b", 4.0), Used("a", 2.0, 4e9, 2e7, 1e8), used("b", 2.0))
+        play.at(now, loss("a", value), loss("b", 4.0), Used(JobId("a"), 2.0, 4e9, 2e7, 1e8), used("b", 2.0))
         decided = play.policy.decide(now + 5, 4.0, [])
     # 2/4/10 = .05, over half of the CPU, half of the memory, a fifth of the disk, a tenth of the network.
-    assert decided.reasons["a"] == "new, growth efficiency 0.1 (memory 0.1, disk 0.25, network 0.5)"
+    assert decided.reasons[JobId("a")] == "new, growth efficiency 0.1 (memory 0.1, disk 0.25, network 0.5)"
 
 
 @pytest.mark.parametrize(("name", "limits_disk"), [("flowcon", False), ("flowcon:disk=1e8", True), (FAITHFUL, False)])
@@ -428,7 +429,7 @@ def test_a_recorded_series_has_the_limits_that_were_worked_out_by_hand(series: S
             tell(play, at, **values)
         changes: list[Change] = [*arrivals(*row.comes), *(predicted(job, 100, end) for job, end in row.comes.items())]
         if row.goes is not None:
-            changes.append(Left(row.goes))
+            changes.append(Left(JobId(row.goes)))
         play.at(row.at, *changes)
         if faithful:
             assert limits(play.shares) == row.caps, f"at {row.at} s"

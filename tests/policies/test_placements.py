@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from tests.policies.playing import Play, arrivals, loss, predicted, used
 
+from headgate.identifiers import JobId
 from headgate.policies import Placed
 from headgate.policies.weighing import _HANDED_ON
 
@@ -16,11 +17,11 @@ FIRST = 1.0 - _HANDED_ON
 
 
 def on(job: str, *nodes: str, cores: float = 2.0) -> Placed:
-    return Placed(job, dict.fromkeys(nodes, cores))
+    return Placed(JobId(job), dict.fromkeys(nodes, cores))
 
 
 def on_gpus(job: str, *gpus: int) -> Placed:
-    return Placed(job, {f"n/gpu{gpu}": 64.0 for gpu in gpus}, on_gpus=True)
+    return Placed(JobId(job), {f"n/gpu{gpu}": 64.0 for gpu in gpus}, on_gpus=True)
 
 
 class Spread(Play):
@@ -28,7 +29,7 @@ class Spread(Play):
 
     def __init__(self, name: str, *placed: Placed) -> None:
         super().__init__(name, cores=2.0 * len({node for each in placed for node in each.cores}))
-        self.placed = {each.job: each for each in placed}
+        self.placed: dict[str, Placed] = {each.job: each for each in placed}
         self.at(0, *arrivals(*self.placed), *placed)
 
     def part(self, job: str, node: str) -> float:
@@ -104,7 +105,7 @@ def test_a_job_on_gpus_counts_by_the_workers_that_it_has_now() -> None:
     play = Spread("srpt", on_gpus("wide", 0), on_gpus("other", 0))
     play.at(1, predicted("wide", 100), predicted("other", 60))
     assert play.part("other", "n/gpu0") == pytest.approx(FIRST, abs=0.06)
-    play.placed["wide"] = Placed("wide", {f"n/gpu{gpu}": 64.0 for gpu in range(4)}, True, 4)
+    play.placed["wide"] = Placed(JobId("wide"), {f"n/gpu{gpu}": 64.0 for gpu in range(4)}, True, 4)
     play.at(30, play.placed["wide"], predicted("wide", 40))  # ten seconds of each GPU
     assert play.part("wide", "n/gpu0") == pytest.approx(FIRST, abs=0.06)
 
@@ -142,7 +143,7 @@ def test_a_job_whose_tasks_move_competes_where_they_are_now() -> None:
 
 def test_on_a_small_node_a_job_may_use_no_more_than_it_has() -> None:
     play = Play("headgate", cores=66.0)
-    small, large = Placed("small", {"s": 2.0}), Placed("large", {"l": 64.0})
+    small, large = Placed(JobId("small"), {"s": 2.0}), Placed(JobId("large"), {"l": 64.0})
     play.at(0, *arrivals("small", "large"), small, large, predicted("small", 600))
     for now in range(1, 100):
         play.at(now, used("small", 2.0))

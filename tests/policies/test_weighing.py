@@ -15,6 +15,7 @@ from tests.policies.playing import Play, arrivals, loss, predicted, used
 
 from headgate import policies
 from headgate.errors import UsageError
+from headgate.identifiers import JobId
 from headgate.policies import Arrived, Change, Left, Predicted, Reported, Used
 from headgate.policies.running_job import TYPICAL_WORK, RunningJob
 from headgate.policies.weighing import SteadyOrder
@@ -40,7 +41,9 @@ def test_srpt_serves_the_shortest_and_hands_on_an_eighth() -> None:
 
 def test_srpt_gives_the_next_what_a_limit_of_cores_leaves() -> None:
     play = Play("srpt")
-    play.at(0, Arrived("a", 1.0), Arrived("b", 1.0, cores_limit=0.5), predicted("a", 100), predicted("b", 10))
+    play.at(
+        0, Arrived(JobId("a"), 1.0), Arrived(JobId("b"), 1.0, cores_limit=0.5), predicted("a", 100), predicted("b", 10)
+    )
     assert play.over("a", "b") == pytest.approx(3.0, rel=1e-3)
 
 
@@ -53,13 +56,13 @@ def test_srpt_turns_when_another_is_clearly_shorter_and_priority_counts() -> Non
     play.at(20, predicted("b", 20))
     assert play.over("b", "a") == pytest.approx(AHEAD, rel=1e-3)
     urgent = Play("srpt")
-    urgent.at(0, Arrived("a", 4.0), Arrived("b", 1.0), predicted("a", 100), predicted("b", 30))
+    urgent.at(0, Arrived(JobId("a"), 4.0), Arrived(JobId("b"), 1.0), predicted("a", 100), predicted("b", 30))
     assert urgent.over("a", "b") == pytest.approx(AHEAD, rel=1e-3)
 
 
 def test_the_reason_of_a_weight_that_stays_is_told_when_it_is_another_and_new_figures_once_a_minute() -> None:
     policy = policies.make("srpt")
-    first = policy.decide(0.0, 2.0, [Arrived("a", 1.0)])
+    first = policy.decide(0.0, 2.0, [Arrived(JobId("a"), 1.0)])
     assert [why for _, why in first.shares.values()] == ["shortest: nothing predicted yet, 0 core-seconds used"]
     changed = policy.decide(5.0, 2.0, [predicted("a", 100)])
     assert (changed.shares, changed.reasons) == ({}, {"a": "shortest: 100 core-seconds left (50 to 200)"})
@@ -101,7 +104,7 @@ def test_themis_leaves_those_that_are_not_served_half_of_an_equal_share() -> Non
 def test_themis_expects_no_more_of_a_job_than_its_limit_lets_it_do() -> None:
     play = Play("themis", cores=8.0)
     known = (predicted(job, 100) for job in ("limited", *"bcdef"))
-    play.at(0, Arrived("limited", 1.0, cores_limit=1.0), *arrivals(*"bcdef"), *known)
+    play.at(0, Arrived(JobId("limited"), 1.0, cores_limit=1.0), *arrivals(*"bcdef"), *known)
     # It would take 100 s alone on a sixth, and takes as long; the others 75.
     assert {reason.split(",")[0] for reason in play.reasons.values()} == {"rho 1.00"}
 
@@ -117,7 +120,7 @@ def test_las_counts_what_a_job_had_before_it_was_started_again() -> None:
     play.at(0, *arrivals("a"))
     for now in range(1, 13):
         play.at(now, used("a", 1.0))
-    play.at(20, Left("a", done=False))
+    play.at(20, Left(JobId("a"), done=False))
     play.at(21, *arrivals("a", "b"))
     assert play.over("b", "a") == pytest.approx(AHEAD, rel=1e-3)
     assert play.reasons["a"].startswith("queue 2, 12 core-seconds used")
@@ -163,7 +166,7 @@ def test_slaq_serves_who_gains_most_over_its_largest_drop() -> None:
         play.at(11, loss("a", 900.0, step), loss("b", 0.8, step))
     drops = {"a": ((20.0, 10.0), (1e6, 10.0)), "b": ((20.0, 0.2), (1e6, 0.2))}
     play.at(20)
-    play.at(21, *(Predicted(job, 100, 50, 200, None, drops[job]) for job in drops))
+    play.at(21, *(Predicted(JobId(job), 100, 50, 200, None, drops[job]) for job in drops))
     # Ten seconds of two cores: all to b, and its floor to a.
     assert play.parts()["a"] == pytest.approx(0.025, rel=0.2)
     assert play.reasons["b"] == "a drop of 1 of the largest drop expected of it"
@@ -171,19 +174,19 @@ def test_slaq_serves_who_gains_most_over_its_largest_drop() -> None:
 
 def test_slaq_gives_a_job_that_may_use_little_of_its_node_that_much_and_one_that_gains_nothing_its_floor() -> None:
     play = Play("slaq", cores=64.0)
-    play.at(0, Arrived("a", 1.0, cores_limit=1.0), *arrivals("b", "c"))
+    play.at(0, Arrived(JobId("a"), 1.0, cores_limit=1.0), *arrivals("b", "c"))
     play.at(5, *(loss(job, 2.0) for job in "abc"))
     play.at(10)
     play.at(20, loss("a", 1.0), loss("b", 1.0), loss("c", 2.5))
     falls = {"a": 1.0, "b": 1.0, "c": -1.0}
-    play.at(21, *(Predicted(job, 1e4, 5e3, 2e4, None, ((1e5, fall),)) for job, fall in falls.items()))
+    play.at(21, *(Predicted(JobId(job), 1e4, 5e3, 2e4, None, ((1e5, fall),)) for job, fall in falls.items()))
     parts = play.parts()
     floor = 0.05 / 3
     # Nor is it measured by a drop that it never had where its loss is to come back later.
-    play.at(22, Predicted("c", 3e4, 2e4, 4e4, None, ((1.0, -2.0), (1e5, -1.0))))
+    play.at(22, Predicted(JobId("c"), 3e4, 2e4, 4e4, None, ((1.0, -2.0), (1e5, -1.0))))
     for now in range(23, 26):
         play.at(now, used("c", 2.0))
-    play.at(26, Predicted("b", 3e4, 2e4, 4e4, None, ((1e5, 1.0),)))
+    play.at(26, Predicted(JobId("b"), 3e4, 2e4, 4e4, None, ((1e5, 1.0),)))
     assert play.parts() == pytest.approx(parts, rel=0.05)
     assert parts["c"] == pytest.approx(floor, rel=0.2)
     assert parts["a"] == pytest.approx(max(1.0 / 64.0, floor), rel=0.2)
@@ -207,7 +210,7 @@ def test_who_would_end_too_late_has_no_more_than_it_may_or_puts_to_good_use(
     limit: float | None, parts: dict[str, float]
 ) -> None:
     play = Play("headgate:rho=1")
-    play.at(0, Arrived("a", 1.0, limit), *arrivals("b"))
+    play.at(0, Arrived(JobId("a"), 1.0, limit), *arrivals("b"))
     play.at(0, predicted("a", 20, cores=None), predicted("b", 1000, cores=None))
     play.at(10, used("a", 0.0), used("b", 2.0))
     assert play.reasons["a"] == "would otherwise end later than 1 times its fair time"
@@ -232,7 +235,11 @@ def test_slaq_leaves_who_diverges_its_floor_whatever_was_predicted_of_it() -> No
     play.at(10)
     play.at(11, *(loss(job, value, step) for step in range(2, 7) for job, value in (("a", 900.0), ("b", 0.8))))
     play.at(
-        20, *(Predicted(job, 100, 50, 200, None, ((20.0, drop), (1e6, drop))) for job, drop in (("a", 10), ("b", 1)))
+        20,
+        *(
+            Predicted(JobId(job), 100, 50, 200, None, ((20.0, drop), (1e6, drop)))
+            for job, drop in (("a", 10), ("b", 1))
+        ),
     )
     assert play.over("b", "a") > 5
     play.at(21, *(loss("b", math.nan, step) for step in range(7, 11)))
@@ -260,7 +267,7 @@ def test_headgate_tries_a_job_only_once_there_are_two_cores_for_it() -> None:
     for now in range(1, 41):
         play.at(now, used("b", 0.3))
         assert play.parts()["b"] * 4.0 < 0.5
-    play.at(41, Left("a"))
+    play.at(41, Left(JobId("a")))
     assert play.parts()["b"] * 4.0 == pytest.approx(2.0, rel=0.1)
 
 
@@ -287,7 +294,7 @@ def test_headgate_gives_each_worker_of_a_job_a_core_until_it_is_told_what_more_w
     parts = []
     for workers in (1, 3):
         play = Play("headgate:rho=100", cores=4.0)
-        jobs = [Arrived("a", 1.0, workers=workers), *arrivals("b", "c", "d")]
+        jobs = [Arrived(JobId("a"), 1.0, workers=workers), *arrivals("b", "c", "d")]
         play.at(0, *jobs, *(predicted(job.job, 10 + place, cores=None) for place, job in enumerate(jobs)))
         parts.append(4.0 * play.parts()["a"])
     assert parts == pytest.approx([1.0, 3.0])
@@ -307,13 +314,13 @@ def test_of_jobs_of_which_nothing_is_known_the_first_goes_on_until_it_is(name: s
 
 
 def test_a_job_of_which_nothing_is_predicted_is_ranked_by_what_its_like_cost_for_each_that_is_done() -> None:
-    job = RunningJob("a", 1.0, None, 0.0, 1, attained=2.0, needs=(10.0, 20.0, 40.0), tells_after=4.0)
+    job = RunningJob(JobId("a"), 1.0, None, 0.0, 1, attained=2.0, needs=(10.0, 20.0, 40.0), tells_after=4.0)
     # 2 more core-seconds tell what it needs. To give up on all but the shortest takes 3 * 2 + 6 for one that is done;
     # to give up on the longest 3 * 2 + 6 + 16 for two; on none 3 * 2 + 6 + 16 + 36 for three.
     assert job.rank() == pytest.approx(min(12 / 1, 28 / 2, 64 / 3))
     job.attained = 25.0  # it should have told: as long again, for the only kind of job that it can be
     assert job.rank() == pytest.approx(min(25.0, 25.0 + max(15.0 - 25.0, 0.0)))
-    job.prediction = Predicted("a", 7.0, 5.0, 9.0), 25.0
+    job.prediction = Predicted(JobId("a"), 7.0, 5.0, 9.0), 25.0
     assert job.rank() == 7.0
 
 
@@ -329,7 +336,7 @@ def test_how_long_a_job_was_alone_says_nothing_of_when_others_tell_what_they_nee
 
 def test_jobs_keep_their_places_until_one_is_clearly_before_another() -> None:
     order = SteadyOrder()
-    jobs = [RunningJob(id, 1.0, None, 0.0, number) for number, id in enumerate("abc")]
+    jobs = [RunningJob(JobId(id), 1.0, None, 0.0, number) for number, id in enumerate("abc")]
 
     def sort(**measure: float) -> str:
         return "".join(job.id for job in order.sort(jobs, {job.id: (False, measure[job.id]) for job in jobs}))
@@ -337,9 +344,9 @@ def test_jobs_keep_their_places_until_one_is_clearly_before_another() -> None:
     assert sort(a=3, b=2, c=1) == "cba"
     assert sort(a=1.9, b=2, c=2.05) == "cba"
     assert sort(a=1.5, b=2, c=1.6) == "cab"
-    jobs.append(RunningJob("d", 1.0, None, 0.0, 3))
+    jobs.append(RunningJob(JobId("d"), 1.0, None, 0.0, 3))
     assert sort(a=1.5, b=2, c=1.6, d=1.55) == "cadb"  # one that has just come goes where it belongs
-    assert "".join(job.id for job in order.sort(jobs[:2], {"a": (True, 1.0), "b": (False, 9.0)})) == "ba"
+    assert "".join(job.id for job in order.sort(jobs[:2], {JobId("a"): (True, 1.0), JobId("b"): (False, 9.0)})) == "ba"
 
 
 # --- what they have in common
@@ -357,7 +364,7 @@ def test_a_clock_that_jumps_by_an_hour_is_no_hour_of_work() -> None:
 
 @pytest.mark.parametrize("tasks", [2, 4, 64])
 def test_a_job_of_several_tasks_is_served_what_all_of_them_use(tasks: int) -> None:
-    job = RunningJob("a", 1.0, None, 0.0, 1)
+    job = RunningJob(JobId("a"), 1.0, None, 0.0, 1)
     for second in range(60):
         for task in range(tasks):  # each reading tells what all use; the readings of a round come at once
             job.use(second + 0.01 + 0.0003 * task, used("a", 0.5 * tasks))
@@ -367,7 +374,7 @@ def test_a_job_of_several_tasks_is_served_what_all_of_them_use(tasks: int) -> No
 
 
 def test_the_time_until_a_task_runs_is_hardly_counted_and_a_clock_that_jumps_after_it_neither() -> None:
-    job = RunningJob("a", 1.0, None, 0.0, 1)
+    job = RunningJob(JobId("a"), 1.0, None, 0.0, 1)
     for now in range(120, 150):  # a container that took two minutes to start
         job.use(now, used("a", 0.9))
     had = job.attained
@@ -377,16 +384,16 @@ def test_the_time_until_a_task_runs_is_hardly_counted_and_a_clock_that_jumps_aft
 
 
 def test_a_reading_over_a_time_that_is_known_counts_whole_and_no_more() -> None:
-    job = RunningJob("a", 1.0, None, 0.0, 1)
-    job.use(3600.0, Used("a", 0.5, 0.0, seconds=3500.0))  # it started 100 s late
+    job = RunningJob(JobId("a"), 1.0, None, 0.0, 1)
+    job.use(3600.0, Used(JobId("a"), 0.5, 0.0, seconds=3500.0))  # it started 100 s late
     assert job.attained == 1750.0
-    job.use(3600.0, Used("a", 1.0, 0.0, seconds=3500.0))  # another task of it, told at once
-    job.use(7200.0, Used("a", 1.0, 0.0, seconds=3600.0))
+    job.use(3600.0, Used(JobId("a"), 1.0, 0.0, seconds=3500.0))  # another task of it, told at once
+    job.use(7200.0, Used(JobId("a"), 1.0, 0.0, seconds=3600.0))
     assert job.attained == 1750.0 + 3600.0
 
 
 def test_what_is_read_less_often_from_now_on_is_no_clock_that_jumps() -> None:
-    job = RunningJob("a", 1.0, None, 0.0, 1)
+    job = RunningJob(JobId("a"), 1.0, None, 0.0, 1)
     for now in (*range(60), *range(60, 36_000, 60)):
         job.use(now, used("a", 1.0))
     assert job.attained == pytest.approx(36_000, rel=0.05)
@@ -442,7 +449,7 @@ def test_what_others_of_a_script_took_stays_known_whatever_its_loss_looks_like()
 
 
 def test_losses_that_are_trained_against_each_other_do_not_diverge_but_for_no_numbers() -> None:
-    job = RunningJob("a", 1.0, None, 0.0, 1)
+    job = RunningJob(JobId("a"), 1.0, None, 0.0, 1)
     for step in range(60):
         job.report(float(step), replace(loss("a", 1.0 + 0.1 * step, step), adversarial=True))
     assert job.last_because == ""
@@ -465,7 +472,7 @@ def test_what_happens_is_acted_upon_at_once_and_rounds_back_off_when_nothing_doe
     play.at(now, *arrivals("c"), predicted("c", 1))
     assert play.over("c", "b") > 6.0
     assert play.wake_at == now + 10
-    play.at(now + 2, Left("c"))
+    play.at(now + 2, Left(JobId("c")))
     assert play.over("b", "a") == pytest.approx(AHEAD, rel=0.06)  # what would change by 5 % may stay
 
 
@@ -488,13 +495,13 @@ def test_a_jump_of_the_loss_leaves_what_is_predicted_by_epochs_unless_they_begin
     wiggle = random.Random(0)
     for step in range(40):
         value = (1 if step < 30 else 9) + 0.01 * wiggle.random()
-        play.at(1 + step, Reported("a", value, step, 1, 10, 1), used("a", 2.0), used("b", 0.0))
+        play.at(1 + step, Reported(JobId("a"), value, step, 1, 10, 1), used("a", 2.0), used("b", 0.0))
     play.at(70)
     assert play.over("a", "b") == pytest.approx(AHEAD, rel=1e-3)
-    job = RunningJob("a", 1.0, None, 0.0, 1)
-    job.report(1.0, Reported("a", 1.0, 100, 2, 10, 1))
-    job.prediction = Predicted("a", 7.0, 5.0, 9.0), 0.0
-    assert job.report(2.0, Reported("a", 1.0, 1, 1, 10, 1))
+    job = RunningJob(JobId("a"), 1.0, None, 0.0, 1)
+    job.report(1.0, Reported(JobId("a"), 1.0, 100, 2, 10, 1))
+    job.prediction = Predicted(JobId("a"), 7.0, 5.0, 9.0), 0.0
+    assert job.report(2.0, Reported(JobId("a"), 1.0, 1, 1, 10, 1))
     assert job.prediction is None
 
 
@@ -594,13 +601,13 @@ def test_where_others_are_pinned_to_all_cores_jobs_still_have_their_weights(name
 @pytest.mark.parametrize("name", WEIGHING)
 def test_fifty_jobs_on_two_cores_keep_their_floors_and_change_seldom(name: str) -> None:
     play, chance = Play(name), random.Random(7)
-    play.at(0, *(Arrived(f"j{i}", 1.0) for i in range(50)))
+    play.at(0, *(Arrived(JobId(f"j{i}"), 1.0) for i in range(50)))
     for now in range(5, 300, 5):
         job = chance.choice(list(play.shares))
         play.at(now, predicted(job, chance.uniform(1, 1000)), used(job, 0.1), loss(job, chance.random(), now))
         assert min(play.parts().values()) >= 0.05 / 50
     for job in list(play.shares)[:40]:
-        play.at(300, Left(job))
+        play.at(300, Left(JobId(job)))
         assert min(play.parts().values()) >= 0.05 / len(play.shares)
     assert play.most_changes_in_a_minute() <= 6
 
@@ -624,10 +631,10 @@ def test_a_job_that_failed_tells_nothing_of_what_others_need() -> None:
     for number, job in enumerate("abcdef"):
         play.at(10 * number, *arrivals(job))
         play.at(10 * number + 1, used(job, 1.0))
-        play.at(10 * number + 2, used(job, 1.0), Left(job, done=False))
+        play.at(10 * number + 2, used(job, 1.0), Left(JobId(job), done=False))
     play.at(90, *arrivals("g"))
     assert median(play.policy._jobs["g"].needs) == TYPICAL_WORK  # type: ignore[attr-defined]
-    play.at(95, Left("g"), *arrivals("h"))
+    play.at(95, Left(JobId("g")), *arrivals("h"))
     assert median(play.policy._jobs["h"].needs) < TYPICAL_WORK  # type: ignore[attr-defined]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headgate.events import Progress
+from headgate.identifiers import TaskId
 from headgate.telemetry.arguments import TrainingLength, length
 
 GIVEN = {
@@ -65,10 +66,12 @@ def test_what_a_script_takes_where_the_words_say_nothing(text: str, tmp_path: Pa
 
 def test_a_report_is_completed_by_what_it_does_not_say_itself() -> None:
     said = TrainingLength(epochs=5, steps=100)
-    told = Progress("t", step=7, epoch=2)
-    assert said.complete(told) == Progress("t", step=7, epoch=2, epochs=5, steps=100)
-    assert said.complete(Progress("t", step=7, epoch=2, epochs=9, steps=8)) == Progress(
-        "t", step=7, epoch=2, epochs=9, steps=8
+    told = Progress(TaskId("t"), step=7, epoch=2)
+    assert said.complete(told) == Progress(TaskId("t"), step=7, epoch=2, epochs=5, steps=100)
+    assert said.complete(Progress(TaskId("t"), step=7, epoch=2, epochs=9, steps=8)) == Progress(
+        TaskId("t"), step=7, epoch=2, epochs=9, steps=8
     )
-    assert said.complete(Progress("t", step=101, epoch=6)) == Progress("t", step=101, epoch=6)  # it goes on regardless
-    assert said.complete(Progress("t", step=None)) == Progress("t", step=None)
+    assert said.complete(Progress(TaskId("t"), step=101, epoch=6)) == Progress(
+        TaskId("t"), step=101, epoch=6
+    )  # it goes on regardless
+    assert said.complete(Progress(TaskId("t"), step=None)) == Progress(TaskId("t"), step=None)

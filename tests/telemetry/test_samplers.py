@@ -15,6 +15,7 @@ from tests.telemetry.tasks import Task
 from tests.telemetry.trees import BONDED_NICS, STACKED_DISKS, net_dev, plant
 
 from headgate.cluster import Gpu
+from headgate.identifiers import TaskId
 from headgate.isolation.base import Launch
 from headgate.isolation.process import ProcessIsolation
 from headgate.shares import Share
@@ -104,7 +105,9 @@ class TestWithoutCgroups(SamplerContract):
 def task(request: pytest.FixtureRequest) -> Iterator[Task]:
     """A task in the cgroups that this machine gives it, and one in none."""
     isolation = ProcessIsolation(f"telemetry-{os.getpid()}", mode="auto" if request.param == "cgroups" else "none")
-    launch = Launch(f"telemetry-{os.getpid()}/keeper/worker-0", programs.argv("rest"), dict(os.environ), os.getcwd(), 1)
+    launch = Launch(
+        TaskId(f"telemetry-{os.getpid()}/keeper/worker-0"), programs.argv("rest"), dict(os.environ), os.getcwd(), 1
+    )
     with open(os.devnull, "w") as nowhere:
         keeper = isolation.start(launch, Share(), nowhere.fileno())
     try:

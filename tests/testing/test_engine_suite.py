@@ -11,7 +11,8 @@ import pytest
 from headgate.cluster import Node
 from headgate.engines.base import Engine, Slot
 from headgate.engines.log import TaskLog
-from headgate.events import Exit, JobId, TaskId
+from headgate.events import Exit
+from headgate.identifiers import JobId, TaskId
 from headgate.isolation.base import Box, Launch
 from headgate.shares import Share
 from headgate.testing.engine import EngineContract

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from hypothesis import Phase
 
-from headgate.events import JobId
+from headgate.identifiers import JobId
 from headgate.policies.base import Arrived, Change, Decision, Left, Policy, Reported, Used
 from headgate.shares import Share
 from headgate.testing.policy import PolicyContract

@@ -14,6 +14,7 @@ import pytest
 
 from headgate.cluster import Place
 from headgate.errors import IsolationError
+from headgate.identifiers import TaskId
 from headgate.isolation.base import Box, Launch
 from headgate.isolation.cgroup_v2 import CgroupsV2
 from headgate.isolation.process import ProcessIsolation
@@ -47,7 +48,7 @@ def box(isolation: ProcessIsolation) -> Iterator[Box]:
 
 
 def started(isolation: ProcessIsolation, share: Share, name: str, *arguments: object) -> Box:
-    launch = Launch("run/job/worker-0", programs.argv(name, *arguments), {}, "/tmp", 1)
+    launch = Launch(TaskId("run/job/worker-0"), programs.argv(name, *arguments), {}, "/tmp", 1)
     with open(os.devnull, "w") as nowhere:
         return isolation.start(launch, share, nowhere.fileno())
 
@@ -97,7 +98,7 @@ def test_the_disk_rate_holds(isolation: ProcessIsolation, tmp_path: Path) -> Non
     data.write_bytes(os.urandom(2 * MIB))
     os.sync()
     reading, writing = os.pipe()
-    launch = Launch("run/job/worker-0", programs.argv("read", data), {}, str(tmp_path), 1)
+    launch = Launch(TaskId("run/job/worker-0"), programs.argv("read", data), {}, str(tmp_path), 1)
     box = isolation.start(launch, Share(disk_bytes_per_second=MIB), writing)
     os.close(writing)
     with open(reading) as output:
@@ -132,9 +133,9 @@ def test_a_task_in_a_place_is_below_its_folder_and_within_its_limits(
     isolation: ProcessIsolation, place: Place, tmp_path: Path
 ) -> None:
     show = "import os; print(os.uname().nodename, os.listdir('/sys/class/net'), open('/etc/hosts').read().strip())"
-    spinning = Launch("run/spin/worker-0", programs.argv("spin", 2), {}, "/tmp", 1, place)
-    showing = Launch("run/show/worker-0", (sys.executable, "-c", show), {}, "/tmp", 1, place)
-    holding = Launch("run/hold/worker-0", programs.argv("hold", 128 * MIB), {}, "/tmp", 1, place)
+    spinning = Launch(TaskId("run/spin/worker-0"), programs.argv("spin", 2), {}, "/tmp", 1, place)
+    showing = Launch(TaskId("run/show/worker-0"), (sys.executable, "-c", show), {}, "/tmp", 1, place)
+    holding = Launch(TaskId("run/hold/worker-0"), programs.argv("hold", 128 * MIB), {}, "/tmp", 1, place)
     with open(tmp_path / "output", "w") as output:
         first = isolation.start(showing, Share(), output.fileno())
         assert select.select([first.exit_fd], [], [], PATIENCE)[0]

@@ -14,6 +14,7 @@ from headgate.analysis.sampled import SampledStep
 from headgate.analysis.steps import StepBreakdown
 from headgate.analysis.usage import EMPTY, Signal, rate
 from headgate.events import ENDED, JobState
+from headgate.identifiers import TaskName, TaskOfRun
 from headgate.telemetry.columns import Column
 
 STATES: tuple[JobState, ...] = get_args(JobState)
@@ -63,7 +64,7 @@ class RecordedTask:
         memory_peak_bytes: Most resident memory, as the kernel counted it.
     """
 
-    id: str
+    id: TaskOfRun
     node: str
     started: float | None
     ended: float | None
@@ -72,13 +73,13 @@ class RecordedTask:
     memory_peak_bytes: float | None
 
     @property
-    def name(self) -> str:
+    def name(self) -> TaskName:
         """`ROLE-INDEX`."""
-        return self.id.rsplit("/", 1)[-1]
+        return self.id.name
 
     @property
     def is_worker(self) -> bool:
-        return self.name.startswith("worker-")
+        return self.name.is_worker
 
     @property
     def memory_peak(self) -> float | None:

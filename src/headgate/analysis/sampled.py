@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from headgate.analysis.steps import EXPOSED
+from headgate.identifiers import TaskOfRun
 
 Kind = Literal["typical", "slowest"]
 _CLOSE_SECONDS = 1.0
@@ -28,7 +29,7 @@ class ReportedStep(NamedTuple):
     """What a task told of one step: when, seconds of the run, which step, and how many seconds it took."""
 
     t: float
-    task: str
+    task: TaskOfRun
     step: int
     seconds: float
 
@@ -90,7 +91,7 @@ class StepTransfer(NamedTuple):
 class TaskStep:
     """What a task did in a step: its spans in the order of time, and what it exchanged with each peer."""
 
-    task: str
+    task: TaskOfRun
     seconds: float
     bars: tuple[Bar, ...]
     transfers: tuple[StepTransfer, ...]
@@ -150,7 +151,7 @@ def _shared(workers: Sequence[ReportedStep]) -> list[tuple[ReportedStep, ...]]:
             step = latest[told.step] = {}
             done.append(step)
         step[told.task] = told
-    return [tuple(sorted(step.values(), key=lambda told: by_role(told.task))) for step in done]
+    return [tuple(sorted(step.values(), key=lambda told: told.task.name.order)) for step in done]
 
 
 def _beside(one: ReportedStep, workers: Sequence[ReportedStep]) -> list[ReportedStep]:
@@ -180,12 +181,6 @@ def _during(
         while_on = [told for told in told_by if start + slack < told.t <= end + slack]
         found += same or while_on or [min(told_by, key=lambda told: abs(told.t - end))]
     return tuple(found)
-
-
-def by_role(task: str) -> tuple[bool, str, int]:
-    """Sorts tasks: workers before servers, each by index."""
-    role, _, index = task.rsplit("/", 1)[-1].rpartition("-")
-    return role != "worker", role, int(index) if index.isdecimal() else 0
 
 
 def lay_out(spans: Iterable[tuple[str, float | None, float, float, float]]) -> tuple[Bar, ...]:
@@ -229,11 +224,11 @@ def assemble(
         parts: For each of `chosen.told` its bars and transfers, in seconds from its own start.
         synchronous: As for `choose`.
     """
-    given = sorted(parts, key=lambda part: (by_role(part[0].task), part[0].t))
+    given = sorted(parts, key=lambda part: (part[0].task.name.order, part[0].t))
     exchanged = {told: _exchanged(bars) for told, bars, _ in given if synchronous and told in chosen.workers}
     together = max((end for end in exchanged.values() if end is not None), default=0.0)
     pushed: dict[str, float] = {}  # when the first bytes left for each peer
-    tasks: dict[str, TaskStep] = {}
+    tasks: dict[TaskOfRun, TaskStep] = {}
     for told, bars, transfers in given:
         worker = told in chosen.workers
         offset = told.start - chosen.start
@@ -241,7 +236,7 @@ def assemble(
             end = exchanged[told]
             offset = together - end if end is not None else 0.0
         arrived = next((bar.begin for bar in bars if bar.name == "receive"), None)
-        name = told.task.rsplit("/", 1)[-1]
+        name = told.task.name
         if not worker and synchronous and told.task not in tasks and name in pushed and arrived is not None:
             offset = pushed[name] - arrived  # cause and effect know better than clocks
         laid = tuple(bar._replace(begin=bar.begin + offset) for bar in bars)

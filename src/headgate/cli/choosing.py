@@ -9,6 +9,7 @@ from pathlib import Path
 from headgate import runs
 from headgate.errors import NotFoundError
 from headgate.hub.client import Hub, connect
+from headgate.identifiers import run_and_job
 
 _NOTHING = "nothing is running"
 
@@ -55,7 +56,7 @@ def running_jobs(jobs: Sequence[str], run: str | None, every: bool = False) -> l
         return [RunningJobs(running[-1], None, hubs[running[-1]])]
     chosen: dict[str, list[str]] = {}
     for job in jobs:
-        prefix, _, name = job.rpartition("/")
+        prefix, name = run_and_job(job)
         fitting = [id for id in running if prefix in id and (runs.home() / "runs" / id / "jobs" / name).is_dir()]
         if not fitting:
             where = f"it is a run: say --run {job}" if job in running else "`headgate status` lists the jobs of a run"

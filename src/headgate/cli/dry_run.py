@@ -21,6 +21,7 @@ from headgate.engines.launch import inject, launch
 from headgate.errors import UsageError
 from headgate.hub.gating import turns_in
 from headgate.hub.submission import Submission
+from headgate.identifiers import JobId, TaskId
 from headgate.planning.choosing import JobToPlan, choose
 from headgate.plans import Plan
 from headgate.profiling import store
@@ -61,9 +62,9 @@ def starts(submission: Submission, policy: str, cluster: Cluster, plans: Mapping
     for job in jobs:
         there = [gpu for node in cluster.nodes for gpu in node.gpus]
         seen = visible.indices({**submission.environment, **job.env}, there)
-        pending.append(events.JobSubmitted(f"run/{job.name}", job, nodes=names, gpus=seen))
+        pending.append(events.JobSubmitted(JobId.of("run", job.name), job, nodes=names, gpus=seen))
     found: list[events.StartTask] = []
-    running: list[str] = []
+    running: list[TaskId] = []
     now = 0.0
     latest = most = max((job.at for job in jobs), default=0.0)  # later only the policy wants to be woken
     while pending:
@@ -82,7 +83,7 @@ def starts(submission: Submission, policy: str, cluster: Cluster, plans: Mapping
         elif running:
             latest = now + most
             # Servers end last, as they do.
-            ending = min(running, key=lambda task: "/server-" in task)
+            ending = min(running, key=lambda task: task.name.is_server)
             running.remove(ending)
             pending.append(events.TaskExited(ending, events.Exit(code=0)))
     return found
@@ -132,7 +133,7 @@ def _entries(submission: Submission, policy: str) -> list[dict[str, Any]]:
         entries.append(
             {
                 "job": start.spec.name,
-                "task": start.task.split("/", 1)[1],
+                "task": start.task.of_run,
                 "at": start.spec.at,
                 "after": start.spec.after,
                 "node": start.node,
@@ -159,7 +160,6 @@ def _launch(start: events.StartTask, environment: Mapping[str, str], cluster: Cl
         resume=start.resume,
         gpus=start.gpus,
         gpu_names=visible.names({**environment, **start.spec.env}, node.gpus),
-        role="server" if start.task.split("/")[2].startswith("server-") else "worker",
         place=node.place,
         turns=turns_in(home),
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import time
 from collections import deque
@@ -17,9 +16,9 @@ import click
 from headgate import runs
 from headgate.errors import NotFoundError, UsageError
 from headgate.events import ENDED
+from headgate.identifiers import FIRST_WORKER, TaskName, job_and_task
 
 _FOLLOW_SECONDS = 0.2
-_TASK = re.compile(r"(worker|server)-\d+")
 
 
 @click.command()
@@ -44,7 +43,7 @@ def command(job: str, every: bool, run: str | None, follow: bool, tail: int | No
         raise UsageError(f"found --all with a task, {task}; give one of them")
     logs = sorted((folder / "jobs" / name).glob("*.log"), key=_order)
     everyone = every or (as_json and task is None)
-    chosen = _Chosen(folder, name, "*.log" if everyone else f"{task or 'worker-0'}.log")
+    chosen = _Chosen(folder, name, "*.log" if everyone else f"{task or FIRST_WORKER}.log")
     if task is not None and not chosen.logs():
         known = ", ".join(path.stem for path in logs) or "none yet"
         raise NotFoundError(f"job {name!r} has no task {task!r} with a log; it has {known}")
@@ -63,10 +62,10 @@ def command(job: str, every: bool, run: str | None, follow: bool, tail: int | No
         _follow(chosen, printed, headings)
 
 
-def _find(text: str, run: str | None) -> tuple[Path, str, str | None]:
+def _find(text: str, run: str | None) -> tuple[Path, str, TaskName | None]:
     """Folder of the run, name of the job, and the task, that `[RUN/]JOB[/TASK]` means."""
-    job, _, task = text.rpartition("/")
-    if job and _TASK.fullmatch(task):
+    job, task = job_and_task(text)
+    if task is not None:
         try:
             return *runs.find_job(job, run), task
         except NotFoundError:  # a job may be called so itself
@@ -76,8 +75,7 @@ def _find(text: str, run: str | None) -> tuple[Path, str, str | None]:
 
 def _order(path: Path) -> tuple[bool, str, int]:
     """Workers first, by their numbers."""
-    role, _, index = path.stem.rpartition("-")
-    return role != "worker", role, int(index) if index.isdecimal() else 0
+    return TaskName(path.stem).order
 
 
 class _Chosen(NamedTuple):

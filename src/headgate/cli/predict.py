@@ -14,6 +14,7 @@ import click
 from headgate import runs
 from headgate.errors import HeadgateError, NotFoundError
 from headgate.events import ENDED, Progress
+from headgate.identifiers import JobId, TaskOfRun
 from headgate.jobs import ProgressRule
 from headgate.telemetry.store import RunReader
 from headgate.units import say_seconds, say_time
@@ -52,7 +53,7 @@ def command(job: str, run: str | None, as_json: bool) -> None:
     with RunReader(folder / runs.STORE) as reader:
         [row] = reader.rows("jobs", "name = ?", [name])
         rule = ProgressRule(**(json.loads(row["spec"] or "{}").get("progress") or {}))
-        reports = _reports(reader, name, rule)
+        reports = _reports(reader, JobId.of(folder.name, name), rule)
         cores = _cores(reader, name)
     expected = expect(reports, rule.goal, rule.rising, rule.stopping)
     if expected is None:
@@ -67,18 +68,15 @@ def command(job: str, run: str | None, as_json: bool) -> None:
         click.echo(line)
 
 
-def _reports(reader: RunReader, job: str, rule: ProgressRule) -> list[tuple[float, float | None, Progress]]:
+def _reports(reader: RunReader, job: JobId, rule: ProgressRule) -> list[tuple[float, float | None, Progress]]:
     """What the first of a job's workers that reported has told, in the order of time: when, its metric, and all."""
-    tasks = [row["id"] for row in reader.rows("tasks", "job = ?", [job])]
-    workers = sorted(
-        (task for task in tasks if task.split("/")[1].startswith("worker-")), key=lambda task: int(task.split("-")[-1])
-    )
-    for task in workers:
+    tasks = [TaskOfRun(row["id"]) for row in reader.rows("tasks", "job = ?", [job.name])]
+    for task in sorted((task for task in tasks if task.name.is_worker), key=lambda task: task.name.index):
         found = []
         for row in reader.rows("progress", "task = ?", [task], "t"):
             value = rule.of(float("nan") if row["nan"] else row["loss"], json.loads(row["metrics"] or "{}"))
             place: dict[str, Any] = {name: row.get(name) for name in ("step", "epoch", "epochs", "within", "steps")}
-            found.append((row["t"], value, Progress(task, count=row["count"] or 1, **place)))
+            found.append((row["t"], value, Progress(job.task(task.name), count=row["count"] or 1, **place)))
         if found:
             return found
     return []

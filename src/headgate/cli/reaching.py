@@ -10,7 +10,8 @@ import click
 from headgate import engines, runs
 from headgate.engines.base import Engine, EngineSpec, Listener
 from headgate.errors import UsageError
-from headgate.events import Exit, TaskId
+from headgate.events import Exit
+from headgate.identifiers import TaskId
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from headgate import runs
 from headgate.cli.following import position, print_table, task_cells
+from headgate.identifiers import FIRST_WORKER, TaskOfRun
 from headgate.telemetry.store import RunReader
 from headgate.units import say_bytes, say_seconds
 
@@ -98,19 +99,20 @@ def latest(reader: RunReader, job: str) -> dict[str, Any]:
     workers the steps are those of the first that runs, the loss is the mean of their last ones."""
     attempt = "SELECT max(attempt) FROM tasks WHERE job = ?"
     rows = list(reader.rows("tasks", f"job = ? AND attempt = ({attempt})", [job, job]))
-    tasks = [_task(reader, row) for row in sorted(rows, key=_order)]
+    tasks = [_task(reader, row) for row in sorted(rows, key=lambda row: TaskOfRun(row["id"]).name.order)]
     left = [task for task in tasks if task["state"] == "running"] or tasks
-    workers = [task["task"] for task in left if task["task"].startswith("worker-")] or ["worker-0"]
-    last = [found for name in workers if (found := _last_loss(reader, f"{job}/{name}")) is not None]
+    names = [TaskOfRun.of(job, task["task"]) for task in left]
+    workers = [task for task in names if task.name.is_worker] or [TaskOfRun.of(job, FIRST_WORKER)]
+    last = [found for worker in workers if (found := _last_loss(reader, worker)) is not None]
     losses = [(loss, count) for loss, count, _ in last if loss is not None]
     return {
-        **_newest(reader, "progress", "task", f"{job}/{workers[0]}", ("step", "epoch", "epochs", "steps")),
+        **_newest(reader, "progress", "task", workers[0], ("step", "epoch", "epochs", "steps")),
         "loss": sum(loss * n for loss, n in losses) / sum(n for _, n in losses) if losses else None,
         "nan": bool(last) and any(nan for *_, nan in last),
         **{name: _sum(task[name] for task in left) for name in ("entitled_cores", "threads")},
         **{name: left[0][name] if left else None for name in ("cpu_weight", "cpu_cap_cores", "gpu_fraction")},
         **{name: _sum(task[name] for task in left) for name in ("cpu_cores", "memory_bytes")},
-        "decision": _decision(reader, [f"{job}/{task['task']}" for task in left]),
+        "decision": _decision(reader, names),
         "tasks": tasks,
     }
 
@@ -118,19 +120,13 @@ def latest(reader: RunReader, job: str) -> dict[str, Any]:
 def _task(reader: RunReader, row: dict[str, Any]) -> dict[str, Any]:
     """What is known of a task: where it is, what it is granted and what it uses."""
     return {
-        "task": row["id"].rsplit("/", 1)[1],
+        "task": TaskOfRun(row["id"]).name,
         "node": row["node"],
         "pid": row["pid"],
         "state": "running" if row["ended"] is None else "ended",
         **_share(reader, row["id"]),
         **_newest(reader, "usage", "target", row["id"], ("cpu_cores", "memory_bytes", "net_in", "net_out")),
     }
-
-
-def _order(row: dict[str, Any]) -> tuple[bool, int]:
-    """Workers first, by their numbers."""
-    role, _, index = row["id"].rsplit("/", 1)[1].rpartition("-")
-    return role != "worker", int(index)
 
 
 def _share(reader: RunReader, id: str) -> dict[str, Any]:

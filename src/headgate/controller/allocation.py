@@ -12,7 +12,8 @@ from headgate.cluster import Node
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order
 from headgate.controller.safeguards import Granted, Safeguards
 from headgate.controller.task_shares import gpu_fractions, share_of_task
-from headgate.events import Action, JobId, SetShare, TaskId, Warn
+from headgate.events import Action, SetShare, Warn
+from headgate.identifiers import JobId, TaskId
 from headgate.policies.base import Arrived, Change, Left, Placed, Policy
 from headgate.policies.weights import MOST_CHANGES, ChangeHistory
 from headgate.shares import FIELDS, NOTHING, UNLIMITED, Share, Unlimited, entitled, threads
@@ -215,7 +216,7 @@ class Allocator:
     def _give_gpu_time(self, pending: Pending, settled: _Settled) -> None:
         """Divide the time of GPUs that several jobs compute on."""
         for id, fraction in self._gpu_time(pending, settled.nodes).items():
-            job = self.jobs.all[id.rsplit("/", 1)[0]]
+            job = self.jobs.all[id.job]
             change = Share(gpu_fraction=fraction)
             settled.shares[id] = settled.shares.get(id, NOTHING).merged(change)
             job.tasks[id].share = job.tasks[id].share.merged(change)
@@ -352,7 +353,7 @@ class Allocator:
         ready = self._gpus_to_divide(pending)
         self._gpus_waiting -= ready
         changes = self._fractions(ready)
-        for name in {self.jobs.all[id.rsplit("/", 1)[0]].tasks[id].node for id in changes} - pending.nodes:
+        for name in {self.jobs.all[id.job].tasks[id].node for id in changes} - pending.nodes:
             self._gpu_changes[name].note(pending.now)
         return changes
 

@@ -22,7 +22,6 @@ from headgate.events import (
     Fault,
     Fitted,
     GpusUsed,
-    JobId,
     JobPlanned,
     JobState,
     JobSubmitted,
@@ -36,7 +35,6 @@ from headgate.events import (
     StopRequested,
     TaskConnected,
     TaskExited,
-    TaskId,
     TaskJoined,
     TaskLeaves,
     TaskStarted,
@@ -44,6 +42,7 @@ from headgate.events import (
     Wake,
     Warn,
 )
+from headgate.identifiers import JobId, TaskId
 from headgate.plans import Plan
 from headgate.policies.base import Arrived, Left, Policy, Predicted, Reported
 from headgate.telemetry.vocabulary import is_adversarial
@@ -65,7 +64,7 @@ class Controller:
     Example:
         >>> from headgate.policies import EqualPolicy
         >>> controller = Controller(EqualPolicy())
-        >>> controller.step(0.0, JobSubmitted("r/a", Job(name="a", run="true")))
+        >>> controller.step(0.0, JobSubmitted(JobId("r/a"), Job(name="a", run="true")))
         ([MarkJob(job='r/a', state='waiting', reason='being planned', exit_code=None), PlanJob(job='r/a', ...)], None)
     """
 
@@ -401,7 +400,7 @@ class Controller:
     # --- small things -----------------------------------------------------------------------------------------------
 
     def _owner(self, task: TaskId) -> JobRecord | None:
-        job = self._jobs.all.get(task.rsplit("/", 1)[0])
+        job = self._jobs.all.get(task.job)
         return job if job is not None and task in job.tasks else None
 
     def _wake_at(self) -> float | None:

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 
 from headgate.controller.free_resources import Eviction, FreeResources, ResourceRequest
 from headgate.controller.queue_orders import Claim, Order
-from headgate.events import JobId
+from headgate.identifiers import JobId
 
 Key = tuple[float, ...]
 """Priority, negated; the order's rank; how many jobs were handed in before it."""

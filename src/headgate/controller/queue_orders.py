@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from headgate.controller.free_resources import ResourceRequest
 from headgate.controller.records import JobRecord
-from headgate.events import JobId
+from headgate.identifiers import JobId
 
 RemainingSeconds = Callable[[JobId, float], float]
 """Seconds that a job would still run for, at a time: known, or predicted."""

@@ -14,7 +14,8 @@ from headgate.controller.preemption import Key, Ranking
 from headgate.controller.queue_orders import Claim, Order
 from headgate.controller.records import JobRecord
 from headgate.controller.start_forecast import StartForecast, beside, expected_starts
-from headgate.events import Action, JobId, MarkJob, Resize
+from headgate.events import Action, MarkJob, Resize
+from headgate.identifiers import JobId
 from headgate.planning.placement import place, place_within, unplaced
 from headgate.plans import Plan
 

@@ -15,15 +15,14 @@ from headgate.events import (
     GRACE_SECONDS,
     Checkpoint,
     Exit,
-    JobId,
     JobState,
     MarkJob,
     StartTask,
     StopTask,
-    TaskId,
     Usage,
 )
 from headgate.goals import GoalWatch
+from headgate.identifiers import JobId, TaskId, TaskName
 from headgate.jobs import Job
 from headgate.planning.placement import for_server
 from headgate.plans import Plan
@@ -71,16 +70,16 @@ class TaskRecord:
     _used_at: float = -math.inf
 
     @property
-    def name(self) -> str:
-        return self.id.rsplit("/", 1)[1]
+    def name(self) -> TaskName:
+        return self.id.name
 
     @property
     def is_worker(self) -> bool:
-        return self.name.startswith("worker-")
+        return self.name.is_worker
 
     @property
     def index(self) -> int:
-        return int(self.name.rpartition("-")[2])
+        return self.id.index
 
     @property
     def idle_cores(self) -> float:
@@ -167,7 +166,7 @@ class JobRecord:
     worked: bool = False
     framework: str = ""
     faults: int = 0
-    starts: Counter[str] = field(default_factory=Counter)
+    starts: Counter[TaskName] = field(default_factory=Counter)
     granted: Share = NOTHING
     why: str = ""
     tasks: dict[TaskId, TaskRecord] = field(default_factory=dict)
@@ -178,7 +177,7 @@ class JobRecord:
 
     @property
     def run(self) -> str:
-        return self.id.rsplit("/", 1)[0]
+        return self.id.run
 
     def planned(self) -> Plan:
         """Its plan.
@@ -257,9 +256,9 @@ class JobRecord:
         self.granted = NOTHING
         self.starts.clear()
 
-    def add(self, name: str, node: str, gpus: tuple[int, ...] | None, joins: bool = False) -> TaskRecord:
+    def add(self, name: TaskName, node: str, gpus: tuple[int, ...] | None, joins: bool = False) -> TaskRecord:
         """Make a record of a task that is to be started."""
-        id = f"{self.id}/{name}"
+        id = self.id.task(name)
         self.starts[name] += 1
         task = self.tasks[id] = TaskRecord(id, node, gpus, joins, again=self.starts[name] > 1)
         self.jobs.on.setdefault(node, {})[id] = (self, task)

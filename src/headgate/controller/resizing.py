@@ -14,6 +14,7 @@ from headgate.controller.allocation import Allocator, Pending
 from headgate.controller.faults import is_coordinated
 from headgate.controller.records import JobRecord, TaskRecord
 from headgate.events import Action, Resize
+from headgate.identifiers import TaskName
 from headgate.planning.placement import with_more
 from headgate.plans import Plan
 
@@ -69,5 +70,5 @@ def _join(job: JobRecord, nodes: Collection[str], allocator: Allocator) -> list[
     new = []
     for name in nodes:
         gpus = allocator.gpus(job, allocator.nodes[name], beside[name])
-        new.append(job.add(f"worker-{next(free)}", name, gpus, joins=True))
+        new.append(job.add(TaskName.of("worker", next(free)), name, gpus, joins=True))
     return new

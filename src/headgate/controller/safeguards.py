@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headgate.events import JobId
+from headgate.identifiers import JobId
 from headgate.policies.base import Arrived, Change, Left, Placed, Policy
 from headgate.policies.placements import ONE_NODE, Placements
 from headgate.policies.weights import KEPT, ChangeHistory
@@ -19,7 +19,7 @@ _SLIGHTLY = 1e-9
 _LITTLE = 1e-3
 """Cores of a node that pinned jobs have all of."""
 _MOST_WEIGHT = 10_000.0
-_STRANGERS = ""
+_STRANGERS = JobId("")
 """Stands for all jobs that are not there; one warning is told for them."""
 
 Granted = dict[JobId, tuple[Share, str]]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from headgate.controller.free_resources import FreeResources, ResourceRequest
 from headgate.controller.queue_orders import Claim
-from headgate.events import JobId
+from headgate.identifiers import JobId
 
 _LITTLE = 0.05
 """Of what a job waits for; who has less of it is not named."""

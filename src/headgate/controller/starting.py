@@ -9,6 +9,7 @@ from headgate.controller import faults
 from headgate.controller.allocation import Allocator, Pending
 from headgate.controller.records import JobRecord, Jobs, in_order
 from headgate.events import ENDED, Action, Resize
+from headgate.identifiers import JobId, TaskName
 from headgate.planning import placement
 from headgate.units import say_seconds
 
@@ -48,7 +49,7 @@ def due(now: float, jobs: Jobs, nodes: Mapping[str, Node]) -> tuple[list[JobReco
             if job.plan is None or job.run in unplanned or job.number in found:
                 continue
             if job.not_before is None and job.spec.after is not None:
-                other = jobs.all.get(f"{job.run}/{job.spec.after}")
+                other = jobs.all.get(JobId.of(job.run, job.spec.after))
                 if other is None or other.state == "done":
                     job.not_before = now + job.spec.at
                     actions += wait(now, job)
@@ -75,10 +76,10 @@ def place(pending: Pending, job: JobRecord, allocator: Allocator) -> list[Action
         actions.append(Resize(job.id, plan))
     job.begin()
     for i, name in enumerate(plan.server_nodes):
-        job.add(f"server-{i}", name, ())
+        job.add(TaskName.of("server", i), name, ())
     for i, name in enumerate(plan.worker_nodes):
         node, beside = allocator.nodes[name], plan.worker_nodes.count(name)
-        job.add(f"worker-{i}", name, allocator.gpus(job, node, beside))
+        job.add(TaskName.of("worker", i), name, allocator.gpus(job, node, beside))
     pending.start(job, job.tasks)
     return actions
 

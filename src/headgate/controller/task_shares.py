@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 
 from headgate.controller.records import JobRecord, TaskRecord
-from headgate.events import JobId, TaskId
+from headgate.identifiers import JobId, TaskId
 from headgate.shares import NOTHING, WEIGHT_DEFAULT, Share
 
 _PINNED_WEIGHT = 10_000.0

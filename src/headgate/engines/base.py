@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from headgate.cluster import Cluster, Node
 from headgate.errors import HeadgateError
-from headgate.events import Exit, JobId, TaskId
+from headgate.events import Exit
+from headgate.identifiers import JobId, TaskId
 from headgate.isolation.base import Box, Launch
 from headgate.shares import Share
 from headgate.telemetry.columns import Column

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from headgate.events import TaskId
+from headgate.identifiers import TaskId
 
 AT_ONCE = 16
 """Most that is done at the same time."""

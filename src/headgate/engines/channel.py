@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from headgate.events import TaskId
+from headgate.identifiers import TaskId
 
 LINE_BYTES = 4 * 2**20
 """Longest message that is taken in of a task."""
@@ -104,8 +104,8 @@ class Connection:
         return max(-self._credit / MESSAGES_A_SECOND, 0.0)
 
     def _admit(self, hello: Mapping[str, Any]) -> bool:
-        task = hello.get("task")
-        key = self._key_of(task) if isinstance(task, str) and hello.get("type") == "hello" else None
+        task = TaskId(said) if isinstance(said := hello.get("task"), str) else None
+        key = self._key_of(task) if task is not None and hello.get("type") == "hello" else None
         if key is None or not hmac.compare_digest(key.encode(), _bytes(hello.get("key"))):
             return False
         self.task = task

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headgate.engines.base import Listener
 from headgate.engines.channel import HELLO_SECONDS, LINE_BYTES, MESSAGES_A_SECOND, Connection, listen
-from headgate.events import TaskId
+from headgate.identifiers import TaskId
 
 ACCEPT_PAUSE_SECONDS = 1.0
 """How long tasks that want to connect wait where this process can take in no more of them."""

@@ -7,19 +7,17 @@ import shutil
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
 
 import headgate
 from headgate.cluster import Place
 from headgate.engines.program import program, source
 from headgate.engines.scripts import libraries
 from headgate.errors import StorageError, UsageError
-from headgate.events import Checkpoint, TaskId
+from headgate.events import Checkpoint
+from headgate.identifiers import TaskId
 from headgate.isolation.attributes import Attributes
 from headgate.isolation.base import HOST_IMAGE, Launch
 from headgate.jobs import Job, Mount, signal_number
-
-Role = Literal["worker", "server"]
 
 _THREAD_VARIABLES = (
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_MAX_THREADS"),
@@ -76,8 +74,7 @@ def server_command(python: str, script: Path | None = None) -> tuple[str, ...]:
 def snapshot_of(task: TaskId) -> str:
     """Name of the file, in its job's folder of checkpoints, that a server started again on another node goes on from;
     empty for a worker."""
-    name = task.rsplit("/", 1)[1]
-    return f"{name}.copy" if name.startswith("server-") else ""
+    return f"{task.name}.copy" if task.name.is_server else ""
 
 
 def inject(folder: Path) -> Path:
@@ -137,12 +134,12 @@ def launch(
     gpus: tuple[int, ...] | None = None,
     gpu_names: Mapping[int, str] | None = None,
     mode: str = "run",
-    role: Role = "worker",
     place: Place | None = None,
     turns: Path | None = None,
     attributes: Attributes | None = None,
 ) -> Launch:
-    """What is started for a task. Its engine adds where the task finds the channel.
+    """What is started for a task. Its engine adds where the task finds the channel. A worker runs the job's command; a
+    parameter server runs under the interpreter of the job's script.
 
     Args:
         environment: That of the person who submitted the job.
@@ -153,7 +150,6 @@ def launch(
         gpus: Numbers of the GPUs that it may see; None: all.
         gpu_names: What `CUDA_VISIBLE_DEVICES` calls them, where that is not their number.
         mode: `run` or `profile`.
-        role: A worker runs the job's command; a parameter server runs under the interpreter of the job's script.
         place: Where on this machine it runs; None: on the machine as it is.
         attributes: Attributes of its process, from the terminal that submitted the job; None: those of the hub.
         turns: Folder of the files by which tasks take turns on the GPUs of this machine; None: they do not.
@@ -161,7 +157,7 @@ def launch(
     Raises:
         UsageError: There is no such interpreter.
     """
-    env = _with_defaults(job, environment, threads, role)
+    env = _with_defaults(job, environment, threads, task.name.is_server)
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(injected), env.get("PYTHONPATH")]))
     env.pop("HEADGATE_RESUME", None)
     env |= _told(task, injected, checkpoints, resume, mode)
@@ -171,7 +167,7 @@ def launch(
     reads, writes = _files(job, injected, checkpoints, resume)
     if turns is not None and gpus != ():
         writes = (*writes, str(turns))
-    argv = server_command(interpreter(job, path), source(job)) if role == "server" else command(job, path)
+    argv = server_command(interpreter(job, path), source(job)) if task.name.is_server else command(job, path)
     return Launch(
         task=task,
         argv=argv,
@@ -190,12 +186,12 @@ def launch(
     )
 
 
-def _with_defaults(job: Job, environment: Mapping[str, str], threads: int, role: Role) -> dict[str, str]:
+def _with_defaults(job: Job, environment: Mapping[str, str], threads: int, serves: bool) -> dict[str, str]:
     """A job's environment, with what says how many threads compute and how they wait where the user does not."""
     env = {} if is_foreign(job) else dict(environment)
     for variable, count in _thread_counts(job, {**env, **job.env}, threads).items():
         env.setdefault(variable, count)
-    if "OMP_WAIT_POLICY" not in env and (role == "server" or not _uses(job, "torch")):
+    if "OMP_WAIT_POLICY" not in env and (serves or not _uses(job, "torch")):
         # Threads that spin for long while they wait steal the cores of the other jobs; ones that never do cost a job
         # that is alone 40 % where its operations are small. GCC's OpenMP, which PyTorch brings, spins so often
         # before it sleeps.

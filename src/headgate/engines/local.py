@@ -27,7 +27,8 @@ from headgate.engines.kills import LOOK_SECONDS, Kills
 from headgate.engines.log import TaskLog
 from headgate.engines.tasks import Keeper, PendingStart, Task
 from headgate.errors import HeadgateError, IsolationError, UsageError
-from headgate.events import Exit, TaskId
+from headgate.events import Exit
+from headgate.identifiers import TaskId
 from headgate.isolation.base import Box, Isolation, Launch
 from headgate.shares import Share
 

@@ -12,7 +12,8 @@ from typing import Protocol
 
 from headgate.engines.kills import Kills
 from headgate.engines.log import TaskLog
-from headgate.events import Exit, TaskId
+from headgate.events import Exit
+from headgate.identifiers import TaskId
 from headgate.isolation.base import Box, Isolation
 from headgate.shares import NOTHING, Share
 

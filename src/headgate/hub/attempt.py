@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headgate.events import Exit, Progress, TaskId
+from headgate.events import Exit, Progress
 from headgate.hub.gating import OPEN, strictest
 from headgate.hub.meetings import AttemptMeetings
 from headgate.hub.peers import Peers
 from headgate.hub.stragglers import Stragglers
+from headgate.identifiers import JobId, TaskId, TaskName
 from headgate.plans import Plan
 from headgate.task.part import LOOPBACK
 from headgate.task.progress import weighted_mean
@@ -48,7 +49,7 @@ Send = Callable[[TaskId, Mapping[str, object]], None]
 class LiveTask:
     """How a task stands now; `state` is `running`, `joining`, `leaving` or `ended`."""
 
-    name: str
+    name: TaskName
     node: str
     reader: ProgressReader
     reader_failed: bool = False
@@ -92,25 +93,25 @@ class Attempt:
         send: Sends a message down to a task.
     """
 
-    def __init__(self, job: str, number: int, plan: Plan, encrypt: bool, send: Send) -> None:
+    def __init__(self, job: JobId, number: int, plan: Plan, encrypt: bool, send: Send) -> None:
         self.number = number
         self.stragglers = Stragglers()
-        self.tasks: dict[str, LiveTask] = {}
+        self.tasks: dict[TaskName, LiveTask] = {}
         self._job = job
         self._peers = Peers(plan, encrypt)
         self._send = send
         self._keyless = plan.strategy == "allreduce" or not encrypt
-        self._connected: set[str] = set()
+        self._connected: set[TaskName] = set()
         self._course = MergedProgress()
-        self.meetings = AttemptMeetings(self._peers.workers, lambda name, message: send(f"{job}/{name}", message))
-        self._waiting: list[str] = []
-        self._donor: str | None = None  # while it was told to save and has not
+        self.meetings = AttemptMeetings(self._peers.workers, lambda name, message: send(job.task(name), message))
+        self._waiting: list[TaskName] = []
+        self._donor: TaskName | None = None  # while it was told to save and has not
         self._met = False  # whether a worker has connected
         self._trained_since: float | None = None  # without one having connected
         self._told_apart = False
         self.forewarned = False  # that the workers share nothing was said before the start
         self._told_open = False
-        self._written: dict[str, str] = {}  # by file, which worker did; empty: several, which was told
+        self._written: dict[str, TaskName | None] = {}  # by file, which worker did; None: several, which was told
         self._told_files = 0
 
     @property
@@ -122,36 +123,36 @@ class Attempt:
         self._peers.plan = plan
 
     @property
-    def lowest(self) -> str | None:
+    def lowest(self) -> TaskName | None:
         """The worker that speaks for all: the first that has the job's state and stays."""
         return self._peers.donor()
 
-    def is_connected(self, name: str) -> bool:
+    def is_connected(self, name: TaskName) -> bool:
         return name in self._connected
 
     # --- what happens to tasks --------------------------------------------------------------------------------------
 
-    def start(self, name: str, node: str, address: str, reader: ProgressReader, joins: bool) -> None:
+    def start(self, name: TaskName, node: str, address: str, reader: ProgressReader, joins: bool) -> None:
         """A task is started, on a node of that address; `reader` reads its output."""
         self.tasks[name] = LiveTask(name, node, reader, state="joining" if joins else "running")
         self._peers.start(name, node, address, joins)
         self._tell()
 
-    def connect(self, name: str, framework: str = "") -> None:
+    def connect(self, name: TaskName, framework: str = "") -> None:
         """A task said hello, and what it trains or serves with."""
         self._connected.add(name)
         self._keyless = self._keyless or framework == "keras"
         self._peers.meet(name, framework)
-        self._met = self._met or name.startswith("worker-")
+        self._met = self._met or name.is_worker
         task = self.tasks[name]
-        self._send(f"{self._job}/{name}", {**self._peers.welcome(name, task.threads), "spin": task.spin})
+        self._send(self._job.task(name), {**self._peers.welcome(name, task.threads), "spin": task.spin})
         if self._together:
-            self._send(f"{self._job}/{name}", self._peers.view())
+            self._send(self._job.task(name), self._peers.view())
         task.held_by = OPEN
         self.hold()
         self._order()
 
-    def listen(self, name: str, endpoints: Sequence[str]) -> bool:
+    def listen(self, name: TaskName, endpoints: Sequence[str]) -> bool:
         """A task said where the others reach it; whether people beyond its machine do too, with no key. True once."""
         self._peers.listen(name, endpoints)
         self._tell()
@@ -159,7 +160,7 @@ class Attempt:
         self._told_open = self._told_open or tells
         return tells
 
-    def wrote(self, name: str, path: str, folder: str) -> str:
+    def wrote(self, name: TaskName, path: str, folder: str) -> str:
         """A worker has written a file; what is wrong with that, if another one writes it too. Empty: nothing.
 
         Args:
@@ -171,28 +172,28 @@ class Attempt:
         if len(self._written) >= _MOST_FILES:
             return ""
         writer = self._written.setdefault(file, name)
-        if writer in (name, "") or self._told_files == _MOST_FILES_TOLD:
+        if writer in (name, None) or self._told_files == _MOST_FILES_TOLD:
             return ""
         self._told_files += 1
-        self._written[file] = ""
+        self._written[file] = None
         return (
             f"{writer} and {name} both write {path}: what is left is of the last of them, or of both; let one write "
             "files, under `if hg.is_main():`"
         )
 
-    def part(self, name: str) -> None:
+    def part(self, name: TaskName) -> None:
         """A worker is to end before the others."""
         self.tasks[name].state = "leaving"
         self._peers.part(name)
         self._tell()
         self.meetings.settle()
 
-    def leave(self, name: str, well: bool) -> None:
+    def leave(self, name: TaskName, well: bool) -> None:
         """A task has ended, well or not."""
         self.tasks[name].state, self.tasks[name].usage = "ended", None
         self._connected.discard(name)
         if not well:
-            self._course.drop(f"{self._job}/{name}")
+            self._course.drop(self._job.task(name))
             self._written = {file: writer for file, writer in self._written.items() if writer != name}
         self._peers.leave(name)
         self.meetings.leave(name)
@@ -204,7 +205,7 @@ class Attempt:
             self._donor = None
             self._order()
 
-    def end(self, name: str, exit: Exit) -> Exit:
+    def end(self, name: TaskName, exit: Exit) -> Exit:
         """How a task has ended, by what other tasks tell of it. Where workers step together, a worker that takes steps
         of its own has failed. A failure with a file may come from another worker that writes it too."""
         text = self.meetings.fault(name, exit.code) if self.plan.in_step else ""
@@ -215,40 +216,40 @@ class Attempt:
         told = f"all {self.plan.workers} workers run the whole script: let one write files, under `if hg.is_main():`"
         return replace(exit, reason=f"{exit.reason}; {told}")
 
-    def thread(self, name: str) -> None:
+    def thread(self, name: TaskName) -> None:
         """Tell a task how to use its threads."""
         if name in self._connected:
             task = self.tasks[name]
             order = {"type": "threads", "threads": task.threads, "spin": task.spin}
-            self._send(f"{self._job}/{name}", order)
+            self._send(self._job.task(name), order)
 
     def hold(self) -> None:
         """Tell tasks what their steps are held to, where that has changed. Of workers that wait for each other in every
         step, one is held for all."""
-        workers = [each for name, each in self.tasks.items() if name.startswith("worker-") and each.state != "ended"]
+        workers = [each for name, each in self.tasks.items() if name.is_worker and each.state != "ended"]
         together = self.plan.in_step
         whole = strictest([each.gate for each in workers]) if together else OPEN
         for task in workers:
             gate = task.gate if not together else whole if task.name == self.lowest else OPEN
             if task.name in self._connected and gate != task.held_by:
                 task.held_by = gate
-                self._send(f"{self._job}/{task.name}", gate)
+                self._send(self._job.task(task.name), gate)
 
     # --- joining ----------------------------------------------------------------------------------------------------
 
-    def join(self, name: str) -> None:
+    def join(self, name: TaskName) -> None:
         """A task that joins has made its objects, and waits for the state of the others."""
         if name not in self._waiting:
             self._waiting.append(name)
         self._order()
 
-    def saved(self, name: str, path: str) -> list[str]:
+    def saved(self, name: TaskName, path: str) -> list[TaskName]:
         """The donor saved what it was told to; the tasks that count now."""
-        joined = list[str]()
+        joined = list[TaskName]()
         if name == self._donor:
             joined, self._waiting, self._donor = self._waiting, [], None
         for each in joined:
-            self._send(f"{self._job}/{each}", {"type": "state", "path": path})
+            self._send(self._job.task(each), {"type": "state", "path": path})
             self.tasks[each].state = "running"
         if joined:
             self._peers.activate(*joined)
@@ -257,21 +258,21 @@ class Attempt:
         self._order()
         return joined
 
-    def failed(self, name: str) -> None:
+    def failed(self, name: TaskName) -> None:
         """A state that joiners wait for could not be saved, or not be had: they are served at the next occasion."""
         if name == self._donor:
             self._donor = None
             self._release(name)
 
-    def _release(self, name: str) -> None:
-        self._send(f"{self._job}/{name}", {"type": "release"})
+    def _release(self, name: TaskName) -> None:
+        self._send(self._job.task(name), {"type": "release"})
 
     def _order(self) -> None:
         donor = self.lowest
         if self._donor is not None or not self._waiting or donor is None or donor not in self._connected:
             return
         self._donor = donor
-        self._send(f"{self._job}/{donor}", {"type": "checkpoint", "hold": True})
+        self._send(self._job.task(donor), {"type": "checkpoint", "hold": True})
 
     # --- progress ---------------------------------------------------------------------------------------------------
 
@@ -279,7 +280,7 @@ class Attempt:
         """Take in what a task reported; the job's progress, where that follows from it."""
         if len(self.tasks) == 1 or self.lowest is None:
             return progress
-        return self._course.add(progress, f"{self._job}/{self.lowest}")
+        return self._course.add(progress, self._job.task(self.lowest))
 
     def are_apart(self, now: float, ended: bool = False) -> bool:
         """Whether the workers turn out to share nothing: none has connected, and one has ended well, or has shown
@@ -306,7 +307,7 @@ class Attempt:
         if self._together:
             view = self._peers.view()
             for name in self._connected:
-                self._send(f"{self._job}/{name}", view)
+                self._send(self._job.task(name), view)
 
 
 def _of_one_file(reason: str, begun: bool) -> bool:

@@ -13,10 +13,11 @@ from pathlib import Path
 from headgate.cluster import Cluster, Node
 from headgate.engines import scripts
 from headgate.errors import UsageError
-from headgate.events import ENDED, Event, JobId, JobPlanned, PlanJob, StopRequested
+from headgate.events import ENDED, Event, JobPlanned, PlanJob, StopRequested
 from headgate.hub.component import Component
 from headgate.hub.live_runs import LiveRuns
 from headgate.hub.nodes import Nodes
+from headgate.identifiers import JobId
 from headgate.planning.choosing import Choice, JobToPlan, choose, has_choice, starts_at_once
 from headgate.plans import Plan
 from headgate.profiles import Profile
@@ -63,13 +64,13 @@ class Choosing(Component):
         self._plans[job] = plan
 
     def forget(self, run: str) -> None:
-        self._plans = {job: plan for job, plan in self._plans.items() if job.split("/")[0] != run}
+        self._plans = {job: plan for job, plan in self._plans.items() if job.run != run}
 
     def close(self) -> None:
         for task in self._work:
             task.cancel()
 
-    def used(self, cluster: Cluster, besides: JobId = "") -> Counter[str]:
+    def used(self, cluster: Cluster, besides: JobId | None = None) -> Counter[str]:
         """How many tasks jobs other than `besides` have on each node of these: those that run, or are about to."""
         names = {node.name for node in cluster.nodes}
         found: Counter[str] = Counter()
@@ -86,7 +87,7 @@ class Choosing(Component):
         by_run: dict[str, list[PlanJob]] = {}
         for action in self._asked:
             self._plans.pop(action.job, None)  # of one that is planned anew
-            by_run.setdefault(action.job.split("/")[0], []).append(action)
+            by_run.setdefault(action.job.run, []).append(action)
         self._asked = []
         for run, actions in by_run.items():
             if run not in self._live_runs.runs:
@@ -127,7 +128,7 @@ class Choosing(Component):
         async with self._turn:
             asked = []
             for action in actions:
-                if action.job.split("/")[0] not in self._live_runs.runs:
+                if action.job.run not in self._live_runs.runs:
                     return  # it has ended while others were planned
                 _, live = self._live_runs.find(action.job)
                 known = live.profile if self._profiled(action, cluster) else None
@@ -147,7 +148,7 @@ class Choosing(Component):
 
     def _told(self, actions: Sequence[PlanJob], found: Sequence[Choice | UsageError]) -> None:
         for action, each in zip(actions, found):
-            if action.job.split("/")[0] not in self._live_runs.runs:
+            if action.job.run not in self._live_runs.runs:
                 continue
             if isinstance(each, UsageError):
                 self._refuse([action], each)
@@ -162,9 +163,9 @@ class Choosing(Component):
             self._step(JobPlanned(action.job, action.revision, each.plan))
 
     def _give_up(self, actions: Sequence[PlanJob], error: Exception) -> None:
-        left = [action for action in actions if action.job.split("/")[0] in self._live_runs.runs]
+        left = [action for action in actions if action.job.run in self._live_runs.runs]
         if left:
-            self._live_runs.failed("no plan could be made", error, left[0].job.split("/")[0])
+            self._live_runs.failed("no plan could be made", error, left[0].job.run)
             self._refuse(left, UsageError("no plan could be made"))
 
     def _refuse(self, actions: Sequence[PlanJob], error: UsageError) -> None:

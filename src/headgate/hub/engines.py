@@ -13,9 +13,10 @@ from headgate import engines
 from headgate.cluster import Cluster, Node
 from headgate.engines.base import LOCAL, Engine, EngineSpec, Listener
 from headgate.errors import HeadgateError
-from headgate.events import Exit, TaskId
+from headgate.events import Exit
 from headgate.hub.live_runs import LiveRuns
 from headgate.hub.nodes import Nodes
+from headgate.identifiers import TaskId
 from headgate.profiling import calibration
 from headgate.telemetry.columns import Column
 
@@ -47,13 +48,13 @@ class Engines:
         self._turns: dict[EngineSpec, asyncio.Lock] = {}
         local.open(listener)
 
-    def of(self, id: str) -> Engine:
-        """The engine of a run, a job or a task, by its id."""
-        return self._open[self._live_runs.runs[id.split("/")[0]].submission.engine]
+    def of(self, run: str) -> Engine:
+        """The engine of a run."""
+        return self._open[self.spec_of(run)]
 
-    def spec_of(self, id: str) -> EngineSpec:
+    def spec_of(self, run: str) -> EngineSpec:
         """Which engine that is."""
-        return self._live_runs.runs[id.split("/")[0]].submission.engine
+        return self._live_runs.runs[run].submission.engine
 
     @asynccontextmanager
     async def opened(self, spec: EngineSpec) -> AsyncIterator[Engine]:

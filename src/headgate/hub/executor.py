@@ -14,7 +14,7 @@ from headgate.engines import scripts
 from headgate.engines.base import LOCAL
 from headgate.engines.launch import inject, launch
 from headgate.errors import HeadgateError
-from headgate.events import Action, Exit, TaskId
+from headgate.events import Action, Exit
 from headgate.hub.attempt import Attempt
 from headgate.hub.choosing import Choosing
 from headgate.hub.component import Component
@@ -24,6 +24,7 @@ from headgate.hub.listener import HubListener
 from headgate.hub.live_runs import LiveRuns
 from headgate.hub.nodes import Nodes
 from headgate.hub.run import LiveRun
+from headgate.identifiers import TaskId
 from headgate.plans import Plan
 from headgate.shares import Share
 from headgate.task.part import LOOPBACK
@@ -67,7 +68,7 @@ class Executor(Component):
         self._shares: dict[TaskId, Share] = {}
 
     def forget(self, run: str) -> None:
-        self._shares = {task: share for task, share in self._shares.items() if task.split("/")[0] != run}
+        self._shares = {task: share for task, share in self._shares.items() if task.run != run}
 
     def take(self, action: Action, again: bool = False) -> None:
         """Carry out an action, for the first time or `again`. Its run tells of an error, which does not affect other
@@ -76,7 +77,7 @@ class Executor(Component):
             self._act(action)
         except Exception as error:  # noqa: BLE001
             about = events.subject(action)
-            if about.split("/")[0] not in self._live_runs.runs:
+            if about is None or about.run not in self._live_runs.runs:
                 return
             if not again:
                 self._live_runs.failed(f"{type(action).__name__} could not be done", error, about)
@@ -100,8 +101,8 @@ class Executor(Component):
             case events.StopTask(task, grace, _, leaves):
                 _, live = self._live_runs.find(task)
                 if leaves and live.current is not None:
-                    live.current.part(task.rsplit("/", 1)[1])  # so that nobody takes it for an order to all
-                self._engines.of(task).stop(task, grace)
+                    live.current.part(task.name)  # so that nobody takes it for an order to all
+                self._engines.of(task.run).stop(task, grace)
             case events.Resize():
                 self._resize(action)
             case events.Fault(job, task, text, restarts):
@@ -114,7 +115,7 @@ class Executor(Component):
             case events.MarkIdle(task, idle):
                 _, live = self._live_runs.find(task)
                 if live.current is not None:
-                    live.current.tasks[task.rsplit("/", 1)[1]].idle = idle
+                    live.current.tasks[task.name].idle = idle
             case events.Warn(text, None):
                 self._live_runs.tell_all(text)
             case events.Warn(text, str(job)):
@@ -124,11 +125,11 @@ class Executor(Component):
     def _set_share(self, action: events.SetShare) -> None:
         task = action.task
         if (boxed := replace(action.share, gpu_fraction=None)) != Share():  # a gate sees to GPUs
-            self._engines.of(task).set_share(task, boxed)
+            self._engines.of(task.run).set_share(task, boxed)
         self._granted(task, action.share, action.threads, action.entitled_cores, action.reason)
         _, live = self._live_runs.find(task)
         if live.current is not None:
-            live.current.thread(task.rsplit("/", 1)[1])
+            live.current.thread(task.name)
 
     def _resize(self, action: events.Resize) -> None:
         run, live = self._live_runs.find(action.job)
@@ -140,11 +141,10 @@ class Executor(Component):
 
     def _start(self, action: events.StartTask) -> None:
         run, live = self._live_runs.find(action.job)
-        name = action.task.rsplit("/", 1)[1]
         if live.current is None or live.current.number != action.attempt:
             _remove_copies(run.checkpoints(action.spec.name))  # of the former attempt
             attempt = Attempt(
-                action.job, action.attempt, action.plan, action.spec.encrypt, self._engines.of(action.job).send
+                action.job, action.attempt, action.plan, action.spec.encrypt, self._engines.of(run.id).send
             )
             live.begin(attempt, action.resume.step if action.resume is not None else 0)
             if action.plan.workers > 1 and scripts.shares_nothing(live.spec):
@@ -157,11 +157,11 @@ class Executor(Component):
         run.record_task(
             action.task, node=action.node, attempt=action.attempt, pid=None, started=run.clock(), ended=None, exit=None
         )
-        spec = self._engines.spec_of(action.job)
+        spec = self._engines.spec_of(run.id)
         node = self._nodes.get(spec, action.node)
         reader = ProgressReader(action.spec.progress)
         address = self._address(run, action.plan, node) if node is not None else ""
-        attempt.start(name, action.node, address, reader, action.joins)
+        attempt.start(action.task.name, action.node, address, reader, action.joins)
         self._shares.pop(action.task, None)
         self._granted(action.task, action.share, action.threads, action.entitled_cores, action.reason)
         try:
@@ -178,7 +178,6 @@ class Executor(Component):
                 gpus=action.gpus,
                 gpu_names=visible.names({**run.submission.environment, **action.spec.env}, node.gpus),
                 mode=run.submission.mode,
-                role="server" if name.startswith("server-") else "worker",
                 place=node.place,
                 turns=turns_in(self._home) if spec == LOCAL else None,
                 attributes=run.submission.attributes if spec == LOCAL else None,
@@ -187,7 +186,7 @@ class Executor(Component):
             failure = Exit(code=None, reason=f"could not be started: {error}", lost=node is None)
             self._loop.call_soon(self._listener.ended, action.task, failure)
             return
-        self._engines.of(action.job).start(prepared, action.share, run.log(action.task))
+        self._engines.of(run.id).start(prepared, action.share, run.log(action.task))
 
     def _address(self, run: LiveRun, plan: Plan, node: Node) -> str:
         """Where a task listens for the others of its job: the loopback where none of them will be on another node."""
@@ -197,13 +196,13 @@ class Executor(Component):
     def _granted(self, task: TaskId, change: Share, threads: int, entitled: float, reason: str) -> None:
         run, live = self._live_runs.find(task)
         share = self._shares[task] = self._shares.get(task, Share()).merged(change)
-        name = task.rsplit("/", 1)[1]
+        name = task.name
         if live.current is not None and name in live.current.tasks:
             told = live.current.tasks[name]
             told.threads, told.entitled_cores = threads, entitled
-            spec = self._engines.spec_of(task)
+            spec = self._engines.spec_of(run.id)
             # What the engine says is lost is so of processes; containers have weights wherever they run.
-            lost = self._engines.of(task).lost() if live.spec.isolation in (None, isolation.DEFAULT) else ()
+            lost = self._engines.of(run.id).lost() if live.spec.isolation in (None, isolation.DEFAULT) else ()
             node = self._nodes.get(spec, told.node)
             turns = turns_at(self._home, told.gpus) if spec == LOCAL else ()
             told.gate = gate(share, entitled, node.cores if node is not None else None, lost, turns)

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from headgate.analysis.forecast import LONGEST_SECONDS, Outlook, Question, answer
 from headgate.analysis.scaling import Scaling
-from headgate.events import Action, Event, Fitted, JobId, Progress, TaskExited, TaskId, TaskStarted, Usage
+from headgate.events import Action, Event, Fitted, Progress, TaskExited, TaskStarted, Usage
 from headgate.hub.component import Component
 from headgate.hub.job import LiveJob
 from headgate.hub.live_runs import LiveRuns
+from headgate.identifiers import JobId, TaskId
 from headgate.profiling import lengths
 from headgate.telemetry.vocabulary import is_adversarial
 
@@ -55,7 +56,7 @@ class _ForecastJob:
         attempt = self.live.current
         if attempt is None or len(attempt.tasks) < 2:
             return self.scaling.useful()
-        workers = sum(name.startswith("worker-") and task.state != "ended" for name, task in attempt.tasks.items())
+        workers = sum(name.is_worker and task.state != "ended" for name, task in attempt.tasks.items())
         return float(max(workers, 1))
 
 
@@ -122,7 +123,7 @@ class Forecasting(Component):
 
     def forget(self, run: str) -> None:
         for kept in (self._watched, self._outlooks, self._took):
-            for job in [job for job in kept if job.split("/")[0] == run]:
+            for job in [job for job in kept if job.run == run]:
                 del kept[job]
 
     def hear(self, event: Event, actions: Sequence[Action]) -> None:
@@ -134,7 +135,7 @@ class Forecasting(Component):
             case Usage(task, cpu_cores, memory_bytes) if self._runs(task):
                 now, watched = time.monotonic(), self._of(task)
                 watched.cores[task] = cpu_cores
-                if "/worker-" in task:
+                if task.name.is_worker:
                     watched.most_bytes = max(watched.most_bytes, memory_bytes)
                 watched.used(now)
                 watched.outlook.used(now, sum(watched.cores.values()))
@@ -152,11 +153,11 @@ class Forecasting(Component):
     def _runs(self, task: TaskId) -> bool:
         """Whether it has not ended yet: what was measured of one may come after its end."""
         attempt = self._live_runs.find(task)[1].current
-        known = attempt.tasks.get(task.rsplit("/", 1)[1]) if attempt is not None else None
+        known = attempt.tasks.get(task.name) if attempt is not None else None
         return known is not None and known.state != "ended"
 
     def _of(self, task: TaskId, starts: bool = False) -> _ForecastJob:
-        job = task.rsplit("/", 1)[0]
+        job = task.job
         if job not in self._watched:
             now, (run, live) = time.monotonic(), self._live_runs.find(job)
             whole = starts and live.checkpoint is None and live.attempt == 1 and run.submission.mode == "run"
@@ -170,7 +171,7 @@ class Forecasting(Component):
     def _ended(self, task: TaskId) -> None:
         """A task has ended: where it was the last of a job that ran from its beginning to its end, what that took is
         remembered."""
-        job = task.rsplit("/", 1)[0]
+        job = task.job
         watched = self._watched.get(job)
         if watched is None:
             return
@@ -199,7 +200,7 @@ class Forecasting(Component):
         value = rule.of(told.loss, told.metrics)
         if value is not None and is_adversarial(rule.metric, told.metrics):
             value = math.nan
-        job = told.task.rsplit("/", 1)[0]
+        job = told.task.job
         asks = self._asks(job) or (len(self._watched) > 1 and self._predicts())
         question = outlook.reported(now, value, told, asks)
         watched.scaling.reported(now, told.step if told.step is not None else outlook.losses.seen)

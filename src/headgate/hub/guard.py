@@ -24,7 +24,8 @@ from pathlib import Path
 
 from headgate import isolation, runs
 from headgate.errors import HeadgateError
-from headgate.events import GRACE_SECONDS, TaskId
+from headgate.events import GRACE_SECONDS
+from headgate.identifiers import TaskId
 from headgate.isolation import processes
 from headgate.isolation.asking import receivers
 from headgate.isolation.process import remove_empty_groups
@@ -162,7 +163,7 @@ class _Guard:
                 self._orphaned()
                 return
             message = json.loads(data)
-            task = message.get("task")
+            task = TaskId(message.get("task") or "")
             match message["op"]:
                 case "add":
                     output = fds[0] if fds else None  # none where this process may open no more

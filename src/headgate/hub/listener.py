@@ -14,12 +14,13 @@ from headgate import events, isolation
 from headgate.cluster import Node
 from headgate.engines.base import LOCAL, Listener
 from headgate.engines.program import program, source
-from headgate.events import Event, Exit, TaskId
+from headgate.events import Event, Exit
 from headgate.hub import messages
 from headgate.hub.attempt import Attempt
 from headgate.hub.job import LiveJob
 from headgate.hub.live_runs import LiveRuns
 from headgate.hub.run import LiveRun
+from headgate.identifiers import FIRST_WORKER, TaskId, TaskName
 from headgate.profiling import store as profiles
 from headgate.telemetry.failures import FailureReader
 from headgate.units import say_seconds
@@ -34,7 +35,6 @@ AT_ONCE = 50
 """Reports that are told one by one, after a while of few, before any are merged: a short script's every loss counts."""
 _MOST_ENDPOINTS = 16
 _TEXT_SHOWN = 80
-_FIRST = "worker-0"
 _LINE_SHOWN = 400  # characters: an error of ours says what to do at its end
 
 
@@ -95,7 +95,7 @@ class HubListener(Listener):
         try:
             hear(task, *told)
         except Exception as error:  # noqa: BLE001
-            self._live_runs.failed("what its engine told could not be taken in", error, task or "")
+            self._live_runs.failed("what its engine told could not be taken in", error, task)
 
     def _complain(self, task: TaskId, text: str) -> None:
         """Warn of what a task said, `MOST_COMPLAINTS` times at the most."""
@@ -106,12 +106,12 @@ class HubListener(Listener):
             more = "; further such warnings are left out" if told.complaints == MOST_COMPLAINTS else ""
             self._live_runs.event(run, "warning", f"{text}{more}", live.spec.name, task)
 
-    def _find(self, task: TaskId) -> tuple[LiveRun, LiveJob, Attempt, str]:
+    def _find(self, task: TaskId) -> tuple[LiveRun, LiveJob, Attempt, TaskName]:
         """Run, job and attempt of a task, and its name."""
         run, live = self._live_runs.find(task)
         if live.current is None:
             raise KeyError(task)
-        return run, live, live.current, task.rsplit("/", 1)[1]
+        return run, live, live.current, task.name
 
     def _started(self, task: TaskId, pid: int) -> None:
         run, live, *_ = self._find(task)
@@ -161,8 +161,8 @@ class HubListener(Listener):
                     run.record_job(job)
                 case "spans":
                     run.record_spans(task, message)
-                    if name.startswith("worker-"):
-                        self._paced(run, live, attempt, name, message)
+                    if name.is_worker:
+                        self._paced(task, message)
                 case "profile":
                     self._profiled(task, message["profile"])
                 case "checkpoint":
@@ -231,12 +231,17 @@ class HubListener(Listener):
         run.flush_progress(task)
         run.record_task(task, ended=run.clock(), exit=asdict(exit))
         told = attempt.tasks[name]
-        if name == _FIRST and not exit.lost and not told.reports_itself and (advice := told.reader.hint()) is not None:
+        if (
+            name == FIRST_WORKER
+            and not exit.lost
+            and not told.reports_itself
+            and (advice := told.reader.hint()) is not None
+        ):
             self._live_runs.event(run, "note", advice, live.spec.name, task)
         attempt.leave(name, exit.ok)
         if not exit.ok:
             self._lost(task)
-        elif name.startswith("worker-") and attempt.are_apart(run.clock(), ended=True):
+        elif name.is_worker and attempt.are_apart(run.clock(), ended=True):
             self._apart(run, live)
         return exit
 
@@ -280,12 +285,13 @@ class HubListener(Listener):
         if (throttle := self._throttles.pop(task, None)) is not None:
             throttle.flush()
 
-    def _paced(self, run: LiveRun, live: LiveJob, attempt: Attempt, name: str, message: Mapping[str, Any]) -> None:
+    def _paced(self, task: TaskId, message: Mapping[str, Any]) -> None:
         """A worker told how a step of its divides: it may be much slower than the others, or no longer."""
+        run, live, attempt, name = self._find(task)
         change = attempt.stragglers.add(name, {str(span["name"]): float(span["seconds"]) for span in message["spans"]})
         if change is None:
             return
-        node, job, task = attempt.tasks[name].node, live.spec.name, f"{run.id}/{live.spec.name}/{name}"
+        node, job = attempt.tasks[name].node, live.spec.name
         if change.slow:
             took = f"{say_seconds(change.own)} for its own part of a step, the others {say_seconds(change.others)}"
             self._live_runs.event(run, "fault", f"node {node} is slow: its {name} takes {took}", job, task)
@@ -316,7 +322,7 @@ class HubListener(Listener):
         if message.get("why") == "join":
             for joined in attempt.saved(name, checkpoint.path):
                 self._live_runs.event(run, "note", f"{joined} has joined at step {checkpoint.step}", live.spec.name)
-                self._step(events.TaskJoined(f"{run.id}/{live.spec.name}/{joined}"))
+                self._step(events.TaskJoined(task.job.task(joined)))
 
     def _not_saved(self, task: TaskId, message: Mapping[str, Any]) -> None:
         """A checkpoint could not be saved, or one that was saved cannot be read."""

@@ -44,6 +44,7 @@ from headgate.hub.run import LiveRun
 from headgate.hub.sampling import Sampling
 from headgate.hub.start_estimates import StartEstimates
 from headgate.hub.submission import Submission
+from headgate.identifiers import JobId
 from headgate.isolation.spawning import OWN
 from headgate.planning import candidates
 from headgate.planning.candidates import tasks_on
@@ -92,7 +93,7 @@ class LiveHub:
             home / "profiles",
             self._step,
             lost=lambda _: self._nodes.look(),
-            hardware=lambda task, node: self._nodes.hardware(self._engines.spec_of(task), node),
+            hardware=lambda task, node: self._nodes.hardware(self._engines.spec_of(task.run), node),
         )
         self._sampling = Sampling(self._live_runs, engine, self._step)
         self._health = HealthChecks(self._live_runs, self._nodes.look)
@@ -202,8 +203,8 @@ class LiveHub:
             needs = max(used or 0, (known.memory_peak_bytes if known is not None else None) or 0) or None
             environment = {**submission.environment, **live.spec.env}
             gpus = visible.indices(environment, self._node.gpus) if submission.engine == LOCAL else None
-            id = f"{run.id}/{name}"
-            self._step(events.JobSubmitted(id, live.spec, live.checkpoint, names, needs, took, gpus))
+            job = JobId.of(run.id, name)
+            self._step(events.JobSubmitted(job, live.spec, live.checkpoint, names, needs, took, gpus))
         unused = () if self._controller.policy.limits_disk else (_DISK_RATE,)
         if lost := [line.split(":")[0] for line in engine.lost() if not line.startswith(unused)]:
             text = f"only approximate or missing here: {', '.join(lost)}; `headgate doctor` says why and what to do"
@@ -256,7 +257,7 @@ class LiveHub:
         known = self.runs[run].jobs
         stopping = [name for name in jobs or known if known[name].state not in ENDED]
         for name in stopping:
-            self._step(events.StopRequested(f"{run}/{name}", kill))
+            self._step(events.StopRequested(JobId.of(run, name), kill))
         return stopping
 
     def checkpoint(self, run: str, jobs: Sequence[str] | None) -> list[str]:
@@ -265,7 +266,7 @@ class LiveHub:
         for name, live in sorted(self.runs[run].jobs.items()):
             lowest = live.current.lowest if live.current is not None else None
             if (jobs is None or name in jobs) and live.current and lowest and live.current.is_connected(lowest):
-                self._engines.of(run).send(f"{run}/{name}/{lowest}", {"type": "checkpoint"})
+                self._engines.of(run).send(JobId.of(run, name).task(lowest), {"type": "checkpoint"})
                 asked.append(name)
         return asked
 
@@ -293,7 +294,7 @@ class LiveHub:
             raise UsageError(
                 f"found {workers} workers; the nodes of job {job!r} take at most {at_most:,} tasks of one job"
             )
-        self._step(events.ResizeRequested(f"{run}/{job}", workers))
+        self._step(events.ResizeRequested(JobId.of(run, job), workers))
 
     async def close(self) -> None:
         """Kill what runs and write what is left."""

@@ -7,9 +7,9 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from headgate.events import TaskId
 from headgate.hub.job import LiveJob
 from headgate.hub.run import LiveRun
+from headgate.identifiers import JobId, TaskId
 from headgate.units import say_text
 
 SHOW_SECONDS = 0.5
@@ -75,31 +75,36 @@ class LiveRuns:
         self._policy = policy
         self._loop = asyncio.get_running_loop()
 
-    def find(self, id: str) -> tuple[LiveRun, LiveJob]:
+    def find(self, id: JobId | TaskId) -> tuple[LiveRun, LiveJob]:
         """Run and job of a job's or task's id."""
-        run, name, *_ = id.split("/")
-        return self.runs[run], self.runs[run].jobs[name]
+        job = id if isinstance(id, JobId) else id.job
+        return self.runs[job.run], self.runs[job.run].jobs[job.name]
 
     def event(
         self, run: LiveRun, kind: str, text: str, job: str | None = None, task: TaskId | None = None, **more: object
     ) -> None:
         """Something happened to a run; `more` names further columns of the store's table of events."""
         text = say_text(text)
-        at, name = run.clock(), task.split("/", 1)[1] if task else None
+        at, name = run.clock(), task.of_run if task else None
         run.event(at, kind, text, job=job, task=name, **more)
         message = {"type": "event", "t": at, "kind": kind, "text": text, "job": job, "task": name}
         self.watchers.tell(run.id, message)
 
-    def failed(self, what: str, error: BaseException, id: str = "") -> None:
-        """Something could not be done for an error that nobody foresaw: tell the run of a job's or task's id, or
-        all."""
+    def failed(self, what: str, error: BaseException, about: str | None = None) -> None:
+        """Something could not be done for an error that nobody foresaw.
+
+        Args:
+            about: Id of a run, a job or a task, whose run is told; None: all are.
+        """
         traceback.print_exception(error)
-        run, job, *_ = [*id.split("/"), "", ""]
         text = f"{what}: {error!r:.300}"
-        if run in self.runs:
-            self.event(self.runs[run], "warning", text, job or None, id if id.count("/") > 1 else None)
-        elif not run:
+        job = about.job if isinstance(about, TaskId) else about if isinstance(about, JobId) else None
+        run = job.run if job is not None else about
+        if run is None:
             self.tell_all(text)
+        elif run in self.runs:
+            task = about if isinstance(about, TaskId) else None
+            self.event(self.runs[run], "warning", text, job.name if job is not None else None, task)
 
     def trouble(self, text: str | None) -> None:
         """Something concerns every run, None: no longer; may be called from any thread."""

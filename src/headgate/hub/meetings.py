@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from headgate.identifiers import TaskName
 from headgate.task.standing import CURE, difference, names, place
 from headgate.task.stop import PeerLost
 
@@ -18,19 +19,19 @@ class AttemptMeetings:
     """
 
     def __init__(
-        self, workers: Callable[[], Collection[str]], send: Callable[[str, Mapping[str, object]], None]
+        self, workers: Callable[[], Collection[TaskName]], send: Callable[[TaskName, Mapping[str, object]], None]
     ) -> None:
         self._workers = workers
         self._send = send
-        self._given: dict[str, Mapping[str, Any]] = {}
-        self._ends: dict[str, Mapping[str, Any]] = {}
+        self._given: dict[TaskName, Mapping[str, Any]] = {}
+        self._ends: dict[TaskName, Mapping[str, Any]] = {}
 
-    def meet(self, name: str, message: Mapping[str, Any]) -> None:
+    def meet(self, name: TaskName, message: Mapping[str, Any]) -> None:
         """A worker has come and waits for the others."""
-        self._given[name] = {"index": _index(name), "standing": message["standing"], "value": message["value"]}
+        self._given[name] = {"index": name.index, "standing": message["standing"], "value": message["value"]}
         self.settle()
 
-    def elsewhere(self, name: str, standing: Mapping[str, Any]) -> None:
+    def elsewhere(self, name: TaskName, standing: Mapping[str, Any]) -> None:
         """A worker tells where it is: others may wait for it in vain."""
         if standing.get("waits") and name not in self._given:
             return  # the meeting has been meanwhile
@@ -38,9 +39,9 @@ class AttemptMeetings:
             self._ends[name] = standing
         for other in self._workers():
             if other != name:
-                self._send(other, {"type": "elsewhere", "index": _index(name), "standing": standing})
+                self._send(other, {"type": "elsewhere", "index": name.index, "standing": standing})
 
-    def leave(self, name: str) -> None:
+    def leave(self, name: TaskName) -> None:
         """A worker has ended."""
         self._given.pop(name, None)
         self.settle()
@@ -54,7 +55,7 @@ class AttemptMeetings:
         for name in given:
             self._send(name, met)
 
-    def fault(self, name: str, code: int | None) -> str:
+    def fault(self, name: TaskName, code: int | None) -> str:
         """What is wrong with the end of a worker whose steps are those of all, if others have come to the end of their
         script; empty: nothing.
 
@@ -62,13 +63,9 @@ class AttemptMeetings:
             name: The worker.
             code: Its exit code.
         """
-        others = {_index(other): end for other, end in self._ends.items() if other != name}
+        others = {other.index: end for other, end in self._ends.items() if other != name}
         if code == PeerLost.STATUS and others:
             told = ", ".join(f"{names([index])} was {place(end)}" for index, end in others.items())
             return f"the workers do not take the same steps: {told}, and {name} in the middle of another step; {CURE}"
-        ends = {_index(other): end for other, end in self._ends.items()}
+        ends = {other.index: end for other, end in self._ends.items()}
         return difference(ends) if code == 0 and name in self._ends else ""
-
-
-def _index(name: str) -> int:
-    return int(name.rpartition("-")[2])

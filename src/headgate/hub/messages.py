@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from headgate.events import Checkpoint, Progress, TaskId
+from headgate.events import Checkpoint, Progress
+from headgate.identifiers import TaskId
 from headgate.telemetry.patterns import LineReading
 from headgate.units import say_text
 

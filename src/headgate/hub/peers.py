@@ -8,6 +8,7 @@ from typing import Any
 
 import zmq
 
+from headgate.identifiers import TaskName
 from headgate.plans import Plan
 
 
@@ -38,14 +39,14 @@ class Peers:
     def __init__(self, plan: Plan, encrypt: bool = True) -> None:
         self.plan = plan
         self._encrypt = encrypt
-        self._members: dict[str, _Member] = {}
+        self._members: dict[TaskName, _Member] = {}
         self._view = 0
         pairs = (zmq.curve_keypair(), zmq.curve_keypair())
         (self._server_public, self._server_secret), (self._client_public, self._client_secret) = (
             (public.decode(), secret.decode()) for public, secret in pairs
         )
 
-    def start(self, name: str, node: str, address: str, joins: bool = False) -> None:
+    def start(self, name: TaskName, node: str, address: str, joins: bool = False) -> None:
         """A task is started, for the first time or again.
 
         Args:
@@ -60,7 +61,7 @@ class Peers:
         self._members[name] = _Member(node, address, life + 1, active=not joins, here=True, listened=listened)
         self._view += 1
 
-    def meet(self, name: str, framework: str) -> None:
+    def meet(self, name: TaskName, framework: str) -> None:
         """A task said hello, and what it trains or serves with: `torch`, `keras` or `jax`.
 
         The view is the same one: those who were told of it would not hear of another, and wait for each other. Of a
@@ -68,47 +69,47 @@ class Peers:
         """
         self._members[name].framework = framework
 
-    def listen(self, name: str, endpoints: Sequence[str]) -> None:
+    def listen(self, name: TaskName, endpoints: Sequence[str]) -> None:
         """A task said where it listens."""
         self._members[name].endpoints = tuple(endpoints)
         self._view += 1
 
-    def activate(self, *names: str) -> None:
+    def activate(self, *names: TaskName) -> None:
         """Tasks that join were given the state of the others: they count from now on."""
         for name in names:
             self._members[name].active = True
         self._view += 1
 
-    def part(self, name: str) -> None:
+    def part(self, name: TaskName) -> None:
         """A worker is to end while the others go on."""
         self._members[name].leaving = True
         self._view += 1
 
-    def leave(self, name: str) -> None:
+    def leave(self, name: TaskName) -> None:
         """A task has ended."""
         self._members[name].here = False
         self._view += 1
 
-    def donor(self) -> str | None:
+    def donor(self) -> TaskName | None:
         """The worker that gives its state to one that joins: the first that counts."""
-        workers = [name for name, m in self._members.items() if m.here and m.active and name.startswith("worker-")]
-        return min(workers, key=lambda name: (self._members[name].leaving, _index(name)), default=None)
+        workers = [name for name, m in self._members.items() if m.here and m.active and name.is_worker]
+        return min(workers, key=lambda name: (self._members[name].leaving, name.index), default=None)
 
-    def workers(self) -> set[str]:
+    def workers(self) -> set[TaskName]:
         """The workers that count, and stay."""
-        return {n for n, m in self._members.items() if m.here and m.active and not m.leaving and n.startswith("worker")}
+        return {n for n, m in self._members.items() if m.here and m.active and not m.leaving and n.is_worker}
 
     def view(self) -> dict[str, Any]:
         """The `peers` message: servers first, then workers, by index."""
         here = sorted(
             ((name, member) for name, member in self._members.items() if member.here),
-            key=lambda item: (item[0].partition("-")[0], _index(item[0])),
+            key=lambda item: (item[0].role, item[0].index),
         )
         members = [
             {
                 "task": name,
-                "role": name.rpartition("-")[0],
-                "index": _index(name),
+                "role": name.role,
+                "index": name.index,
                 "node": member.node,
                 "address": member.address,
                 "life": member.life,
@@ -121,15 +122,14 @@ class Peers:
         ]
         return {"type": "peers", "view": self._view, "workers": self.plan.workers, "members": members}
 
-    def welcome(self, name: str, threads: int) -> dict[str, Any]:
+    def welcome(self, name: TaskName, threads: int) -> dict[str, Any]:
         """The `welcome` message for a task that connected."""
         member = self._members[name]
-        role = name.rpartition("-")[0]
         message: dict[str, Any] = {
             "type": "welcome",
             "v": 1,
-            "role": role,
-            "index": _index(name),
+            "role": name.role,
+            "index": name.index,
             "plan": asdict(self.plan),
             "threads": threads,
             "node": member.node,
@@ -138,19 +138,15 @@ class Peers:
             "listened": member.listened,
         }
         if self.plan.strategy != "single":
-            message["secrets"] = self._secrets(role)
+            message["secrets"] = self._secrets(name)
         return message
 
-    def _secrets(self, role: str) -> Mapping[str, Any]:
+    def _secrets(self, name: TaskName) -> Mapping[str, Any]:
         shared = {
             "encrypt": self._encrypt,
             "server_public": self._server_public,
             "client_public": self._client_public,
         }
-        if role == "server":
+        if name.is_server:
             return {**shared, "server_secret": self._server_secret}
         return {**shared, "client_secret": self._client_secret}
-
-
-def _index(name: str) -> int:
-    return int(name.rpartition("-")[2])

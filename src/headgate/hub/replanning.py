@@ -19,7 +19,6 @@ from headgate.events import (
     CheckpointDone,
     Event,
     Fitted,
-    JobId,
     MoveRequested,
     Progress,
     TaskExited,
@@ -32,6 +31,7 @@ from headgate.hub.forecasting import Forecasting
 from headgate.hub.job import LiveJob
 from headgate.hub.live_runs import LiveRuns
 from headgate.hub.nodes import Nodes
+from headgate.identifiers import JobId
 from headgate.jobs import Job
 from headgate.planning.candidates import tells
 from headgate.planning.choosing import has_choice
@@ -125,18 +125,18 @@ class Replanning(Component):
     def hear(self, event: Event, actions: Sequence[Action]) -> None:
         match event:
             case TaskStarted(task):
-                self._begins(task.rsplit("/", 1)[0])
+                self._begins(task.job)
             case Progress(task, step) if step is not None:
-                self._reported(task.rsplit("/", 1)[0])
+                self._reported(task.job)
             case Fitted(job, seconds=float(left)) if (watched := self._watched.get(job)) and self.considers(job):
                 watched.looking = True
                 looking = asyncio.get_running_loop().create_task(self._look(job, watched, left))
                 self._work.add(looking)
                 looking.add_done_callback(self._work.discard)
             case CheckpointDone(task):
-                self._saved(task.rsplit("/", 1)[0])
+                self._saved(task.job)
             case TaskExited(task):
-                self._ends(task.rsplit("/", 1)[0])
+                self._ends(task.job)
 
     def considers(self, job: JobId) -> bool:
         """Whether it would move a job now, if enough is left of it."""
@@ -148,7 +148,7 @@ class Replanning(Component):
 
     def forget(self, run: str) -> None:
         for kept in (self._watched, self._starts):
-            for job in [job for job in kept if job.split("/")[0] == run]:
+            for job in [job for job in kept if job.run == run]:
                 del kept[job]
 
     def close(self) -> None:
@@ -212,7 +212,7 @@ class Replanning(Component):
             if move is None or live.attempt != attempt or live.state != "running":
                 return
             watched.move = move
-            self._engines.of(job).send(f"{job}/{lowest}", {"type": "checkpoint"})
+            self._engines.of(job.run).send(job.task(lowest), {"type": "checkpoint"})
         except (HeadgateError, ValueError, ArithmeticError, KeyError):
             return  # a node has gone, the run has ended, or nothing can be said: the job goes on as it is
         finally:

@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 from headgate.cluster import Node
 from headgate.engines.base import EngineSpec, Slot
-from headgate.events import Action, Event, JobId, MoveRequested, StartTask, TaskExited, TaskId
+from headgate.events import Action, Event, MoveRequested, StartTask, TaskExited
 from headgate.hub.component import Component
 from headgate.hub.engines import Engines
 from headgate.hub.live_runs import LiveRuns
 from headgate.hub.nodes import Nodes
+from headgate.identifiers import JobId, TaskId
 from headgate.planning.placement import place, place_within, unplaced
 from headgate.plans import Plan
 
@@ -58,7 +59,7 @@ class Reserving(Component):
         parts = self._parts(starts)
         for job, attempts in self._held.items():
             for attempt, held in attempts.items():
-                most = {task: parts.get((self._engines.spec_of(job), slot.node)) for task, slot in held.items()}
+                most = {task: parts.get((self._engines.spec_of(job.run), slot.node)) for task, slot in held.items()}
                 cut = {
                     task: replace(held[task], cores=part)
                     for task, part in most.items()
@@ -79,14 +80,14 @@ class Reserving(Component):
         left: dict[tuple[EngineSpec, str], float] = {}
         attempts: dict[JobId, int] = {}
         for start in starts:
-            place, stated = (self._engines.spec_of(start.job), start.node), _stated(start)
+            place, stated = (self._engines.spec_of(start.job.run), start.node), _stated(start)
             attempts[start.job] = start.attempt
             sharing[place] = sharing.get(place, 0) + (stated is None)
             left[place] = left.get(place, 0.0) - (stated or 0.0)
         for job, held in self._held.items():
             for attempt, slots in held.items():
                 for task, slot in slots.items():
-                    place = self._engines.spec_of(job), slot.node
+                    place = self._engines.spec_of(job.run), slot.node
                     if place in sharing and attempts.get(job, attempt) == attempt:  # the former one has ended
                         states = self._states_cores(task)
                         sharing[place] += not states
@@ -104,11 +105,11 @@ class Reserving(Component):
         room: dict[str, _Amount] = {}
         for job in list(self._held):
             _, live = self._live_runs.find(job)
-            spec, current = self._engines.spec_of(job), live.current
+            spec, current = self._engines.spec_of(job.run), live.current
             if current is None or self._nodes.get(spec, node.name) is not node or not self._may_use(job, node.name):
                 continue
             slots = self._held[job].get(live.attempt, {})
-            if not slots or job not in self._engines.of(job).waiting():
+            if not slots or job not in self._engines.of(job.run).waiting():
                 continue
             room = room or self._room(spec)
             others = [each for each in self._nodes.of(spec) if each is not node and self._may_use(job, each.name)]
@@ -121,8 +122,7 @@ class Reserving(Component):
                 reason = f"node {node.name} has come, and there is room on {', '.join(there)} together"
             found.append(MoveRequested(job, plan, reason, waits=True))
             for task, slot in slots.items():
-                role, index = task.rsplit("/", 1)[1].rsplit("-", 1)
-                name = (plan.server_nodes if role == "server" else plan.worker_nodes)[int(index)]
+                name = (plan.server_nodes if task.name.is_server else plan.worker_nodes)[task.index]
                 room[name] = room[name].less(_amount(slot))
         return found
 
@@ -138,7 +138,7 @@ class Reserving(Component):
         nothing = _Amount(0.0, 0, 0)
         each = {"worker": nothing, "server": nothing}
         for task, slot in slots.items():
-            each["server" if _is_server(task) else "worker"] = _amount(slot, self._states_cores(task))
+            each["server" if task.name.is_server else "worker"] = _amount(slot, self._states_cores(task))
 
         def fits(name: str, workers: int, servers: int) -> bool:
             left = room[name].less(each["worker"], workers).less(each["server"], servers)
@@ -154,7 +154,7 @@ class Reserving(Component):
         room."""
         room = {node.name: _Amount(node.cores, node.memory_bytes, len(node.gpus)) for node in self._nodes.of(spec)}
         for job, attempts in self._held.items():
-            if self._engines.spec_of(job) != spec or job in self._engines.of(job).waiting():
+            if self._engines.spec_of(job.run) != spec or job in self._engines.of(job.run).waiting():
                 continue
             for slots in attempts.values():
                 for task, slot in slots.items():
@@ -170,41 +170,41 @@ class Reserving(Component):
 
     def hear(self, event: Event, actions: Sequence[Action]) -> None:
         if isinstance(event, TaskExited):
-            self._give_back(event.task.rsplit("/", 1)[0])
+            self._give_back(event.task.job)
 
     def _give_back(self, job: JobId) -> None:
         """Give back what is held for those tasks of a job that have ended, be it for one that others go on without."""
         _, live = self._live_runs.find(job)
         now = live.current.tasks if live.current is not None else {}
-        running = {(live.attempt, f"{job}/{name}") for name, task in now.items() if task.state != "ended"}
+        running = {(live.attempt, job.task(name)) for name, task in now.items() if task.state != "ended"}
         attempts = self._held.get(job, {})
         for attempt, held in list(attempts.items()):
             ended = [task for task in held if (attempt, task) not in running]
             if ended:
                 attempts[attempt] = {task: slot for task, slot in held.items() if task not in ended}
-                self._engines.of(job).release(job, attempt, ended)
+                self._engines.of(job.run).release(job, attempt, ended)
             if not attempts[attempt]:
                 del attempts[attempt]
 
     def forget(self, run: str) -> None:
-        self._held = {job: attempts for job, attempts in self._held.items() if job.split("/")[0] != run}
+        self._held = {job: attempts for job, attempts in self._held.items() if job.run != run}
 
     def _set_aside(self, job: JobId, attempt: int, slots: dict[TaskId, Slot]) -> None:
         if slots:
             self._held[job][attempt] |= slots
-            self._engines.of(job).reserve(job, attempt, slots)
+            self._engines.of(job.run).reserve(job, attempt, slots)
 
     def _states_cores(self, task: TaskId) -> bool:
         _, live = self._live_runs.find(task)
         if live.spec.limits.cores is not None or live.current is None:
             return True
         plan = live.current.plan
-        own = plan.cores_per_server if _is_server(task) else plan.cores_per_worker
+        own = plan.cores_per_server if task.name.is_server else plan.cores_per_worker
         return own is not None
 
     def _slot(self, start: StartTask, parts: Mapping[tuple[EngineSpec, str], float]) -> Slot:
         stated = _stated(start)
-        place = self._engines.spec_of(start.job), start.node
+        place = self._engines.spec_of(start.job.run), start.node
         cores = stated if stated is not None else parts.get(place, start.entitled_cores)
         gpus = len(start.gpus) if start.gpus is not None and start.spec.limits.gpus else 0
         return Slot(start.node, _fraction(cores), start.spec.limits.memory_bytes, gpus)
@@ -217,7 +217,7 @@ def _amount(slot: Slot, states_cores: bool = True) -> _Amount:
 def _stated(start: StartTask) -> float | None:
     """Cores that a task's plan or its part of the job's limit states; None: neither does."""
     plan, limit = start.plan, start.spec.limits.cores
-    own = plan.cores_per_server if _is_server(start.task) else plan.cores_per_worker
+    own = plan.cores_per_server if start.task.name.is_server else plan.cores_per_worker
     part = limit / plan.tasks if limit is not None else None
     return min((cores for cores in (own, part) if cores is not None), default=None)
 
@@ -225,7 +225,3 @@ def _stated(start: StartTask) -> float | None:
 def _fraction(cores: float) -> float:
     """Rounded down, so that the parts of a node are never more than the whole of it."""
     return math.floor(cores * 1000 + 1e-6) / 1000
-
-
-def _is_server(task: TaskId) -> bool:
-    return task.rsplit("/", 1)[1].startswith("server-")

@@ -24,10 +24,11 @@ from headgate.engines.base import LOCAL
 from headgate.engines.launch import interpreter
 from headgate.engines.program import program
 from headgate.errors import StorageError
-from headgate.events import ENDED, Checkpoint, Progress, TaskId
+from headgate.events import ENDED, Checkpoint, Progress
 from headgate.hub import messages
 from headgate.hub.job import LiveJob
 from headgate.hub.submission import Submission
+from headgate.identifiers import FIRST_WORKER, TaskId, TaskOfRun
 from headgate.jobs import Job
 from headgate.paths import below
 from headgate.shares import FIELDS, Share, Unlimited
@@ -71,7 +72,7 @@ class LiveRun:
         self.jobs: dict[str, LiveJob] = {}
         self._progress: dict[TaskId, tuple[float, Progress]] = {}  # since when, and what, is not written yet
         self._seeds: dict[str, int] = {}
-        self._tasks: dict[str, dict[str, Any]] = {}
+        self._tasks: dict[TaskId, dict[str, Any]] = {}
         with contextlib.ExitStack() as undo:  # nothing is left of a run that cannot be begun
             undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
             try:
@@ -117,7 +118,9 @@ class LiveRun:
             self.record_job(job.name)
             if (point := submission.resume.get(job.name)) is not None:
                 live.keep(point)
-                self.recorder.add("checkpoints", t=0.0, task=f"{job.name}/worker-0", why="resumed", **asdict(point))
+                self.recorder.add(
+                    "checkpoints", t=0.0, task=TaskOfRun.of(job.name, FIRST_WORKER), why="resumed", **asdict(point)
+                )
 
     def confirm(self) -> None:
         """Wait until what the run begins with is on disk.
@@ -146,8 +149,7 @@ class LiveRun:
 
     def log(self, task: TaskId) -> str:
         """Path of a task's log."""
-        _, job, name = task.split("/")
-        return str(self.folder / "jobs" / job / f"{name}.log")
+        return str(self.folder / "jobs" / task.job.name / f"{task.name}.log")
 
     def checkpoints(self, job: str) -> Path:
         return self.folder / "jobs" / job / "checkpoints"
@@ -174,9 +176,8 @@ class LiveRun:
 
     def record_task(self, task: TaskId, **row: object) -> None:
         """Write what is known of a task to the store, with what was known before."""
-        id = task.split("/", 1)[1]
-        known = self._tasks[id] = {**self._tasks.get(id, {}), **row}
-        self.recorder.add("tasks", id=id, job=id.split("/")[0], **known)
+        known = self._tasks[task] = {**self._tasks.get(task, {}), **row}
+        self.recorder.add("tasks", id=task.of_run, job=task.job.name, **known)
 
     def record_share(self, task: TaskId, share: Share, threads: int, entitled: float, reason: str) -> None:
         """Write what a task is granted from now on."""
@@ -184,7 +185,7 @@ class LiveRun:
         self.recorder.add(
             "shares",
             t=self.clock(),
-            task=task.split("/", 1)[1],
+            task=task.of_run,
             **{name: None if isinstance(limit, Unlimited) else limit for name, limit in limits.items()},
             entitled_cores=entitled,
             threads=threads,
@@ -210,7 +211,7 @@ class LiveRun:
         self.recorder.add(
             "progress",
             t=self.clock(),
-            task=progress.task.split("/", 1)[1],
+            task=progress.task.of_run,
             step=progress.step,
             epoch=progress.epoch,
             epochs=progress.epochs,
@@ -229,7 +230,7 @@ class LiveRun:
         Raises:
             KeyError, TypeError, ValueError: The message makes no sense.
         """
-        at, id, step = self.clock(), task.split("/", 1)[1], int(message["step"])
+        at, id, step = self.clock(), task.of_run, int(message["step"])
         if (parts := len(message["spans"]) + len(message.get("transfers") or ())) > messages.MOST_PARTS:
             raise ValueError(f"found {parts} spans and transfers; expected at most {messages.MOST_PARTS}")
         rows = [("spans", messages.span(span)) for span in message["spans"]]
@@ -245,13 +246,13 @@ class LiveRun:
                 handed to others, and sent to other nodes.
         """
         checkpoint, saved = messages.checkpoint(message), messages.saving(message)
-        folder = self.checkpoints(task.split("/")[1])
+        folder = self.checkpoints(task.job.name)
         if below(folder, checkpoint.path) is None:
             raise ValueError(f"checkpoint {checkpoint.path!r} is not in {folder}")
         self.recorder.add(
             "checkpoints",
             t=self.clock(),
-            task=task.split("/", 1)[1],
+            task=task.of_run,
             **saved,
             **asdict(checkpoint),
         )

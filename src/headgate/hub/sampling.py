@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from headgate import events
 from headgate.cluster import Node
 from headgate.engines.base import LOCAL, Engine, EngineSpec
-from headgate.events import Event, TaskId
+from headgate.events import Event
 from headgate.hub.component import Component
 from headgate.hub.live_runs import LiveRuns
 from headgate.hub.run import LiveRun
+from headgate.identifiers import TaskId
 from headgate.telemetry.base import Target
 from headgate.telemetry.columns import Column
 from headgate.telemetry.round import SamplingRound, samplers
@@ -49,7 +50,7 @@ class Sampling(Component):
     def told(self, engine: EngineSpec, target: str, reading: Mapping[Column, float]) -> None:
         """An engine says what a task, or a node of it, used."""
         if not target.startswith(_NODE):
-            self._task(target, reading)
+            self._task(TaskId(target), reading)
             return
         name = target.removeprefix(_NODE)
         for run in self._live_runs.runs.values():
@@ -63,7 +64,7 @@ class Sampling(Component):
             self._round.read(time.monotonic(), [])  # lets go of the files of what is gone
             return
         self._timer = asyncio.get_running_loop().call_later(SAMPLE_SECONDS, self._sample)
-        targets = {task: Target(task, box) for task, box in self._engine.boxes().items()}
+        targets: dict[str, Target] = {task: Target(task, box) for task, box in self._engine.boxes().items()}
         of_runs: dict[str, list[tuple[LiveRun, Node]]] = {}
         for run in runs.values():
             for node in run.nodes if run.submission.engine == LOCAL else ():
@@ -72,18 +73,17 @@ class Sampling(Component):
                 of_runs.setdefault(target.id, []).append((run, node))
         for id, reading in self._round.read(time.monotonic(), list(targets.values())).items():
             if id not in of_runs:
-                self._task(id, reading)
+                self._task(TaskId(id), reading)
             for run, node in of_runs.get(id, ()):
                 run.record_usage(_NODE + node.name, reading)
 
     def _task(self, id: TaskId, reading: Mapping[Column, float]) -> None:
-        if id.split("/")[0] not in self._live_runs.runs:
+        if id.run not in self._live_runs.runs:
             return
         run, live = self._live_runs.find(id)
-        run.record_usage(id.split("/", 1)[1], reading)
-        name = id.rsplit("/", 1)[1]
-        if live.current is not None and name in live.current.tasks:
-            live.current.tasks[name].usage = reading
+        run.record_usage(id.of_run, reading)
+        if live.current is not None and id.name in live.current.tasks:
+            live.current.tasks[id.name].usage = reading
         if "cpu_cores" in reading and "memory_bytes" in reading:
             disk = reading.get("disk_read", 0.0) + reading.get("disk_write", 0.0)
             network = reading.get("net_in", 0.0) + reading.get("net_out", 0.0)

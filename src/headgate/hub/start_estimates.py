@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 
 from headgate.controller.start_forecast import StartForecast
-from headgate.events import Action, Event, Fitted, JobId, TaskStarted
+from headgate.events import Action, Event, Fitted, TaskStarted
 from headgate.hub.component import Component
 from headgate.hub.live_runs import LiveRuns
+from headgate.identifiers import JobId
 from headgate.units import say_time
 
 _AGAIN_SECONDS = 5.0
@@ -67,7 +68,6 @@ def _in_words(ahead: StartForecast, place: int) -> str:
 
 def _names(job: JobId, others: Sequence[JobId]) -> str:
     """Jobs by name, those of another run with that."""
-    run = job.split("/")[0]
-    known = [other.split("/")[1] if other.split("/")[0] == run else other for other in others]
+    known = [other.name if other.run == job.run else other for other in others]
     more = len(known) - _NAMED
     return ", ".join(known) if more <= 0 else f"{', '.join(known[:_NAMED])} and {more} more"

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headgate.cluster import Place
-from headgate.events import Exit, TaskId
+from headgate.events import Exit
+from headgate.identifiers import TaskId
 from headgate.isolation.attributes import Attributes
 from headgate.jobs import Mount
 from headgate.shares import Share

@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from headgate.errors import IsolationError
-from headgate.events import Exit, TaskId
+from headgate.events import Exit
+from headgate.identifiers import TaskId
 from headgate.isolation import processes
 from headgate.isolation.asking import receivers
 from headgate.isolation.base import Box

@@ -14,6 +14,7 @@ import numpy as np
 
 from headgate.cluster import Cluster, Node
 from headgate.errors import UsageError
+from headgate.identifiers import TaskName
 from headgate.jobs import Job
 from headgate.planning import devices, gpu_links, physics
 from headgate.planning.features import Device, Features, Floats, Known, features
@@ -321,10 +322,11 @@ class CostModel:
 
     # --- memory ------------------------------------------------------------------------------------------------------
 
-    def memory(self, plan: Plan) -> dict[str, int]:
-        """Bytes of each task, by the names `worker-0`, ..., `server-0`, ..."""
+    def memory(self, plan: Plan) -> dict[TaskName, int]:
+        """Bytes of each task."""
         usual = self.batch / (plan.workers if plan.synchronous else 1)
         size, served = plan.batch_per_worker, plan.strategy == "ps"
         sizes = size if isinstance(size, tuple) else [usual if size is None else size] * plan.workers
-        found = {f"worker-{i}": int(self.memory_of.of_worker(each, served)) for i, each in enumerate(sizes)}
-        return found | {f"server-{j}": int(self.memory_of.of_server(plan.servers)) for j in range(plan.servers)}
+        found = {TaskName.of("worker", i): int(self.memory_of.of_worker(each, served)) for i, each in enumerate(sizes)}
+        of_server = int(self.memory_of.of_server(plan.servers))
+        return found | {TaskName.of("server", i): of_server for i in range(plan.servers)}

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headgate.events import JobId
+from headgate.identifiers import JobId
 from headgate.policies.weights import FLOOR, MOST_CHANGES
 from headgate.shares import Share
 

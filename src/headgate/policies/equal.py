@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headgate.events import JobId
+from headgate.identifiers import JobId
 from headgate.policies.base import Arrived, Change, Decision, Left, Policy
 from headgate.shares import WEIGHT_DEFAULT, Share
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headgate.events import JobId
+from headgate.identifiers import JobId
 from headgate.policies.base import Change, Decision, Policy
 from headgate.policies.flowcon_published import Listed, PublishedFlowCon
 from headgate.policies.placements import Placements

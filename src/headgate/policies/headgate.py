@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from headgate.events import JobId
+from headgate.identifiers import JobId
 from headgate.policies.running_job import TRIAL_CORES, RunningJob
 from headgate.policies.themis import FairFinish
 from headgate.policies.weighing import SteadyOrder, WeighingPolicy, before_each, check, first_come, nodes_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from headgate.events import JobId
+from headgate.identifiers import JobId
 from headgate.policies.running_job import RunningJob
 from headgate.policies.weighing import WeighingPolicy, check, first_come
 

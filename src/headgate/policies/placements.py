@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from headgate.events import JobId
+from headgate.identifiers import JobId
 
 ONE_NODE: Mapping[str, float] = {"": 1.0}
 """The node of jobs whose nodes are not told, with all cores there are as its unit."""

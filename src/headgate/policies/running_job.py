@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from headgate.analysis.losses import Losses
-from headgate.events import JobId
+from headgate.identifiers import JobId
 from headgate.policies.base import Predicted, Reported, Used
 
 TYPICAL_WORK = 60.0

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from heapq import heapify, heapreplace
 from itertools import pairwise
 
-from headgate.events import JobId
+from headgate.identifiers import JobId
 from headgate.policies.running_job import RunningJob
 from headgate.policies.weighing import WeighingPolicy, nodes_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headgate.events import JobId
+from headgate.identifiers import JobId
 from headgate.policies.running_job import RunningJob
 from headgate.policies.weighing import SteadyOrder, WeighingPolicy, before_each, first_come
 

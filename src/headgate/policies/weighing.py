@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 
 from headgate.errors import UsageError
-from headgate.events import JobId
+from headgate.identifiers import JobId
 from headgate.policies.base import Arrived, Change, Decision, Left, Placed, Policy, Predicted, Reported, Used
 from headgate.policies.placements import Placements
 from headgate.policies.running_job import SPREAD, STARTUP_WORK, TYPICAL_WORK, RunningJob

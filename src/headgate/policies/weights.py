@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headgate.events import JobId
+from headgate.identifiers import JobId
 from headgate.policies.placements import ONE_NODE, Placements
 from headgate.shares import WEIGHT_DEFAULT, Share
 

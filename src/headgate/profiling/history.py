@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from headgate.analysis.forecast import step_seconds
 from headgate.cluster import Cluster, Node
 from headgate.errors import HeadgateError
+from headgate.identifiers import TaskName, TaskOfRun
 from headgate.plans import Plan
 from headgate.profiles import Profile
 from headgate.task.measured import BUSY
@@ -95,8 +96,8 @@ def _others(reader: RunReader, job: str, plan: Plan, cores: Mapping[str, float])
     def used(target: str) -> float:
         return reader.query(sql, [target, since])[0]["cores"] or 0.0
 
-    tasks = [(f"{job}/worker-{i}", name) for i, name in enumerate(plan.worker_nodes)]
-    tasks += [(f"{job}/server-{i}", name) for i, name in enumerate(plan.server_nodes)]
+    tasks = [(TaskOfRun.of(job, TaskName.of("worker", i)), name) for i, name in enumerate(plan.worker_nodes)]
+    tasks += [(TaskOfRun.of(job, TaskName.of("server", i)), name) for i, name in enumerate(plan.server_nodes)]
     most = 0.0
     for node, there in cores.items():
         whole, own = used(f"node:{node}"), sum(used(task) for task, name in tasks if name == node)
@@ -112,8 +113,9 @@ def _step_seconds(reader: RunReader, job: str) -> float | None:
     since = _since(reader, job)
     workers: dict[str, list[tuple[float, int]]] = {}
     sql = "SELECT task, t, step FROM progress WHERE task LIKE ? AND t >= ? AND step IS NOT NULL ORDER BY t"
-    for task, at, step in reader.tuples(sql, [f"{job}/worker-%", since]):
-        workers.setdefault(task, []).append((at, step))
+    for task, at, step in reader.tuples(sql, [f"{job}/%", since]):
+        if TaskOfRun(task).name.is_worker:
+            workers.setdefault(task, []).append((at, step))
     # Synchronous workers all make the same steps; of others the usual one stands for all.
     found = [seconds for each in workers.values() if (seconds := step_seconds(each, FEWEST_STEPS)) is not None]
     return median(found) if found else None

@@ -13,10 +13,10 @@ import numpy as np
 from headgate.analysis.faults import survived
 from headgate.analysis.jobs import Phase, RecordedJob, RecordedTask, Usage, phases, running
 from headgate.analysis.progress import ProgressSeries, together
-from headgate.analysis.sampled import by_role
 from headgate.analysis.steps import divide
 from headgate.analysis.usage import EMPTY, Array, Signal, highest, total
 from headgate.events import ENDED
+from headgate.identifiers import TaskOfRun
 from headgate.reports import share_rows, stepping
 from headgate.reports.stepping import Stepping
 from headgate.telemetry.columns import COLUMNS, Column
@@ -60,8 +60,8 @@ def job(
         until: Seconds of the run.
     """
     name = row["name"]
-    mine = sorted((task for task in every_task if task["job"] == name), key=lambda task: by_role(task["id"]))
-    tasks = {task["id"]: task for task in mine}
+    mine = {TaskOfRun(task["id"]): task for task in every_task if task["job"] == name}
+    tasks = {id: mine[id] for id in sorted(mine, key=lambda id: id.name.order)}
     events = [event for event in every_event if event["job"] == name]
     state, reason = row["state"] or "waiting", row["reason"] or ""
     if run_state == "interrupted" and state not in ENDED:
@@ -109,7 +109,7 @@ def job(
 
 
 def _task(row: Mapping[str, Any], usage: Mapping[str, Usage], steps: Stepping, course: Sequence[Phase]) -> RecordedTask:
-    id = row["id"]
+    id = TaskOfRun(row["id"])
     peak = as_object(row["exit"]).get("memory_peak_bytes")
     return RecordedTask(
         id=id,

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from headgate.analysis.jobs import Usage
-from headgate.analysis.sampled import by_role
 from headgate.analysis.steps import StepBreakdown
 from headgate.analysis.usage import Signal, means, rate
 from headgate.errors import NotFoundError
+from headgate.identifiers import FIRST_WORKER, TaskOfRun
 from headgate.reports.recording import NODE, Recording
 from headgate.telemetry.columns import COLUMNS, Column
 
@@ -72,8 +72,9 @@ def measured(run: Recording, job: str | None = None, since: float | None = None)
         if job is not None and record.name != job:
             continue
         divisions = {task.id: task.division for task in record.tasks}
-        seen = [target for target in run.tasks if target.split("/")[0] == record.name]
-        targets = sorted({*divisions, *seen}, key=by_role) or [f"{record.name}/worker-0"]
+        seen = [target for target in run.tasks if target.job == record.name]
+        targets = sorted({*divisions, *seen}, key=lambda task: task.name.order)
+        targets = targets or [TaskOfRun.of(record.name, FIRST_WORKER)]
         for index, target in enumerate(targets):
             result.append(
                 MeasuredTarget(

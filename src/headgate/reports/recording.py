@@ -12,6 +12,7 @@ import numpy as np
 from headgate import runs
 from headgate.analysis.jobs import RecordedJob, Usage
 from headgate.analysis.usage import EMPTY, Signal, completed, readings
+from headgate.identifiers import TaskOfRun
 from headgate.reports import stepping
 from headgate.reports.job_rows import cpu_seconds, job, loads
 from headgate.telemetry.columns import COLUMNS, Column
@@ -44,7 +45,7 @@ class Recording:
         state: `running`, `done` or `interrupted`.
         began: Seconds since the epoch; None where it is not known.
         seconds: How long it took, or has taken so far.
-        tasks: Usage by task, as `JOB/ROLE-INDEX`.
+        tasks: Usage by task.
         events: In the order in which they happened.
     """
 
@@ -55,7 +56,7 @@ class Recording:
     seconds: float
     jobs: tuple[RecordedJob, ...]
     nodes: tuple[NodeRecord, ...]
-    tasks: Mapping[str, Usage]
+    tasks: Mapping[TaskOfRun, Usage]
     events: Sequence[Mapping[str, Any]]
 
     def job(self, name: str) -> RecordedJob | None:
@@ -98,7 +99,7 @@ def read(store: Path, since: float | None = None) -> Recording:
             seconds=seconds,
             jobs=tuple(job(reader, row, tasks, events, usage, steps, state, seconds) for row in rows),
             nodes=_nodes(meta, usage),
-            tasks={target: signals for target, signals in usage.items() if not target.startswith(NODE)},
+            tasks={TaskOfRun(target): signals for target, signals in usage.items() if not target.startswith(NODE)},
             events=events,
         )
 

@@ -10,18 +10,19 @@ import numpy as np
 
 from headgate.analysis.jobs import Phase, RecordedDecision, running
 from headgate.analysis.usage import Signal, settings, total
+from headgate.identifiers import TaskOfRun
 from headgate.telemetry.store import RunReader
 
 _AT_ONCE_SECONDS = 0.1
 """A decision is brought to the tasks of a job one after the other, each with a time of its own."""
 _SAME_CORES = 1e-6
 
-Row = tuple[float, str, float, str]
+Row = tuple[float, TaskOfRun, float, str]
 """Time, task, cores and reason."""
 
 
 def granted(
-    reader: RunReader, tasks: Mapping[str, Mapping[str, Any]], course: Sequence[Phase], until: float
+    reader: RunReader, tasks: Mapping[TaskOfRun, Mapping[str, Any]], course: Sequence[Phase], until: float
 ) -> tuple[Signal, tuple[RecordedDecision, ...]]:
     """The cores that a job was entitled to while it ran, and what was decided about them.
 
@@ -34,14 +35,14 @@ def granted(
         f"SELECT t, task, entitled_cores, coalesce(reason, '') FROM shares WHERE task IN ({marks})"
         " AND entitled_cores IS NOT NULL ORDER BY t, rowid"
     )
-    rows: list[Row] = [(t, task, cores, why) for t, task, cores, why in reader.tuples(sql, list(tasks))]
+    rows: list[Row] = [(t, TaskOfRun(task), cores, why) for t, task, cores, why in reader.tuples(sql, list(tasks))]
     return _entitled(rows, tasks, course, until), tuple(_decisions(rows, tasks))
 
 
 def _entitled(
-    rows: Sequence[Row], tasks: Mapping[str, Mapping[str, Any]], course: Sequence[Phase], until: float
+    rows: Sequence[Row], tasks: Mapping[TaskOfRun, Mapping[str, Any]], course: Sequence[Phase], until: float
 ) -> Signal:
-    by_task: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    by_task: defaultdict[TaskOfRun, list[tuple[float, float]]] = defaultdict(list)
     for t, task, cores, _ in rows:
         by_task[task].append((t, cores))
     signals = []
@@ -54,9 +55,9 @@ def _entitled(
     return total(signals).during(running(course))
 
 
-def _decisions(rows: Sequence[Row], tasks: Mapping[str, Mapping[str, Any]]) -> Iterator[RecordedDecision]:
+def _decisions(rows: Sequence[Row], tasks: Mapping[TaskOfRun, Mapping[str, Any]]) -> Iterator[RecordedDecision]:
     """Each that gave a job other cores than before, or another reason for them."""
-    held: dict[str, float] = {}
+    held: dict[TaskOfRun, float] = {}
     last: RecordedDecision | None = None
     for index, (t, task, cores, reason) in enumerate(rows):
         held[task] = cores

@@ -69,7 +69,7 @@ def ordered(spans: Collection[str]) -> list[str]:
 
 
 def _name(task: TaskStep) -> str:
-    return task.task.rsplit("/", 1)[-1]
+    return task.task.name
 
 
 def _peers(transfers: Sequence[StepTransfer]) -> list[str]:

@@ -15,11 +15,11 @@ from headgate.analysis.sampled import (
     SampledStep,
     StepTransfer,
     assemble,
-    by_role,
     choose,
     lay_out,
 )
 from headgate.analysis.steps import ORDER, StepSums, Sums
+from headgate.identifiers import TaskOfRun
 from headgate.telemetry.store import RunReader
 
 _PLACE = {name: index for index, name in enumerate(ORDER)}
@@ -29,8 +29,8 @@ _PLACE = {name: index for index, name in enumerate(ORDER)}
 class Stepping:
     """The sampled steps of all tasks of a run: summed up, and what was told of each."""
 
-    sums: dict[str, StepSums]
-    told: dict[str, list[ReportedStep]]
+    sums: dict[TaskOfRun, StepSums]
+    told: dict[TaskOfRun, list[ReportedStep]]
 
 
 def read(reader: RunReader, after: float) -> Stepping:
@@ -39,11 +39,11 @@ def read(reader: RunReader, after: float) -> Stepping:
     SQLite does the adding: a day of a job of ten tasks has some million spans.
     """
     known = "FROM spans WHERE seconds IS NOT NULL AND t >= ? AND task IS NOT NULL"
-    told: dict[str, list[ReportedStep]] = defaultdict(list)
+    told: dict[TaskOfRun, list[ReportedStep]] = defaultdict(list)
     waited: dict[str, list[float | None]] = defaultdict(list)
     sql = f"SELECT t, task, step, total(seconds), sum(CASE name WHEN 'input' THEN seconds END) {known}"
     for t, task, step, seconds, input_seconds in reader.tuples(f"{sql} GROUP BY task, t, step", [after]):
-        told[task].append(ReportedStep(t, task, step or 0, seconds))
+        told[TaskOfRun(task)].append(ReportedStep(t, TaskOfRun(task), step or 0, seconds))
         waited[task].append(input_seconds)
     spans: dict[str, dict[str, Sums]] = defaultdict(dict)
     sql = f"SELECT task, name, total(seconds), sum(bytes_in), sum(bytes_out) {known} GROUP BY task, name"
@@ -59,7 +59,7 @@ def read(reader: RunReader, after: float) -> Stepping:
 
 
 def sampled(
-    reader: RunReader, stepping: Stepping, tasks: Collection[str], *, synchronous: bool
+    reader: RunReader, stepping: Stepping, tasks: Collection[TaskOfRun], *, synchronous: bool
 ) -> tuple[SampledStep, ...]:
     """A typical and the slowest step of a job with everything in it.
 
@@ -68,8 +68,8 @@ def sampled(
         synchronous: Whether its workers go through the same steps.
     """
     every = [told for task in tasks for told in stepping.told.get(task, ())]
-    workers = [told for told in every if not by_role(told.task)[0]]
-    servers = [told for told in every if by_role(told.task)[0]]
+    workers = [told for told in every if told.task.name.is_worker]
+    servers = [told for told in every if not told.task.name.is_worker]
     result = []
     for chosen in choose(workers, servers, synchronous=synchronous):
         bars, transfers = _bars(reader, chosen.told), _transfers(reader, chosen.told)

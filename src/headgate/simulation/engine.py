@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from headgate.cluster import Node
-from headgate.events import JobId, SetShare, StartTask, TaskId
+from headgate.events import SetShare, StartTask
+from headgate.identifiers import JobId, TaskId
 from headgate.shares import WEIGHT_DEFAULT, Share, fill
 from headgate.simulation.modelled import Curve, Modelled
 from headgate.simulation.speeds import Interference, Speeds

@@ -9,6 +9,7 @@ from statistics import fmean
 from headgate.analysis.forecast import LONGEST_SECONDS, Outlook, Question, Remaining, answer
 from headgate.analysis.scaling import Scaling
 from headgate.events import Progress
+from headgate.identifiers import FIRST_WORKER
 from headgate.simulation.engine import Work
 
 
@@ -80,7 +81,7 @@ class JobReports:
             within = None
             if job.tells_parts and step is not None and epoch is not None and job.steps and job.epochs:
                 within = min(max(step / job.steps * job.epochs - (epoch - 1), 0.0), 1.0)
-            told = Progress(work.id, step, epoch=epoch, epochs=job.epochs, within=within)
+            told = Progress(work.id.task(FIRST_WORKER), step, epoch=epoch, epochs=job.epochs, within=within)
             self._question = outlook.reported(max(now - ago, self._told_at), loss, told, asks and place == news)
         self._told_at = now
 

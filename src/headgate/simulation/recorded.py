@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from headgate.analysis.usage import EMPTY, Array, Signal, completed, readings, total
 from headgate.errors import UsageError
+from headgate.identifiers import TaskOfRun
 from headgate.simulation.traces import Trace, TraceJob, made
 from headgate.telemetry.store import RunReader
 
@@ -65,8 +66,8 @@ def _job(reader: RunReader, row: dict[str, Any], ended: Mapping[str, float | Non
     core_seconds, seconds = max(used.integral, spent), row["ended"] - row["started"]
     tasks = list(reader.rows("tasks", "job = ?", [name]))
     last = max((each["attempt"] or 0 for each in tasks), default=0)
-    at_last = [each["id"] for each in tasks if (each["attempt"] or 0) == last]
-    gpus = int(limits.get("gpus") or 0) * max(sum("/worker-" in task for task in at_last), 1)
+    at_last = [TaskOfRun(each["id"]) for each in tasks if (each["attempt"] or 0) == last]
+    gpus = int(limits.get("gpus") or 0) * max(sum(task.name.is_worker for task in at_last), 1)
     progress = list(reader.rows("progress", "task GLOB ?", [f"{name}/*"], order="t"))
     startup, begins = None, row["started"]
     if not gpus and core_seconds > 0:

@@ -25,7 +25,6 @@ from headgate.events import (
     Exit,
     Fitted,
     GpusUsed,
-    JobId,
     JobPlanned,
     JobSubmitted,
     MarkIdle,
@@ -36,11 +35,11 @@ from headgate.events import (
     StartTask,
     StopTask,
     TaskExited,
-    TaskId,
     Usage,
     Wake,
     Warn,
 )
+from headgate.identifiers import JobId, TaskId
 from headgate.plans import Plan
 from headgate.simulation import named_policies
 from headgate.simulation.engine import SimulatedEngine, Work, drops_ahead, ends_at, halt
@@ -202,7 +201,7 @@ class _Simulation:
             self._at(job.submitted, _ARRIVAL, partial(self._arrive, job))
 
     def _arrive(self, job: TraceJob) -> None:
-        id = f"{job.name}/job"  # each is a run of its own, so that it can be forgotten when it has ended
+        id = JobId.of(job.name, "job")  # each is a run of its own, so that it can be forgotten when it has ended
         own = job.startup_core_seconds
         startup = own if own is not None else self._given.startup_core_seconds
         self._outcomes[id] = outcome = JobOutcome(job, startup)
@@ -294,7 +293,7 @@ class _Simulation:
                 self._act(action, events, ended)
         self._settle()
         for id in ended:
-            self._controller.forget(id.rsplit("/", 1)[0])
+            self._controller.forget(id.run)
 
     def _settle(self) -> None:
         for work in self._engine.settle(self._now):
@@ -325,7 +324,7 @@ class _Simulation:
             case PlanJob():
                 events.append(JobPlanned(action.job, action.revision, self._planned(self._works[action.job])))
             case StopTask():
-                halt(self._works[action.task.rsplit("/", 1)[0]], self._now)
+                halt(self._works[action.task.job], self._now)
                 self._at(self._now, _EXIT, partial(self._exit, action.task, _STOPPED))
             case MarkIdle():
                 pass

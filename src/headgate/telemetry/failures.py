@@ -7,6 +7,7 @@ well.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -208,7 +209,7 @@ class FailureReader:
             self._says(traceback, traceback.found, body)
         elif not body or body[0].isspace() or body.startswith((">", *_BOX)):
             if frame := _FRAME.match(body):
-                traceback.frame = f"{frame[1].rsplit('/', 1)[-1]}, line {frame[2]}"
+                traceback.frame = f"{os.path.basename(frame[1])}, line {frame[2]}"
         elif (exception := _EXCEPTION.match(body)) is None or exception[1] in _LEVELS:
             traceback.foreign += 1
             if traceback.foreign > _MOST_FOREIGN:
@@ -284,7 +285,7 @@ class FailureReader:
             if what := _WHAT.match(text):
                 native.text += f": {what[1]}"
             elif not native.where and (frame := _FRAME.match(text)):
-                native.where = f"at {frame[1].rsplit('/', 1)[-1]}, line {frame[2]}"
+                native.where = f"at {os.path.basename(frame[1])}, line {frame[2]}"
             return
         self._native = None
         if match := _NATIVE.match(text):

@@ -12,7 +12,8 @@ import pytest
 
 from headgate.cluster import Place
 from headgate.engines.base import Engine, Slot
-from headgate.events import Exit, TaskId
+from headgate.events import Exit
+from headgate.identifiers import JobId, TaskId, TaskName
 from headgate.isolation import processes
 from headgate.isolation.base import Launch
 from headgate.shares import Share
@@ -107,10 +108,10 @@ class EngineStage:
 
     def task(self, name: str = "job", index: int = 0) -> TaskId:
         """Id of a task that no other suite on this machine has."""
-        return f"run-{os.getpid()}/{name}/worker-{index}"
+        return JobId.of(f"run-{os.getpid()}", name).task(TaskName.of("worker", index))
 
     def log(self, task: TaskId) -> Path:
-        return self.folder / f"{task.split('/')[1]}.log"
+        return self.folder / f"{task.job.name}.log"
 
     def start(
         self, argv: tuple[str, ...], name: str = "job", share: Share | None = None, cwd: str = "/", index: int = 0
@@ -155,7 +156,7 @@ class EngineStage:
         """Set aside so many cores, by default all that a node has, for each of the tasks of a job."""
         node = self.tested.cluster().nodes[0]
         slots = {task: Slot(node.name, cores or node.cores) for task in tasks}
-        self.tested.reserve(tasks[0].rsplit("/", 1)[0], 1, slots)
+        self.tested.reserve(tasks[0].job, 1, slots)
 
     def release(self, task: TaskId) -> None:
-        self.tested.release(task.rsplit("/", 1)[0], 1, [task])
+        self.tested.release(task.job, 1, [task])

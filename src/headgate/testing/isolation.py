@@ -16,6 +16,7 @@ import sys
 import pytest
 
 from headgate.errors import IsolationError
+from headgate.identifiers import TaskId
 from headgate.isolation import processes
 from headgate.isolation.base import Launch
 from headgate.shares import UNLIMITED, Share
@@ -188,7 +189,7 @@ class IsolationContract(IsolationStage):
 
     def test_16_a_program_that_is_missing_is_named(self) -> None:
         for argv, named in ((("no-such-program-here",), "no-such-program-here"), (("/etc/passwd",), "/etc/passwd")):
-            launch = Launch(task=f"{RUN}/job/worker-0", argv=argv, env={}, cwd="/", threads=1, place=self.place)
+            launch = Launch(task=TaskId(f"{RUN}/job/worker-0"), argv=argv, env={}, cwd="/", threads=1, place=self.place)
             with pytest.raises(IsolationError, match=named):
                 self.run(launch)
             assert self.traces() == []

@@ -18,6 +18,7 @@ import pytest
 
 from headgate.cluster import Place
 from headgate.events import Exit
+from headgate.identifiers import TaskId
 from headgate.isolation import processes
 from headgate.isolation.base import Box, Isolation, Launch
 from headgate.isolation.process_table import TAG
@@ -187,10 +188,10 @@ class IsolationStage:
         assert self.traces() == []
 
     def launch(self, name: str, *arguments: object, task: str = "job/worker-0") -> Launch:
-        task = f"{RUN}/{task}"
-        env = {"PATH": os.environ.get("PATH", os.defpath), TAG: task}
+        id = TaskId(f"{RUN}/{task}")
+        env = {"PATH": os.environ.get("PATH", os.defpath), TAG: id}
         argv = programs.argv(name, *arguments)
-        return Launch(task=task, argv=argv, env=env, cwd=os.getcwd(), threads=1, place=self.place)
+        return Launch(task=id, argv=argv, env=env, cwd=os.getcwd(), threads=1, place=self.place)
 
     def run(self, launch: Launch, share: Share = Share()) -> Running:  # noqa: B008 — it is frozen
         running = Running.start(self.tested, launch, share)

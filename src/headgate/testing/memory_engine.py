@@ -26,7 +26,8 @@ from headgate.cluster import Cluster, Node
 from headgate.engines.base import Engine, Listener, Slot
 from headgate.engines.log import TaskLog
 from headgate.errors import HeadgateError, IsolationError
-from headgate.events import Exit, JobId, TaskId
+from headgate.events import Exit
+from headgate.identifiers import JobId, TaskId
 from headgate.isolation.base import Box, Launch
 from headgate.shares import Share
 from headgate.testing import engine_programs
@@ -87,8 +88,8 @@ class MemoryEngine(Engine):
             self.listener.waits(launch.task, f"for {slot.cores:g} cores")
 
     def waiting(self) -> frozenset[JobId]:
-        jobs = {task.rsplit("/", 1)[0] for task in self.held_back}
-        return frozenset(jobs - {task.rsplit("/", 1)[0] for task in self.tasks})
+        jobs = {task.job for task in self.held_back}
+        return frozenset(jobs - {task.job for task in self.tasks})
 
     def _account(self) -> None:
         """Grant free resources in the order of the requests, and start the tasks that waited for them."""

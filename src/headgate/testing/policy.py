@@ -16,13 +16,13 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from headgate.events import JobId
+from headgate.identifiers import JobId
 from headgate.policies.base import Arrived, Change, Decision, Left, Placed, Policy, Predicted, Reported, Used
 from headgate.shares import Share, Unlimited
 
 CORES = 4.0
-JOBS = ("run/a", "run/b", "run/c")
-STRANGER = "run/never-heard-of"
+JOBS = (JobId("run/a"), JobId("run/b"), JobId("run/c"))
+STRANGER = JobId("run/never-heard-of")
 
 
 def _predicted(

@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from headgate.cluster import Node
 from headgate.engines.base import Listener
-from headgate.events import Exit, TaskId
+from headgate.events import Exit
+from headgate.identifiers import TaskId
 from headgate.telemetry.columns import Column
 
 Kind = Literal["started", "output", "message", "exited", "warned"]

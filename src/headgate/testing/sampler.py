@@ -18,6 +18,7 @@ from typing import Literal
 
 import pytest
 
+from headgate.identifiers import FIRST_WORKER, JobId
 from headgate.isolation.base import Box, Launch
 from headgate.isolation.process import ProcessIsolation
 from headgate.shares import Share
@@ -57,7 +58,7 @@ class SamplerContract:
         """A living task that uses CPU."""
         reading, writing = os.pipe()
         # Where no cgroup holds it, a task of that name of another suite on this machine would be taken for it.
-        task = f"samplers-{os.getpid()}/{name}/worker-0"
+        task = JobId.of(f"samplers-{os.getpid()}", name).task(FIRST_WORKER)
         launch = Launch(task, programs.argv("spin"), dict(os.environ), os.getcwd(), 1)
         try:
             box = ProcessIsolation(f"samplers-{os.getpid()}", mode=self.boxed).start(launch, Share(), writing)

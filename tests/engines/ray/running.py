@@ -7,7 +7,8 @@ from pathlib import Path
 
 from headgate.engines.base import Slot
 from headgate.engines.ray.engine import RayEngine
-from headgate.events import Exit, TaskId
+from headgate.events import Exit
+from headgate.identifiers import JobId, TaskId
 from headgate.isolation import processes
 from headgate.isolation.base import Launch
 from headgate.shares import Share
@@ -40,7 +41,7 @@ class Running:
         isolation: str = "",
         **env: str,
     ) -> TaskId:
-        task = f"ray-{os.getpid()}/{name}/{role}-0"
+        task = TaskId(f"ray-{os.getpid()}/{name}/{role}-0")
         whole = {"PATH": os.environ.get("PATH", os.defpath), "HEADGATE_TASK": task, **env}
         launch = Launch(task=task, argv=argv, env=whole, cwd=cwd, threads=1, isolation=isolation)
         self.engine.start(launch, Share(), str(self.log(name)))
@@ -50,13 +51,13 @@ class Running:
         return self.folder / f"{name}.log"
 
     def reserve(self, name: str, cores: float, gpus: int = 0) -> None:
-        job = f"ray-{os.getpid()}/{name}"
+        job = JobId(f"ray-{os.getpid()}/{name}")
         node = self.engine.cluster().nodes[0].name
-        self.engine.reserve(job, 1, {f"{job}/worker-0": Slot(node, cores, gpus=gpus)})
+        self.engine.reserve(job, 1, {TaskId(f"{job}/worker-0"): Slot(node, cores, gpus=gpus)})
 
     def release(self, name: str) -> None:
-        job = f"ray-{os.getpid()}/{name}"
-        self.engine.release(job, 1, [f"{job}/worker-0"])
+        job = JobId(f"ray-{os.getpid()}/{name}")
+        self.engine.release(job, 1, [TaskId(f"{job}/worker-0")])
 
     def said(self, task: TaskId, line: str) -> None:
         until(lambda: line in self.told.lines(task), PATIENCE_SECONDS, f"{line!r} of {task}")

@@ -11,11 +11,12 @@ from tests.engines.ray.accounts import Accounts, Table, reader
 from tests.engines.ray.running import Running, bridge
 
 from headgate.engines.base import Slot
+from headgate.identifiers import JobId, TaskId
 from headgate.testing import programs
 
 MIB = 2**20
-JOB = f"ray-{os.getpid()}/pair"
-FIRST, SECOND = f"{JOB}/worker-0", f"{JOB}/worker-1"
+JOB = JobId(f"ray-{os.getpid()}/pair")
+FIRST, SECOND = TaskId(f"{JOB}/worker-0"), TaskId(f"{JOB}/worker-1")
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from headgate.engines.remote.pipe import Pipe, facts
 from headgate.engines.remote.wire import Close, Exited, Joined, Output, Release, Returned, SampledUsage
 from headgate.errors import HeadgateError, UsageError
 from headgate.events import Exit
+from headgate.identifiers import TaskId
 from headgate.testing.recorder import RecordingListener
 from headgate.testing.wait import until
 
@@ -109,11 +110,11 @@ def test_what_is_not_sealed_with_the_key_is_not_taken() -> None:
 def test_what_was_sealed_once_is_not_taken_twice_nor_back() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        Pipe(ours, b"key", "hub").send(Release("a", ("a/worker-0",)))
+        Pipe(ours, b"key", "hub").send(Release("a", (TaskId("a/worker-0"),)))
         heard = theirs.recv(4096)
         bridge = Pipe(theirs, b"key", "bridge")
         ours.sendall(heard + heard)
-        assert bridge.receive() == Release("a", ("a/worker-0",))
+        assert bridge.receive() == Release("a", (TaskId("a/worker-0"),))
         assert bridge.receive() is None
         theirs.sendall(heard)
         assert Pipe(ours, b"key", "hub").receive() is None
@@ -132,13 +133,13 @@ class Harmful:
 def test_of_what_the_cluster_says_the_hub_takes_facts_alone(tmp_path: Path) -> None:
     node = Joined(Node("b", 2.0, 2**30))
     usage = SampledUsage("node:b", {"cpu_cores": 1.5})
-    output = Output("r/a/worker-0", bytearray(b"line\n"))
+    output = Output(TaskId("r/a/worker-0"), bytearray(b"line\n"))
     for said in (
         node,
         usage,
         output,
         Returned(1, {"rate": (1.0, None)}),
-        Exited("r/a/worker-0", Exit(code=1, reason="x")),
+        Exited(TaskId("r/a/worker-0"), Exit(code=1, reason="x")),
     ):
         assert facts(pickle.dumps(said)) == said
     trace = tmp_path / "called"

@@ -10,7 +10,8 @@ from tests.engines.ray.cluster import folders_left
 
 from headgate.engines.base import Engine, Listener
 from headgate.engines.ray.engine import RayEngine
-from headgate.events import Exit, TaskId
+from headgate.events import Exit
+from headgate.identifiers import TaskId
 from headgate.isolation.base import Launch
 from headgate.shares import Share
 from headgate.testing.engine import EngineContract
@@ -100,7 +101,7 @@ class TestRay(EngineContract):
     def boxed(self) -> set[TaskId]:
         """By their cgroups: Ray's tasks are on this machine here, but its engine need not be."""
         found = (Path(folder) for folder in folders_left() if folder.startswith("/sys/fs/cgroup"))
-        return {box.name.replace(":", "/") for folder in found for box in folder.glob("*:*")}
+        return {TaskId(box.name.replace(":", "/")) for folder in found for box in folder.glob("*:*")}
 
     def descriptors(self) -> int:
         """Those of an engine that stays open are left out."""

@@ -11,6 +11,7 @@ from headgate.engines.remote.files import Files
 from headgate.engines.remote.link import AgentHandle, AgentLink, Lane
 from headgate.engines.remote.wire import CheckpointMessage, Exited, NodeGone, Report, TaskMessage
 from headgate.events import Exit
+from headgate.identifiers import TaskId
 from headgate.isolation.base import Launch
 
 NOBODY = cast(AgentHandle, None)
@@ -37,9 +38,9 @@ def test_nothing_is_told_of_tasks_once_their_node_is_said_to_be_gone(tmp_path: P
     told: list[Report] = []
     link = Dying("b", "id", NOBODY, told.append, None, Files(), lambda _: None, 90.0)
     link.answers = answers
-    link.saves["r/a/worker-0"] = str(tmp_path)
-    saved = CheckpointMessage("r/a/worker-0", {"type": "checkpoint", "path": "/there/step-1.pt"}, "step-1.pt")
-    for event in (saved, Exited("r/a/worker-0", Exit(code=0))):
+    link.saves[TaskId("r/a/worker-0")] = str(tmp_path)
+    saved = CheckpointMessage(TaskId("r/a/worker-0"), {"type": "checkpoint", "path": "/there/step-1.pt"}, "step-1.pt")
+    for event in (saved, Exited(TaskId("r/a/worker-0"), Exit(code=0))):
         link._pass_on(event)
     assert told == [NodeGone("b", "it died")]
 
@@ -76,9 +77,9 @@ def test_a_node_writes_nowhere_but_into_its_task_s_folder_of_checkpoints(tmp_pat
     here = Files()
     link = Lying("b", "id", NOBODY, told.append, None, here, lambda _: None, 90.0)
     link.parts = (part,)
-    link.saves["r/a/worker-0"] = str(folder)
-    here.allow(Launch("r/a/worker-0", ("true",), {"HEADGATE_CHECKPOINTS": str(folder)}, str(tmp_path), 1))
-    link._pass_on(CheckpointMessage("r/a/worker-0", {"type": "checkpoint", "path": f"/there/{name}"}, name))
+    link.saves[TaskId("r/a/worker-0")] = str(folder)
+    here.allow(Launch(TaskId("r/a/worker-0"), ("true",), {"HEADGATE_CHECKPOINTS": str(folder)}, str(tmp_path), 1))
+    link._pass_on(CheckpointMessage(TaskId("r/a/worker-0"), {"type": "checkpoint", "path": f"/there/{name}"}, name))
     [said] = told
     assert isinstance(said, TaskMessage)
     if part == "well":

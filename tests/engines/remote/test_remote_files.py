@@ -8,6 +8,7 @@ import pytest
 
 from headgate.engines.remote.files import Files
 from headgate.errors import HeadgateError
+from headgate.identifiers import TaskId
 from headgate.isolation.base import Launch
 
 
@@ -20,7 +21,7 @@ def test_nodes_get_no_files_but_those_that_launches_name(tmp_path: Path) -> None
     (folder / "link").symlink_to(tmp_path / "secret")
     files = Files()
     env = {"HEADGATE_CHECKPOINTS": str(folder), "HEADGATE_RESUME": str(earlier)}
-    files.allow(Launch("r/a/worker-0", ("true",), env, str(work), 1))
+    files.allow(Launch(TaskId("r/a/worker-0"), ("true",), env, str(work), 1))
     assert files.read(str(folder / "file"), 0, 9) == files.read(str(earlier / "file"), 0, 9) == b"data"
     assert files.pack(str(work))
     files.write(str(folder / "new.partial"), 0, b"new")

@@ -24,6 +24,7 @@ from tests.places import ADDRESS, placed, set_memory
 
 from headgate.cluster import Place
 from headgate.errors import IsolationError
+from headgate.identifiers import TaskId
 from headgate.isolation import layout, make, processes
 from headgate.isolation.base import Launch
 from headgate.isolation.container import box as box_module
@@ -336,7 +337,7 @@ def test_how_a_task_ended_while_the_daemon_was_away_is_told_once_that_is_back(ru
         end = task.ended()
         assert (end.code, end.lost) == (3, False), end
         task.close()
-        killed = run(isolation, replace(reads, task=f"{RUN}/job/worker-1"))
+        killed = run(isolation, replace(reads, task=TaskId(f"{RUN}/job/worker-1")))
         killed.said("ready")
         dockerd.kill()
         killed.box.kill()

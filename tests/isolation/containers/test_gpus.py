@@ -9,6 +9,7 @@ from tests.hub.test_gating import STEPS
 from tests.hub.user import SECONDS, User
 from tests.task.test_gate import Engine, gate_of, steps
 
+from headgate.identifiers import TaskId
 from headgate.isolation.base import HOST_IMAGE, Launch
 from headgate.isolation.container import limits, request
 from headgate.isolation.container.request import ContainerRequest
@@ -42,7 +43,7 @@ def devices(tmp_path: Path) -> Path:
 def test_docker_is_asked_for_the_gpus_of_a_task_and_no_others(
     devices: Path, image: str, gpus: tuple[int, ...] | None, numbers: tuple[int, ...], seen: str | None
 ) -> None:
-    launch = Launch("run/job/worker-0", ("true",), {}, str(devices.parent), 1, image=image, gpus=gpus)
+    launch = Launch(TaskId("run/job/worker-0"), ("true",), {}, str(devices.parent), 1, image=image, gpus=gpus)
     config = ContainerRequest(launch, image, None, Share(), limits.DockerHost("v1", 2.0), devices=devices).config()
     host = config["HostConfig"]
     paths = [str(devices / name) for name in (*(f"nvidia{number}" for number in numbers), *CONTROL)]
@@ -68,7 +69,7 @@ def test_a_gpu_has_the_device_file_that_nvml_tells(
 ) -> None:
     monkeypatch.setattr(request, "open_nvml", lambda: None)
     monkeypatch.setattr(request, "device_numbers", lambda nvml: {0: 1, 1: 0, 2: 10})
-    launch = Launch("run/job/worker-0", ("true",), {}, str(devices.parent), 1, image=image, gpus=gpus)
+    launch = Launch(TaskId("run/job/worker-0"), ("true",), {}, str(devices.parent), 1, image=image, gpus=gpus)
     host = ContainerRequest(launch, image, None, Share(), limits.DockerHost("v1", 2.0), devices=devices).config()[
         "HostConfig"
     ]
@@ -81,7 +82,7 @@ def test_a_gpu_has_the_device_file_that_nvml_tells(
 def test_a_task_tells_the_numbers_of_its_node_whatever_its_container_calls_them(
     devices: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launch = Launch("run/job/worker-0", ("true",), {}, str(devices.parent), 1, gpus=(10, 1))
+    launch = Launch(TaskId("run/job/worker-0"), ("true",), {}, str(devices.parent), 1, gpus=(10, 1))
     config = ContainerRequest(launch, HOST_IMAGE, None, Share(), limits.DockerHost("v1", 2.0), devices=devices).config()
     for variable in config["Env"]:
         monkeypatch.setenv(*variable.split("="))

@@ -17,6 +17,7 @@ import pytest
 from tests.harness.gang import Gang
 
 from headgate.hub.peers import Peers
+from headgate.identifiers import TaskName
 from headgate.plans import Plan
 from headgate.task import Channel
 from headgate.testing import wait
@@ -68,8 +69,8 @@ class Job:
 
     def start(self, apart: bool = True) -> None:
         """Start all tasks; `apart`: each on a node of its own."""
-        names = [f"server-{index}" for index in range(self._plan.servers)]
-        names += [f"worker-{index}" for index in range(self._plan.workers)]
+        names = [TaskName.of("server", index) for index in range(self._plan.servers)]
+        names += [TaskName.of("worker", index) for index in range(self._plan.workers)]
         for name in names:
             self.peers.start(name, name if apart else "here", "127.0.0.1")
         for name in names:
@@ -77,8 +78,9 @@ class Job:
         for name in names[: self._plan.servers]:
             self._listens(name)
 
-    def restart_server(self, name: str) -> None:
+    def restart_server(self, server: str) -> None:
         """The server is gone with all it had; another one in its place."""
+        name = TaskName(server)
         gone = self._servers[name][0]
         gone.loop.close()
         gone.failed = True
@@ -91,7 +93,7 @@ class Job:
 
     def lose_worker(self, index: int) -> None:
         """A worker is gone, in the middle of whatever it did."""
-        name = f"worker-{index}"
+        name = TaskName.of("worker", index)
         self.backends.pop(index).close()
         self.tasks.pop(name).channel.close()
         self.peers.leave(name)
@@ -132,12 +134,12 @@ class Job:
         for task in self.tasks.values():
             task.channel.close()
 
-    def _run(self, name: str) -> None:
+    def _run(self, name: TaskName) -> None:
         task = self.tasks[name] = Task()
         task.send(self.peers.welcome(name, threads=1))
         task.send(self.peers.view())
         assert task.channel.wait_for(lambda: bool(task.channel.peers), _SECONDS)
-        if name.startswith("server-"):
+        if name.is_server:
             server = Server(task.channel, services)
             self._servers[name] = server, self._threads.submit(server.run)
             return
@@ -145,7 +147,7 @@ class Job:
         assert isinstance(backend, Dense)
         self.backends[backend.index] = backend
 
-    def _listens(self, name: str) -> None:
+    def _listens(self, name: TaskName) -> None:
         self.peers.listen(name, self.told(name, "listening")[0]["endpoints"])
         self.tell()
 

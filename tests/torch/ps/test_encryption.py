@@ -11,6 +11,7 @@ import torch
 import zmq
 
 from headgate.hub.peers import Peers
+from headgate.identifiers import TaskName
 from headgate.torch.ps.transport.wire import _LAYOUT, Header, MessageKind, token
 
 MakeJob = Callable[..., Any]
@@ -50,7 +51,7 @@ def endpoint(running: Any) -> str:
 
 
 def secrets(running: Any, worker: str = "worker-0") -> dict[str, Any]:
-    return dict(running.peers.welcome(worker, 1)["secrets"])
+    return dict(running.peers.welcome(TaskName(worker), 1)["secrets"])
 
 
 def rounds_go_on(running: Any) -> None:
@@ -87,8 +88,8 @@ def test_a_stranger_is_not_admitted(kind: str, job: MakeJob, stranger: Stranger)
     known = secrets(running)
     public, secret = (key.decode() for key in zmq.curve_keypair())
     other = Peers(running.peers.plan)
-    other.start("worker-0", "a", "127.0.0.1")
-    others = other.welcome("worker-0", 1)["secrets"]
+    other.start(TaskName("worker-0"), "a", "127.0.0.1")
+    others = other.welcome(TaskName("worker-0"), 1)["secrets"]
     server = secrets(running, "server-0")
     keys = {
         "no keys": {},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headgate.hub.peers import Peers
+from headgate.identifiers import TaskName
 from headgate.plans import Plan
 from headgate.torch.ps.transport.views import Member, View
 
@@ -18,10 +19,10 @@ def test_how_many_contributions_are_enough_goes_by_how_many_workers_there_are_to
 
 def test_servers_of_another_library_are_not_waited_for() -> None:
     peers = Peers(Plan(strategy="ps", workers=1, servers=1, batch_per_worker=None))
-    peers.start("server-0", "here", "127.0.0.1")
+    peers.start(TaskName("server-0"), "here", "127.0.0.1")
     assert set(View.read(peers.view()).servers) == {0}
-    peers.meet("server-0", "torch")
+    peers.meet(TaskName("server-0"), "torch")
     assert set(View.read(peers.view()).servers) == {0}
-    peers.meet("server-0", "keras")
+    peers.meet(TaskName("server-0"), "keras")
     with pytest.raises(RuntimeError, match=r"servers were started as those of headgate\.keras.*leave that import out"):
         View.read(peers.view())

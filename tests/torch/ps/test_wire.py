@@ -16,6 +16,7 @@ import torch
 
 from headgate.engines import launch
 from headgate.hub.peers import Peers
+from headgate.identifiers import TaskName
 from headgate.plans import Plan
 from headgate.torch import ps
 from headgate.torch.ps.transport import wire
@@ -36,8 +37,8 @@ def secrets(encrypt: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     """Those of a server and of a worker."""
     peers = Peers(Plan(strategy="ps", workers=1, servers=1, batch_per_worker=None), encrypt)
     for name in ("server-0", "worker-0"):
-        peers.start(name, "here", "127.0.0.1")
-    server, worker = (peers.welcome(name, 1)["secrets"] for name in ("server-0", "worker-0"))
+        peers.start(TaskName(name), "here", "127.0.0.1")
+    server, worker = (peers.welcome(TaskName(name), 1)["secrets"] for name in ("server-0", "worker-0"))
     return dict(server), dict(worker)
 
 

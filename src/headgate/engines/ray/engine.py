@@ -20,7 +20,8 @@ from headgate.engines.remote.questions import Questions
 from headgate.engines.remote.speeds import CoreSpeeds
 from headgate.engines.remote.wire import ApplyShare, Command, StartLaunch
 from headgate.errors import HeadgateError, UsageError
-from headgate.events import Exit, JobId, TaskId
+from headgate.events import Exit
+from headgate.identifiers import JobId, TaskId
 from headgate.isolation.base import Box, Launch
 from headgate.shares import Share
 
@@ -155,9 +156,9 @@ class RayEngine(Engine):
 
     def waiting(self) -> frozenset[JobId]:
         with self._lock:
-            begun = {task.id.rsplit("/", 1)[0] for task in self._tasks.values() if task.held is None}
+            begun = {task.id.job for task in self._tasks.values() if task.held is None}
             told = {
-                id.rsplit("/", 1)[0]
+                id.job
                 for id, (_, reservation) in self._slots.items()
                 if id in self._tasks and reservation.granted is None and reservation.told
             }

@@ -22,7 +22,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from headgate.engines.base import Slot
 from headgate.engines.remote.wire import Granted, Impossible, Report, ReservationWaits
-from headgate.events import TaskId
+from headgate.identifiers import TaskId
 
 PATIENCE_SECONDS = 2.0
 """A reservation that takes longer is told of."""

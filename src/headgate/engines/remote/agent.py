@@ -36,7 +36,8 @@ from headgate.engines.remote.wire import (
     Warned,
 )
 from headgate.errors import HeadgateError
-from headgate.events import Exit, TaskId
+from headgate.events import Exit
+from headgate.identifiers import TaskId
 from headgate.isolation.base import HOST_IMAGE, Launch
 from headgate.paths import below
 from headgate.telemetry import machine
@@ -70,7 +71,7 @@ class Agent:
             isolation.make(isolation.DEFAULT, group),
             self._folder / "channel.sock",
             self._warden,
-            lambda task: RelayedLog(task, self._outbox),
+            lambda task: RelayedLog(TaskId(task), self._outbox),
             others=lambda name: isolation.make(name, group),
         )
         self._relay = _Relay(self._outbox)
@@ -182,12 +183,12 @@ class Agent:
             reads = (*reads, *files_of(here))
         if not self._settings.shared:
             if env.get("HEADGATE_CHECKPOINTS"):
-                job = launch.task.rsplit("/", 1)[0]
-                self._checkpoints(job).mkdir(parents=True, exist_ok=True)
-                env["HEADGATE_CHECKPOINTS"] = str(self._checkpoints(job))
+                folder = self._checkpoints(launch.task.job)
+                folder.mkdir(parents=True, exist_ok=True)
+                env["HEADGATE_CHECKPOINTS"] = str(folder)
                 env["HEADGATE_CHECKPOINTS_AWAY"] = "1"
-                self._relay.returns[launch.task] = self._checkpoints(job)
-                writes = (*writes, str(self._checkpoints(job)))
+                self._relay.returns[launch.task] = folder
+                writes = (*writes, str(folder))
             argv = self._interpreter(launch)
         return replace(launch, env=env, argv=argv, reads=reads, writes=writes)
 

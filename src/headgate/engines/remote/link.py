@@ -30,7 +30,8 @@ from headgate.engines.remote.wire import (
     TaskMessage,
 )
 from headgate.errors import HeadgateError
-from headgate.events import Exit, TaskId
+from headgate.events import Exit
+from headgate.identifiers import TaskId
 from headgate.isolation.base import Launch
 from headgate.paths import below
 
@@ -242,7 +243,7 @@ class AgentLink:
         """A launch in the job's folder as it was sent to the node."""
         self._here.allow(launch)
         self.saves[launch.task] = launch.env.get("HEADGATE_CHECKPOINTS", "")
-        run = launch.task.split("/")[0]
+        run = launch.task.run
         key = files.key_of(f"{run} {launch.cwd}")
         if key not in self._sent and self._archive is not None:
             archive = self._archive(launch.cwd)
@@ -262,7 +263,7 @@ class AgentLink:
         here = self._here.sizes(path)
         if here is None:
             return None
-        folder = str(self._ask("files", "checkpoints", task.rsplit("/", 1)[0]))
+        folder = str(self._ask("files", "checkpoints", task.job))
         there = os.path.join(folder, os.path.basename(path))
         if anew or self._ask("files", "sizes", there) != here:
             for name, size in here.items():

@@ -8,7 +8,7 @@ from collections import deque
 
 from headgate.engines.log import TaskLog
 from headgate.engines.remote.wire import Event, Output
-from headgate.events import TaskId
+from headgate.identifiers import TaskId
 
 BATCH_BYTES = 64 * 2**10
 """Output in one batch, which is to fit into the answer of one call: larger ones take a slower way in some clusters."""

@@ -14,6 +14,7 @@ from dataclasses import is_dataclass
 from typing import Any
 
 from headgate.engines.remote.wire import Report, Request
+from headgate.identifiers import IDENTIFIERS
 
 _HEADER = struct.Struct("!Q")
 _IDLE_SECONDS = 20
@@ -84,7 +85,7 @@ class Pipe:
 
 
 def facts(data: bytes) -> Any:
-    """What was pickled, of plain values and Headgate's own dataclasses.
+    """What was pickled, of plain values, and of Headgate's own dataclasses and identifiers.
 
     Raises:
         pickle.UnpicklingError: It holds something else, which could do anything when it is made, or is damaged.
@@ -103,7 +104,7 @@ class _Facts(pickle.Unpickler):
             return bytearray
         # Of what is loaded here already: importing runs a module.
         found = super().find_class(module, name) if module.startswith("headgate.") and module in sys.modules else None
-        if isinstance(found, type) and is_dataclass(found):
+        if isinstance(found, type) and (is_dataclass(found) or found in IDENTIFIERS):
             return found
         raise pickle.UnpicklingError(f"found {module}.{name}; expected plain values and Headgate's own")
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from headgate import isolation
 from headgate.errors import HeadgateError
-from headgate.events import TaskId
+from headgate.identifiers import TaskId
 
 _SWEEPS = "swept"  # as a group of boxes: it starts none
 _MESSAGE_BYTES = 1 << 20

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from headgate.cluster import Node
 from headgate.engines.base import Slot
-from headgate.events import Exit, TaskId
+from headgate.events import Exit
+from headgate.identifiers import TaskId
 from headgate.isolation.base import Launch
 from headgate.shares import Share
 from headgate.telemetry.columns import Column
