@@ -76,6 +76,22 @@ def test_what_is_left_follows_from_the_epochs_and_the_curve_from_the_losses(reco
     assert found["asymptote"] == pytest.approx(0.5, abs=0.1)
 
 
+def test_what_is_left_in_core_seconds_stays_as_it_is_when_the_share_changes(recorder: Recorder, home: Path) -> None:
+    """Each step costs a core-second; the last of them are made on a quarter of a core."""
+    job(recorder, home)
+    now = 0.0
+    for step, loss in losses(200):
+        seconds = 1.0 if step <= 150 else 4.0
+        for _ in range(int(seconds)):
+            now += 1.0
+            recorder.add("usage", t=now, target="a/worker-0", cpu_cores=0.75 / seconds)
+            recorder.add("usage", t=now, target="a/worker-1", cpu_cores=0.25 / seconds)
+        recorder.add("progress", t=now, task="a/worker-0", step=step, steps=400, loss=loss)
+    found = told(recorder)
+    assert found["steps_left"]["median"] == 200
+    assert found["core_seconds_left"]["median"] == pytest.approx(200, rel=0.03)
+
+
 def test_what_is_left_is_read_from_the_output_of_a_script(recorder: Recorder, home: Path) -> None:
     lines = [f"iter {step}/200 loss={3 - step / 100:.2f}" for step in range(10, 130, 10)]
     shows(recorder, home, lines)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -33,6 +34,7 @@ class Expected:
         points: Step and metric, cleaned of spikes, since its level last jumped.
         step: The last step.
         seconds_per_step: Of its latest steps; None: not to be told.
+        cost: Core-seconds of a step; 0: not known.
         family: The likeliest family of curves; None: there are too few points for any.
         progress: How much of the way from the first to the last level is done, 0 to 1.
         asymptote: What the metric comes to in the end.
@@ -45,6 +47,7 @@ class Expected:
     points: tuple[tuple[float, float], ...]
     step: float
     seconds_per_step: float | None
+    cost: float
     family: str | None
     progress: float | None
     asymptote: float | None
@@ -55,14 +58,16 @@ class Expected:
 
     def seconds(self) -> Estimate | None:
         """Seconds left, as `left`."""
-        if self.left is None or self.seconds_per_step is None:
-            return None
-        pace, (steps, low, high, likely) = self.seconds_per_step, self.left
-        return Estimate(steps * pace, low * pace, high * pace, likely)
+        return self.left.times(self.seconds_per_step) if self.left and self.seconds_per_step else None
+
+    def core_seconds(self) -> Estimate | None:
+        """Core-seconds left, as `left`."""
+        return self.left.times(self.cost) if self.left and self.cost else None
 
 
 def expect(
     reports: Iterable[tuple[float, float | None, Progress]],
+    used: Sequence[tuple[float, float]] = (),
     goal: float | None = None,
     rising: bool = False,
     stopping: tuple[int, float] | None = None,
@@ -71,6 +76,7 @@ def expect(
 
     Args:
         reports: When each came (s), its metric if it has that, and all else of it, in the order of time.
+        used: Cores that it used on average until each time (s), in the order of time.
         goal: The value of its metric at which it ends; None: it has none.
         rising: Whether more of that metric is better.
         stopping: Epochs without a gain of so much after which it ends by itself, as of `forecast.Outlook`.
@@ -80,7 +86,10 @@ def expect(
     """
     outlook, now = Outlook(0.0, goal=goal, rising=rising), 0.0
     outlook.stopping = stopping
+    readings = deque(used)
     for now, value, told in reports:
+        while readings and readings[0][0] <= now:
+            outlook.used(*readings.popleft())
         outlook.reported(now, value, told, asks=False)
     question = outlook.question(now)
     if not question.points:
@@ -92,6 +101,7 @@ def expect(
         points=tuple((at, sign * value) for at, value, _ in question.points),
         step=question.step,
         seconds_per_step=question.step_seconds,
+        cost=question.cost,
         family=fitted.family if fitted is not None else None,
         progress=fitted.progress if fitted is not None else None,
         asymptote=sign * fitted.asymptote if fitted is not None else None,

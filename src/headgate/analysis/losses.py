@@ -36,6 +36,10 @@ class Estimate(NamedTuple):
     high: float
     likely: float = 1.0
 
+    def times(self, each: float) -> Estimate:
+        """What these steps come to where each takes so much: seconds, or core-seconds."""
+        return Estimate(self.steps * each, self.low * each, self.high * each, self.likely)
+
 
 @dataclass(slots=True)
 class Point:

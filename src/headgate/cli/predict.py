@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from headgate.analysis.losses import Estimate
 
 _WIDEST = 100
-_RECENT_SECONDS = 60.0
+_READING_SECONDS = 5.0
+"""What tasks used is read over so long at once: each was read several times."""
 _UNTIL = {"epochs": "the end of its {whole}", "goal": "{metric} {goal:g}", "rest": "{metric} comes to rest"}
 
 
@@ -54,17 +55,17 @@ def command(job: str, run: str | None, as_json: bool) -> None:
         [row] = reader.rows("jobs", "name = ?", [name])
         rule = ProgressRule(**(json.loads(row["spec"] or "{}").get("progress") or {}))
         reports = _reports(reader, JobId.of(folder.name, name), rule)
-        cores = _cores(reader, name)
-    expected = expect(reports, rule.goal, rule.rising, rule.stopping)
+        used = _used(reader, name)
+    expected = expect(reports, used, rule.goal, rule.rising, rule.stopping)
     if expected is None:
         cure = "see `headgate logs` for what it prints, and docs/progress.md for how it can say more"
         raise HeadgateError(f"job {name!r} has reported no {rule.metric} yet, so nothing can be predicted; {cure}")
     until = _UNTIL[expected.until].format(whole=_whole(reports), metric=rule.metric, goal=rule.goal or 0.0)
     runs_on = summary.state not in ENDED
     if as_json:
-        click.echo(json.dumps(_plain(folder, name, summary.state, rule, expected, cores, runs_on), indent=2))
+        click.echo(json.dumps(_plain(folder, name, summary.state, rule, expected, runs_on), indent=2))
         return
-    for line in _said(folder, name, summary.state, rule, expected, until, cores, runs_on):
+    for line in _said(folder, name, summary.state, rule, expected, until, runs_on):
         click.echo(line)
 
 
@@ -91,14 +92,15 @@ def _whole(reports: Sequence[tuple[float, float | None, Progress]]) -> str:
     return ""
 
 
-def _cores(reader: RunReader, job: str) -> float | None:
-    """Cores that a job's tasks used on average in the last minute that is recorded of each."""
-    last = "(SELECT max(t) FROM usage WHERE target = ?)"
-    sql = f"SELECT avg(cpu_cores) AS cores FROM usage WHERE target = ? AND t > {last} - ?"
+def _used(reader: RunReader, job: str) -> list[tuple[float, float]]:
+    """Cores that a job's tasks used together on average until each time, in the order of time."""
     tasks = [row["id"] for row in reader.rows("tasks", "job = ?", [job])]
-    used = [reader.query(sql, [task, task, _RECENT_SECONDS])[0]["cores"] for task in tasks]
-    known = [cores for cores in used if cores is not None]
-    return sum(known) if known else None
+    of_each = (
+        "SELECT max(t) AS t, avg(cpu_cores) AS cores, CAST(t / ? AS INT) AS part FROM usage "
+        f"WHERE target IN ({', '.join('?' * len(tasks))}) AND cpu_cores IS NOT NULL GROUP BY target, part"
+    )
+    sql = f"SELECT max(t) AS t, sum(cores) AS cores FROM ({of_each}) GROUP BY part ORDER BY part"
+    return [(row["t"], row["cores"]) for row in reader.query(sql, [_READING_SECONDS, *tasks])]
 
 
 def _said(
@@ -108,7 +110,6 @@ def _said(
     rule: ProgressRule,
     expected: Expected,
     until: str,
-    cores: float | None,
     runs_on: bool,
 ) -> Sequence[str]:
     """The drawing, and what it says."""
@@ -128,17 +129,17 @@ def _said(
         )
     if expected.diverging:
         lines.append(f"its {rule.metric} diverges: these predictions may be far off")
-    left, seconds = expected.left, expected.seconds()
+    left, seconds, work = expected.left, expected.seconds(), expected.core_seconds()
     if left is None:
         return [*lines, "its remaining time cannot be predicted: it reports neither its epochs nor enough losses"]
     lines.append(f"left until {until}: {left.steps:,.0f} steps ({left.low:,.0f} to {left.high:,.0f})")
     if left.likely < 0.5:
         lines.append(f"that it gets there at all is hardly likely: {left.likely:.0%}")
     if seconds is not None:
-        work = f", {seconds.steps * cores:,.0f} core-seconds at {cores:.2g} cores" if cores else ""
+        pace = expected.seconds_per_step or 1.0
+        costs = f", {work.steps:,.0f} core-seconds at {expected.cost / pace:.2g} cores" if work else ""
         band = f"({say_seconds(seconds.low)} to {say_seconds(seconds.high)})"
-        pace = f"{say_seconds(expected.seconds_per_step or 0.0)} a step"
-        lines.append(f"that takes {say_seconds(seconds.steps)} {band} at {pace}{work}")
+        lines.append(f"that takes {say_seconds(seconds.steps)} {band} at {say_seconds(pace)} a step{costs}")
         if runs_on:
             lines.append(
                 f"would end at about {_clock(seconds.steps)} ({_clock(seconds.low)} to {_clock(seconds.high)})"
@@ -154,7 +155,7 @@ def _clock(seconds: float) -> str:
 
 
 def _plain(
-    folder: Path, name: str, state: str, rule: ProgressRule, expected: Expected, cores: float | None, runs_on: bool
+    folder: Path, name: str, state: str, rule: ProgressRule, expected: Expected, runs_on: bool
 ) -> dict[str, Any]:
     seconds, now = expected.seconds(), time.time()
     return {
@@ -174,13 +175,13 @@ def _plain(
         "steps_left": _band(expected.left),
         "seconds_per_step": expected.seconds_per_step,
         "seconds_left": _band(seconds),
-        "core_seconds_left": _band(seconds, cores) if cores else None,
+        "core_seconds_left": _band(expected.core_seconds()),
         "ends": _band(seconds, shift=now) if runs_on else None,
     }
 
 
-def _band(estimate: Estimate | None, scale: float = 1.0, shift: float = 0.0) -> dict[str, float] | None:
+def _band(estimate: Estimate | None, shift: float = 0.0) -> dict[str, float] | None:
     if estimate is None:
         return None
-    middle, low, high = (each * scale + shift for each in estimate[:3])
-    return {"median": middle, "low": low, "high": high, "likely": estimate.likely}
+    steps, low, high, likely = estimate
+    return {"median": steps + shift, "low": low + shift, "high": high + shift, "likely": likely}
