@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import _frame
-from _pace import Seconds
+from _machine_speed import Seconds
 from tests.harness.dockerd import own_dockerd
 
 from headgate.errors import IsolationError

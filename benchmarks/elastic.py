@@ -18,9 +18,9 @@ The first policy is the control, as a rule `none`: the same boxes without limits
 `none again`: what lies between the two is noise. Before all, each job is run alone once. From these times the mean is
 computed that a clairvoyant policy would have, which gives all of the machine to whoever has least left, and equal
 sharing, both without cost. All times are told at the machine's usual speed, which others on its host change from moment
-to moment: by what a small piece of work costs meanwhile that has nothing to do with the jobs (`_pace.py`); `passed` is
-the mean of the seconds that passed. `of gain` is what a policy gains over the control as a part of what the clairvoyant
-one would.
+to moment: by what a small piece of work costs meanwhile that has nothing to do with the jobs (`_machine_speed.py`).
+`passed` is the mean of the seconds that passed. `of gain` is what a policy gains over the control as a part of what
+the clairvoyant one would.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import _frame
-import _pace
+import _machine_speed
 from _elastic import KINDS, PLAIN, Job, Ran, Run, at_random, distributed, published, stage
 
 POLICIES = "none,equal,flowcon:faithful,flowcon,slaq,srpt,headgate,headgate known"
@@ -91,13 +91,13 @@ def compare(
         tempfile.TemporaryDirectory() as folder,
         stage(isolation, on_lab=any(job.plan for job in jobs)) as there,
     ):
-        with _pace.probing(Path(folder, "pace")):
+        with _machine_speed.probing(Path(folder, "pace")):
             single = {work: there.run([job.alone()], "none") for work, job in works.items()}
             for _ in range(repetitions):
                 for policy in (*policies, f"{policies[0]}{AGAIN}"):
                     name = policy.removesuffix(AGAIN).removesuffix(KNOWN)
                     done.setdefault(policy, []).append(there.run(jobs, name, policy.endswith(KNOWN)))
-        pace = _pace.read(Path(folder, "pace"))
+        pace = _machine_speed.read(Path(folder, "pace"))
     measured |= {work: single[work].usual(pace)[job.name].seconds for work, job in works.items()}
     alone = {job.name: measured[job.work] for job in jobs}
     runs = {policy: [run.usual(pace) for run in each] for policy, each in done.items()}

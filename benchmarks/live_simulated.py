@@ -22,7 +22,7 @@ the steps; sums on one core, and reads of 8 MiB, took as long as before, and no 
 The machine's speed changes from second to second and from minute to minute, too, by what others do on its host. So each
 is measured as often as the schedules run, in turn with them, and medians are compared; and all times, CPU time too, are
 told at the machine's usual speed, by what a small piece of work costs meanwhile that has nothing to do with the jobs
-(`_pace.py`). The seconds that passed are told beside them.
+(`_machine_speed.py`). The seconds that passed are told beside them.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from itertools import combinations, permutations
 from pathlib import Path
 
 import _frame
-import _pace
+import _machine_speed
 import numpy as np
 from _elastic import KINDS, Job, Run, Stage, epochs, stage
-from _pace import Seconds
+from _machine_speed import Seconds
 
 from headgate.cluster import Cluster, Node
 from headgate.simulation import Assumptions, TraceJob, simulate
@@ -322,7 +322,7 @@ def main() -> None:
     paired: list[list[Told]] = []
     runs: dict[str, list[Run]] = {policy: [] for policy in chosen}
     with tempfile.TemporaryDirectory() as folder, stage(options.isolation, on_lab=False) as there:
-        with _pace.probing(Path(folder, "pace")):
+        with _machine_speed.probing(Path(folder, "pace")):
             for number in range(options.repetitions):
                 print(f"repetition {number + 1}", file=sys.stderr)
                 for kind in kinds:
@@ -331,7 +331,7 @@ def main() -> None:
                 paired.append(beside(there, combinations(kinds, 2), PAIRED, sizes, count))
                 for policy in chosen:
                     runs[policy].append(there.run(sizes.schedule(policy), policy))
-        pace = _pace.read(Path(folder, "pace"))
+        pace = _machine_speed.read(Path(folder, "pace"))
     seen = {
         kind: [seen_of(kind, *each, pace) for each in zip(alone[kind], halved, paired, strict=True)] for kind in kinds
     }

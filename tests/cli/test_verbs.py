@@ -166,9 +166,21 @@ def test_without_any_run_it_says_how_to_start_one(user: User) -> None:
 def test_doctor_shows_the_machine_and_what_is_lost(past: User) -> None:
     told = past.json("doctor")
     assert told["survey"]["node"]["core_gflops"] == json.loads((past.home / "node.json").read_text())["core_gflops"]
-    assert isinstance(told["lost"], list)
+    assert isinstance(told["uncontrolled"], list)
     text = past.types("doctor").stdout
-    for line in ("machine", "cores", "memory", "GPUs", "NICs", "disks", "cgroups", "in use", "runs", "hub", "lost"):
+    for line in (
+        "machine",
+        "cores",
+        "memory",
+        "GPUs",
+        "NICs",
+        "disks",
+        "cgroups",
+        "in use",
+        "runs",
+        "hub",
+        "uncontrolled",
+    ):
         assert re.search(rf"^{line} +\S", text, re.MULTILINE), line
     assert re.search(r"^hub +running, policy headgate, 0 runs going on$", text, re.MULTILINE)
 

@@ -32,7 +32,7 @@ class TestWithCgroups(EngineContract):
     def engine(self, tmp_path: Path) -> Engine:
         isolation = ProcessIsolation(GROUP)
         if isolation.mode == "none":
-            pytest.skip(f"cgroups cannot be written here: {isolation.lost()[0]}")
+            pytest.skip(f"cgroups cannot be written here: {isolation.uncontrolled()[0]}")
         return LocalEngine(NODE, isolation, tmp_path / "channel.sock")
 
     def traces(self) -> list[str]:

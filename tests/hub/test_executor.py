@@ -49,7 +49,7 @@ def test_an_action_that_fails_costs_no_other_one_and_is_told_in_its_run(monkeypa
 
         def send(self, *_: object) -> None: ...
 
-        def lost(self) -> tuple[str, ...]:
+        def uncontrolled(self) -> tuple[str, ...]:
             return ()
 
     async def acts() -> LiveRun:

@@ -5,25 +5,25 @@ from __future__ import annotations
 from headgate.hub.stragglers import Change, Stragglers
 
 
-def steps(pace: Stragglers, **seconds: float) -> dict[str, Change]:
+def steps(stragglers: Stragglers, **seconds: float) -> dict[str, Change]:
     """What follows when each worker takes two steps of which its own part takes so long."""
     found = {}
     for _ in range(2):
         for worker, own in seconds.items():
             spans = {"input": 0.2 * own, "forward": 0.3 * own, "backward": 0.5 * own, "wait": 9.0}
-            if (change := pace.add(worker, spans)) is not None:
+            if (change := stragglers.add(worker, spans)) is not None:
                 found[worker] = change
     return found
 
 
 def test_a_worker_that_takes_many_times_as_long_is_slow_once_until_it_is_not() -> None:
-    pace = Stragglers()
-    assert steps(pace, a=0.1, b=0.1, c=0.1) == {}
-    found = steps(pace, a=0.1, b=0.12, c=1.0)
+    stragglers = Stragglers()
+    assert steps(stragglers, a=0.1, b=0.1, c=0.1) == {}
+    found = steps(stragglers, a=0.1, b=0.12, c=1.0)
     assert list(found) == ["c"]
     assert (found["c"].slow, round(found["c"].own / found["c"].others)) == (True, 9)
-    assert steps(pace, a=0.1, b=0.1, c=0.4) == {}  # still too slow to be well
-    assert [change.slow for change in steps(pace, a=0.1, b=0.1, c=0.1).values()] == [False]
+    assert steps(stragglers, a=0.1, b=0.1, c=0.4) == {}  # still too slow to be well
+    assert [change.slow for change in steps(stragglers, a=0.1, b=0.1, c=0.1).values()] == [False]
 
 
 def test_of_two_the_slower_is_slow() -> None:
@@ -31,15 +31,15 @@ def test_of_two_the_slower_is_slow() -> None:
 
 
 def test_one_step_that_took_long_short_steps_and_one_alone_are_not_slow() -> None:
-    pace = Stragglers()
-    steps(pace, a=0.1, b=0.1)
-    assert pace.add("b", {"forward": 5.0}) is None
+    stragglers = Stragglers()
+    steps(stragglers, a=0.1, b=0.1)
+    assert stragglers.add("b", {"forward": 5.0}) is None
     assert steps(Stragglers(), a=0.001, b=0.01) == {}
     assert steps(Stragglers(), a=10.0) == {}
 
 
 def test_one_that_has_ended_is_compared_with_nobody() -> None:
-    pace = Stragglers()
-    steps(pace, a=0.1, b=1.0)
-    pace.drop("a")
-    assert steps(pace, b=3.0) == {}
+    stragglers = Stragglers()
+    steps(stragglers, a=0.1, b=1.0)
+    stragglers.drop("a")
+    assert steps(stragglers, b=3.0) == {}

@@ -46,7 +46,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 def isolation(place: Place) -> ProcessIsolation:
     isolation = ProcessIsolation(GROUP)
     if isolation.mode == "none":
-        pytest.skip(f"cgroups cannot be written here: {isolation.lost()[0]}")
+        pytest.skip(f"cgroups cannot be written here: {isolation.uncontrolled()[0]}")
     return isolation
 
 

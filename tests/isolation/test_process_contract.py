@@ -26,9 +26,9 @@ class TestWithCgroups(IsolationContract):
     def isolation(self) -> Isolation:
         isolation = ProcessIsolation(GROUP)
         expected = os.environ.get("HEADGATE_TEST_MODE", isolation.mode)
-        assert isolation.mode == expected, isolation.lost()
-        if isolation.mode == "none" or any("controller" in line for line in isolation.lost()):
-            pytest.skip(f"cgroups cannot be written here: {isolation.lost()[0]}")
+        assert isolation.mode == expected, isolation.uncontrolled()
+        if isolation.mode == "none" or any("controller" in line for line in isolation.uncontrolled()):
+            pytest.skip(f"cgroups cannot be written here: {isolation.uncontrolled()[0]}")
         return isolation
 
     def traces(self) -> list[str]:

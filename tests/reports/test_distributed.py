@@ -104,13 +104,14 @@ def test_a_typical_and_the_slowest_step_are_drawn_where_their_spans_lie(page: An
 
 def test_samples_a_second_are_drawn_over_time(page: Any) -> None:
     drawn = page.execute_script(
-        "const {u, plot, ofLine} = headgate.drawn['pace-0']; return [plot.unit, Array.from(u.data[ofLine[0].mean])]"
+        "const {u, plot, ofLine} = headgate.drawn['throughput-0'];"
+        "return [plot.unit, Array.from(u.data[ofLine[0].mean])]"
     )
     assert drawn[0] == "samples/s"
-    # Ten steps of 48 samples in each second; to be thrown back is no negative pace.
-    paces = [v for v in drawn[1] if v is not None]
-    assert len(paces) >= 37
-    assert paces == pytest.approx([480.0] * len(paces), rel=0.01)
+    # Ten steps of 48 samples in each second; to be thrown back is no negative throughput.
+    rates = [v for v in drawn[1] if v is not None]
+    assert len(rates) >= 37
+    assert rates == pytest.approx([480.0] * len(rates), rel=0.01)
 
 
 def test_nodes_tell_how_much_of_their_nic_they_used(page: Any, distributed: Path) -> None:

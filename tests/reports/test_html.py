@@ -102,7 +102,7 @@ def test_a_day_of_a_job_of_ten_tasks_on_ten_nodes_stays_under_five_megabytes(tmp
     page = html.write(path, tmp_path / "report.html")
     assert 500_000 < page.stat().st_size < 5_000_000
     plots = {plot["key"]: plot["count"] for plot in data_of(page)["plots"]}
-    assert {"pace-0", *(f"nic-{i}" for i in range(10))} <= plots.keys()
+    assert {"throughput-0", *(f"nic-{i}" for i in range(10))} <= plots.keys()
     assert max(plots.values()) <= 600
 
 

@@ -112,7 +112,7 @@ def task(request: pytest.FixtureRequest) -> Iterator[Task]:
         keeper = isolation.start(launch, Share(), nowhere.fileno())
     try:
         if request.param == "cgroups" and not keeper.cgroups:
-            pytest.skip(f"cgroups cannot be written here: {isolation.lost()[0]}")
+            pytest.skip(f"cgroups cannot be written here: {isolation.uncontrolled()[0]}")
         running = Task(keeper.cgroups)
         try:
             yield running

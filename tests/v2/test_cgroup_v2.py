@@ -34,8 +34,8 @@ def isolation() -> ProcessIsolation:
         isolation = ProcessIsolation(f"v2-{os.getpid()}", mode="v2")
     except IsolationError as error:
         pytest.skip(str(error))
-    if isolation.lost():
-        pytest.skip(isolation.lost()[0])
+    if isolation.uncontrolled():
+        pytest.skip(isolation.uncontrolled()[0])
     return isolation
 
 

@@ -33,12 +33,12 @@ def command(as_json: bool) -> None:
     """
     clean()
     survey = machine.survey(runs.home() / "node.json")
-    lost = isolation.make(isolation.DEFAULT, "doctor").lost()
+    uncontrolled = isolation.make(isolation.DEFAULT, "doctor").uncontrolled()
     plugins = [warning for group in registry.GROUPS for warning in registry.load(group).warnings]
     hub, containers = _hub(), _containers()
     if as_json:
-        found = {"survey": asdict(survey), "lost": lost, "plugins": plugins, "hub": hub, "home": str(runs.home())}
-        found |= {"engines": _engines(), "containers": containers}
+        found = {"survey": asdict(survey), "uncontrolled": uncontrolled, "plugins": plugins, "hub": hub}
+        found |= {"home": str(runs.home()), "engines": _engines(), "containers": containers}
         click.echo(json.dumps(found, indent=2, default=str))
         return
     for name, text in _machine(survey):
@@ -47,8 +47,8 @@ def command(as_json: bool) -> None:
     click.echo(f"{'hub':12}  {hub}")
     click.echo(f"{'engines':12}  {', '.join(_engines())}")
     click.echo(f"{'containers':12}  {containers}")
-    for line in lost or ("nothing: weight, cap, memory, CPU set and disk rate of each task can be controlled",):
-        click.echo(f"{'lost':12}  {line}")
+    for line in uncontrolled or ("nothing: weight, cap, memory, CPU set and disk rate of each task can be controlled",):
+        click.echo(f"{'uncontrolled':12}  {line}")
     for line in plugins:
         click.echo(f"{'plug-in':12}  {line}")
 

@@ -136,10 +136,10 @@ def _said(
     if left.likely < 0.5:
         lines.append(f"that it gets there at all is hardly likely: {left.likely:.0%}")
     if seconds is not None:
-        pace = expected.seconds_per_step or 1.0
-        costs = f", {work.steps:,.0f} core-seconds at {expected.cost / pace:.2g} cores" if work else ""
+        of_step = expected.seconds_per_step or 1.0
+        costs = f", {work.steps:,.0f} core-seconds at {expected.cost / of_step:.2g} cores" if work else ""
         band = f"({say_seconds(seconds.low)} to {say_seconds(seconds.high)})"
-        lines.append(f"that takes {say_seconds(seconds.steps)} {band} at {say_seconds(pace)} a step{costs}")
+        lines.append(f"that takes {say_seconds(seconds.steps)} {band} at {say_seconds(of_step)} a step{costs}")
         if runs_on:
             lines.append(
                 f"would end at about {_clock(seconds.steps)} ({_clock(seconds.low)} to {_clock(seconds.high)})"

@@ -125,7 +125,7 @@ class Engine(ABC):
     @abstractmethod
     def cluster(self) -> Cluster: ...
 
-    def lost(self) -> tuple[str, ...]:
+    def uncontrolled(self) -> tuple[str, ...]:
         """What cannot be controlled where the tasks run, a line each: what it is, a colon, cause and cure."""
         return ()
 

@@ -97,8 +97,8 @@ class LocalEngine(Engine):
     def cluster(self) -> Cluster:
         return self._cluster
 
-    def lost(self) -> tuple[str, ...]:
-        return self._isolation.lost()
+    def uncontrolled(self) -> tuple[str, ...]:
+        return self._isolation.uncontrolled()
 
     def start(self, launch: Launch, share: Share, log: str) -> None:
         self._do(lambda: self._start(launch, share, log))

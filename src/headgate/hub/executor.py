@@ -201,11 +201,12 @@ class Executor(Component):
             told = live.current.tasks[name]
             told.threads, told.entitled_cores = threads, entitled
             spec = self._engines.spec_of(run.id)
-            # What the engine says is lost is so of processes; containers have weights wherever they run.
-            lost = self._engines.of(run.id).lost() if live.spec.isolation in (None, isolation.DEFAULT) else ()
+            # What the engine cannot control concerns processes; containers have weights wherever they run.
+            in_process = live.spec.isolation in (None, isolation.DEFAULT)
+            uncontrolled = self._engines.of(run.id).uncontrolled() if in_process else ()
             node = self._nodes.get(spec, told.node)
             turns = turns_at(self._home, told.gpus) if spec == LOCAL else ()
-            told.gate = gate(share, entitled, node.cores if node is not None else None, lost, turns)
+            told.gate = gate(share, entitled, node.cores if node is not None else None, uncontrolled, turns)
             live.current.hold()
         run.record_share(task, share, threads, entitled, reason)
 

@@ -14,7 +14,7 @@ _TURNS = "turns"
 
 
 def gate(
-    share: Share, entitled_cores: float, node_cores: float | None, lost: Sequence[str], turns: Sequence[str]
+    share: Share, entitled_cores: float, node_cores: float | None, uncontrolled: Sequence[str], turns: Sequence[str]
 ) -> Mapping[str, object]:
     """The `gate` message for a task.
 
@@ -22,12 +22,12 @@ def gate(
         share: What it is granted.
         entitled_cores: What its weight and cap come to.
         node_cores: Cores of its node; None: it is gone.
-        lost: What its engine cannot control.
+        uncontrolled: What its engine cannot control.
         turns: Paths of the files by which the tasks on its GPUs take turns; empty: they cannot.
     """
     if isinstance(share.gpu_fraction, int | float) and share.gpu_fraction < 1:
         return {"type": "gate", "fraction": share.gpu_fraction, **({"turns": list(turns)} if turns else {})}
-    divided = not any(line.startswith("CPU weight") for line in lost)
+    divided = not any(line.startswith("CPU weight") for line in uncontrolled)
     if divided or node_cores is None or entitled_cores > node_cores - 1e-9:
         return OPEN
     return {"type": "gate", "cores": entitled_cores}

@@ -45,7 +45,7 @@ class HubListener(Listener):
         live_runs: Where the runs are.
         profiles: Folder of the stored profiles.
         step: Tells the controller.
-        lost: Called before a task's end is told that did not end well: its node may be gone.
+        suspect: Called with a task that did not end well, before its end is told: its node may be gone.
         hardware: The machine that a task runs on, None where it is gone.
     """
 
@@ -54,14 +54,14 @@ class HubListener(Listener):
         live_runs: LiveRuns,
         profiles: Path,
         step: Callable[[Event], None],
-        lost: Callable[[TaskId], None],
+        suspect: Callable[[TaskId], None],
         hardware: Callable[[TaskId, str], Node | None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._live_runs = live_runs
         self._profiles = profiles
         self._step = step
-        self._lost = lost
+        self._suspect = suspect
         self._hardware = hardware
         self._throttles: dict[TaskId, ProgressThrottle] = {}
 
@@ -240,7 +240,7 @@ class HubListener(Listener):
             self._live_runs.event(run, "note", advice, live.spec.name, task)
         attempt.leave(name, exit.ok)
         if not exit.ok:
-            self._lost(task)
+            self._suspect(task)
         elif name.is_worker and attempt.are_apart(run.clock(), ended=True):
             self._apart(run, live)
         return exit

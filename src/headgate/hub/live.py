@@ -92,7 +92,7 @@ class LiveHub:
             self._live_runs,
             home / "profiles",
             self._step,
-            lost=lambda _: self._nodes.look(),
+            suspect=lambda _: self._nodes.look(),
             hardware=lambda task, node: self._nodes.hardware(self._engines.spec_of(task.run), node),
         )
         self._sampling = Sampling(self._live_runs, engine, self._step)
@@ -206,8 +206,8 @@ class LiveHub:
             job = JobId.of(run.id, name)
             self._step(events.JobSubmitted(job, live.spec, live.checkpoint, names, needs, took, gpus))
         unused = () if self._controller.policy.limits_disk else (_DISK_RATE,)
-        if lost := [line.split(":")[0] for line in engine.lost() if not line.startswith(unused)]:
-            text = f"only approximate or missing here: {', '.join(lost)}; `headgate doctor` says why and what to do"
+        if missing := [line.split(":")[0] for line in engine.uncontrolled() if not line.startswith(unused)]:
+            text = f"only approximate or missing here: {', '.join(missing)}; `headgate doctor` says why and what to do"
             # Not at once: whoever submitted it watches it from here on.
             self._loop.call_soon(self._live_runs.event, run, "warning", text)
         if kept:

@@ -191,7 +191,7 @@ class Isolation(ABC):
         """
 
     @abstractmethod
-    def lost(self) -> tuple[str, ...]:
+    def uncontrolled(self) -> tuple[str, ...]:
         """What cannot be had on this machine, a line each with its cause and its cure; empty when all can."""
 
     @abstractmethod

@@ -30,15 +30,15 @@ PREFIX = "headgate-"
 """Every folder that holds the boxes of a group begins so; nothing outside such a folder is ever removed."""
 GROUP_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
-LOSSES = {
+WITHOUT_CONTROLLER = {
     "cpu": "CPU weight and cap: nice and whole cores stand in",
     "memory": "memory limit: it holds for each process, whose allocations then fail",
     "cpuset": "CPU set: affinity stands in, which a task can change by itself",
     "io": "disk rate: it is not limited",
     "blkio": "disk rate: it is not limited",
 }
-"""What is lost without a controller."""
-LOSSES_WITHOUT_CGROUPS = (
+"""Without a controller: what cannot be controlled."""
+WITHOUT_CGROUPS = (
     "CPU weight: nice stands in, which without root can only go up",
     "CPU cap: tasks are pinned to whole cores, which is coarser",
     "memory limit: it holds for each process, not for the task, whose allocations then fail (MemoryError)",
@@ -112,14 +112,14 @@ class ProcessIsolation(Isolation):
         there = [] if launch.place is None else _entering(launch.place)
         return [*self._enclosure(launch).plan(share), *there, f"cd {launch.cwd}", f"exec {shlex.join(launch.argv)}"]
 
-    def lost(self) -> tuple[str, ...]:
+    def uncontrolled(self) -> tuple[str, ...]:
         missing = self._layout.missing
         if self.mode == "none":
             cause = f"no cgroup ({missing.get('cgroup', 'not asked for')}); {layout.CURE}"
-            return tuple(f"{loss}: {cause}" for loss in LOSSES_WITHOUT_CGROUPS)
+            return tuple(f"{what}: {cause}" for what in WITHOUT_CGROUPS)
         lines = [
-            f"{loss}: no {controller} controller ({missing[controller]}); {layout.CURE}"
-            for controller, loss in LOSSES.items()
+            f"{what}: no {controller} controller ({missing[controller]}); {layout.CURE}"
+            for controller, what in WITHOUT_CONTROLLER.items()
             if controller in missing
         ]
         if self.mode == "v1" and "blkio" not in missing:

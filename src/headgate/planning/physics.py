@@ -129,7 +129,7 @@ def seconds(parameters: Floats, of: Features) -> StepEstimate:
     slowest = each[rows, at]
     has_servers = of.servers > 0
     left_out = np.log(of.waited_for) - np.log(of.workers - of.waited_for + 1)
-    pace = np.where(there, np.minimum(of.cores, 1.0), 1.0).min(1)
+    slowest_thread = np.where(there, np.minimum(of.cores, 1.0), 1.0).min(1)
     past_two = np.maximum(of.workers - 2, 0)
     on_cores = (of.hosts * there).max(1)
     terms = {
@@ -145,12 +145,12 @@ def seconds(parameters: Floats, of: Features) -> StepEstimate:
         "inside_worker": of.inside_slowness * p["inside_worker"] * past_two,
         "to_servers": p["to_servers"] * of.to_servers,
         "to_workers": p["to_workers"] * of.to_workers,
-        "handling": p["handling"] * of.handled / pace,
-        "collective": (of.servers == 0) * on_cores * p["collective"] * (of.workers - 1) / pace,
+        "handling": p["handling"] * of.handled / slowest_thread,
+        "collective": (of.servers == 0) * on_cores * p["collective"] * (of.workers - 1) / slowest_thread,
         "update": has_servers * p["update"] * of.applied * of.workers / np.maximum(of.servers, 1) / of.server_cores,
-        "exchange": has_servers * p["exchange"] / pace,
+        "exchange": has_servers * p["exchange"] / slowest_thread,
         "worker": has_servers * p["worker"] * of.workers / np.minimum(of.server_cores, 1.0),
-        "server": has_servers * p["server"] * of.servers / pace,
+        "server": has_servers * p["server"] * of.servers / slowest_thread,
     }
     together, resources = _synchronous(p, slowest, _busy(p, each, of), terms, of)
     throughput = of.samples / together
@@ -172,9 +172,13 @@ def compute(
     """Seconds of workers' compute that do not depend on the batch, those of each sample, and those to read one."""
     # Less than a core slows all of a step down; more than one speeds up what grows with the batch, but for reading,
     # which is one thread.
-    pace = np.minimum(cores, 1.0) * speed
+    thread_speed = np.minimum(cores, 1.0) * speed
     alpha, beta, reading, power = (p[name][..., None] for name in ("alpha", "beta", "reading", "cores"))
-    return alpha * overhead / pace, beta * work / np.maximum(cores, 1.0) ** power / pace, reading * reads / pace
+    return (
+        alpha * overhead / thread_speed,
+        beta * work / np.maximum(cores, 1.0) ** power / thread_speed,
+        reading * reads / thread_speed,
+    )
 
 
 def _busy(p: Mapping[str, Floats], each: Floats, of: Features) -> Floats:

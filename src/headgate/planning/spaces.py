@@ -146,8 +146,8 @@ class Space:
         """Most samples of each worker, such that the slowest is done as soon as can be: whole numbers, at least 1."""
         fixed, sample = self._compute(cores)
         there = np.where(counts > 0, counts, 0)
-        pace = (there / sample).sum(1)
-        usual = (batch + (there * fixed / sample).sum(1)) / np.where(pace > 0, pace, np.inf)
+        rate = (there / sample).sum(1)
+        usual = (batch + (there * fixed / sample).sum(1)) / np.where(rate > 0, rate, np.inf)
         high = usual + np.where(there > 0, sample, 0.0).max(1) + 1e-12
         low = np.zeros_like(high)
         for _ in range(_BISECTIONS):

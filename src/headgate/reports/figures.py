@@ -190,7 +190,7 @@ def job_plots(run: Recording) -> list[Plot]:
     return [plot for plot in plots if _says_anything(plot)]
 
 
-def pace_plot(run: Recording, index: int) -> Plot | None:
+def throughput_plot(run: Recording, index: int) -> Plot | None:
     """Samples a second of a job; steps where it counts no samples."""
     job = run.jobs[index]
     least = min(1.0, max(run.seconds / 20, 1e-3))
@@ -203,7 +203,7 @@ def pace_plot(run: Recording, index: int) -> Plot | None:
         return None
     edges = grid(run.seconds, max(float(np.median(signal.end - signal.start)), run.seconds / BUCKETS, 1e-3))
     line = _line(job.name, job_colour(index)[0], signal, edges, 0)
-    return Plot(f"pace-{index}", "Samples a second" if len(samples) else "Steps a second", unit, edges, [line])
+    return Plot(f"throughput-{index}", "Samples a second" if len(samples) else "Steps a second", unit, edges, [line])
 
 
 def nic_uses(run: Recording) -> list[NicUse]:

@@ -20,8 +20,8 @@ from headgate.reports.figures import (
     nic_plots,
     nic_uses,
     node_plots,
-    pace_plot,
     share_plots,
+    throughput_plot,
 )
 from headgate.reports.frames import frames, payload
 from headgate.reports.recording import Recording, read
@@ -65,7 +65,7 @@ def page(run: Recording) -> str:
     by_job = parts.of("use by job", job_plots, run) or []
     entitled = parts.of("shares", entitled_plot, run)
     several = [
-        (index, job, parts.of(f"pace of {job.name}", pace_plot, run, index))
+        (index, job, parts.of(f"throughput of {job.name}", throughput_plot, run, index))
         for index, job in enumerate(run.jobs)
         if job.distributed
     ]
@@ -81,7 +81,7 @@ def page(run: Recording) -> str:
         *losses,
         *shares,
         *by_job,
-        *(pace for _, _, pace in several if pace is not None),
+        *(throughput for _, _, throughput in several if throughput is not None),
         *network_plots,
         *(plot for _, plots in by_node for plot in plots),
     ]
@@ -90,7 +90,7 @@ def page(run: Recording) -> str:
         parts.section("Summary", sections.summary, jobs) if jobs else None,
         parts.section("Timeline", timeline, run) if jobs else None,
         parts.section("Faults", sections.faults, run),
-        *(parts.section(f"Tasks of {job.name}", tasks.section, job, pace) for _, job, pace in several),
+        *(parts.section(f"Tasks of {job.name}", tasks.section, job, throughput) for _, job, throughput in several),
         ("Network", [sections.network(nics), frames(network_plots, "plots small")]) if nics else None,
         _course(entitled, losses),
         parts.section("Decisions", sections.decisions, run),

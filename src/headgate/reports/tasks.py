@@ -28,14 +28,14 @@ def plan_of(job: RecordedJob) -> str:
     return planned(job.plan or {}, len(job.nodes) or 1)
 
 
-def section(job: RecordedJob, pace: Plot | None) -> Markup:
+def section(job: RecordedJob, throughput: Plot | None) -> Markup:
     """All of a job."""
     return render(
         "tasks.html",
         job=job,
         plan=plan_of(job),
         columns=_COLUMNS,
-        pace=frames([pace], "plots pace") if pace is not None else None,
+        throughput=frames([throughput], "plots throughput") if throughput is not None else None,
         drawings=[drawing(step) for step in job.sampled],
         keys=keys(job.sampled) if job.sampled else None,
         workers=_divided([task for task in job.tasks if task.is_worker], "Step"),

@@ -52,8 +52,8 @@ class _Cores(FileSource):
         # A core that is taken offline leaves /proc/stat, and what is left no longer lines up with the last reading.
         if before is None or now < before or len(busy) != len(last):
             return {}
-        shares = [max(0.0, new - old) / (now - before) for new, old in zip(busy, last, strict=True)]
-        return {"cpu_cores": sum(shares), "cpu_fullest_core": min(1.0, max(shares, default=0.0))}
+        busy_parts = [max(0.0, new - old) / (now - before) for new, old in zip(busy, last, strict=True)]
+        return {"cpu_cores": sum(busy_parts), "cpu_fullest_core": min(1.0, max(busy_parts, default=0.0))}
 
 
 class _Node(_Cores):

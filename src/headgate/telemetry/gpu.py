@@ -234,6 +234,6 @@ def _of_task(states: Sequence[_State], pids: frozenset[int]) -> dict[Column, flo
     memory = sum(size for state in used for pid, size in state.memory_by_pid.items() if pid in pids)
     readings: dict[Column, float] = {"gpu_memory_bytes": memory}
     if any(state.busy is not None for state in used):
-        busy = [sum(share for pid, share in state.busy_by_pid.items() if pid in pids) for state in used]
+        busy = [sum(part for pid, part in state.busy_by_pid.items() if pid in pids) for state in used]
         readings["gpu_busy"] = min(1.0, sum(busy) / len(busy))
     return readings

@@ -70,7 +70,7 @@ class MemoryIsolation(Isolation):
     def describe(self, launch: Launch, share: Share) -> Sequence[str]:
         return (f"box {launch.task} with {share}", f"exec {shlex.join(launch.argv)}")
 
-    def lost(self) -> tuple[str, ...]:
+    def uncontrolled(self) -> tuple[str, ...]:
         return ()
 
     def sweep(self, record: Mapping[str, object]) -> None:

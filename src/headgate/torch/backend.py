@@ -249,7 +249,7 @@ class Backend(WorkerGroup):
         `tables`, by name the steps that this one has taken part in, and `round`, the number of the next round."""
         return {}
 
-    def took_part(self, share: float | None) -> None:
+    def took_part(self, fraction: float | None) -> None:
         """A round is over in which this worker's gradients were so much of the mean; None: they are of a sum."""
 
     def overflows(self) -> list[bool]:

@@ -531,7 +531,7 @@ def test_without_a_daemon_it_is_said_what_to_do(
         isolation.check()  # before a run is taken in
     with pytest.raises(IsolationError, match=f"^{RUN}/job/worker-0: {said}"):
         isolation.start(launch("true", tmp_path), NOTHING, 1)
-    assert re.search(said, isolation.lost()[0])
+    assert re.search(said, isolation.uncontrolled()[0])
 
 
 # --- nodes of a lab ---------------------------------------------------------------------------------------------------

@@ -25,14 +25,14 @@ def rates(scheduler: Any, taken: list[int], after: bool = False) -> list[float]:
     schedule = Schedule(scheduler)
     found = []
     for _ in range(PASSES):
-        pace = PassProgress(BATCHES, 0)
-        schedule.enter(pace)
+        progress = PassProgress(BATCHES, 0)
+        schedule.enter(progress)
         for number in taken:
-            pace.given(number)
+            progress.given(number)
             found.append(scheduler.get_last_lr()[0])
             if not after:
                 scheduler.step()
-        pace.over = True
+        progress.over = True
         schedule.finish()
         if after:
             scheduler.step()
@@ -61,13 +61,13 @@ def test_a_step_between_passes_stays_one() -> None:
 def test_a_step_for_every_second_batch_counts_half_the_batches() -> None:
     scheduler = scheduler_of(torch.optim.lr_scheduler.LinearLR, total_iters=1000)
     schedule = Schedule(scheduler)
-    pace = PassProgress(BATCHES, 0)
-    schedule.enter(pace)
+    progress = PassProgress(BATCHES, 0)
+    schedule.enter(progress)
     for number in (1, 3, 6, 9):
-        pace.given(number)
-        if pace.taken % 2 == 0:
+        progress.given(number)
+        if progress.taken % 2 == 0:
             scheduler.step()
-    pace.over = True
+    progress.over = True
     schedule.finish()
     assert scheduler.last_epoch == BATCHES // 2
 

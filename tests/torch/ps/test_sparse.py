@@ -137,7 +137,7 @@ def test_other_layers_and_other_plans_are_left_alone(on_servers: list[bool]) -> 
 
 def push(rows: list[int], share: float | None = 0.5, used: bool = True) -> dict[str, Any]:
     gradients = torch.ones(len(rows), 1) * (1.0 if share is None else share)
-    return {"rows": torch.tensor(rows, dtype=torch.int32), "gradients": gradients, "share": share, "used": used}
+    return {"rows": torch.tensor(rows, dtype=torch.int32), "gradients": gradients, "fraction": share, "used": used}
 
 
 def test_contributions_that_are_there_stand_for_those_that_are_missing() -> None:

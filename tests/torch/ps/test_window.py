@@ -1,4 +1,4 @@
-"""Chunks go in step with the sums that come back, and at their usual pace where none do."""
+"""Chunks go in step with the sums that come back, and at their usual rate where none do."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def chunk(number: int) -> Chunk:
 
 
 def test_few_chunks_are_under_way_and_each_sum_lets_one_more_go(loop: Loop) -> None:
-    pace, gone = SumInterval(), list[int]()
-    pace.seconds = 100.0
-    window = SendWindow(loop, pace, lambda sent: gone.append(sent.number))
+    interval, gone = SumInterval(), list[int]()
+    interval.seconds = 100.0
+    window = SendWindow(loop, interval, lambda sent: gone.append(sent.number))
     for number in range(20):
         within(loop, lambda number=number: window.add(chunk(number)))  # type: ignore[misc]
     assert gone == list(range(WINDOW))
@@ -46,18 +46,18 @@ def test_few_chunks_are_under_way_and_each_sum_lets_one_more_go(loop: Loop) -> N
 
 
 def test_without_any_sum_chunks_go_all_the_same(loop: Loop) -> None:
-    pace, gone = SumInterval(), list[int]()
-    pace.seconds = 0.005
-    window = SendWindow(loop, pace, lambda sent: gone.append(sent.number))
+    interval, gone = SumInterval(), list[int]()
+    interval.seconds = 0.005
+    window = SendWindow(loop, interval, lambda sent: gone.append(sent.number))
     for number in range(20):
         within(loop, lambda number=number: window.add(chunk(number)))  # type: ignore[misc]
     wait.until(lambda: gone == list(range(20)), what="all chunks to go")
 
 
 def test_what_is_not_to_go_does_not(loop: Loop) -> None:
-    pace, gone = SumInterval(), list[int]()
-    pace.seconds = 100.0
-    window = SendWindow(loop, pace, lambda sent: gone.append(sent.number))
+    interval, gone = SumInterval(), list[int]()
+    interval.seconds = 100.0
+    window = SendWindow(loop, interval, lambda sent: gone.append(sent.number))
     for number in range(WINDOW + 3):
         within(loop, lambda number=number: window.add(chunk(number)))  # type: ignore[misc]
     within(loop, lambda: window.forget([WINDOW]))
@@ -69,9 +69,9 @@ def test_what_is_not_to_go_does_not(loop: Loop) -> None:
 
 
 def test_a_pause_is_no_pace() -> None:
-    pace = SumInterval()
+    interval = SumInterval()
     for _ in range(200):
-        pace.observe(0.1)
-    assert pace.seconds == pytest.approx(0.1, rel=0.01)
-    pace.observe(5.0)
-    assert pace.seconds == pytest.approx(0.1, rel=0.01)
+        interval.observe(0.1)
+    assert interval.seconds == pytest.approx(0.1, rel=0.01)
+    interval.observe(5.0)
+    assert interval.seconds == pytest.approx(0.1, rel=0.01)

@@ -99,8 +99,9 @@ class Driver:
         for trouble in troubles:
             self._pipe.send(Warned(None, trouble))
         threading.Thread(target=self._look, name="nodes", daemon=True).start()
-        lost = [line for _, lines in opened for line in lines]
-        return Opened(address, self._head(), tuple(node for node, _ in opened), tuple(dict.fromkeys(lost)))
+        uncontrolled = [line for _, lines in opened for line in lines]
+        nodes = tuple(node for node, _ in opened)
+        return Opened(address, self._head(), nodes, tuple(dict.fromkeys(uncontrolled)))
 
     def serve(self) -> None:
         """Do what the hub asks for, until it says that is all, or is gone."""
@@ -171,7 +172,7 @@ class Driver:
         return [node for id, node in alive.items() if id not in self._known and node["Resources"].get("CPU", 0) > 0]
 
     def _welcome(self, nodes: list[Mapping[str, Any]]) -> tuple[list[tuple[Node, tuple[str, ...]]], list[str]]:
-        """Put agents on nodes; those that answer with what is lost there, and why others do not."""
+        """Put agents on nodes; those that answer with what cannot be controlled there, and why others do not."""
         links = []
         for facts in nodes:
             self._known.add(facts["NodeID"])
@@ -208,9 +209,9 @@ class Driver:
             self._package, pickle.dumps(settings), str(os.getppid())
         )
         archive = None if self._wanted.shared else self._archive
-        tell, lost = self._pipe.send, self._lost
+        tell, gone = self._pipe.send, self._gone
         agent = RayAgent(actor)
-        return AgentLink(settings.name, facts["NodeID"], agent, tell, archive, self._files, lost, self._patience)
+        return AgentLink(settings.name, facts["NodeID"], agent, tell, archive, self._files, gone, self._patience)
 
     def _head(self) -> str:
         """Address and port of the head; its port alone where Ray does not say which node that is."""
@@ -236,7 +237,7 @@ class Driver:
         if (link := self._links.get(name)) is not None:
             link.lose(reason)
 
-    def _lost(self, link: AgentLink) -> None:
+    def _gone(self, link: AgentLink) -> None:
         """An agent is gone; where its node is still there, it gets another."""
         with self._lock:
             if self._links.get(link.name) is link:

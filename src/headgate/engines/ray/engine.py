@@ -70,7 +70,7 @@ class RayEngine(Engine):
         self._nodes: dict[str, Node] = {}
         self._away: set[str] = set()
         self._files = Files()
-        self._lost: tuple[str, ...] = ()
+        self._uncontrolled: tuple[str, ...] = ()
         self._called = ""
         self._tasks: dict[TaskId, _RayTask] = {}
         self._slots: dict[TaskId, tuple[Slot, _PendingReservation]] = {}
@@ -108,7 +108,7 @@ class RayEngine(Engine):
         if at != wire.HERE:
             self.address = answer.address
         self._nodes = {node.name: node for node in answer.nodes}
-        self._lost = answer.lost
+        self._uncontrolled = answer.uncontrolled
         if self._speeds is not None:
             self._speeds.keep(answer.nodes)
         self._open = True
@@ -119,8 +119,8 @@ class RayEngine(Engine):
         with self._lock:
             return Cluster(tuple(self._nodes.values()))
 
-    def lost(self) -> tuple[str, ...]:
-        return self._lost
+    def uncontrolled(self) -> tuple[str, ...]:
+        return self._uncontrolled
 
     def called(self) -> str:
         return self._called

@@ -54,13 +54,13 @@ class Agent:
         folder: Its own, removed at its end.
         settings: Pickled `Settings`.
         owner: Process id of the hub: what is found on a node can be told by it.
-        lost: What cannot be controlled in a process that the cluster started, as `Engine.lost`.
+        uncontrolled: What cannot be controlled in a process that the cluster started, as `Engine.uncontrolled`.
     """
 
-    def __init__(self, folder: str, settings: bytes, owner: str, lost: tuple[str, ...] = ()) -> None:
+    def __init__(self, folder: str, settings: bytes, owner: str, uncontrolled: tuple[str, ...] = ()) -> None:
         self._settings: Settings = pickle.loads(settings)
         self._folder = Path(folder)
-        self._lost = lost
+        self._uncontrolled = uncontrolled
         self._warden = Warden(self._folder)
         self._outbox = Outbox()
         self._done = 0
@@ -84,8 +84,8 @@ class Agent:
     # --- what the bridge calls --------------------------------------------------------------------------------------
 
     def describe(self) -> bytes:
-        """Pickled: the node, and what is `lost` on it."""
-        return pickle.dumps((self._node, (*self._lost, *self._engine.lost())))
+        """Pickled: the node, and what is `uncontrolled` on it."""
+        return pickle.dumps((self._node, (*self._uncontrolled, *self._engine.uncontrolled())))
 
     def do(self, number: int, commands: bytes) -> None:
         """Obey commands (a pickled list). Those of a number that came before are left alone: the answer was lost."""

@@ -94,7 +94,7 @@ class AgentLink:
         tell: Told of everything that happens there.
         archive: Packs folders for the node; None where it sees the hub's files.
         here: The hub's files.
-        lost: Called once the agent is gone.
+        on_gone: Called once the agent is gone.
         patience: Seconds of silence after which it takes itself for cut off.
     """
 
@@ -106,7 +106,7 @@ class AgentLink:
         tell: Callable[[Report], None],
         archive: Archive | None,
         here: files.Files,
-        lost: Callable[[AgentLink], None],
+        on_gone: Callable[[AgentLink], None],
         patience: float,
     ) -> None:
         self.name = name
@@ -118,7 +118,7 @@ class AgentLink:
         self._tell = tell
         self._archive = archive
         self._here = here
-        self._lost = lost
+        self._on_gone = on_gone
         self._poll_seconds = min(_POLL_SECONDS, patience / 3)
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._sent: set[str] = set()
@@ -131,7 +131,7 @@ class AgentLink:
         ]
 
     def open(self) -> tuple[Node, tuple[str, ...]]:
-        """Wait until the agent is there; its node, and what is lost on it.
+        """Wait until the agent is there; its node, and what cannot be controlled on it.
 
         Raises:
             HeadgateError: It cannot run there.
@@ -139,14 +139,14 @@ class AgentLink:
         try:
             trouble = self._agent.ready(_READY_SECONDS)
             if not trouble:
-                node, lost = facts(self._agent.call("commands", "describe"))
+                node, uncontrolled = facts(self._agent.call("commands", "describe"))
         except (AgentGone, Unreachable, OSError, pickle.UnpicklingError) as error:
             raise HeadgateError(f"no agent could be started on node {self.name}: {_first_line(error)}") from error
         if trouble:
             raise HeadgateError(f"no agent can run on node {self.name}: {trouble}")
         for thread in self._threads:
             thread.start()
-        return node, lost
+        return node, uncontrolled
 
     def do(self, command: Command) -> None:
         """Have the agent do it, after all that came before."""
@@ -174,7 +174,7 @@ class AgentLink:
         self._commands.put(None)
         if not self._closing:
             self._tell(NodeGone(self.name, reason))
-            self._lost(self)
+            self._on_gone(self)
 
     def kill(self) -> None:
         """End an agent that does not answer as it should; its warden clears up."""

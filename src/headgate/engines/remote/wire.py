@@ -179,13 +179,13 @@ class Opened:
         address: Of the cluster's head, as it was reached.
         head: The same as the cluster has it, however it was reached.
         nodes: Those that an agent answers from.
-        lost: As `Engine.lost`.
+        uncontrolled: As `Engine.uncontrolled`.
     """
 
     address: str
     head: str
     nodes: tuple[Node, ...]
-    lost: tuple[str, ...]
+    uncontrolled: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

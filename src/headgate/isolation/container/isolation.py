@@ -107,7 +107,7 @@ class ContainerIsolation(Isolation):
     def check(self) -> None:
         self._connected()
 
-    def lost(self) -> tuple[str, ...]:
+    def uncontrolled(self) -> tuple[str, ...]:
         try:
             daemon = self._connected()
         except IsolationError as error:

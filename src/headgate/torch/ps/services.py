@@ -28,8 +28,8 @@ def services(server: Server) -> list[Service]:
         parameters = Parameters(saved.get("parameters", {}))
         if server.index:
             return {"tables": tables, "parameters": parameters}
-        pace = Coordinator(plan["staleness"], saved.get("pace", {}), again, server.note)
-        return {"tables": tables, "parameters": parameters, "pace": pace, "broadcasts": Broadcasts()}
+        coordinator = Coordinator(plan["staleness"], saved.get("coordinator", {}), again, server.note)
+        return {"tables": tables, "parameters": parameters, "coordinator": coordinator, "broadcasts": Broadcasts()}
 
     task = TaskEnvironment.read()
     spans = None if together else RoundSpans(server.loop, server.notify)

@@ -26,7 +26,16 @@ class Coordinator(Handler):
     """
 
     operations = frozenset(
-        {"pace.enter", "pace.begin", "pace.done", "pace.lease", "pace.ends", "pace.back", "pace.freeze", "pace.read"}
+        {
+            "coordinator.enter",
+            "coordinator.begin",
+            "coordinator.done",
+            "coordinator.lease",
+            "coordinator.ends",
+            "coordinator.back",
+            "coordinator.freeze",
+            "coordinator.read",
+        }
     )
 
     def __init__(self, bound: int | None, saved: Mapping[str, Any], again: bool, tell: Callable[[str], None]) -> None:
@@ -44,28 +53,28 @@ class Coordinator(Handler):
     def handle(self, operation: str, request: Request) -> None:
         worker = str(request.worker)
         content = request.content
-        if operation == "pace.enter":
+        if operation == "coordinator.enter":
             self._enter(worker, request)
-        elif operation == "pace.begin":
+        elif operation == "coordinator.begin":
             self._clocks.ask(worker)
             self._steps[worker] = request
-        elif operation == "pace.done":
+        elif operation == "coordinator.done":
             self._clocks.stepped(worker)
             for loader, epoch, numbers in content["leases"]:
                 self._of(loader).done(worker, epoch, numbers)
             request.answer()
-        elif operation == "pace.lease":
+        elif operation == "coordinator.lease":
             leases = self._of(content["loader"])
             leases.begin(content["epoch"], content["below"], ())
             leases.ask(worker, content["epoch"])
             self._asked[content["loader"], worker] = request
-        elif operation == "pace.ends":
+        elif operation == "coordinator.ends":
             self._of(content["loader"]).ends(content["epoch"], content["total"])
             request.answer()
-        elif operation == "pace.back":
+        elif operation == "coordinator.back":
             self._of(content["loader"]).back(worker, content["epoch"], content["numbers"])
             request.answer()
-        elif operation == "pace.freeze":
+        elif operation == "coordinator.freeze":
             self._clocks.freeze(worker)
             self._freezing[worker] = request
         else:

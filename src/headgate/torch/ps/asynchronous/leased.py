@@ -107,7 +107,7 @@ class Leased(Dealer):
             if isinstance(answer["number"], int):
                 self.held.setdefault(key, []).append(answer["number"])
 
-        answer = self.caller.call(0, "pace.lease", content, take).wait()
+        answer = self.caller.call(0, "coordinator.lease", content, take).wait()
         found: int | str = answer["number"]
         if answer["refresh"] or found == OVER:
             self.refresh()
@@ -171,7 +171,7 @@ class _LeasedHand(Hand):
     def ended(self, number: int) -> bool:
         dealer, key = self._dealer, self._key
         dealer.held[key] = [held for held in dealer.held.get(key, ()) if held != number]
-        dealer.caller.ask(0, "pace.ends", {"loader": key[0], "epoch": key[1], "total": number})
+        dealer.caller.ask(0, "coordinator.ends", {"loader": key[0], "epoch": key[1], "total": number})
         return True  # some that others hold may come back
 
     @property
@@ -183,5 +183,5 @@ class _LeasedHand(Hand):
         """Batches that were given and that no step followed are done; whether there were any."""
         leases = self._dealer.take_given()
         if leases:
-            self._dealer.caller.ask(0, "pace.done", {"leases": leases})
+            self._dealer.caller.ask(0, "coordinator.done", {"leases": leases})
         return bool(leases)

@@ -93,7 +93,7 @@ class Parameters(Handler):
     """
 
     operations = frozenset({"parameters.create", "parameters.step", "parameters.pull", "parameters.state"})
-    lost: Mapping[str, str] = {
+    without_snapshot: Mapping[str, str] = {
         "parameters.create": "dense parameters go on from a worker's values, and their optimizers' state begins anew"
     }
 

@@ -49,7 +49,7 @@ class Schedule:
     def __init__(self, scheduler: Any) -> None:
         kind = type(scheduler)
         self._step = functools.partial(kind.step, scheduler)
-        self._pace: PassProgress | None = None
+        self._progress: PassProgress | None = None
         self._calls = 0
         self._made = 0
         namespace = {
@@ -60,26 +60,26 @@ class Schedule:
         }
         scheduler.__class__ = type(kind.__name__, (kind,), namespace)
 
-    def enter(self, pace: PassProgress) -> None:
+    def enter(self, progress: PassProgress) -> None:
         """A pass begins."""
         self.finish()
-        self._pace, self._calls, self._made = pace, 0, 0
+        self._progress, self._calls, self._made = progress, 0, 0
 
     def finish(self) -> None:
         """The pass is over for all workers."""
-        if self._pace is not None and self._calls:
-            self._reach(self._pace, self._pace.end)
+        if self._progress is not None and self._calls:
+            self._reach(self._progress, self._progress.end)
 
     def _stepped(self, *args: Any, **kwargs: Any) -> None:
-        pace = self._pace
-        if args or kwargs or pace is None or not pace.taken or (pace.over and not self._calls):
+        progress = self._progress
+        if args or kwargs or progress is None or not progress.taken or (progress.over and not self._calls):
             self._step(*args, **kwargs)
             return
         self._calls += 1
-        self._reach(pace, pace.reached)
+        self._reach(progress, progress.reached)
 
-    def _reach(self, pace: PassProgress, number: int) -> None:
-        target = round((number - pace.first) * self._calls / pace.taken)
+    def _reach(self, progress: PassProgress, number: int) -> None:
+        target = round((number - progress.first) * self._calls / progress.taken)
         for _ in range(target - self._made):
             self._step()
         self._made = max(self._made, target)

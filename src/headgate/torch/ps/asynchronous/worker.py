@@ -67,7 +67,7 @@ class OnServers(Asynchronous):
         if optimizer is None:
             return
         if self._clock is None:
-            self._clock = self.caller.ask(0, "pace.enter", {"clock": None, "told": [], "over": []})["clock"]
+            self._clock = self.caller.ask(0, "coordinator.enter", {"clock": None, "told": [], "over": []})["clock"]
         adopted = RemoteOptimizer(len(self._adopted), optimizer, self.caller)
         self._adopted.append(adopted)
         if self.caller.lowest:
@@ -158,18 +158,18 @@ class OnServers(Asynchronous):
     def _begin(self) -> None:
         """Wait until server 0 lets this worker step."""
         self._leased.positions = {}
-        self.staleness = max(self.staleness, self.caller.ask(0, "pace.begin", {})["largest"])
+        self.staleness = max(self.staleness, self.caller.ask(0, "coordinator.begin", {})["largest"])
 
     def _done(self) -> None:
         self._clock = (self._clock or 0) + 1
-        self._told = self.caller.call(0, "pace.done", {"leases": self._leased.take_given()})
+        self._told = self.caller.call(0, "coordinator.done", {"leases": self._leased.take_given()})
 
     # --- values ------------------------------------------------------------------------------------------------------
 
     def _freeze(self) -> None:
         """Hold the others before their next step, until this worker's own: what is saved is what all agree on."""
         if not self._leased.positions and self.lowest:
-            positions = self.caller.ask(0, "pace.freeze", {})["positions"]
+            positions = self.caller.ask(0, "coordinator.freeze", {})["positions"]
             self._leased.take_positions(positions)
 
     def _refresh(self) -> None:
@@ -183,7 +183,7 @@ class OnServers(Asynchronous):
             calls.append(("broadcast.had", {"count": self._broadcasts}))
         if again and server == 0 and self._clock is not None:
             told, over = self._leased.told(), self._leased.over()
-            calls.append(("pace.enter", {"clock": self._clock, "told": told, "over": over}))
+            calls.append(("coordinator.enter", {"clock": self._clock, "told": told, "over": over}))
         for adopted in self._adopted if again else []:
             # Of what no snapshot has, the values here are the best that is left.
             calls += adopted.creation(server, states=False)

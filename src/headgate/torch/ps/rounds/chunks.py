@@ -96,8 +96,8 @@ def _parts(size: int, loads: Sequence[int]) -> list[tuple[int, int]]:
         if min(wanted) >= _GRAIN_BYTES or used == 1:
             break
     parts, left = [], size
-    for server, share in zip(filled[:-1], wanted):
-        part = min(left, round(share / _ALIGN_BYTES) * _ALIGN_BYTES)
+    for server, target in zip(filled[:-1], wanted):
+        part = min(left, round(target / _ALIGN_BYTES) * _ALIGN_BYTES)
         parts.append((server, part))
         left -= part
     return [*parts, (filled[-1], left)] if left else parts

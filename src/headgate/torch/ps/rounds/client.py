@@ -115,7 +115,7 @@ class Client:
 
     # --- from the thread that trains ---------------------------------------------------------------------------------
 
-    def share(self, exchange: Exchange) -> None:
+    def offer_memory(self, exchange: Exchange) -> None:
         """Exchange what is on this exchange through shared memory with servers beside this worker."""
         self._loop.call(self._offers.make, exchange)
 

@@ -72,7 +72,7 @@ class Dense(Backend):
 
     def register(self, buffers: Sequence[torch.Tensor]) -> None:
         self._exchange = Exchange(buffers, self._servers)
-        self._client.share(self._exchange)
+        self._client.offer_memory(self._exchange)
 
     def adopt_tables(
         self,
@@ -88,8 +88,8 @@ class Dense(Backend):
     def before_save(self) -> dict[str, Any]:
         return {"members": list(self.members), "tables": self.tables.steps(), "round": self._client.pause()}
 
-    def took_part(self, share: float | None) -> None:
-        self.tables.share = share
+    def took_part(self, fraction: float | None) -> None:
+        self.tables.fraction = fraction
 
     def meet(self) -> None:
         """Wait until all workers call it, between two rounds."""

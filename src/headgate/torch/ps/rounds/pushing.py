@@ -25,13 +25,15 @@ class Pusher:
     def __init__(self, links: Links, loop: Loop) -> None:
         self._links = links
         self._loop = loop
-        self._paces = [SumInterval() for _ in range(links.servers)]
+        self._intervals = [SumInterval() for _ in range(links.servers)]
         self._windows: list[SendWindow] = []
 
     def open(self, running: Round) -> None:
         """The round goes for another attempt: what was to be pushed for the last one is not."""
         self.close()
-        self._windows = [SendWindow(self._loop, pace, lambda chunk: self._push(running, chunk)) for pace in self._paces]
+        self._windows = [
+            SendWindow(self._loop, interval, lambda chunk: self._push(running, chunk)) for interval in self._intervals
+        ]
 
     def close(self) -> None:
         """Push nothing more: which attempt the round goes for is not settled."""

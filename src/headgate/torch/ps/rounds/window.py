@@ -3,7 +3,7 @@
 TCP shares a server's NIC between workers unfairly for seconds. If one got far ahead, no sum could be formed until the
 others had caught up, and all would come back at the end, with nothing going the other way. So only a few chunks are
 under way before their sums are there. A worker that waits because others have not begun goes on all the same, at its
-usual pace: the NIC would be idle otherwise.
+usual rate: the NIC would be idle otherwise.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SumInterval:
         self.seconds = _FIRST_SECONDS
 
     def observe(self, seconds: float) -> None:
-        """It took so long now; a pause is no pace."""
+        """Take in how long a sum took; a pause does not count."""
         if seconds < 2 * _PATIENCE * self.seconds:
             self.seconds += _WEIGHT * (seconds - self.seconds)
 
@@ -44,13 +44,13 @@ class SendWindow:
 
     Args:
         loop: Keeps the time.
-        pace: Of that server.
+        interval: Between the sums of that server.
         push: Sends a chunk.
     """
 
-    def __init__(self, loop: Loop, pace: SumInterval, push: Callable[[Chunk], None]) -> None:
+    def __init__(self, loop: Loop, interval: SumInterval, push: Callable[[Chunk], None]) -> None:
         self._loop = loop
-        self._pace = pace
+        self._interval = interval
         self._push = push
         self._waiting: deque[Chunk] = deque()
         self._under_way = 0
@@ -66,7 +66,7 @@ class SendWindow:
     def came(self, now: float) -> None:
         """A sum has come."""
         if self._under_way > 1:
-            self._pace.observe(now - self._moved)
+            self._interval.observe(now - self._moved)
         self._moved = now
         self._under_way = max(0, self._under_way - 1)
         self._go_on()
@@ -86,7 +86,7 @@ class SendWindow:
             self._send()
         if self._waiting and not self._timed:
             self._timed = True
-            self._loop.after(_PATIENCE * self._pace.seconds, self._look)
+            self._loop.after(_PATIENCE * self._interval.seconds, self._look)
 
     def _send(self) -> None:
         self._under_way += 1
@@ -96,9 +96,9 @@ class SendWindow:
         self._timed = False
         if self._closed or not self._waiting:
             return
-        again = self._moved + _PATIENCE * self._pace.seconds - time.monotonic()
+        again = self._moved + _PATIENCE * self._interval.seconds - time.monotonic()
         if again <= 0:
             self._send()
-            again = self._pace.seconds
+            again = self._interval.seconds
         self._timed = True
         self._loop.after(again, self._look)

@@ -84,7 +84,7 @@ class RemoteTables:
 
     Attributes:
         arriving: Is given what stands for a table, when a gradient of it is about to come with a backward.
-        share: This worker's part of the mean that the last gradients are of; None: they are of a sum.
+        fraction: This worker's part of the mean that the last gradients are of; None: they are of a sum.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class RemoteTables:
         self._folder = folder
         self._observer = observer
         self.arriving: Callable[[torch.Tensor], None] = lambda weight: None
-        self.share: float | None = 1.0
+        self.fraction: float | None = 1.0
         self._members = members
         self._meet = meet
         self._adopted: list[_Adopted] = []
@@ -158,7 +158,7 @@ class RemoteTables:
                 )
             options = optimizers.options(_group(optimizer, adopted.weight))
             adopted.made["recipe"] = {**adopted.made["recipe"], "groups": [options]}
-            head = {"share": self.share, "members": list(self._members()), "options": options}
+            head = {"fraction": self.fraction, "members": list(self._members()), "options": options}
             gradient, adopted.weight.grad = adopted.weight.grad, None
             if gradient is not None or self._together:
                 pushed += adopted.table.push(gradient, head)

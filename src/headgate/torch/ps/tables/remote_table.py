@@ -136,7 +136,7 @@ class RemoteTable:
 
         Args:
             gradient: It; None: this worker did not use the table.
-            head: What goes with it: `share`, `members`, `options`.
+            head: What goes with it: `fraction`, `members`, `options`.
         """
         if gradient is None:
             rows = torch.empty(0, dtype=torch.int64)

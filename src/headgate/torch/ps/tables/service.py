@@ -26,7 +26,7 @@ class Tables(Handler):
         note: Tells the user something.
     """
 
-    lost: Mapping[str, str] = {
+    without_snapshot: Mapping[str, str] = {
         "table.create": "its rows of sparse tables begin anew, and what workers have pushed to them is lost"
     }
 

@@ -13,7 +13,7 @@ from headgate.torch.ps.transport.requests import Request
 def merged(pushes: Sequence[Mapping[str, Any]]) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Rows and gradients of one step from the pushes of its workers; None where nobody used the table.
 
-    Each worker's gradients come as its contribution to the mean, with its share of the batch: where contributions are
+    Each worker's gradients come as its contribution to the mean, with its part of the batch: where contributions are
     missing, those that are there stand for all.
     """
     used = [push for push in pushes if push["used"]]
@@ -21,9 +21,9 @@ def merged(pushes: Sequence[Mapping[str, Any]]) -> tuple[torch.Tensor, torch.Ten
         return None
     rows = torch.cat([push["rows"] for push in used])
     gradients = torch.cat([push["gradients"] for push in used])
-    shares = [push["share"] for push in pushes]
-    if None not in shares and 0.0 < sum(shares) < 1.0 - 1e-6:
-        gradients = gradients / sum(shares)
+    fractions = [push["fraction"] for push in pushes]
+    if None not in fractions and 0.0 < sum(fractions) < 1.0 - 1e-6:
+        gradients = gradients / sum(fractions)
     return rows, gradients
 
 

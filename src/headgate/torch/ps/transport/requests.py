@@ -49,12 +49,12 @@ class Handler(ABC):
 
     Attributes:
         operations: Which.
-        lost: What it means, in words, that a server which was started again without a snapshot is asked for one of
-            these operations.
+        without_snapshot: What it means, in words, that a server which was started again without a snapshot is asked for
+            one of these operations.
     """
 
     operations: frozenset[str]
-    lost: Mapping[str, str] = {}
+    without_snapshot: Mapping[str, str] = {}
 
     @abstractmethod
     def handle(self, operation: str, request: Request) -> None:
@@ -197,7 +197,7 @@ class Dispatcher(Service):
 
     def _tell_of_loss(self, handler: Handler, operation: str) -> None:
         """A worker makes anew what a former life of the server had, and no snapshot has."""
-        text = handler.lost.get(operation) if self._bare else None
+        text = handler.without_snapshot.get(operation) if self._bare else None
         if text is not None and text not in self._told:
             self._told.add(text)
             text = f"server-{self.server.index} was started again {self._lost}: {text}"
