@@ -164,13 +164,6 @@ class Fit:
             return Estimate(0.5 * patience, 0.05 * patience, 0.95 * patience)
         return self._estimate(np.maximum(first * self._span + patience, 1.0))
 
-    def gain(self, steps: float) -> float:
-        """The drop of the loss in the next steps, as a part of its whole drop from its start to its asymptote. Below
-        zero where it rises."""
-        whole = abs(self.start - self.asymptote)
-        here, there = self.at([self.step, self.step + steps]).middle
-        return float((here - there) / whole) if whole > 0.0 else 0.0
-
     @property
     def progress(self) -> float:
         """How much of the way from the start to the asymptote is done, 0 to 1; below zero where the loss has risen."""

@@ -32,7 +32,7 @@ _AHEAD = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _EVIDENCE = 3
 """Reports, each with a tenth more steps than the one before, until something is said: the first tell next to nothing of
 what a step costs."""
-PATIENCE = 0.2
+_PATIENCE = 0.2
 """A job that says neither its epochs nor a goal is taken to end where its loss has come to rest for so long: a part of
 the steps done so far."""
 _REPORTS = 256
@@ -257,5 +257,5 @@ def first_end(fitted: Fit | None, question: Question) -> tuple[Estimate | None, 
         if rest is not None:
             ends.append((_after(since, fitted.to_plateau(*rest, passed=rest[0])), "rest"))
         if not ends:
-            ends.append((_after(since, fitted.to_plateau(PATIENCE * step)), "rest"))
+            ends.append((_after(since, fitted.to_plateau(_PATIENCE * step)), "rest"))
     return min(ends, key=lambda end: (end[0].likely < 0.5, end[0].steps), default=(None, "epochs"))

@@ -113,6 +113,7 @@ def _said(
     runs_on: bool,
 ) -> Sequence[str]:
     """The drawing, and what it says."""
+    from headgate.analysis.curves import FEWEST_POINTS
     from headgate.reports.plot import plot
 
     level = expected.points[-1][1]
@@ -120,7 +121,7 @@ def _said(
     lines += plot(expected.points, expected.curve, min(shutil.get_terminal_size().columns, _WIDEST), rule.goal)
     lines.append("")
     if expected.family is None:
-        lines.append(f"too few reports for a curve: {len(expected.points)}; 6 are needed")
+        lines.append(f"too few reports for a curve: {len(expected.points)}; {FEWEST_POINTS} are needed")
     else:
         at = expected.curve[-1]
         lines.append(
