@@ -224,7 +224,7 @@ def stage(isolation: str, on_lab: bool) -> Iterator[Stage]:
         if on_lab:
             undo.enter_context(_frame.lab(home, "elastic", NODES, NODE_RATE, variables, NODE_CORES))
             cluster = home / "lab.yaml"
-        undo.callback(_frame.end_hub, variables)
+        undo.callback(_frame.end_hubs, variables)
         yield Stage(home, isolation, variables, cluster)
 
 

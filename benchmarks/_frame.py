@@ -114,13 +114,13 @@ def _stay() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def end_hub(variables: dict[str, str]) -> None:
-    """End the hub of a `HEADGATE_HOME`, which would wait for more runs."""
+def end_hubs(variables: dict[str, str]) -> None:
+    """End the hubs of a `HEADGATE_HOME`, which would wait for more runs; a node of a lab has one of its own."""
     code = (
         "import os, select, signal\n"
+        "from headgate import runs\n"
         "from headgate.hub import client\n"
-        "hub = client.connect()\n"
-        "if hub is not None:\n"
+        "for hub in filter(None, map(client.connect, runs.hubs())):\n"
         "    pidfd = os.pidfd_open(hub.ask('hello')['pid'])\n"
         "    for wait in (5, 60):\n"
         "        signal.pidfd_send_signal(pidfd, signal.SIGTERM)\n"
@@ -319,7 +319,7 @@ def bench(lab: str | None = None, kind: type[Bench] = Bench) -> Iterator[Bench]:
             yield made
         finally:
             _stay()
-            end_hub(made.environment)
+            end_hubs(made.environment)
             if lab is not None:
                 made.headgate("lab", "down")
 

@@ -34,7 +34,7 @@ from pathlib import Path
 
 import _frame
 
-from headgate import lab
+from headgate import lab, runs
 from headgate.hub import client
 
 LAB = """
@@ -232,12 +232,13 @@ def kill_agent(ray: _frame.Raylets, node: str) -> None:
 
 
 def kill_hub(job: Stillness) -> None:
-    """kill -9 of the hub; its run is resumed."""
-    hub = client.connect()
-    if hub is None:
+    """kill -9 of the hub, which is that of the head's node; its run is resumed."""
+    found = [hub for folder in runs.hubs() if (hub := client.connect(folder)) is not None]
+    if not found:
         raise RuntimeError("no hub is running")
-    with closing(hub):
-        os.kill(hub.ask("hello")["pid"], signal.SIGKILL)
+    for hub in found:
+        with closing(hub):
+            os.kill(hub.ask("hello")["pid"], signal.SIGKILL)
     job.resume()
 
 

@@ -376,7 +376,7 @@ def main() -> None:
                         for at in settings:
                             found.setdefault(at, []).append(measured(at, given.steps, folder, environment))
         finally:
-            _frame.end_hub(environment)
+            _frame.end_hubs(environment)
     head = f"{'MB':>4} {'NIC':>8} {'workers':>8} {'servers':>8}  {'':22}"
     print(f"{head} {'step, s':>24} {'bound, s':>9} {'over it':>24}")
     rows = []

@@ -94,7 +94,7 @@ def of_a_job_alone(options: argparse.Namespace) -> object:
             base, wall = (statistics.median(pair[i] for pair in pairs) for i in (0, 1))
             print(f"{name:24}{base:>12.1f} s{wall:>12.1f} s{_frame.spread(whole):>32}{_frame.spread(inside):>28}")
             rows.append({"job": name, "pairs": pairs, "ratio": statistics.median(whole), "aim": AIM_ALONE})
-        _frame.end_hub(_frame.environment(HEADGATE_HOME=home))
+        _frame.end_hubs(_frame.environment(HEADGATE_HOME=home))
     return rows
 
 
