@@ -345,8 +345,10 @@ class _Task:
         live.begin(self._attempt, 0)
         self._attempt.start(TaskName("worker-0"), "here", "127.0.0.1", ProgressReader(ProgressRule()), joins=False)
         self._failed: list[str] = []
-        ledger = cast(LiveRuns, SimpleNamespace(find=lambda _: (self._run, live), event=self._event, failed=self._fail))
-        self._hearing = HubListener(ledger, self._run.folder, lambda _: None, lambda _: None, lambda *_: None)
+        live_runs = cast(
+            LiveRuns, SimpleNamespace(find=lambda _: (self._run, live), event=self._event, failed=self._fail)
+        )
+        self._listener = HubListener(live_runs, self._run.folder, lambda _: None, lambda _: None, lambda *_: None)
         self._log = TaskLog(os.devnull)
         self._live = live
 
@@ -368,14 +370,16 @@ class _Task:
         if chance.random() < 0.05:
             data *= chance.choice([10, 500])
         lines = self._log.write(data + b"\n", time.monotonic())
-        self._hearing.output(TaskId(self._task), [line[:4096] for line in (lines or [data.decode("utf-8", "replace")])])
+        self._listener.output(
+            TaskId(self._task), [line[:4096] for line in (lines or [data.decode("utf-8", "replace")])]
+        )
         self._hear()
 
     def message(self, chance: Chance) -> None:
         message = chance.altered(chance.choice(_MESSAGES))
         if chance.random() < 0.5 and message.get("type") == "checkpoint":
             message["path"] = str(self._run.checkpoints("a") / chance.choice(["step-1.pt", "../x", "a/../b"]))
-        self._hearing.message(TaskId(self._task), json.loads(json.dumps(message)))
+        self._listener.message(TaskId(self._task), json.loads(json.dumps(message)))
         self._hear()
 
     def channel(self, chance: Chance) -> None:
@@ -388,7 +392,7 @@ class _Task:
             try:
                 theirs.sendall(hello + said if chance.random() < 0.7 else chance.damaged(hello + said))
                 for message in connection.receive() or ():
-                    self._hearing.message(TaskId(self._task), message)
+                    self._listener.message(TaskId(self._task), message)
             except BlockingIOError:
                 pass
             connection.close()

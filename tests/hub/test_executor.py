@@ -59,11 +59,11 @@ def test_an_action_that_fails_costs_no_other_one_and_is_told_in_its_run(monkeypa
         live_runs.runs[run.id] = run
         job, task = JobId(f"{run.id}/a"), TaskId(f"{run.id}/a/worker-0")
         engines = SimpleNamespace(of=lambda _: Failing(), spec_of=lambda _: LOCAL)
-        hearing = SimpleNamespace(ended=lambda task, exit: done.append(("ended", exit)))
+        listener = SimpleNamespace(ended=lambda task, exit: done.append(("ended", exit)))
         nodes = SimpleNamespace(get=lambda *_: Node("here", 2, 2**30))
         make, choosing = cast(Any, Executor), SimpleNamespace()
         finish = lambda run: done.append(("finish", run.id))  # noqa: E731
-        executor: Executor = make(run.folder.parents[1], live_runs, engines, nodes, hearing, choosing, finish)
+        executor: Executor = make(run.folder.parents[1], live_runs, engines, nodes, listener, choosing, finish)
         start = StartTask(task, job, submission.jobs[0], PLAN, "here", 1, Share(), 1, 1.0, "alone")
         share = SetShare(task, Share(cpu_weight=2.0), 1, 1.0, "more")
         stop = StopTask(task, 10.0, "asked to")

@@ -72,9 +72,9 @@ def heard(
             raise AssertionError(f"{what}: {error!r}")
 
         live_runs = cast(LiveRuns, SimpleNamespace(find=lambda _: (run, live), event=event, failed=failed))
-        hearing = HubListener(live_runs, run.folder, events.append, lambda _: None, lambda *_: None)
-        say(hearing, task)
-        hearing.exited(task, Exit(code=0))
+        listener = HubListener(live_runs, run.folder, events.append, lambda _: None, lambda *_: None)
+        say(listener, task)
+        listener.exited(task, Exit(code=0))
         await asyncio.sleep(0)
         run.close()
         return run
@@ -92,11 +92,11 @@ def checkpoints(task: str) -> Path:
 
 @pytest.mark.parametrize("name", ["../../../../../x.pt", "/etc/passwd", "link/passwd", "x/../../y.pt", "", "\0"])
 def test_a_checkpoint_elsewhere_than_in_its_job_s_folder_is_none(name: str) -> None:
-    def say(hearing: HubListener, task: TaskId) -> None:
+    def say(listener: HubListener, task: TaskId) -> None:
         (checkpoints(task) / "link").symlink_to("/etc")
         for each in (name, "step-1.pt"):
             path = os.path.join(checkpoints(task), each)
-            hearing.message(task, {"type": "checkpoint", "path": path, "step": 1, "epoch": 0, "why": "epoch"})
+            listener.message(task, {"type": "checkpoint", "path": path, "step": 1, "epoch": 0, "why": "epoch"})
 
     events, _ = heard(say)
     saved = [event.checkpoint.path for event in events if isinstance(event, CheckpointDone)]
@@ -105,7 +105,7 @@ def test_a_checkpoint_elsewhere_than_in_its_job_s_folder_is_none(name: str) -> N
 
 def test_of_losses_that_are_printed_in_a_flood_none_is_lost_and_few_are_told() -> None:
     lines = [f"step {step} loss {step}.0" for step in range(1, LINES + 1)]
-    events, steps = heard(lambda hearing, task: hearing.output(TaskId(task), lines))
+    events, steps = heard(lambda listener, task: listener.output(TaskId(task), lines))
     told = [event for event in events if isinstance(event, Progress)]
     assert AT_ONCE / 2 < len(told) < 2 * AT_ONCE
     assert sum(progress.count for progress in told) == LINES
@@ -119,10 +119,10 @@ def test_of_losses_that_are_printed_in_a_flood_none_is_lost_and_few_are_told() -
 def test_what_was_printed_comes_before_what_the_script_then_reports_itself() -> None:
     lines = [f"step {step} loss {step}.0" for step in range(1, LINES + 1)]
 
-    def say(hearing: HubListener, task: TaskId) -> None:
-        hearing.output(task, lines)
-        hearing.message(task, {"type": "progress", "step": LINES + 1, "loss": 1.0})
-        hearing.output(task, [f"step {LINES + 2} loss 1.0"])
+    def say(listener: HubListener, task: TaskId) -> None:
+        listener.output(task, lines)
+        listener.message(task, {"type": "progress", "step": LINES + 1, "loss": 1.0})
+        listener.output(task, [f"step {LINES + 2} loss 1.0"])
 
     _, steps = heard(say)
     assert steps[-2:] == [LINES, LINES + 1]
@@ -130,18 +130,18 @@ def test_what_was_printed_comes_before_what_the_script_then_reports_itself() -> 
 
 def test_a_script_whose_loss_is_not_found_ends_with_a_hint() -> None:
     notes: list[str] = []
-    heard(lambda hearing, task: hearing.output(TaskId(task), ["iteration 10: objective -35.1"]), notes=notes)
+    heard(lambda listener, task: listener.output(TaskId(task), ["iteration 10: objective -35.1"]), notes=notes)
     assert len(notes) == 1
     assert "`progress:` says how to read it; nearest came: iteration 10: objective -35.1" in notes[0]
-    heard(lambda hearing, task: hearing.output(TaskId(task), ["iteration 10: loss 35.1"]), notes=notes)
-    heard(lambda hearing, task: hearing.message(TaskId(task), {"type": "progress", "step": 1}), notes=notes)
+    heard(lambda listener, task: listener.output(TaskId(task), ["iteration 10: loss 35.1"]), notes=notes)
+    heard(lambda listener, task: listener.message(TaskId(task), {"type": "progress", "step": 1}), notes=notes)
     assert len(notes) == 1
 
 
 def test_a_checkpoint_that_was_asked_for_and_failed_is_not_the_state_that_another_one_waits_for() -> None:
-    def say(hearing: HubListener, task: TaskId) -> None:
-        hearing.message(TaskId(f"{task[:-1]}1"), {"type": "joining"})
-        hearing.message(task, {"type": "checkpoint_failed", "error": "full", "why": "request"})
+    def say(listener: HubListener, task: TaskId) -> None:
+        listener.message(TaskId(f"{task[:-1]}1"), {"type": "joining"})
+        listener.message(task, {"type": "checkpoint_failed", "error": "full", "why": "request"})
         message = {
             "type": "checkpoint",
             "path": str(checkpoints(task) / "step-1.pt"),
@@ -150,7 +150,7 @@ def test_a_checkpoint_that_was_asked_for_and_failed_is_not_the_state_that_anothe
             "position": 1,
             "bytes": 1,
         }
-        hearing.message(task, {**message, "seconds": 0.1, "why": "join"})
+        listener.message(task, {**message, "seconds": 0.1, "why": "join"})
 
     events, _ = heard(say, joins=True)
     assert [event.task.rsplit("/")[-1] for event in events if isinstance(event, TaskJoined)] == ["worker-1"]
@@ -194,10 +194,10 @@ def test_a_message_that_makes_no_sense_costs_nothing_but_itself_and_is_told(monk
     monkeypatch.setattr(listener_module, "MOST_COMPLAINTS", len(ODD) + 1)
     told: list[str] = []
 
-    def say(hearing: HubListener, task: TaskId) -> None:
+    def say(listener: HubListener, task: TaskId) -> None:
         for number, message in enumerate(ODD):
-            hearing.message(task, message)
-            hearing.message(task, {"type": "progress", "step": number, "loss": 1.0})
+            listener.message(task, message)
+            listener.message(task, {"type": "progress", "step": number, "loss": 1.0})
 
     events, steps = heard(say, warnings=told)
     assert steps == list(range(len(ODD)))
@@ -209,9 +209,9 @@ def test_a_message_that_makes_no_sense_costs_nothing_but_itself_and_is_told(monk
 def test_of_a_task_that_says_nothing_but_nonsense_people_are_warned_twenty_times() -> None:
     warnings: list[str] = []
 
-    def say(hearing: HubListener, task: TaskId) -> None:
+    def say(listener: HubListener, task: TaskId) -> None:
         for _ in range(300):
-            hearing.message(task, {"type": "note"})
+            listener.message(task, {"type": "note"})
 
     heard(say, warnings=warnings)
     assert len(warnings) == MOST_COMPLAINTS
@@ -222,14 +222,14 @@ def test_of_a_task_that_says_nothing_but_nonsense_people_are_warned_twenty_times
     "line", ["epoch 1e400 loss 2.0", "epoch 999e300 loss 2.0", "epoch 12345678901234567890 loss 1"]
 )
 def test_a_line_with_an_odd_number_costs_nothing_but_itself(line: str) -> None:
-    _, steps = heard(lambda hearing, task: hearing.output(TaskId(task), ["step 1 loss 3.0", line, "step 2 loss 1.0"]))
+    _, steps = heard(lambda listener, task: listener.output(TaskId(task), ["step 1 loss 3.0", line, "step 2 loss 1.0"]))
     assert steps[-1] == 2
 
 
 def test_numbers_at_the_edge_of_what_there_is_are_merged_and_told() -> None:
-    def say(hearing: HubListener, task: TaskId) -> None:
+    def say(listener: HubListener, task: TaskId) -> None:
         for loss in (1e308, 1.7e308, -1.7e308, math.inf, math.nan, 5e-324, "nan", "-inf"):
-            hearing.message(
+            listener.message(
                 task, {"type": "progress", "step": 2**53, "loss": loss, "count": 2**53, "metrics": {"a": loss}}
             )
 
@@ -241,10 +241,10 @@ def test_numbers_at_the_edge_of_what_there_is_are_merged_and_told() -> None:
 def test_metrics_beyond_so_many_names_are_left_out_with_one_warning() -> None:
     warnings: list[str] = []
 
-    def say(hearing: HubListener, task: TaskId) -> None:
+    def say(listener: HubListener, task: TaskId) -> None:
         for part in range(20):
             names = {f"metric-{part}-{i}": 1.0 for i in range(1000)}
-            hearing.message(task, {"type": "progress", "step": part, "metrics": {"loss2": 1.0, **names}})
+            listener.message(task, {"type": "progress", "step": part, "metrics": {"loss2": 1.0, **names}})
 
     events, steps = heard(say, warnings=warnings)
     names = {name for event in events if isinstance(event, Progress) for name in event.metrics}
@@ -258,9 +258,9 @@ def test_a_slow_pattern_of_the_job_s_own_is_given_up_and_told_and_the_job_goes_o
     warnings: list[str] = []
     begun = time.thread_time()
 
-    def say(hearing: HubListener, task: TaskId) -> None:
-        hearing.output(task, ["a" * 4000, *["a" * 4000] * 20])
-        hearing.message(task, {"type": "progress", "step": 7, "loss": 1.0})
+    def say(listener: HubListener, task: TaskId) -> None:
+        listener.output(task, ["a" * 4000, *["a" * 4000] * 20])
+        listener.message(task, {"type": "progress", "step": 7, "loss": 1.0})
 
     _, steps = heard(say, warnings=warnings, pattern=r".*a.*a.*a.*a.*a(?P<loss>\d)")
     assert time.thread_time() - begun < 5
@@ -272,12 +272,12 @@ def test_a_slow_pattern_of_the_job_s_own_is_given_up_and_told_and_the_job_goes_o
 def test_a_file_that_two_workers_write_is_warned_of() -> None:
     warnings: list[str] = []
 
-    def say(hearing: HubListener, task: str) -> None:
+    def say(listener: HubListener, task: str) -> None:
         other = task.replace("worker-0", "worker-1")
         for worker in (task, other, task):
             for name in ("best.pt", f"{worker[-8:]}.log"):
-                hearing.message(TaskId(worker), {"type": "writes", "path": f"/w/{name}", "folder": "1:2"})
-        hearing.message(TaskId(other), {"type": "writes", "path": "/w/best.pt"})
+                listener.message(TaskId(worker), {"type": "writes", "path": f"/w/{name}", "folder": "1:2"})
+        listener.message(TaskId(other), {"type": "writes", "path": "/w/best.pt"})
 
     heard(say, joins=True, warnings=warnings)
     assert "worker-0 and worker-1 both write /w/best.pt" in warnings[0]

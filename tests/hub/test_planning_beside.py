@@ -22,7 +22,7 @@ from headgate.jobs import Job
 from headgate.profiling import store
 
 
-class Desk:
+class PlanningHub:
     """A `Choosing` for a run of so many jobs on so many nodes, and what it tells the controller."""
 
     def __init__(self, home: Path, jobs: int, nodes: int, mode: Literal["run", "profile"] = "run") -> None:
@@ -60,13 +60,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_plans_that_take_long_are_made_beside_the_loop(home: Path, jobs: int, nodes: int, at_once: bool) -> None:
     async def plan() -> None:
-        desk = Desk(home, jobs, nodes)
-        desk.asks()
+        hub = PlanningHub(home, jobs, nodes)
+        hub.asks()
         await asyncio.sleep(0)
-        assert len(desk.told) == (jobs if nodes == 3 else 0)
-        await desk.settles()
-        assert all(isinstance(told, JobPlanned) for told in desk.told)
-        desk.run.close()
+        assert len(hub.told) == (jobs if nodes == 3 else 0)
+        await hub.settles()
+        assert all(isinstance(told, JobPlanned) for told in hub.told)
+        hub.run.close()
 
     asyncio.run(plan())
 
@@ -75,12 +75,12 @@ def test_a_stored_profile_counts_for_a_run_and_not_for_one_that_measures(home: P
     known = store.dump(profile(dense_bytes=1_000_000, memory_peak_bytes=64 << 20))
 
     async def plan(mode: Literal["run", "profile"]) -> list[int]:
-        desk = Desk(home, 1, 3, mode)
-        desk.run.jobs["j0"].profile = known
-        desk.asks()
-        await desk.settles()
-        desk.run.close()
-        return [told.plan.tasks for told in desk.told if isinstance(told, JobPlanned)]
+        hub = PlanningHub(home, 1, 3, mode)
+        hub.run.jobs["j0"].profile = known
+        hub.asks()
+        await hub.settles()
+        hub.run.close()
+        return [told.plan.tasks for told in hub.told if isinstance(told, JobPlanned)]
 
     [tasks] = asyncio.run(plan("run"))
     assert tasks > 1
@@ -89,12 +89,12 @@ def test_a_stored_profile_counts_for_a_run_and_not_for_one_that_measures(home: P
 
 def test_a_job_that_cannot_be_planned_is_stopped_and_says_so(home: Path) -> None:
     async def plan() -> None:
-        desk = Desk(home, 1, 3)
-        live = desk.run.jobs["j0"]
+        hub = PlanningHub(home, 1, 3)
+        live = hub.run.jobs["j0"]
         live.profile = "{"
-        desk.asks()
-        await desk.settles()
-        assert desk.told == [StopRequested(JobId(f"{desk.run.id}/j0"))]
-        desk.run.close()
+        hub.asks()
+        await hub.settles()
+        assert hub.told == [StopRequested(JobId(f"{hub.run.id}/j0"))]
+        hub.run.close()
 
     asyncio.run(plan())

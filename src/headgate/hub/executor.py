@@ -42,7 +42,7 @@ class Executor(Component):
         live_runs: Where the runs are.
         engines: What starts tasks.
         nodes: Where they are started.
-        hearing: Told of tasks that could not be started.
+        listener: Told of tasks that could not be started.
         choosing: Finds plans.
         finish: Called soon after the last job of a run has ended.
     """
@@ -53,7 +53,7 @@ class Executor(Component):
         live_runs: LiveRuns,
         engines: Engines,
         nodes: Nodes,
-        hearing: HubListener,
+        listener: HubListener,
         choosing: Choosing,
         finish: Callable[[LiveRun], None],
     ) -> None:
@@ -61,7 +61,7 @@ class Executor(Component):
         self._live_runs = live_runs
         self._engines = engines
         self._nodes = nodes
-        self._listener = hearing
+        self._listener = listener
         self._choosing = choosing
         self._finish = finish
         self._loop = asyncio.get_running_loop()

@@ -17,12 +17,12 @@ _PATIENCE_MS = 10_000
 class StopTogether:
     """Agrees with the other workers on the boundary at which all stop.
 
-    No step carries the order, so the workers agree beside them. Each counts the boundaries that it passed. A worker
+    No step carries the request, so the workers agree beside them. Each counts the boundaries that it passed. A worker
     that is asked to stop holds its count still and tells it. It does so from a thread, because the script may be
     waiting in a step for another worker. All stop at the boundary after the highest count, which none has passed.
 
     Args:
-        channel: Where the order comes in, to all workers.
+        channel: Where the request comes in, to all workers.
     """
 
     def __init__(self, channel: Channel) -> None:

@@ -25,7 +25,7 @@ class Gate:
     """The gate of one task; costs a comparison a step where nothing is held back.
 
     Args:
-        channel: Where grants come in. An order that comes meanwhile ends a hold: it is obeyed first.
+        channel: Where grants come in. A request that comes meanwhile ends a hold: it is done first.
         settle: Called before a step counts as over: waits for what it has started on a device.
         gpus: Numbers of the GPUs that the task uses, as it sees them; the engine is told of them, once.
         clock: Seconds, never going back.

@@ -13,7 +13,7 @@ from headgate.torch.ps.transport.views import View
 
 
 class Coordinator(Handler):
-    """Keeps the clocks and the leases.
+    """Keeps the steps of all workers, and the leases.
 
     After a restart it waits until every worker that counts has told what it did and has: only then are batches leased
     again.
@@ -39,8 +39,8 @@ class Coordinator(Handler):
     )
 
     def __init__(self, bound: int | None, saved: Mapping[str, Any], again: bool, tell: Callable[[str], None]) -> None:
-        self._clocks = Staleness(bound)
-        self._clocks.largest = saved.get("largest", 0)
+        self._staleness = Staleness(bound)
+        self._staleness.largest = saved.get("largest", 0)
         self._leases = {int(loader): Leases.restored(state) for loader, state in saved.get("leases", {}).items()}
         self._tell = tell
         self._unheard = again
@@ -56,10 +56,10 @@ class Coordinator(Handler):
         if operation == "coordinator.enter":
             self._enter(worker, request)
         elif operation == "coordinator.begin":
-            self._clocks.ask(worker)
+            self._staleness.ask(worker)
             self._steps[worker] = request
         elif operation == "coordinator.done":
-            self._clocks.stepped(worker)
+            self._staleness.stepped(worker)
             for loader, epoch, numbers in content["leases"]:
                 self._of(loader).done(worker, epoch, numbers)
             request.answer()
@@ -75,10 +75,10 @@ class Coordinator(Handler):
             self._of(content["loader"]).back(worker, content["epoch"], content["numbers"])
             request.answer()
         elif operation == "coordinator.freeze":
-            self._clocks.freeze(worker)
+            self._staleness.freeze(worker)
             self._freezing[worker] = request
         else:
-            request.answer(largest=self._clocks.largest, clocks=self._clocks.read())
+            request.answer(largest=self._staleness.largest, clocks=self._staleness.read())
         self._settle()
 
     def entered(self, view: View) -> None:
@@ -89,7 +89,7 @@ class Coordinator(Handler):
 
     def state(self) -> Mapping[str, Any]:
         return {
-            "largest": self._clocks.largest,
+            "largest": self._staleness.largest,
             "leases": {str(loader): leases.state() for loader, leases in self._leases.items()},
         }
 
@@ -99,17 +99,17 @@ class Coordinator(Handler):
     def _enter(self, worker: str, request: Request) -> None:
         content = request.content
         self._entered.add(request.worker)
-        self._clocks.enter(worker, content["clock"])
+        self._staleness.enter(worker, content["clock"])
         for loader, epoch, done, held in content["told"]:
             self._of(loader).retell(worker, epoch, done, held)
         for loader, epoch in content["over"]:
             self._of(loader).over(epoch)
-        request.answer(clock=self._clocks.read()[worker])
+        request.answer(clock=self._staleness.read()[worker])
 
     def _gone(self, worker: int) -> None:
         name = str(worker)
         self._entered.discard(worker)
-        self._clocks.gone(name)
+        self._staleness.gone(name)
         self._steps.pop(name, None)
         for loader, leases in self._leases.items():
             self._asked.pop((loader, name), None)
@@ -126,18 +126,18 @@ class Coordinator(Handler):
         for loader, leases in self._leases.items():
             for worker, number in leases.answers():
                 asked = self._asked.pop((loader, worker), None)
-                fresh = number not in (OVER, LATER) and self._clocks.resume(worker)
+                fresh = number not in (OVER, LATER) and self._staleness.resume(worker)
                 if number == OVER:  # until it goes on with another epoch, nobody waits for it
-                    self._clocks.rest(worker)
+                    self._staleness.rest(worker)
                 if asked is not None:
                     asked.answer(number=number, refresh=fresh)
         for _, worker in self._asked:
-            self._clocks.rest(worker)
-        for worker in self._clocks.allowed():
+            self._staleness.rest(worker)
+        for worker in self._staleness.allowed():
             waiting = self._steps.pop(worker, None)
             if waiting is not None:
-                waiting.answer(largest=self._clocks.largest)
-        for worker in [worker for worker in self._freezing if self._clocks.still(worker)]:
+                waiting.answer(largest=self._staleness.largest)
+        for worker in [worker for worker in self._freezing if self._staleness.still(worker)]:
             found = [(loader, *place) for loader, leases in self._leases.items() for place in leases.positions()]
             self._freezing.pop(worker).answer(positions=found)
 
