@@ -24,8 +24,6 @@ _FRACTION = 0.01  # of an epoch, that a count may differ from
 _ENDED = 0.9  # of a count that starts anew, at the least, if it had come to its end
 
 _COUNTS_SAMPLES = re.compile(r"Train on (\d{1,12}) samples")  # of Keras
-
-
 _ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]{0,24}[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78DEHM])")
 
 
