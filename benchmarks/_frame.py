@@ -342,6 +342,8 @@ class Raylets:
         # its user has one, which drivers by hand do not show.
         self._variables = environment(RAY_worker_niceness="0", RAY_AUTH_MODE="disabled", **(variables or {}))
         self._started: dict[str, subprocess.Popen[bytes]] = {}
+        self._killed: set[str] = set()  # names
+        self._on_head: Sequence[str] = ()  # a command that runs what follows it there
 
     def start(self, name: str, cores: int, *, host: str = "", within: Sequence[str] = ()) -> None:
         """Start one, and wait until it has joined.
@@ -352,6 +354,12 @@ class Raylets:
             host: Its address; empty: Ray finds one.
             within: A command that runs what follows it on the node.
         """
+        if not self._started:  # a cluster that knows of no other node
+            self._on_head = within
+            self._killed.clear()
+        elif name in self._killed:  # else there would be two of its name, and each would be called something else
+            until(lambda: host not in self._alive(), f"Ray takes the former raylet on {name} for dead")
+        self._killed.discard(name)
         joins = ("--address", self.address)
         head = ("--head", "--port", self.address.split(":")[1], "--ray-client-server-port", str(free_port()))
         words = [
@@ -397,6 +405,19 @@ class Raylets:
                 if not process.name().startswith("ray::"):
                     process.kill()
         self._started.pop(name).wait()
+        self._killed.add(name)
+
+    def _alive(self) -> list[str]:
+        """Addresses of the nodes that Ray takes to be alive."""
+        code = (
+            "import json, sys, ray\n"
+            "ray.init(sys.argv[1], logging_level='ERROR')\n"
+            "print(json.dumps([node['NodeManagerAddress'] for node in ray.nodes() if node['Alive']]))\n"
+        )
+        command = [*self._on_head, sys.executable, "-c", code, self.address]
+        said = subprocess.run(command, env=self._variables, check=True, stdout=subprocess.PIPE, text=True).stdout
+        found: list[str] = json.loads(said.splitlines()[-1])
+        return found
 
     def end(self) -> None:
         """End all of them."""
