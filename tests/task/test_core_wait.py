@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headgate.task.core_wait import CoreWait
-from headgate.task.measured import Timing, are_calm, busy_notes, step_times
+from headgate.task.measured import Read, Timing, are_calm, busy_notes, read_seconds, step_times
 
 
 def proc(folder: Path, threads: dict[int, tuple[int, int]], used: int, stolen: int = 0) -> str:
@@ -70,6 +70,13 @@ def test_of_steps_that_others_were_in_the_way_of_the_calm_ones_count() -> None:
     assert are_calm([*held_up, *calm])
     assert not are_calm([*calm, *(Timing(1, 16, 0.3, 0.9) for _ in range(4))])
     assert are_calm([*calm, Timing(1, 3, 0.3, 0.9)])  # the odd last batch comes too seldom
+
+
+def test_of_reads_that_others_were_in_the_way_of_the_calm_ones_count() -> None:
+    held_up = [Read(0.01, 0.9 - 0.01 * i) for i in range(9)]
+    assert read_seconds([*held_up, Read(1e-3, 0.0), Read(2e-3, 0.05), Read(3e-3)]) == 2e-3
+    assert read_seconds([*held_up, Read(1e-3, 0.1), Read(2e-3, 0.2), Read(3e-3, 0.3)]) == 2e-3  # none is calm
+    assert read_seconds([]) is None
 
 
 def test_where_no_step_is_calm_the_calmest_count_and_it_is_said(tmp_path: Path) -> None:

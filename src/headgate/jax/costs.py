@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from statistics import median
 from typing import Any
 
 import jax
@@ -48,7 +47,7 @@ class Costs:
         self._send = send
         self._timings: list[measured.Timing] = []
         self._core_wait = CoreWait()
-        self._reads: list[float] = []
+        self._reads: list[measured.Read] = []
         self._batch: int | None = None
         self._sample_bytes: float | None = None
         self._samples: int | None = None
@@ -84,10 +83,9 @@ class Costs:
             self._count_flops()
         if step.number <= FIRST_STEPS and step.samples:
             if step.samples in self._sizes:  # past compiling
-                self._timings.append(
-                    measured.Timing(joining.threads(), step.samples, step.compute_seconds, self._core_wait.lap())
-                )
-                self._reads.append(step.spans.get("input", 0.0) / step.samples)
+                waited = self._core_wait.lap()
+                self._timings.append(measured.Timing(joining.threads(), step.samples, step.compute_seconds, waited))
+                self._reads.append(measured.Read(step.spans.get("input", 0.0) / step.samples, waited))
             self._sizes.add(step.samples)
         if step.number == FIRST_STEPS:
             self.tell()
@@ -144,7 +142,7 @@ class Costs:
         return {
             "samples": self._samples,
             "bytes_per_sample": self._sample_bytes,
-            "read_seconds_per_sample": median(self._reads) if self._reads else None,
+            "read_seconds_per_sample": measured.read_seconds(self._reads),
         }
 
 

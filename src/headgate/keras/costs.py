@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from statistics import median
 from typing import Any
 
 from headgate.keras import backends
@@ -70,7 +69,7 @@ class Costs:
         self._trained = trained
         self._source = source
         self._sample_bytes: float | None = None
-        self._reads: list[float] = []
+        self._reads: list[measured.Read] = []
         self._reads_inside = False
         self.samples: int | None = None
         self.batch: int | None = None
@@ -93,8 +92,9 @@ class Costs:
     def stepped(self, step: measured.Step) -> None:
         """A step was measured."""
         if measured.is_warm(step.number) and step.samples:
-            self.timings.append((step.samples, step.spans.get("compute", 0.0), self._core_wait.lap()))
-            self._reads.append(step.spans.get("input", 0.0) / step.samples)
+            waited = self._core_wait.lap()
+            self.timings.append((step.samples, step.spans.get("compute", 0.0), waited))
+            self._reads.append(measured.Read(step.spans.get("input", 0.0) / step.samples, waited))
 
     def sizes(self) -> list[int]:
         """The batch sizes that a profile times: all of a batch, an eighth, a quarter and a half."""
@@ -125,7 +125,7 @@ class Costs:
             "dataset": {
                 "samples": self.samples,
                 "bytes_per_sample": self._sample_bytes,
-                "read_seconds_per_sample": median(self._reads) if self._reads else None,
+                "read_seconds_per_sample": measured.read_seconds(self._reads),
             },
             "optimizer": type(optimizers[0]).__name__ if optimizers else None,
             "optimizer_state_bytes": sum(bytes_of(variables(each)) for each in optimizers) if optimizers else None,

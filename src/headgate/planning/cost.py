@@ -209,7 +209,11 @@ class CostModel:
         values: dict[str, tuple[float, float, str]] = {
             "alpha": (self._alpha, measured, self.compute[0].how),
             "beta": (self._beta, measured, self.compute[0].how),
-            "reading": (max(read or 0.0, 1e-12), 0.3, "measured in the training process"),
+            "reading": (
+                max(read or 0.0, 1e-12),
+                math.hypot(0.3, self.profile.deviation),
+                "measured in the training process",
+            ),
             "contention": (
                 _CONTENTION[0] + _CONTENTION[1] * self.compute[on_gpus[0]].alpha,
                 _UNLIKE,

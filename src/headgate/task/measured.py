@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import log
 from statistics import fmean, median, quantiles
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from headgate.task.core_wait import CALM, CoreWait
 from headgate.task.fit import fit_line
@@ -36,6 +36,17 @@ class Timing(NamedTuple):
     def calm(self) -> bool:
         """Whether nobody was in its way."""
         return self.waited is None or self.waited <= CALM
+
+
+class Read(NamedTuple):
+    """Samples that the training process read itself: seconds of one, and the part of the time in which threads waited
+    for a core."""
+
+    seconds: float
+    waited: float | None = None
+
+
+_Measured = TypeVar("_Measured", Timing, Read)
 
 
 @dataclass
@@ -89,6 +100,12 @@ def is_told(number: int) -> bool:
     return is_warm(number) and (number <= _WARM + _TOLD or number > FIRST_STEPS)
 
 
+def read_seconds(reads: Iterable[Read]) -> float | None:
+    """Seconds to read a sample, by the reads that waited least, as `step_times` has it; None where there were none."""
+    chosen = _calmest(list(reads))
+    return median(read.seconds for read in chosen) if chosen else None
+
+
 def are_calm(timings: Iterable[Timing]) -> bool:
     """Whether there are enough calm steps at each batch size and thread count that was timed often enough."""
     groups: dict[tuple[int, int], list[bool]] = {}
@@ -116,10 +133,7 @@ def step_times(device: str, timings: Iterable[Timing]) -> list[dict[str, Any]]:
         groups.setdefault((timing.threads, timing.samples), []).append(timing)
     found = []
     for (threads, samples), of_group in sorted(groups.items()):
-        chosen = [timing for timing in of_group if timing.calm]
-        if len(chosen) < FEWEST:
-            by_wait = sorted(of_group, key=lambda timing: timing.waited or 0.0)
-            chosen = by_wait[: max(FEWEST, len(of_group) // 4)]
+        chosen = _calmest(of_group)
         seconds = [timing.seconds for timing in chosen]
         waited = [timing.waited for timing in chosen if timing.waited is not None]
         found.append(
@@ -134,6 +148,14 @@ def step_times(device: str, timings: Iterable[Timing]) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _calmest(measured: Sequence[_Measured]) -> Sequence[_Measured]:
+    """Those that nobody was in the way of, else the quarter that waited least."""
+    calm = [each for each in measured if each.waited is None or each.waited <= CALM]
+    if len(calm) >= FEWEST:
+        return calm
+    return sorted(measured, key=lambda each: each.waited or 0.0)[: max(FEWEST, len(measured) // 4)]
 
 
 def _spread(seconds: Sequence[float]) -> float | None:

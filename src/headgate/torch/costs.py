@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from statistics import median
 from typing import Any
 
 import torch
@@ -114,7 +113,7 @@ class Costs:
         self._has_loader = False
         self._dataset_samples: int | None = None
         self._sample_bytes: float | None = None
-        self._reads: list[float] = []
+        self._reads: list[measured.Read] = []
         self._steps: list[Step] = []
         self._flops: Step | None = None
         self._touched: tuple[float, float] | None = None
@@ -139,9 +138,9 @@ class Costs:
         if self.batch:
             self._sample_bytes = sum(t.numel() * t.element_size() for t in batches.tensors(batch)) / self.batch
 
-    def read(self, seconds: float, samples: int) -> None:
-        """A batch was read in the training process itself."""
-        self._reads.append(seconds / samples)
+    def read(self, seconds: float, samples: int, waited: float | None) -> None:
+        """The training process read a batch; threads waited for a core for that part of the time."""
+        self._reads.append(measured.Read(seconds / samples, waited))
 
     def stepped(self, step: Step) -> None:
         """A step was measured, in whichever way."""
@@ -191,7 +190,7 @@ class Costs:
         return {
             "samples": self._dataset_samples,
             "bytes_per_sample": self._sample_bytes,
-            "read_seconds_per_sample": median(self._reads) if self._reads else None,
+            "read_seconds_per_sample": measured.read_seconds(self._reads),
         }
 
     def _all_notes(self) -> list[str]:

@@ -82,7 +82,7 @@ class Measuring:
         if is_warm(step.number) and step.number <= FIRST_STEPS and step.samples:
             self.costs.timings.append(Timing(torch.get_num_threads(), step.samples, step.compute_seconds, waited))
             if self.costs.reads_here and self._has_loaders():
-                self.costs.read(step.spans.get("input", 0.0), step.samples)
+                self.costs.read(step.spans.get("input", 0.0), step.samples, waited)
         if step.number == FIRST_STEPS:
             self.send_profile()
         if is_told(step.number):

@@ -50,6 +50,7 @@ class ProfilingSweep:
         pool: list[Any] = []
         inner = open_iterator()
         while len(pool) < _POOL:
+            self._costs.core_wait.lap()
             begun = time.perf_counter()
             batch = next(inner, None)
             if batch is None:
@@ -59,7 +60,8 @@ class ProfilingSweep:
             pool.append(batch)
             samples = batches.size(batch, self._costs.batch_dim)
             if samples and len(pool) > 1 and self._costs.reads_here:
-                self._costs.read(time.perf_counter() - begun, samples)
+                took = time.perf_counter() - begun
+                self._costs.read(took, samples, self._costs.core_wait.lap())
         del inner
         sizes = [batches.size(batch, self._costs.batch_dim) or 0 for batch in pool]
         if self._schedule is None:
