@@ -188,6 +188,14 @@ def test_two_runs_of_one_millisecond_do_not_get_one_name(monkeypatch: pytest.Mon
     assert [runs.create().name[-5:] for _ in range(2)] == ["500aa", "500bb"]
 
 
+def test_a_run_comes_after_those_of_before_the_clock_was_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter((1_800_000_000.5, 1_799_990_000.0, 1_799_990_001.0, 1_800_000_002.0))
+    monkeypatch.setattr("headgate.runs.time.time", lambda: next(clock))
+    made = [runs.create().name for _ in range(4)]
+    assert made == sorted(made)
+    assert [name[16:19] for name in made] == ["500", "501", "502", "000"]
+
+
 def test_a_run_without_a_store_is_none_yet() -> None:
     runs.create()
     assert runs.listing() == []

@@ -123,11 +123,11 @@ def _reached(reader: RunReader, job: str) -> str:
 def _candidates(folder: Path, reader: RunReader, job: str) -> list[Checkpoint]:
     """The checkpoints of a job that a run has, or should have, the newest first. What a task saved when its hub had
     died is in the job's folder, and nobody was left to record it."""
-    began = float(reader.meta().get("began", 0.0))
+    zero = float(reader.meta().get("began", 0.0))
     recorded: dict[str, tuple[float, Checkpoint]] = {}
     for row in reader.rows("checkpoints", "task GLOB ?", [f"{job}/*"]):
         path = _where(folder, job, row["path"])
-        recorded[path] = began + row["t"], Checkpoint(path, row["step"], row["epoch"], row["position"])
+        recorded[path] = row["t"], Checkpoint(path, row["step"], row["epoch"], row["position"])
     newest = sorted(recorded.values(), key=lambda each: each[0])
     kept = {each.path for _, each in newest[-saving.KEPT :]}  # those before were removed when these were saved
     found = [(t, each) for t, each in newest if each.path in kept or Path(each.path).exists()]
@@ -135,7 +135,10 @@ def _candidates(folder: Path, reader: RunReader, job: str) -> list[Checkpoint]:
         epochs: list[dict[str, Any]] = reader.query(
             "SELECT max(epoch) AS epoch FROM progress WHERE task GLOB ?", [f"{job}/*"]
         )
-        found += [(path.stat().st_mtime, _unrecorded(path, epochs[0]["epoch"] or 0)) for path in left]
+        # By the date of what was recorded last: the clock may have been set since the run began.
+        there = [(t, Path(each.path)) for t, each in newest if Path(each.path).exists()]
+        zero = there[-1][1].stat().st_mtime - there[-1][0] if there else zero
+        found += [(path.stat().st_mtime - zero, _unrecorded(path, epochs[0]["epoch"] or 0)) for path in left]
     return [each for _, each in sorted(found, key=lambda each: each[0], reverse=True)]
 
 

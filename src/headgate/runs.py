@@ -16,6 +16,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from headgate.errors import HeadgateError, NotFoundError, StorageError, UsageError
@@ -28,6 +29,8 @@ from headgate.telemetry.store import RunReader
 STORE = "run.sqlite"
 HUB = "HEADGATE_HUB"
 LOCK = "lock"
+_TIME = "%Y%m%d-%H%M%S-"
+_STAMP = 19  # characters of a run's name that are its time, to the millisecond
 _NAMED = 5  # as many runs as a message names
 _LONG_SECONDS = 600.0
 """The records of a run that took longer are not deleted unasked."""
@@ -142,15 +145,13 @@ def remove_sockets(folder: Path | None = None) -> None:
 
 
 def create() -> Path:
-    """A new run's folder; its name sorts by time.
+    """A new run's folder; its name sorts after those of former runs, though the clock may have been set back since.
 
     Raises:
         StorageError: It cannot be made.
     """
     while True:
-        now = time.time()
-        stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
-        path = home() / "runs" / f"{stamp}-{int(now % 1 * 1000):03}{secrets.token_hex(1)}"
+        path = home() / "runs" / f"{_stamp()}{secrets.token_hex(1)}"
         try:
             path.mkdir(mode=0o700)
         except FileExistsError:
@@ -159,6 +160,16 @@ def create() -> Path:
             cure = "free some space there, or set HEADGATE_HOME to a folder you can write"
             raise StorageError(f"cannot make {path}: {error.strerror}; {cure}") from error
         return path
+
+
+def _stamp() -> str:
+    """The present time, or the millisecond after the latest run where the clock says that this one is to come."""
+    now = datetime.fromtimestamp(time.time(), UTC).astimezone().replace(tzinfo=UTC)  # by the local clock, as names are
+    with contextlib.suppress(OSError, ValueError):  # no run is there, or one of another name
+        latest = datetime.strptime(max(os.listdir(home() / "runs"))[:_STAMP], f"{_TIME}%f").replace(tzinfo=UTC)
+        if latest > now:
+            now = latest + timedelta(milliseconds=1)
+    return f"{now:{_TIME}}{now.microsecond // 1000:03}"
 
 
 def lock(run: Path) -> int:

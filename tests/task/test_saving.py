@@ -40,6 +40,22 @@ def test_the_newest_two_stay_and_nothing_half_written(write: Write, tmp_path: Pa
 
 
 @BOTH
+def test_the_newest_two_stay_though_the_clock_is_set_back(write: Write, tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    kept = []
+    for step in (1, 2, 3, 4):
+        path = folder / f"step-{step}.kind"
+        with replacing(path) as partial:
+            write(partial)
+            if step == 2:  # until then it was a day ahead
+                for each in folder.glob("step-*"):
+                    date = each.stat().st_mtime_ns + 86_400 * 10**9
+                    os.utime(each, ns=(date, date))
+        kept.append(sorted(each.name for each in folder.iterdir()))
+    assert kept[1:] == [[f"step-{step - 1}.kind", f"step-{step}.kind"] for step in (2, 3, 4)]
+
+
+@BOTH
 @pytest.mark.parametrize(
     ("error", "said"),
     [

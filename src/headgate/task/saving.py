@@ -209,7 +209,7 @@ def replacing(path: Path) -> Iterator[Path]:
             _remove(path)
         os.replace(partial, path)
         _sync(path.parent)
-        _prune(path.parent)
+        _prune(path)
     except Exception as error:
         # torch reports a full disk as a RuntimeError from its archive writer, with the system's error as context.
         system = not isinstance(error, OSError) and isinstance(error.__context__, OSError)
@@ -235,9 +235,16 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _prune(folder: Path) -> None:
-    """Remove all but the last checkpoints of a folder, files or folders called `step-...`."""
-    saved = sorted(folder.glob("step-*"), key=lambda path: path.stat().st_mtime_ns)
+def _prune(latest: Path) -> None:
+    """Remove all but the last checkpoints of a folder, files or folders called `step-...`. `latest` was saved just now,
+    and its date says so from now on: the machine's clock may have been set back since the one before."""
+    folder = latest.parent
+    dates = {path: path.stat().st_mtime_ns for path in folder.glob("step-*")}
+    newest = max((date for path, date in dates.items() if path != latest), default=0)
+    if dates[latest] <= newest:
+        dates[latest] = newest + 1
+        os.utime(latest, ns=(newest + 1, newest + 1))
+    saved = sorted(dates, key=dates.__getitem__)
     # What is half written now was left by an attempt that was killed.
     for old in [*saved[:-KEPT], *folder.glob(".step-*.partial")]:
         _remove(old)

@@ -78,7 +78,7 @@ def test_a_disk_that_does_not_take_it_is_told_of_once_and_what_was_there_stays(t
     told: list[str] = []
     folder = tmp_path / "file"
     folder.write_text("no folder")
-    writer = Writer(folder / "snapshot", told.append)
+    writer = Writer(folder / "snapshot", 1, told.append)
     for _ in range(2):
         assert writer.take({"values": torch.zeros(3)})
         assert writer._thread is not None
@@ -88,7 +88,7 @@ def test_a_disk_that_does_not_take_it_is_told_of_once_and_what_was_there_stays(t
 
 
 def test_a_job_that_ends_well_leaves_no_snapshot(tmp_path: Path) -> None:
-    writer = Writer(tmp_path / "snapshot", pytest.fail)
+    writer = Writer(tmp_path / "snapshot", 1, pytest.fail)
     writer.take({"values": torch.zeros(3)})
     writer.finish()
     assert list(tmp_path.iterdir()) == []
@@ -97,7 +97,7 @@ def test_a_job_that_ends_well_leaves_no_snapshot(tmp_path: Path) -> None:
 def test_copies_are_told_of_no_faster_than_they_can_be_brought(tmp_path: Path) -> None:
     told: list[tuple[Path, int]] = []
     path = tmp_path / "server-0.snapshot"
-    writer = Writer(path, pytest.fail, lambda copy, size: told.append((copy, size)))
+    writer = Writer(path, 1, pytest.fail, lambda copy, size: told.append((copy, size)))
     for value in range(2):  # the second within the seconds that the first may take
         assert writer.take({"values": torch.full((1_000_000,), float(value))})
         assert writer._thread is not None

@@ -100,7 +100,7 @@ class Dispatcher(Service):
         self._by_operation: dict[str, Handler] = {}
         self._path = None if folder is None else folder / f"server-{server.index}.snapshot"
         tell = self._copied if away else None
-        self._writer = None if self._path is None else Writer(self._path, server.note, tell)
+        self._writer = None if self._path is None else Writer(self._path, server.life, server.note, tell)
         self._every = interval()
         self._spans = spans
         self._bare = False
@@ -182,7 +182,7 @@ class Dispatcher(Service):
                 self.server.note(str(error))
         if not found:
             return {}
-        saved = max(found, key=lambda each: float(each["at"]))  # it may have been on this node before
+        saved = max(found, key=lambda each: list(each["order"]))  # it may have been on this node before
         age = max(0.0, time.time() - saved["at"])
         text = (
             f"server-{self.server.index} was started again and goes on from what it had {age:.1f} s before: what "

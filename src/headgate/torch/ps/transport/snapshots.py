@@ -130,14 +130,16 @@ class Writer:
 
     Args:
         path: Of the snapshot.
+        life: Which life of the server this is, counted from 1.
         failed: Told once what went wrong; from the writing thread.
         away: Told of each copy and its bytes, from the writing thread; None: the folder stays, and needs none.
     """
 
     def __init__(
-        self, path: Path, failed: Callable[[str], None], away: Callable[[Path, int], None] | None = None
+        self, path: Path, life: int, failed: Callable[[str], None], away: Callable[[Path, int], None] | None = None
     ) -> None:
         self._path = path
+        self._order = [life, 0]
         self._failed = failed
         self._away = away
         self._next_copy = 0.0
@@ -148,7 +150,8 @@ class Writer:
         """Begin to write; False while the one before is still being written."""
         if self._thread is not None and self._thread.is_alive():
             return False
-        text, tensors = pack({"at": time.time(), "state": state})
+        self._order[1] += 1
+        text, tensors = pack({"at": time.time(), "order": list(self._order), "state": state})
         self._thread = threading.Thread(target=self._write, args=(text, tensors), name="headgate-snapshot", daemon=True)
         self._thread.start()
         return True
