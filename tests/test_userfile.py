@@ -106,6 +106,7 @@ def test_a_device_that_never_ends_is_not_read() -> None:
 @pytest.mark.parametrize("file", [jobfile, planfile, clusterfile])
 def test_the_schema_says_what_every_field_means(file: ModuleType) -> None:
     schema = file.schema()
+    assert schema["title"].startswith("Headgate ")
     fields = {
         f"{name}.{key}": field.get("description", "")
         for name, entry in {"": schema, **schema.get("$defs", {})}.items()

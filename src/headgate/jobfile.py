@@ -254,8 +254,9 @@ def schema() -> dict[str, Any]:
     """The JSON schema of a job file."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **JobFile.model_json_schema(),
         "title": "Headgate job file",
-    } | JobFile.model_json_schema()
+    }
 
 
 def load(path: str) -> list[Job]:

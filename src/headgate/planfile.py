@@ -71,8 +71,9 @@ def schema() -> dict[str, Any]:
     """The JSON schema of a plan file."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **PlanEntry.model_json_schema(),
         "title": "Headgate plan file",
-    } | PlanEntry.model_json_schema()
+    }
 
 
 def check(file: UserFile, place: Place, data: object, wrong: Collection[Place]) -> bool:
