@@ -19,11 +19,11 @@ from headgate.testing import wait
 
 STEPS = """
     import time
-    from headgate.task import Channel, Gate, Progress, TaskEnvironment
+    from headgate.task import Channel, Gate, ProgressReporter, TaskEnvironment
 
     channel = Channel.open(TaskEnvironment.claim(), "none", "", None)
     gate = Gate(channel, gpus=lambda: [0])  # so it says; what it does there is to sleep
-    progress = Progress(channel.send, list)
+    progress = ProgressReporter(channel.send, list)
     while not channel.stopping:
         time.sleep(0.01)
         progress.step += 1

@@ -222,10 +222,10 @@ def test_the_engine_is_told_once_of_the_gpus_that_a_task_uses(monkeypatch: pytes
 
 HELD = """
 import time
-from headgate.task import Channel, Gate, Progress, TaskEnvironment
+from headgate.task import Channel, Gate, ProgressReporter, TaskEnvironment
 
 channel = Channel.open(TaskEnvironment.claim(), "none", "", None)
-gate, progress = Gate(channel), Progress(channel.send, list)
+gate, progress = Gate(channel), ProgressReporter(channel.send, list)
 while not channel.stopping:
     time.sleep(0.01)
     progress.step += 1

@@ -610,10 +610,10 @@ def test_what_a_node_limits_holds_for_all_that_runs_in_its_containers(
 
 LEARNS = """
     import sys
-    from headgate.task import Channel, Progress, TaskEnvironment
+    from headgate.task import Channel, ProgressReporter, TaskEnvironment
 
     channel = Channel.open(TaskEnvironment.claim(), "none", "", None)
-    progress = Progress(channel.send, list)
+    progress = ProgressReporter(channel.send, list)
     progress.step = 7
     progress.report(0.25, {})
     progress.flush()

@@ -17,11 +17,11 @@ from headgate.testing import wait
 
 SAVES = """
     import os
-    from headgate.task import Channel, Progress, TaskEnvironment
+    from headgate.task import Channel, ProgressReporter, TaskEnvironment
 
     environment = TaskEnvironment.claim()
     channel = Channel.open(environment, "plain", "1", 0)
-    progress = Progress(channel.send, list)
+    progress = ProgressReporter(channel.send, list)
     progress.step = int(open(environment.resume).read()) if environment.resume else 0
     print("begins at", progress.step, flush=True)
     progress.step += 5
