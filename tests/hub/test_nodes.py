@@ -10,7 +10,6 @@ import pytest
 from headgate.cluster import Node
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.events import Event, NodeJoined, NodeLeft
-from headgate.hub import clusters
 from headgate.hub.live_runs import LiveRuns
 from headgate.hub.nodes import Nodes
 
@@ -31,7 +30,7 @@ class Known:
         }
         live_runs = cast(LiveRuns, SimpleNamespace(runs=runs, event=lambda *_: None))
         self.nodes = Nodes(HERE, live_runs, self.told.append)
-        self.nodes.open(ENGINE, cast(Any, SimpleNamespace(nodes=(THERE, FAR))))
+        self.nodes.add(ENGINE, cast(Any, SimpleNamespace(nodes=(THERE, FAR))))
         self.told.clear()
 
 
@@ -63,7 +62,7 @@ def test_every_run_on_a_lab_is_told_that_a_node_is_gone(monkeypatch: pytest.Monk
     nodes = Nodes(HERE, cast(LiveRuns, SimpleNamespace(runs=runs, event=event)), told.append)
     nodes.join(cast(Any, submission))
     told.clear()
-    monkeypatch.setattr(clusters, "there", lambda _: frozenset())
+    monkeypatch.setattr("headgate.hub.nodes.nodes_there", lambda _: frozenset())
     for _ in range(2):
         nodes.look()
     gone = [(name, "fault", "node far is gone") for name in runs]

@@ -10,7 +10,7 @@ import pytest
 
 from headgate.cluster import Node
 from headgate.engines.base import EngineSpec, Slot
-from headgate.events import Action, Exit, NodeJoined, StartTask, TaskExited
+from headgate.events import Exit, NodeJoined, StartTask, TaskExited
 from headgate.hub.engines import Engines
 from headgate.hub.live_runs import LiveRuns
 from headgate.hub.nodes import Nodes
@@ -52,8 +52,8 @@ class Hub:
         engines = cast(Engines, SimpleNamespace(of=lambda _: engine, spec_of=lambda _: ENGINE))
         self.set_aside: dict[str, tuple[str, float]] = {}
         self.nodes = Nodes(node("here"), live_runs, lambda _: None)
-        self.nodes.open(ENGINE, cast(Any, SimpleNamespace(nodes=nodes)))
-        self.reserving = Reserving(live_runs, engines, self.nodes)
+        self.nodes.add(ENGINE, cast(Any, SimpleNamespace(nodes=nodes)))
+        self.reserving = Reserving(live_runs, engines, self.nodes, lambda _: None)
 
     def _reserve(self, job: JobId, attempt: int, slots: Mapping[str, Slot]) -> None:
         self.set_aside |= {task: (slot.node, slot.cores) for task, slot in slots.items()}
@@ -66,13 +66,13 @@ class Hub:
         tasks += [(f"worker-{i}", node) for i, node in enumerate(plan.worker_nodes)]
         if waits:
             self.waiting.add(JobId(f"r/{name}"))
-        actions: list[Action] = [
+        starts = [
             StartTask(
                 TaskId(f"r/{name}/{task}"), JobId(f"r/{name}"), spec, plan, node, 1, Share(), 1, 1.0, "", gpus=None
             )
             for task, node in tasks
         ]
-        self.reserving.reserve(actions)
+        self.reserving.reserve(starts)
 
     def ends(self, name: str, *ended: str) -> None:
         """Some of a job's tasks end, and the others go on."""

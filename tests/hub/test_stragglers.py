@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from headgate.hub.stragglers import Change, Stragglers
+from headgate.hub.attempt import StragglerChange, Stragglers
 
 
-def steps(stragglers: Stragglers, **seconds: float) -> dict[str, Change]:
+def steps(stragglers: Stragglers, **seconds: float) -> dict[str, StragglerChange]:
     """What follows when each worker takes two steps of which its own part takes so long."""
     found = {}
     for _ in range(2):

@@ -9,7 +9,7 @@ from headgate.cluster import Node
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.engines.declared import takers, usual
 from headgate.errors import UsageError
-from headgate.hub import clusters
+from headgate.hub.submission import reach
 from headgate.jobs import Allowed, Job
 from headgate.plans import Plan, Strategy
 
@@ -108,7 +108,7 @@ class PlacementOptions:
             if names is not None:
                 raise UsageError("found --nodes without --cluster; name the lab whose nodes they are")
             return Where()
-        return Where(*clusters.reach(wanted, names))
+        return Where(*reach(wanted, names))
 
     def _engine(self, name: str, before: EngineSpec) -> EngineSpec:
         if before.name != name:

@@ -17,7 +17,8 @@ from headgate.cluster import Cluster, Node
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.engines.program import program
 from headgate.errors import NotFoundError, UsageError
-from headgate.hub import api, clusters
+from headgate.hub import api
+from headgate.hub.submission import reach
 from headgate.jobs import Job
 from headgate.profiles import Profile
 from headgate.profiling import calibration, store
@@ -130,5 +131,5 @@ def place(name: str | None, engine: EngineSpec) -> dict[str, Any]:
     """
     if name is None:
         return {"engine": engine}
-    there, known = clusters.reach(name)
+    there, known = reach(name)
     return {"cluster": there, "nodes": known}

@@ -16,9 +16,8 @@ from headgate.engines.base import LOCAL, EngineSpec
 from headgate.engines.declared import usual
 from headgate.engines.program import program
 from headgate.errors import HeadgateError, UsageError
-from headgate.hub import clusters
 from headgate.hub.client import ANSWER_SECONDS, TAKE_IN_SECONDS, Hub, clean, connect_or_start
-from headgate.hub.submission import SUBMISSION, Submission
+from headgate.hub.submission import SUBMISSION, Submission, reach
 from headgate.isolation.attributes import Attributes
 from headgate.jobs import Job
 from headgate.profiles import Profile
@@ -138,7 +137,7 @@ def run(
         >>> import headgate
         >>> headgate.run(headgate.Job(name="a", script="a.py"), headgate.Job(name="b", run="make b"))
     """
-    name, nodes = clusters.reach(cluster) if cluster is not None else ("", ())
+    name, nodes = reach(cluster) if cluster is not None else ("", ())
     where = EngineSpec(engine, address or usual(engine, "address"), shared_files)
     if cluster is not None and where != LOCAL:
         raise UsageError(f"found cluster={cluster!r} with engine {engine!r}, which has nodes of its own; give one")

@@ -14,8 +14,7 @@ from headgate.cluster import Cluster, Node
 from headgate.engines import scripts
 from headgate.errors import UsageError
 from headgate.events import ENDED, Event, JobPlanned, PlanJob, StopRequested
-from headgate.hub.component import Component
-from headgate.hub.live_runs import LiveRuns
+from headgate.hub.live_runs import Component, LiveRuns
 from headgate.hub.nodes import Nodes
 from headgate.identifiers import JobId
 from headgate.planning.choosing import Choice, JobToPlan, choose, has_choice, starts_at_once

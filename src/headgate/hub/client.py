@@ -1,4 +1,4 @@
-"""Talking to the hub, starting one where there is none."""
+"""Talking to the hub, starting one where there is none; and finding the hubs of this user's other allocations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import headgate
 from headgate import runs
 from headgate.errors import HeadgateError, HubError
 from headgate.events import CONNECTED_GRACE_SECONDS, GRACE_SECONDS
-from headgate.hub import neighbours
+from headgate.telemetry import allocation
 
 START_SECONDS = 30.0
 ENDING_SECONDS = CONNECTED_GRACE_SECONDS + GRACE_SECONDS
@@ -31,6 +31,7 @@ TAKE_IN_SECONDS = 300.0
 _LOOK_SECONDS = 0.02
 _STALE_SECONDS = 86400.0
 """After so long without a hub the folder of an allocation's hubs is removed, with its log."""
+_ALLOCATION = "allocation.json"
 
 
 class HubGoneError(HubError):
@@ -156,7 +157,7 @@ def clean() -> None:
     """Remove what hubs of this machine, and their guards, left that were both killed."""
     _clean(runs.hub())
     for folder in runs.hubs():
-        if not neighbours.about(folder):
+        if not allocation_of(folder):
             continue  # of another machine
         if any((folder / "boxes").glob("*")) or any(runs.sockets(folder).glob("*.sock")):
             _clean(folder)
@@ -251,3 +252,36 @@ def _locked(path: Path) -> bool:
 def _last_line(log: Path) -> str:
     lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
     return f" and ends with: {lines[-1]}" if lines else ""
+
+
+def publish_allocation(folder: Path) -> None:
+    """Write the allocation of this process's hub into its folder, for the hubs of others to read."""
+    ours = allocation.current()
+    about = {"host": socket.gethostname(), "pid": os.getpid(), "cpus": sorted(ours.cpus), "allocation": str(ours)}
+    (folder / _ALLOCATION).write_text(json.dumps(about))
+
+
+def allocation_of(folder: Path) -> dict[str, Any]:
+    """What the last hub of a folder wrote of itself; empty where none did, or it is on another machine."""
+    try:
+        found = json.loads((folder / _ALLOCATION).read_text())
+        return found if found["host"] == socket.gethostname() else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def overlapping(folder: Path) -> Iterator[tuple[Path, str, str]]:
+    """The folders of other hubs that have tasks on cores of this one's; what is to be told of that here, and there."""
+    ours = allocation_of(folder)
+    for other in runs.hubs():
+        there = allocation_of(other) if other != folder else {}
+        shared = frozenset(ours.get("cpus", ())) & frozenset(there.get("cpus", ()))
+        if shared and next((other / "boxes").glob("*.json"), None) is not None:
+            yield other, _warning(there, shared), _warning(ours, shared)
+
+
+def _warning(other: dict[str, Any], shared: frozenset[int]) -> str:
+    return (
+        f"the hub of another allocation of yours ({other['allocation']}; process {other['pid']}) has tasks on CPUs "
+        f"{allocation.say_cpus(shared)} too: these CPUs are oversubscribed"
+    )

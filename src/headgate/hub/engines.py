@@ -101,7 +101,7 @@ class Engines:
 
     async def _end(self, spec: EngineSpec) -> None:
         engine = self._open.pop(spec)
-        self._nodes.close(spec)
+        self._nodes.drop(spec)
         await asyncio.to_thread(engine.close)
 
     async def _start(self, spec: EngineSpec) -> None:
@@ -114,7 +114,7 @@ class Engines:
         except Exception as error:  # another package's code
             raise HeadgateError(f"engine {spec} could not be opened: {error!r:.300}") from error
         try:
-            self._nodes.open(spec, self._measured(engine))
+            self._nodes.add(spec, self._measured(engine))
         except HeadgateError:
             await asyncio.to_thread(engine.close)
             raise

@@ -25,24 +25,19 @@ from headgate.engines.program import source, words_of
 from headgate.engines.remote.environment import more, sent
 from headgate.errors import HeadgateError, UsageError
 from headgate.events import ENDED, Action, Event
-from headgate.hub import neighbours
 from headgate.hub.choosing import Choosing
-from headgate.hub.client import connect
-from headgate.hub.component import Component
+from headgate.hub.client import connect, overlapping
 from headgate.hub.engines import Engines
-from headgate.hub.executor import Executor
-from headgate.hub.forecasting import Forecasting
-from headgate.hub.health import HealthChecks
+from headgate.hub.executor import Executor, Oversubscription
+from headgate.hub.forecasting import Forecasting, StartEstimates
 from headgate.hub.job import LiveJob
 from headgate.hub.listener import HubListener
-from headgate.hub.live_runs import LiveRuns
-from headgate.hub.nodes import Nodes
-from headgate.hub.oversubscription import Oversubscription
+from headgate.hub.live_runs import Component, LiveRuns
+from headgate.hub.nodes import HealthChecks, Nodes
 from headgate.hub.replanning import Replanning
 from headgate.hub.reserving import Reserving
 from headgate.hub.run import LiveRun
 from headgate.hub.sampling import Sampling
-from headgate.hub.start_estimates import StartEstimates
 from headgate.hub.submission import Submission
 from headgate.identifiers import JobId
 from headgate.isolation.spawning import OWN
@@ -95,25 +90,24 @@ class LiveHub:
             suspect=lambda _: self._nodes.look(),
             hardware=lambda task, node: self._nodes.hardware(self._engines.spec_of(task.run), node),
         )
-        self._sampling = Sampling(self._live_runs, engine, self._step)
-        self._health = HealthChecks(self._live_runs, self._nodes.look)
-        self._engines = Engines(home, engine, self._listener, self._sampling.told, self._nodes, self._live_runs)
-        self._reserving = Reserving(self._live_runs, self._engines, self._nodes)
-        self._choosing = Choosing(home, self._live_runs, self._nodes, node, self._step)
+        sampling = Sampling(self._live_runs, engine, self._step)
+        self._engines = Engines(home, engine, self._listener, sampling.told, self._nodes, self._live_runs)
+        choosing = Choosing(home, self._live_runs, self._nodes, node, self._step)
         self._replanning = Replanning(
-            home, self._live_runs, self._nodes, self._engines, self._forecasting, self._choosing, node, self._step
-        )
-        self._executor = Executor(
-            home, self._live_runs, self._engines, self._nodes, self._listener, self._choosing, self._finish
+            home, self._live_runs, self._nodes, self._engines, self._forecasting, choosing, node, self._step
         )
         self._components: tuple[Component, ...] = (
-            *(self._executor, self._reserving, self._choosing, self._replanning, self._forecasting),
+            self._nodes,
+            Reserving(self._live_runs, self._engines, self._nodes, self._step),  # before what is reserved is started
+            Executor(home, self._live_runs, self._engines, self._nodes, self._listener, choosing, self._finish),
+            *(choosing, self._replanning, self._forecasting),
             StartEstimates(
                 self._live_runs,
                 lambda: self._controller.waits,
                 lambda now: self._controller.ahead(now, self._forecasting.ends),
             ),
-            *(Oversubscription(self._live_runs, node), self._sampling, self._health),
+            Oversubscription(self._live_runs, node),
+            *(sampling, HealthChecks(self._live_runs, self._nodes.look)),
         )
         self._wake: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[Any]] = set()
@@ -219,8 +213,6 @@ class LiveHub:
         for name, text in submission.warnings.items():
             self._loop.call_soon(self._live_runs.event, run, "warning", text, name)
         self._origins[run.id] = self._in_background(self._look_around(run))
-        self._sampling.start()
-        self._health.start()
         return run
 
     async def _look_around(self, run: LiveRun) -> None:
@@ -326,9 +318,6 @@ class LiveHub:
             actions, wake_at = self._controller.step(now, event)
         except Exception as error:  # noqa: BLE001  # one event costs nothing but itself
             self._live_runs.failed(f"{type(event).__name__} could not be taken in", error, events.subject(event))
-        self._try(self._reserving.reserve, actions)
-        for action in actions:
-            self._executor.take(action)
         for component in self._components:
             self._try(component.hear, event, actions)
         if self._wake is not None:
@@ -336,9 +325,6 @@ class LiveHub:
             self._wake = None
         if wake_at is not None:
             self._wake = self._loop.call_later(max(wake_at - time.monotonic(), 0.0), self._step, events.Wake())
-        if isinstance(event, events.NodeJoined):
-            for move in self._reserving.offer(event.node):
-                self._step(move)
 
     def _try(self, act: Callable[..., object], *facts: object) -> None:
         """Do one of several things that have to be done; what goes wrong with it is told, and the others are done."""
@@ -350,10 +336,9 @@ class LiveHub:
     def _finish(self, run: LiveRun) -> None:
         if self._live_runs.runs.pop(run.id, None) is None:
             return
-        self._try(self._nodes.release)
-        self._try(self._controller.forget, run.id)
         for component in self._components:
             self._try(component.forget, run.id)
+        self._try(self._controller.forget, run.id)
         self._in_background(self._engines.release())
         last = {**run.snapshot(self.policy), "type": "end"}
         self._ending.add(run)
@@ -447,7 +432,7 @@ def _out_of_reach(submission: Submission) -> str:
 def _neighbours() -> list[str]:
     """Tell hubs of other allocations that this one has tasks on cores of theirs; what is to be told here of them."""
     told = []
-    for folder, here, there in neighbours.overlapping(runs.hub()):
+    for folder, here, there in overlapping(runs.hub()):
         with contextlib.suppress(HeadgateError):  # of another version, or just ending
             if (other := connect(folder)) is not None:
                 with other:

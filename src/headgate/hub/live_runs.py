@@ -1,12 +1,13 @@
-"""The runs that have not ended, and the clients that watch them."""
+"""What the parts of a hub share: what a part is, the runs that have not ended, and the clients that watch them."""
 
 from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from headgate.events import Action, Event
 from headgate.hub.job import LiveJob
 from headgate.hub.run import LiveRun
 from headgate.identifiers import JobId, TaskId
@@ -60,6 +61,20 @@ class Watchers:
         for run, snapshot in snapshots.items():
             if snapshot is not None:
                 self.tell(run, snapshot)
+
+
+class Component:
+    """A part of the hub. The hub tells all of its parts of each event, of each run that has ended, and of its own end.
+    An error in one part does not affect the others."""
+
+    def hear(self, event: Event, actions: Sequence[Action]) -> None:
+        """Take in an event, and what the controller did about it."""
+
+    def forget(self, run: str) -> None:
+        """A run has ended."""
+
+    def close(self) -> None:
+        """The hub ends."""
 
 
 class LiveRuns:

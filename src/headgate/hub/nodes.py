@@ -1,21 +1,29 @@
-"""The nodes of a hub: its machine and, while a run uses them, those of that run's lab or engine."""
+"""The nodes of a hub: its machine and, while a run uses them, those of that run's lab or engine; and whether what runs
+stand on is still there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import os
+from collections.abc import Callable, Sequence
 
 from headgate import events
 from headgate.cluster import Cluster, Node
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.errors import UsageError
-from headgate.events import Event
-from headgate.hub import clusters
-from headgate.hub.live_runs import LiveRuns
-from headgate.hub.submission import Submission
+from headgate.events import Action, Event
+from headgate.hub.live_runs import Component, LiveRuns
+from headgate.hub.run import LiveRun
+from headgate.hub.submission import Submission, nodes_there
+from headgate.runs import STORE
+from headgate.telemetry import namespaces
 from headgate.telemetry.visible import within
+from headgate.units import say_seconds
+
+LOOK_SECONDS = 1.0
 
 
-class Nodes:
+class Nodes(Component):
     """Tells the controller which nodes there are.
 
     The controller divides a node's cores among all that runs there, so that a name stands for one node, whichever
@@ -64,7 +72,7 @@ class Nodes:
         """
         if submission.engine != LOCAL:
             return self._chosen(submission)
-        there = clusters.there(submission.cluster)
+        there = nodes_there(submission.cluster)
         for node in submission.nodes:
             if node.place is None:
                 raise UsageError(f"node {node.name!r} of {submission.cluster} is another machine; expected a lab's")
@@ -100,8 +108,8 @@ class Nodes:
                 self._nodes[LOCAL][node.name] = node
                 self._step(events.NodeJoined(node))
 
-    def release(self) -> None:
-        """A run has ended: let go of the nodes of labs that no other one uses."""
+    def forget(self, run: str) -> None:
+        """Let go of the nodes of labs that no other run uses."""
         used = {node.name for run in self._live_runs.runs.values() for node in run.submission.nodes}
         for name in [name for name in self._nodes[LOCAL] if name not in used and name != self._machine.name]:
             self._leave(LOCAL, name, for_good=True)
@@ -112,7 +120,7 @@ class Nodes:
         for run in self._live_runs.runs.values():
             if not run.submission.nodes:
                 continue
-            there = clusters.there(run.submission.cluster)
+            there = nodes_there(run.submission.cluster)
             for node in run.submission.nodes:
                 if node.name not in there and self.get(LOCAL, node.name) is not None:
                     self._live_runs.event(run, "fault", f"node {node.name} is gone")
@@ -122,7 +130,7 @@ class Nodes:
 
     # --- nodes of engines -------------------------------------------------------------------------------------------
 
-    def open(self, engine: EngineSpec, cluster: Cluster) -> None:
+    def add(self, engine: EngineSpec, cluster: Cluster) -> None:
         """An engine was opened.
 
         Raises:
@@ -135,7 +143,7 @@ class Nodes:
         for node in cluster.nodes:
             self.came(engine, node)
 
-    def close(self, engine: EngineSpec) -> None:
+    def drop(self, engine: EngineSpec) -> None:
         """An engine is no longer used."""
         for name in list(self._nodes.get(engine, ())):
             self._leave(engine, name, for_good=True)
@@ -197,3 +205,84 @@ class Nodes:
 
 def _taken(name: str) -> str:
     return f"a running job uses another node named {name!r}; wait for it, or rename one"
+
+
+class HealthChecks(Component):
+    """Looks every second, as long as there are runs, whether their folders and the nodes of their labs are there.
+
+    Args:
+        live_runs: The runs.
+        look_for_nodes: Finds out which nodes are gone.
+    """
+
+    def __init__(self, live_runs: LiveRuns, look_for_nodes: Callable[[], None]) -> None:
+        self._live_runs = live_runs
+        self._look_for_nodes = look_for_nodes
+        self._cut_off: dict[tuple[str, str], float] = {}  # run and node, and since when on the run's clock
+        self._vanished: set[str] = set()  # runs whose folder is gone, which was told
+        self._timer: asyncio.TimerHandle | None = None
+
+    def hear(self, event: Event, actions: Sequence[Action]) -> None:
+        if isinstance(event, events.JobSubmitted) and self._timer is None:
+            self._look()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        self._timer = None
+        for run in self._live_runs.runs.values():
+            self._look_at_folder(run)
+        runs = [run for run in self._live_runs.runs.values() if run.submission.nodes]
+        self._cut_off = {key: since for key, since in self._cut_off.items() if key[0] in self._live_runs.runs}
+        self._vanished &= self._live_runs.runs.keys()
+        if not self._live_runs.runs:
+            return
+        self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
+        if not runs:
+            return
+        self._look_for_nodes()
+        linked = {node.name: _linked(node) for run in runs for node in run.submission.nodes}  # a name is one node's
+        for run in runs:
+            for node in run.submission.nodes:
+                self._compare(run, node.name, linked[node.name])
+
+    def _look_at_folder(self, run: LiveRun) -> None:
+        """Tell of a run whose folder somebody has deleted or moved: what it saves and records goes nowhere."""
+        if run.id not in self._vanished and not os.path.exists(run.folder / STORE):
+            self._vanished.add(run.id)
+            self._live_runs.event(
+                run,
+                "warning",
+                f"its folder {run.folder} is gone, with its records and checkpoints; nothing is kept from now on: "
+                "stop it and run it again",
+            )
+
+    def _compare(self, run: LiveRun, node: str, linked: bool | None) -> None:
+        key = run.id, node
+        if linked is False and key not in self._cut_off:
+            self._cut_off[key] = run.clock()
+            self._tell(run, node, "fault", f"node {node} is cut off: its NIC has no link")
+        elif linked and (since := self._cut_off.pop(key, None)) is not None:
+            took = say_seconds(run.clock() - since)
+            self._tell(run, node, "note", f"node {node} is no longer cut off, after {took}")
+
+    def _tell(self, run: LiveRun, node: str, kind: str, text: str) -> None:
+        """Tell the jobs that have a task there and another elsewhere, whom it may keep waiting."""
+        for name, live in run.jobs.items():
+            tasks = list(live.current.tasks.values()) if live.current is not None else []
+            nodes = {task.node for task in tasks if task.state != "ended"}
+            if node in nodes and len(nodes) > 1:
+                self._live_runs.event(run, kind, text, name)
+
+
+def _linked(node: Node) -> bool | None:
+    """Whether a node's NIC has a link; None where that cannot be told."""
+    if node.place is None:
+        return None
+    try:
+        return namespaces.linked(node.place.namespace)
+    except OSError:
+        return None

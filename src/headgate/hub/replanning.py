@@ -25,11 +25,10 @@ from headgate.events import (
     TaskStarted,
 )
 from headgate.hub.choosing import Choosing
-from headgate.hub.component import Component
 from headgate.hub.engines import Engines
 from headgate.hub.forecasting import Forecasting
 from headgate.hub.job import LiveJob
-from headgate.hub.live_runs import LiveRuns
+from headgate.hub.live_runs import Component, LiveRuns
 from headgate.hub.nodes import Nodes
 from headgate.identifiers import JobId
 from headgate.jobs import Job

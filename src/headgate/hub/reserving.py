@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from headgate.cluster import Node
 from headgate.engines.base import EngineSpec, Slot
-from headgate.events import Action, Event, MoveRequested, StartTask, TaskExited
-from headgate.hub.component import Component
+from headgate.events import Action, Event, MoveRequested, NodeJoined, StartTask, TaskExited
 from headgate.hub.engines import Engines
-from headgate.hub.live_runs import LiveRuns
+from headgate.hub.live_runs import Component, LiveRuns
 from headgate.hub.nodes import Nodes
 from headgate.identifiers import JobId, TaskId
 from headgate.planning.placement import place, place_within, unplaced
@@ -44,18 +44,19 @@ class Reserving(Component):
         live_runs: Where the runs are.
         engines: What keeps the accounts.
         nodes: What the engines' nodes have.
+        step: Told of jobs that are to go to a node that has come.
     """
 
-    def __init__(self, live_runs: LiveRuns, engines: Engines, nodes: Nodes) -> None:
+    def __init__(self, live_runs: LiveRuns, engines: Engines, nodes: Nodes, step: Callable[[Event], None]) -> None:
         self._live_runs = live_runs
         self._engines = engines
         self._nodes = nodes
+        self._step = step
         self._held: dict[JobId, dict[int, dict[TaskId, Slot]]] = {}  # by attempt
 
-    def reserve(self, actions: Iterable[Action]) -> None:
+    def reserve(self, starts: Sequence[StartTask]) -> None:
         """Reserve what tasks take that are about to be started, all tasks of a job together. Tasks that run beside them
         first give back what is no longer theirs."""
-        starts = [action for action in actions if isinstance(action, StartTask)]
         parts = self._parts(starts)
         for job, attempts in self._held.items():
             for attempt, held in attempts.items():
@@ -169,14 +170,24 @@ class Reserving(Component):
         return not placed and (not run.submission.only or node in run.submission.only)
 
     def hear(self, event: Event, actions: Sequence[Action]) -> None:
-        if isinstance(event, TaskExited):
-            self._give_back(event.task.job)
+        starts = [action for action in actions if isinstance(action, StartTask)]
+        self.reserve(starts)
+        match event:
+            case TaskExited(task):
+                self._give_back(task.job, starts)
+            case NodeJoined(node):  # its jobs may be started there: what is to be moved is looked for after that
+                asyncio.get_running_loop().call_soon(self._move_to, node)
 
-    def _give_back(self, job: JobId) -> None:
+    def _move_to(self, node: Node) -> None:
+        for move in self.offer(node):
+            self._step(move)
+
+    def _give_back(self, job: JobId, starts: Iterable[StartTask]) -> None:
         """Give back what is held for those tasks of a job that have ended, be it for one that others go on without."""
         _, live = self._live_runs.find(job)
         now = live.current.tasks if live.current is not None else {}
         running = {(live.attempt, job.task(name)) for name, task in now.items() if task.state != "ended"}
+        running |= {(start.attempt, start.task) for start in starts}
         attempts = self._held.get(job, {})
         for attempt, held in list(attempts.items()):
             ended = [task for task in held if (attempt, task) not in running]

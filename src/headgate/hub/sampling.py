@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from headgate import events
 from headgate.cluster import Node
 from headgate.engines.base import LOCAL, Engine, EngineSpec
-from headgate.events import Event
-from headgate.hub.component import Component
-from headgate.hub.live_runs import LiveRuns
+from headgate.events import Action, Event
+from headgate.hub.live_runs import Component, LiveRuns
 from headgate.hub.run import LiveRun
 from headgate.identifiers import TaskId
 from headgate.telemetry.base import Target
@@ -38,9 +37,8 @@ class Sampling(Component):
         self._round = SamplingRound(samplers(live_runs.trouble), live_runs.trouble)
         self._timer: asyncio.TimerHandle | None = None
 
-    def start(self) -> None:
-        """Begin, unless it goes on already."""
-        if self._timer is None:
+    def hear(self, event: Event, actions: Sequence[Action]) -> None:
+        if isinstance(event, events.JobSubmitted) and self._timer is None:
             self._sample()
 
     def close(self) -> None:

@@ -21,7 +21,8 @@ import headgate
 from headgate import isolation, policies, runs
 from headgate.engines.local import LocalEngine
 from headgate.errors import HeadgateError, HubError, UsageError
-from headgate.hub import messages, neighbours
+from headgate.hub import messages
+from headgate.hub.client import publish_allocation
 from headgate.hub.guard import Guarded, leftovers
 from headgate.hub.live import LiveHub
 from headgate.hub.submission import parse
@@ -213,7 +214,7 @@ def _show(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
 
 async def _serve(home: Path, lock: int) -> None:
     folder, sockets = runs.hub(), runs.make_sockets()
-    neighbours.publish(folder)
+    publish_allocation(folder)
     leftovers(folder)
     # Named after this hub alone, so that what a dead one left is never taken for this one's.
     group = f"{os.geteuid()}-{os.getpid()}"
