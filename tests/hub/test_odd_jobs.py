@@ -63,11 +63,13 @@ def test_more_workers_than_its_cores_could_ever_use_are_refused_at_once(user: Us
     user.write("train.py", "print('loss 1')")
     user.write("jobs.yaml", "jobs: [{script: train.py, limits: {workers: 100000}}]")
     begun = time.monotonic()
+    user.types("run", "nowhere.py", code=2)
+    usual = time.monotonic() - begun
     for words in (("train.py", "--strategy", "allreduce", "--workers", "100000"), ("jobs.yaml",)):
         said = user.types("run", *words, code=2).message
         assert "job 'train' asks for 100,000 tasks; at most" in said
         assert "ask for fewer workers" in said
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < 20 * usual  # of two refusals, and of one of a script that is not there
 
 
 def test_strangers_on_the_hub_s_sockets_hold_neither_memory_nor_anybody_up(user: User) -> None:

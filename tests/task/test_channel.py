@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -115,11 +114,16 @@ def test_an_engine_that_does_not_read_never_holds_up_the_sender(tmp_path: Path) 
     server.listen(1)
     channel = Channel.open(TaskEnvironment(channel=str(tmp_path / "deaf")), "torch", "2.0", 7)
     connection, _ = server.accept()
-    begun = time.monotonic()
-    for step in range(3000):
-        channel.send({"type": "progress", "step": step, "padding": "x" * 1000}, can_be_missed=True)
-    channel.send({"type": "checkpoint", "path": "the last"})
-    assert time.monotonic() - begun < 5
+
+    def report() -> None:
+        for step in range(3000):
+            channel.send({"type": "progress", "step": step, "padding": "x" * 1000}, can_be_missed=True)
+        channel.send({"type": "checkpoint", "path": "the last"})
+
+    sender = threading.Thread(target=report, daemon=True)
+    sender.start()
+    sender.join(60)
+    assert not sender.is_alive()  # though nobody has read anything
     assert not channel.flush(0.05)
 
     received = bytearray()
@@ -180,13 +184,16 @@ def test_a_channel_that_is_not_understood_counts_as_none(channel: str) -> None:
 
 
 def test_importing_needs_only_the_standard_library_and_little_time() -> None:
+    """CPU time in proportion to that of what any client of a socket imports, which the same machine takes as well."""
     source = Path(__file__).parents[2] / "src"
     script = (
-        f"import sys, time; sys.path.insert(0, {str(source)!r}); t = time.perf_counter(); import headgate.task; "
-        "seconds = time.perf_counter() - t; "
+        f"import sys, time; sys.path.insert(0, {str(source)!r}); begun = time.process_time(); import json, socket; "
+        "theirs = time.process_time() - begun; import headgate.task.session; "
+        "ours = time.process_time() - begun - theirs; "
         "roots = {name.partition('.')[0] for name in sys.modules}; "
         "assert roots <= set(sys.stdlib_module_names) | {'headgate', '__main__', '__mp_main__'}, roots; "
-        "print(seconds)"
+        "print(ours / theirs)"
     )
-    run = subprocess.run([sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=True)
-    assert float(run.stdout) < 0.2
+    command = [sys.executable, "-I", "-S", "-c", script]
+    runs = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(3)]
+    assert min(float(run.stdout) for run in runs) < 8

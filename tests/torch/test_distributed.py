@@ -174,13 +174,14 @@ for epoch in hg.epochs(3):
 
 
 def test_a_worker_that_loses_another_ends_at_once_and_says_why(tmp_path: Path) -> None:
+    started = time.monotonic()
     with gang(tmp_path / "job", DYING, 3) as running:
         for name in running.names:
             running.wait_for(name, "waiting")
         begun = time.monotonic()
         running.kill("worker-1")
         assert [running.left(name) for name in ("worker-0", "worker-2")] == [75, 75]
-        assert time.monotonic() - begun < 20
+        assert time.monotonic() - begun < 4 * (begun - started)  # and not minutes, after which Gloo gives up
         assert "worker-1 is gone in the middle of a step" in running.output("worker-0")
         assert "worker-1 is gone" in running.of("worker-2", "note")[-1]["text"]
 
@@ -400,6 +401,7 @@ def test_who_waits_in_prepare_for_a_worker_that_fails_ends_at_once(strategy: Any
     servers: dict[str, Any] = {} if strategy == "allreduce" else {"servers": 1, "synchronous": False}
     plan = Plan(strategy=strategy, workers=2, batch_per_worker=None, **servers)
     with Gang(tmp_path, plan, [sys.executable, str(script)], {"FAILS": str(fails)}) as running:
+        started = time.monotonic()
         running.start()
         other = f"worker-{1 - fails}"
         running.wait_for(other, "waiting")
@@ -408,7 +410,7 @@ def test_who_waits_in_prepare_for_a_worker_that_fails_ends_at_once(strategy: Any
         with contextlib.suppress(ConnectionError):  # it may have ended by now
             running.send(other, {"type": "stop"})  # as the hub does: the job has failed
         assert running.left(other) in (0, 75)  # it heard of the order first, or of the loss
-        assert time.monotonic() - begun < 30
+        assert time.monotonic() - begun < 4 * (begun - started)
 
 
 READY_MADE = """

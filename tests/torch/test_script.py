@@ -340,7 +340,10 @@ def test_arguments_in_the_wrong_place_are_named(engine: bool, attempt: Attemptin
 
 
 def test_importing_adds_little_to_importing_torch() -> None:
-    script = "import torch, time; t = time.perf_counter(); import headgate.torch; print(time.perf_counter() - t)"
+    script = (
+        "import time; begun = time.process_time(); import torch; theirs = time.process_time() - begun; "
+        "import headgate.torch; print((time.process_time() - begun - theirs) / theirs)"
+    )
     source = str(Path(__file__).parents[2] / "src")
     runs = [
         subprocess.run(
@@ -348,4 +351,4 @@ def test_importing_adds_little_to_importing_torch() -> None:
         )
         for _ in range(3)
     ]
-    assert min(float(run.stdout) for run in runs) < 0.05
+    assert min(float(run.stdout) for run in runs) < 0.03

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,39 +12,23 @@ from headgate.jax.placing import Placing, length, nbytes
 from headgate.jax.trained import Trained
 from headgate.task import measured
 from headgate.task.core_wait import CoreWait
-from headgate.task.measured import FIRST_STEPS, Step, is_told
+from headgate.task.measured import FIRST_STEPS, Step
 
 _ONE_SIZE = "one batch size: how the time of a step grows with it was not measured"
 _LOOPS = "FLOPs are XLA's estimate for the compiled step, in which the body of a loop (scan, while) counts once"
 
 
 class Costs:
-    """Takes measured steps, tells their spans, and once what the job costs.
+    """Collects what a profile needs, and writes it.
 
     Args:
         source: `run` or `profile`.
-        trained: What was prepared, once it was.
-        place: Steps so far, and the present epoch.
         placing: Where arrays go.
-        send: Takes a message for the engine, and whether it can be missed.
-
-    Attributes:
-        profiled: Whether the profile was sent.
     """
 
-    def __init__(
-        self,
-        source: str,
-        trained: Callable[[], Trained | None],
-        place: Callable[[], tuple[int, int | None]],
-        placing: Placing,
-        send: Callable[[Mapping[str, object], bool], None],
-    ) -> None:
+    def __init__(self, source: str, placing: Placing) -> None:
         self._source = source
-        self._trained = trained
-        self._place = place
         self._placing = placing
-        self._send = send
         self._timings: list[measured.Timing] = []
         self._core_wait = CoreWait()
         self._reads: list[measured.Read] = []
@@ -54,7 +38,6 @@ class Costs:
         self._sizes: set[int] = set()
         self._older: set[Any] = set()
         self._flops: float | None = None
-        self.profiled = False
 
     def begins(self) -> None:
         """The first step is about to begin: what is compiled from now on is the step's."""
@@ -87,22 +70,9 @@ class Costs:
                 self._timings.append(measured.Timing(joining.threads(), step.samples, step.compute_seconds, waited))
                 self._reads.append(measured.Read(step.spans.get("input", 0.0) / step.samples, waited))
             self._sizes.add(step.samples)
-        if step.number == FIRST_STEPS:
-            self.tell()
-        if is_told(step.number):
-            steps, epoch = self._place()
-            message = {"type": "spans", "step": steps, "epoch": epoch, "seconds": step.seconds, "spans": step.told()}
-            self._send(message, True)
 
-    def tell(self) -> None:
-        """Send what was measured so far, once; from worker 0, which speaks for all."""
-        if not self.profiled and jax.process_index() == 0:
-            self._send({"type": "profile", "profile": self.profile()}, False)
-        self.profiled = True
-
-    def profile(self) -> dict[str, Any]:
-        """The fields of `headgate.Profile`."""
-        trained = self._trained()
+    def profile(self, trained: Trained | None) -> dict[str, Any]:
+        """The fields of `headgate.Profile` of what was prepared."""
         device = jax.local_devices()[0]
         name = "cpu" if device.platform == "cpu" else device.device_kind
         times = measured.step_times(name, self._timings)

@@ -33,11 +33,25 @@ class StopTogether:
         self._last: int | None = None
         threading.Thread(target=self._agree, name="headgate-stop", daemon=True).start()
 
-    def here(self) -> bool:
-        """The script comes to a boundary: whether all workers stop here."""
+    def passed(self) -> None:
+        """The script comes to a boundary."""
         with self._lock:
             self._passed += 1
-            return self._last is not None and self._passed >= self._last
+
+    @property
+    def stopping(self) -> str:
+        """As of the channel, once this is the boundary at which all workers stop."""
+        here = self._last is not None and self._passed >= self._last
+        return (self._channel.stopping or "stop") if here else ""
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is anything to look at."""
+        return bool(self.stopping) or self._channel.pending
+
+    def take_checkpoint(self) -> bool:
+        """Whether a checkpoint was asked for since the last call: worker 0 saves it alone."""
+        return self._channel.take_checkpoint()
 
     def _agree(self) -> None:
         self._channel.wait_for(lambda: bool(self._channel.stopping), threading.TIMEOUT_MAX)

@@ -23,7 +23,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from headgate.keras import environment
-from headgate.task import Channel, Epochs, Stop, TaskEnvironment, plan_of
+from headgate.task import Channel, Epochs, Stop, TaskEnvironment
 from headgate.task.writing import writing
 
 if TYPE_CHECKING:
@@ -180,21 +180,11 @@ def _join(together: bool = False) -> Session | None:
     if not _joined:
         task = TaskEnvironment.claim()
         if task.channel is not None:
-            from headgate.keras import cluster, strategies
             from headgate.keras.session import Session
 
             channel = Channel.open(task, "keras", environment.version(), environment.seed())
-            plan = plan_of(channel) if task.mode == "run" else {}
-            if plan and not together:
-                raise cluster.PlanError(
-                    f"this job has {plan['workers']} workers: call headgate.keras.strategy() first of all, and make "
-                    "the model under its scope()"
-                )
-            agreement = None
-            if plan:
-                _strategy, agreement = strategies.join(channel, plan)
-            _session = Session(task, channel, plan, agreement)
-            _session.costs.joins = together
+            _session = Session(task, channel, together)
+            _strategy = _session.strategy
         _joined = True
     return _session
 

@@ -45,6 +45,11 @@ class CheckpointContents:
             found.append(self.arrays[name])
         return found
 
+    def section(self, name: str) -> dict[str, np.ndarray[Any, Any]]:
+        """The arrays `name/...` by what follows."""
+        prefix = f"{name}/"
+        return {found[len(prefix) :]: array for found, array in self.arrays.items() if found.startswith(prefix)}
+
 
 def write(folder: Path, step: int, saved: CheckpointContents) -> tuple[Path, int]:
     """Save as `step-<step>.npz` and remove all but the newest two.

@@ -55,6 +55,7 @@ class Costs:
     Args:
         trained: What was prepared; may grow.
         source: `run` or `profile`.
+        joins: Whether the script asks for the strategy of its job before all else.
 
     Attributes:
         samples: Samples in the training data, where known.
@@ -62,12 +63,12 @@ class Costs:
         flops: FLOPs of a sample, forward, and forward and backward.
         timings: What was timed: samples of the step, compute seconds, part of the time that threads waited for a core.
         notes: What a reader of the profile should know.
-        joins: Whether the script asks for the strategy of its job before all else.
     """
 
-    def __init__(self, trained: Trained, source: str) -> None:
+    def __init__(self, trained: Trained, source: str, joins: bool) -> None:
         self._trained = trained
         self._source = source
+        self._joins = joins
         self._sample_bytes: float | None = None
         self._reads: list[measured.Read] = []
         self._reads_inside = False
@@ -77,7 +78,6 @@ class Costs:
         self.timings: list[tuple[int, float, float | None]] = []
         self._core_wait = CoreWait()
         self.notes: list[str] = []
-        self.joins = False
 
     def saw_batch(self, batch: Any) -> None:
         """The first batch."""
@@ -141,7 +141,7 @@ class Costs:
         """Why this training can have one task only; empty where it may have several."""
         if backend == "torch":
             return "Keras over torch trains in one"
-        if not self.joins:
+        if not self._joins:
             return "its script does not call headgate.keras.strategy() first of all"
         keras = backends.keras_of(self._trained.models[0]) if self._trained.models else None
         if backend == "tensorflow" and self.batch is not None and keras is not None and not backends.is_legacy(keras):

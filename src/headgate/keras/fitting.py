@@ -13,9 +13,10 @@ from headgate.keras import backends, flops
 from headgate.keras.backends import Feeder
 from headgate.keras.reading import Reading
 from headgate.keras.replicas import count_metrics_once
-from headgate.keras.session import Session, StartPoint
+from headgate.keras.session import Session
 from headgate.keras.strategies import check_fit
 from headgate.task.saving import ResumeError
+from headgate.task.session import StartPoint
 
 _FLOPS_STEP = 2
 
@@ -80,16 +81,16 @@ class Fitting:
         given = call.arguments
         self._start = start
         first = int(given.get("initial_epoch") or 0)
-        epoch = max(start.epoch, first) if start.resumes else first
-        self._reading = Reading(self._keras, self._backend, first, epoch, start.batches)
+        epoch = max(start.epoch, first) if start.place else first
+        self._reading = Reading(self._keras, self._backend, first, epoch, start.place.get("batches"))
         self._epochs = int(given.get("epochs") or 1)
-        if start.resumes:
+        if start.place:
             if not self._reading.is_known:
                 version = self._keras.__version__
                 self._session.note(f"Headgate does not know how Keras {version} reads data: a resume reads it anew")
             if not self._reading.begins_anew:
                 given["initial_epoch"] = epoch
-        if start.resumes and start.epoch >= self._epochs:
+        if start.place and start.epoch >= self._epochs:
             self._session.note(f"the checkpoint is at the end of epoch {start.epoch} of {self._epochs}")
         self._session.costs.samples = _samples_of(given.get("x"))
         self._batches = backends.batches_of(given.get("x"))
@@ -102,7 +103,9 @@ class Fitting:
             self._session.fitting = False
             if self._inner is not None:
                 self._model.train_function, self._inner = self._inner, None
-        return self._with_history(history) if start.resumes and hasattr(history, "history") else history
+        if start.place and start.epoch >= self._epochs:
+            self._session.rejoin()
+        return self._with_history(history) if start.place and hasattr(history, "history") else history
 
     # --- what the callback tells -------------------------------------------------------------------------------------
 
@@ -113,10 +116,10 @@ class Fitting:
         self._model.train_function = self._step
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        resumes = self._start.resumes and epoch == self._start.epoch
+        resumes = bool(self._start.place) and epoch == self._start.epoch
         if resumes and self._reading is not None:
             self._reading.catch_up()  # with the random states that epochs began with before it
-        self._skip = self._start.done if resumes else 0
+        self._skip = self._start.place["position"] or 0 if resumes else 0
         self._skipped = self._skip > 0
         self._session.begin_epoch(epoch, self._epochs, self._start if resumes else StartPoint())
         self._samples_left = self._session.costs.samples
@@ -131,7 +134,7 @@ class Fitting:
         if self._skipped:
             self._skipped = False
             self._session.rejoin()
-        if self._session.due():
+        if self._session.boundary():
             if self._backend == "jax":
                 self._model.jax_state_sync()  # the variables of a running epoch are in its compiled step's hands
             self._session.obey(int(batch))
@@ -212,7 +215,7 @@ class Fitting:
     def _skipping(self, state: tuple[Any, ...]) -> Any:
         """Instead of a step that was done before the checkpoint was taken."""
         self._skip -= min(self._skip, self._at_once())
-        logs = {name: np.float32(value) for name, value in (self._start.logs or {}).items()}
+        logs = {name: np.float32(value) for name, value in self._start.place.get("logs", {}).items()}
         return (logs, state[0]) if self._backend == "jax" else logs
 
     def _pass_over(self, source: Any) -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-
-class _Session(Protocol):
-    """A session with the engine."""
-
-    def epochs(self, count: int) -> Iterator[int]: ...
+if TYPE_CHECKING:
+    from headgate.task.session import TaskSession
 
 
 class Epochs:
@@ -20,7 +17,7 @@ class Epochs:
         join: Asked as they begin: the session with the engine, None under plain `python`.
     """
 
-    def __init__(self, count: int, join: Callable[[], _Session | None]) -> None:
+    def __init__(self, count: int, join: Callable[[], TaskSession | None]) -> None:
         self._count = count
         self._join = join
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import log
 from statistics import fmean, median, quantiles
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from headgate.task.core_wait import CALM, CoreWait
 from headgate.task.fit import fit_line
+from headgate.task.spans import StepSpans
 
 FIRST_STEPS = 20
 """Steps at the start that are all sampled."""
@@ -76,13 +77,10 @@ class Step:
         """Seconds without waiting for input."""
         return self.seconds - self.spans.get("input", 0.0)
 
-    def told(self) -> list[dict[str, Any]]:
+    def told(self) -> dict[str, Any]:
         """Spans as the channel tells them."""
-        return [
-            {"name": name, "seconds": self.spans[name], "begin": self.begins[name]}
-            for name in ("input", "compute", "other", "step")
-            if name in self.spans
-        ]
+        names = [name for name in ("input", "compute", "other", "step") if name in self.spans]
+        return {"spans": [{"name": n, "seconds": self.spans[n], "begin": self.begins[n]} for n in names]}
 
 
 def is_sampled(number: int) -> bool:
@@ -104,6 +102,70 @@ def read_seconds(reads: Iterable[Read]) -> float | None:
     """Seconds to read a sample, by the reads that waited least, as `step_times` has it; None where there were none."""
     chosen = _calmest(list(reads))
     return median(read.seconds for read in chosen) if chosen else None
+
+
+class StepMeter:
+    """Times the steps of a framework that does not part forward from backward: the first twenty, and two in every fifty
+    after. Other steps cost a comparison a mark, and are not waited for.
+
+    Args:
+        deliver: Takes each measured step.
+        wait: Waits for what a step computes.
+        every_step: Sample all steps.
+
+    Attributes:
+        steps: Steps that ended so far.
+        sampled: Whether the running step is measured.
+        samples: Samples of the running step, where known.
+    """
+
+    def __init__(
+        self, deliver: Callable[[Step], None], wait: Callable[[Any], object], every_step: bool = False
+    ) -> None:
+        self._deliver = deliver
+        self._wait = wait
+        self._every_step = every_step
+        self._spans = StepSpans()
+        self._open = self._waited = False
+        self.steps = 0
+        self.sampled = False
+        self.samples: int | None = None
+
+    def begin(self, done: Any, span: str = "other") -> None:
+        """A step begins, in this span.
+
+        Args:
+            done: What the step before computed; waited for if this one is sampled.
+        """
+        self._open, self.samples = True, None
+        self.sampled = self._every_step or is_sampled(self.steps + 1)
+        if self.sampled:
+            if not self._waited:
+                self._wait(done)
+            self._spans.begin(span)
+
+    def mark(self, name: str) -> None:
+        """The span `name` of the running step begins."""
+        if self.sampled:
+            self._spans.enter(name)
+
+    def end(self, done: Any) -> None:
+        """The running step is over, once `done` is there."""
+        if not self._open:
+            return
+        self.steps += 1
+        self._waited, samples = self.sampled, self.samples
+        self.drop()
+        if self._waited:
+            self._wait(done)
+            spans, begins = self._spans.end(), self._spans.begins
+            if list(spans) == ["other"]:  # nothing tells its parts
+                spans, begins = {"step": spans["other"]}, {"step": begins["other"]}
+            self._deliver(Step(self.steps, samples, spans, begins))
+
+    def drop(self) -> None:
+        """What runs is no step: an epoch ends in it."""
+        self._open = self.sampled = False
 
 
 def are_calm(timings: Iterable[Timing]) -> bool:

@@ -1,1 +1,1 @@
-"""Contract suites and in-memory twins that any engine, isolation, policy or sampler must pass."""
+"""Contract suites and in-memory twins: what any engine, isolation, policy, sampler or framework must pass."""

@@ -37,12 +37,6 @@ class AgreedRequests:
     def stopping(self) -> str:
         return (self._channel.stopping or "stop") if self._stop else ""
 
-    def take_threads(self) -> int | None:
-        return self._channel.take_threads()
-
-    def take_hold(self) -> bool:
-        return self._channel.take_hold()
-
     def take_checkpoint(self) -> bool:
         asked, self._checkpoint = self._checkpoint, False
         return asked

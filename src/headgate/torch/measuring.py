@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Callable
 
 import torch
 
-from headgate.task.measured import FIRST_STEPS, Timing, is_told, is_warm
+from headgate.task.measured import FIRST_STEPS, Timing, is_warm
 from headgate.torch.costs import Costs
 from headgate.torch.meter import Meter, Step
 from headgate.torch.profiling_sweep import ProfilingSweep
@@ -21,15 +21,12 @@ class Measuring:
         trained: What was prepared; may grow.
         mode: `run`, or `profile`: measure at several batch sizes and thread counts.
         has_loaders: Whether a loader was prepared.
-        place: Steps so far, and the present epoch.
-        send: Takes a message for the engine, and whether it can be missed.
-        note: Tells the user something.
+        tell: Takes each step of a run that was measured.
 
     Attributes:
         meter: Times the steps.
         costs: Collects what the profile needs.
         sweep: Says what the steps of a profile run on; None in a run.
-        profiled: Whether the profile was sent.
     """
 
     def __init__(
@@ -37,38 +34,25 @@ class Measuring:
         trained: Trained,
         mode: str,
         has_loaders: Callable[[], bool],
-        place: Callable[[], tuple[int, int | None]],
-        send: Callable[[Mapping[str, object], bool], None],
-        note: Callable[[str], None],
+        tell: Callable[[Step], None],
     ) -> None:
         profiling = mode == "profile"
         self.costs = Costs(trained, mode)
         self.sweep = ProfilingSweep(self.costs) if profiling else None
         self.meter = Meter(trained.models, self._measured, every_step=profiling)
-        self.profiled = False
         self._has_loaders = has_loaders
-        self._place = place
-        self._send = send
-        self._note = note
+        self._tell = tell
 
     def end(self) -> None:
-        """The script ends: send the profile, if there is anything to tell."""
+        """The script ends."""
         self.meter.unhook()
-        if self.sweep is not None and not self.profiled:
+        if self.sweep is not None and not self.sweep.done:
             self.costs.notes.append("the script ended before all sizes and thread counts were measured")
-        if self.meter.steps and not self.profiled:
-            self.send_profile()
 
-    def send_profile(self) -> None:
-        """Send what was measured so far."""
-        self.profiled = True
+    def profile(self) -> dict[str, Any]:
+        """What was measured so far."""
         self.costs.notes += self.meter.notes
-        try:
-            profile = self.costs.profile()
-        except Exception as error:  # noqa: BLE001 - a model or data set that cannot be described is no reason to end
-            self._note(f"the profile could not be taken: {error!r}")
-            return
-        self._send({"type": "profile", "profile": profile}, False)
+        return self.costs.profile()
 
     def _measured(self, step: Step) -> None:
         self.costs.stepped(step)
@@ -83,12 +67,7 @@ class Measuring:
             self.costs.timings.append(Timing(torch.get_num_threads(), step.samples, step.compute_seconds, waited))
             if self.costs.reads_here and self._has_loaders():
                 self.costs.read(step.spans.get("input", 0.0), step.samples, waited)
-        if step.number == FIRST_STEPS:
-            self.send_profile()
-        if is_told(step.number):
-            steps, epoch = self._place()
-            message = {"type": "spans", "step": steps, "epoch": epoch, "seconds": step.seconds, **step.told()}
-            self._send(message, True)
+        self._tell(step)
 
 
 def fetched(values: Sequence[Any]) -> Sequence[Any]:

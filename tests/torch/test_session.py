@@ -1,0 +1,41 @@
+"""The session of PyTorch scripts keeps to the contract of every framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from headgate.task import Channel, TaskEnvironment
+from headgate.testing.session import EPOCHS, LOOPS, STEPS, SessionContract
+from headgate.torch.session import Session
+
+BATCH = 4
+
+
+class TestInPyTorch(SessionContract):
+    def connect(self, environment: TaskEnvironment) -> Session:
+        return Session(environment, Channel.open(environment, "torch", torch.__version__, torch.initial_seed()))
+
+    def train(self, session: Any, at_step: Callable[[], None]) -> list[list[float]]:
+        torch.manual_seed(0)
+        data = TensorDataset(torch.randn(STEPS * BATCH, 5), torch.randn(STEPS * BATCH, 1))
+        model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1))
+        optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+        (loader,) = session.prepare(model, optimizer, [DataLoader(data, BATCH, shuffle=True)], None)
+        for _ in range(LOOPS):
+            for _ in session.epochs(EPOCHS):
+                for features, targets in loader:
+                    loss = nn.functional.mse_loss(model(features), targets)
+                    optimizer.zero_grad()
+                    loss.backward()  # type: ignore[no-untyped-call]
+                    optimizer.step()
+                    at_step()
+                    session.report(loss, None, {})
+        return [parameter.flatten().tolist() for parameter in model.parameters()]
+
+    def threads(self, session: Any) -> int:
+        return torch.get_num_threads()
