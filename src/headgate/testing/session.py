@@ -313,6 +313,7 @@ class SessionContract:
 
 def _give(listener: ChannelListener, order: str | Mapping[str, Any], session: TaskSession) -> None:
     """Have an order arrive at a session."""
+    listener.wait_for("hello")
     if order == HANG_UP:
         listener.hang_up()
     else:
