@@ -233,7 +233,7 @@ class TaskSession(ABC):
         if self._meetings is not None:
             self._meetings.left()
 
-    # --- orders ------------------------------------------------------------------------------------------------------
+    # --- requests ----------------------------------------------------------------------------------------------------
 
     def boundary(self) -> bool:
         """A step boundary: whether there is something to obey."""
