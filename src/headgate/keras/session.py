@@ -157,6 +157,10 @@ class Session(TaskSession):
         self.stops_after(None)  # whatever a `fit` before it would have ended by
         return super().epochs(count)
 
+    def left(self) -> None:
+        if self._meetings is not None:
+            self._meetings.left()  # in which epoch, where the script broke off one
+
     def report(self, loss: Any, step: int | None, metrics: Mapping[str, Any]) -> None:
         """The script reports a step of its own loop, or more of one that `fit` did."""
         if loss is None or self.fitting or any(map(traced, (loss, *metrics.values()))):

@@ -192,7 +192,6 @@ class TaskSession(ABC):
                 yield epoch
                 self.end_epoch(epoch)
         finally:
-            self._epoch = None
             self.left()
 
     def begin(self) -> StartPoint | None:
@@ -230,6 +229,7 @@ class TaskSession(ABC):
 
     def left(self) -> None:
         """The script has left a loop over epochs."""
+        self._epoch = None
         if self._meetings is not None:
             self._meetings.left()
 

@@ -177,6 +177,7 @@ class Session(TaskSession):
         super().close()
 
     def left(self) -> None:
+        self._epoch = None
         if self._worker is not None:
             self._worker.left()
         self._loaders.disarm()
