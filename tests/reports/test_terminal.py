@@ -18,11 +18,13 @@ def printed(store: Path) -> str:
     return out.getvalue()
 
 
-def test_the_summary_has_a_line_a_job_what_happened_and_the_report_last(store: Path, tmp_path: Path) -> None:
+def test_the_summary_has_verdicts_a_line_a_job_what_happened_and_the_report(store: Path, tmp_path: Path) -> None:
     page = html.write(store, tmp_path / "report.html")
     lines = printed(store).splitlines()
-    assert lines[1].split()[:2] == ["Job", "as"]
-    assert lines[2].split() == [
+    assert lines[0].startswith("input: b waited for its input for")
+    assert "Next: More loader workers" in lines[0]
+    lines = lines[next(index for index, line in enumerate(lines) if line.split()[:2] == ["Job", "as"]) :]
+    assert lines[1].split() == [
         "a",
         "done",
         "20",
@@ -38,7 +40,7 @@ def test_the_summary_has_a_line_a_job_what_happened_and_the_report_last(store: P
         "%",
     ]
     assert lines[-1] == f"Report: {page}"
-    assert lines[4].startswith(
+    assert lines[3].startswith(
         "2 jobs were run on nimbus (2 cores) under policy equal and all finished, the last after 40 s"
     )
 

@@ -55,9 +55,18 @@ class Task:
         return [self.pid, *(child.pid for child in psutil.Process(self.pid).children(recursive=True))]
 
     def do(self, line: str) -> None:
+        """Have it run a line, and wait until it has."""
+        self.send(line)
+        self.done()
+
+    def send(self, line: str) -> None:
+        """Have it run a line."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(f"{line}\n")
+
+    def done(self) -> None:
+        """Wait until it has run a line that was sent."""
+        assert self._process.stdout is not None
         assert self._process.stdout.readline() == "done\n"
 
     def close(self) -> None:

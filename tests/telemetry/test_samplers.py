@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +28,7 @@ from headgate.telemetry.gpu import GpuSampler, device_numbers, gpus, open_nvml
 from headgate.telemetry.memory import MemorySampler
 from headgate.telemetry.network import NetworkSampler
 from headgate.telemetry.pressure import PressureSampler
+from headgate.telemetry.waiting import WaitingSampler
 from headgate.testing import programs
 from headgate.testing.memory_sampler import InMemoryBox
 from headgate.testing.sampler import SamplerContract
@@ -76,8 +78,11 @@ class FakeNvml:
         return [SimpleNamespace(pid=1, timeStamp=since + 5, smUtil=40), SimpleNamespace(pid=9, timeStamp=1, smUtil=10)]
 
 
-SAMPLERS = (CpuSampler, MemorySampler, DiskSampler, NetworkSampler, PressureSampler, lambda: GpuSampler(FakeNvml()))
-NAMES = ("cpu", "memory", "disk", "network", "pressure", "gpu")
+SAMPLERS = (
+    *(CpuSampler, MemorySampler, DiskSampler, WaitingSampler),
+    *(NetworkSampler, PressureSampler, lambda: GpuSampler(FakeNvml())),
+)
+NAMES = ("cpu", "memory", "disk", "waiting", "network", "pressure", "gpu")
 
 
 class TestWithCgroups(SamplerContract):
@@ -91,7 +96,7 @@ class TestWithCgroups(SamplerContract):
 class TestWithoutCgroups(SamplerContract):
     boxed = "none"
 
-    @pytest.fixture(params=SAMPLERS[:3], ids=NAMES[:3])
+    @pytest.fixture(params=SAMPLERS[:4], ids=NAMES[:4])
     def sampler(self, request: pytest.FixtureRequest) -> Sampler:
         made = request.param()
         assert isinstance(made, Sampler)
@@ -256,12 +261,17 @@ def test_the_node_s_cores_are_all_but_idle_and_stolen_time(tmp_path: Path) -> No
     first = "cpu  0\ncpu0 100 0 0 900 50 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\nintr 1\n"
     then = "cpu  0\ncpu0 150 10 20 999 99 10 10 77 50 0\ncpu1 50 0 0 9 0 0 0 0 0 0\nintr 2\n"
     values = rates(CpuSampler(tmp_path), NODE, tmp_path, {"proc/stat": first}, {"proc/stat": then})
-    assert values == {"cpu_cores": pytest.approx(0.75), "cpu_fullest_core": pytest.approx(0.5)}
+    assert values == {
+        "cpu_cores": pytest.approx(0.75),
+        "cpu_fullest_core": pytest.approx(0.5),
+        "cpu_stolen": pytest.approx(0.385),
+    }
 
 
 def test_a_core_that_goes_offline_costs_one_reading(tmp_path: Path) -> None:
-    two, one = "cpu 0\ncpu0 9 0 0 0 0 0 0\ncpu1 9 0 0 0 0 0 0\n", "cpu 0\ncpu1 9 0 0 0 0 0 0\n"
-    assert rates(CpuSampler(tmp_path), NODE, tmp_path, {"proc/stat": two}, {"proc/stat": one}) == {}
+    two, one = "cpu 0\ncpu0 9 0 0 0 0 0 0 0\ncpu1 9 0 0 0 0 0 0 9\n", "cpu 0\ncpu1 9 0 0 0 0 0 0 9\n"
+    values = rates(CpuSampler(tmp_path), NODE, tmp_path, {"proc/stat": two}, {"proc/stat": one})
+    assert values == {"cpu_stolen": 0.0}
 
 
 def test_the_node_s_memory_is_what_the_kernel_cannot_drop(tmp_path: Path) -> None:
@@ -292,6 +302,14 @@ def test_the_node_s_network_rate_counts_each_byte_once(tmp_path: Path) -> None:
 
     values = rates(NetworkSampler(tmp_path), NODE, tmp_path, dev(1000), dev(3000))
     assert values == {"net_in": 2000.0, "net_out": 4000.0}
+    plant(tmp_path, {"proc/self/net/snmp": snmp(10)})
+    values = rates(NetworkSampler(tmp_path), NODE, tmp_path, {}, {"proc/self/net/snmp": snmp(16)})
+    assert values["net_retransmits"] == 3.0
+
+
+def snmp(again: int) -> str:
+    """/proc/net/snmp with so many segments sent again."""
+    return f"Ip: Forwarding\nIp: 1\nTcp: InSegs OutSegs RetransSegs\nTcp: 90 80 {again}\nUdp: InDatagrams\nUdp: 7\n"
 
 
 def test_a_task_under_cgroup_v2_is_read_from_its_folder(tmp_path: Path) -> None:
@@ -305,8 +323,89 @@ def test_a_task_under_cgroup_v2_is_read_from_its_folder(tmp_path: Path) -> None:
     assert rates(
         CpuSampler(tmp_path), target, tmp_path, {"cpu.stat": usage.format(0)}, {"cpu.stat": usage.format(3_000_000)}
     ) == {"cpu_cores": 1.5}
-    plant(tmp_path, {"memory.stat": "anon 1000\nfile 700\nshmem 200\n"})
-    assert MemorySampler(tmp_path).read(0.0, [target]) == {"a": {"memory_bytes": 1200.0, "cache_bytes": 500.0}}
+    memory = "anon 1000\nfile 700\nshmem 200\nworkingset_refault_file {0}\npgmajfault {0}\n"
+    assert rates(
+        MemorySampler(), target, tmp_path, {"memory.stat": memory.format(5)}, {"memory.stat": memory.format(25)}
+    ) == {"memory_bytes": 1200.0, "cache_bytes": 500.0, "major_faults": 10.0, "refaults": 10.0}
+    throttled = usage + "throttled_usec {0}\n"
+    assert rates(
+        CpuSampler(), target, tmp_path, {"cpu.stat": throttled.format(0)}, {"cpu.stat": throttled.format(2_000_000)}
+    ) == {"cpu_cores": 1.0, "cpu_throttled": 1.0}
+
+
+def schedstat(root: Path, threads: Mapping[int, tuple[float, float]], blocked: float = 0.0) -> None:
+    """Seconds that each thread of process 1 ran and waited for a core, and was blocked on a disk."""
+    stat = " ".join(["1 (a) b) R", *["0"] * 38, str(round(blocked * os.sysconf("SC_CLK_TCK"))), "0"])
+    plant(root, {"proc/self/schedstat": "0 0 0\n"})
+    for thread, (ran, waited) in threads.items():
+        folder = f"proc/1/task/{thread}"
+        plant(root, {f"{folder}/schedstat": f"{ran * 1e9:.0f} {waited * 1e9:.0f} 1\n", f"{folder}/stat": stat})
+
+
+def test_waiting_is_summed_over_threads_and_a_new_one_counts_from_its_birth(tmp_path: Path) -> None:
+    sampler, target = WaitingSampler(tmp_path), Target("a", InMemoryBox())
+    schedstat(tmp_path, {1: (100.0, 50.0), 2: (7.0, 7.0)})
+    sampler.read(0.0, [target])
+    schedstat(tmp_path, {1: (101.0, 50.5), 2: (7.0, 7.0), 3: (1.0, 0.5)})
+    assert sampler.read(2.0, [target])["a"] == {"cpu_waiting": pytest.approx(0.5), "cpu_ready": pytest.approx(0.75)}
+    schedstat(tmp_path, {1: (101.0, 50.5), 2: (1.0, 3.0), 3: (1.0, 0.5)})  # another thread was given the number 2
+    assert sampler.read(4.0, [target])["a"] == {"cpu_waiting": pytest.approx(1.5), "cpu_ready": 1.0}
+
+
+def test_time_blocked_on_disks_is_told_where_the_kernel_accounts_for_delays(tmp_path: Path) -> None:
+    plant(tmp_path, {"proc/sys/kernel/task_delayacct": "1\n"})
+    sampler, target = WaitingSampler(tmp_path), Target("a", InMemoryBox())
+    schedstat(tmp_path, {1: (1.0, 0.0)}, blocked=3.0)
+    sampler.read(0.0, [target])
+    schedstat(tmp_path, {1: (1.0, 0.0)}, blocked=3.5)
+    assert sampler.read(2.0, [target])["a"]["disk_waiting"] == pytest.approx(0.25)
+
+
+def test_a_kernel_without_schedstat_tells_nothing_of_waiting(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    target = Target("a", InMemoryBox())
+    assert rates(WaitingSampler(tmp_path), target, tmp_path, {}, {}) == {}
+
+
+def test_two_tasks_on_one_core_each_wait_half_of_the_time(task: Task) -> None:
+    other = Task({})
+    core = {min(os.sched_getaffinity(0))}
+    for each in (task, other):
+        os.sched_setaffinity(each.pid, core)
+    sampler, targets = WaitingSampler(), [Target("a", task), Target("b", other)]
+    try:
+        sampler.read(0.0, targets)
+        began = time.monotonic()
+        for each in (task, other):
+            each.send("burn(0.3)")
+        for each in (task, other):
+            each.done()
+        took = time.monotonic() - began
+        values = sampler.read(took, targets)
+        for one in values.values():
+            assert one["cpu_ready"] <= 1.0
+            assert one["cpu_waiting"] * took <= took - 0.3 + 0.05  # it ran for 0.3 s of them
+        assert sum(one["cpu_waiting"] for one in values.values()) * took >= 0.25  # one or the other always did
+    finally:
+        other.close()
+
+
+def test_what_a_cap_holds_back_is_throttled_and_waiting(task: Task) -> None:
+    if not (folder := next((task.cgroups[name] for name in ("cpu", "unified") if name in task.cgroups), None)):
+        pytest.skip("a cap needs cgroups")
+    if (folder / "cpu.cfs_quota_us").exists():
+        (folder / "cpu.cfs_quota_us").write_text("20000")
+    else:
+        (folder / "cpu.max").write_text("20000 100000")
+    target = Target("a", task)
+    cpu, waiting = CpuSampler(), WaitingSampler()
+    cpu.read(0.0, [target]), waiting.read(0.0, [target])
+    began = time.monotonic()
+    task.do("burn(0.2)")
+    took = time.monotonic() - began
+    throttled = cpu.read(took, [target])["a"]["cpu_throttled"] * took
+    assert throttled > 0.15  # at a fifth of a core; the more others keep it from running, the less its cap does
+    assert waiting.read(took, [target])["a"]["cpu_waiting"] * took >= throttled - 0.1
 
 
 def test_pressure_is_the_part_of_the_time_that_some_task_waited(tmp_path: Path) -> None:

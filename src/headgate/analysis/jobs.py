@@ -62,6 +62,8 @@ class RecordedTask:
         usage: While its job ran.
         division: How its sampled steps divide; of a server, its rounds.
         memory_peak_bytes: Most resident memory, as the kernel counted it.
+        cap: The most cores that it might use; nothing where it had no cap.
+        threads: Compute threads that it was told to have; nothing where it was told none.
     """
 
     id: TaskOfRun
@@ -71,6 +73,8 @@ class RecordedTask:
     usage: Usage
     division: StepBreakdown | None
     memory_peak_bytes: float | None
+    cap: Signal = EMPTY
+    threads: Signal = EMPTY
 
     @property
     def name(self) -> TaskName:
@@ -139,6 +143,23 @@ class RecordedJob:
     def nodes(self) -> frozenset[str]:
         """Names of those that its tasks were on, where known."""
         return frozenset(task.node for task in self.tasks if task.node)
+
+    def signal(self, column: Column) -> Signal:
+        """The usage of that column; empty where there was none."""
+        return self.usage.get(column, EMPTY)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordedNode:
+    """What was recorded of a node; cores and rates are None where they are not known."""
+
+    name: str
+    usage: Usage
+    cores: float | None = None
+    memory_bytes: float | None = None
+    nic_bytes_per_second: float | None = None
+    disk_bytes_per_second: float | None = None
+    description: str = ""
 
     def signal(self, column: Column) -> Signal:
         """The usage of that column; empty where there was none."""

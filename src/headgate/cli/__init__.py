@@ -22,6 +22,7 @@ VERBS = {
     "status": "Show how the jobs of a run stand.",
     "logs": "Print the output of a job.",
     "metrics": "Show what was measured: CPU, memory, loss, speed.",
+    "explain": "Say what held each job back, and which neighbour slowed it.",
     "predict": "Predict how a job's loss goes on, and when the job ends.",
     "checkpoint": "Have running jobs save a checkpoint.",
     "resize": "Give a running job more or fewer workers.",

@@ -28,21 +28,30 @@ _GRANTED = ("entitled_cores", "threads", "cpu_weight", "cpu_cap_cores", "gpu_fra
 def command(run: str | None, as_json: bool) -> None:
     """Show how the jobs of a run stand: the latest run, or the one you name.
 
-    For each job: its state and why, progress, share and why, and use. For a job of several tasks: the node of each
-    task. At the end: the warnings of the run.
+    First what holds each job back, and what to do about it. Then, for each job: its state and why, progress, share and
+    why, and use. For a job of several tasks: the node of each task. At the end: the warnings of the run.
 
     \b
     Example: headgate status
              headgate status 20261121-0930 --json
     """
+    from headgate.analysis.verdicts import verdict
+    from headgate.reports.explained import explained, headlines
+    from headgate.reports.recording import read
+
     folder = runs.find(run)
     summary = runs.summary(folder)
     with RunReader(folder / runs.STORE) as reader:
         jobs = [{**asdict(job), **latest(reader, job.name)} for job in summary.jobs]
         warnings = reader.query("SELECT t, job, task, text FROM events WHERE kind = 'warning' ORDER BY rowid")
+    accounts = explained(read(folder / runs.STORE))
     if as_json:
+        verdicts = {account.job: verdict(account)._asdict() for account in accounts}
+        jobs = [{**job, "verdict": verdicts.get(job["name"])} for job in jobs]
         click.echo(json.dumps({**asdict(summary), "jobs": jobs, "warnings": warnings}, indent=2))
         return
+    for line in headlines(accounts):
+        click.echo(line)
     click.echo(f"run {summary.id}: {summary.state}, policy {summary.policy}, in {summary.path}")
     table = Table("job", "state", "progress", "loss", "share", "CPU", "memory", "why", box=None, pad_edge=False)
     for job in jobs:

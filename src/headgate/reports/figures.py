@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headgate.analysis.jobs import running
+from headgate.analysis.jobs import RecordedNode, running
 from headgate.analysis.nics import NicUse, nic_use
 from headgate.analysis.progress import growth_rate
 from headgate.analysis.usage import Array, Signal, TimeBuckets, means
-from headgate.reports.recording import NodeRecord, Recording
+from headgate.reports.recording import Recording
 from headgate.telemetry.columns import Column
 
 BUCKETS = 600
@@ -229,7 +229,7 @@ def nic_plots(run: Recording, uses: Sequence[NicUse]) -> list[Plot]:
     return plots
 
 
-def node_plots(run: Recording, node: NodeRecord, index: int, network: bool = True) -> list[Plot]:
+def node_plots(run: Recording, node: RecordedNode, index: int, network: bool = True) -> list[Plot]:
     """What all that ran on a node used of it, one plot a resource; that of its network only where `network`."""
     edges = _usage_grid(run)
     cpu = node.signal("cpu_cores")
@@ -272,7 +272,7 @@ def node_plots(run: Recording, node: NodeRecord, index: int, network: bool = Tru
     return [plot for plot in plots if _says_anything(plot)]
 
 
-def _named(node: NodeRecord, *columns: tuple[Column, str]) -> list[tuple[str, Signal]]:
+def _named(node: RecordedNode, *columns: tuple[Column, str]) -> list[tuple[str, Signal]]:
     return [(label, node.usage[column]) for column, label in columns if column in node.usage]
 
 

@@ -12,6 +12,7 @@ from typing import ParamSpec, TypeVar
 
 from headgate.analysis.jobs import figures
 from headgate.reports import sections, tasks
+from headgate.reports.explained import explained
 from headgate.reports.figures import (
     Plot,
     entitled_plot,
@@ -85,9 +86,11 @@ def page(run: Recording) -> str:
         *network_plots,
         *(plot for _, plots in by_node for plot in plots),
     ]
-    heading = parts.of("heading", sections.heading, run, jobs)
+    accounts = parts.of("accounts", explained, run) or []
+    heading = parts.of("heading", sections.heading, run, jobs, accounts)
     titled = [
         parts.section("Summary", sections.summary, jobs) if jobs else None,
+        parts.section("Where the time went", sections.accounts, run.jobs, accounts),
         parts.section("Timeline", timeline, run) if jobs else None,
         parts.section("Faults", sections.faults, run),
         *(parts.section(f"Tasks of {job.name}", tasks.section, job, throughput) for _, job, throughput in several),

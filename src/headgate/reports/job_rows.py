@@ -22,10 +22,10 @@ from headgate.reports.stepping import Stepping
 from headgate.telemetry.columns import COLUMNS, Column
 from headgate.telemetry.store import RunReader
 
-_SUMMED: frozenset[Column] = frozenset(
-    {"cpu_cores", "memory_bytes", "cache_bytes", "disk_read", "disk_write", "net_in", "net_out", "gpu_memory_bytes"}
+_HIGHEST: frozenset[Column] = frozenset(
+    {"cpu_fullest_core", "cpu_ready", "gpu_busy", "psi_cpu", "psi_memory", "psi_io"}
 )
-"""Columns that add up over the tasks of a job; of the others the largest counts."""
+"""Columns of which the largest counts, of the tasks of a job; all others add up."""
 
 
 def loads(text: str | None) -> Any:
@@ -78,7 +78,7 @@ def job(
     plan = as_object(row["plan"])
     synchronous = plan.get("synchronous") is not False
     progress = together(_progress(reader, list(tasks)), synchronous=synchronous)
-    records = tuple(_task(task, usage, steps, course) for task in tasks.values())
+    records = tuple(_task(reader, task, usage, steps, course, until) for task in tasks.values())
     entitled, decisions = share_rows.granted(reader, tasks, course, until)
     return RecordedJob(
         name=name,
@@ -108,7 +108,14 @@ def job(
     )
 
 
-def _task(row: Mapping[str, Any], usage: Mapping[str, Usage], steps: Stepping, course: Sequence[Phase]) -> RecordedTask:
+def _task(
+    reader: RunReader,
+    row: Mapping[str, Any],
+    usage: Mapping[str, Usage],
+    steps: Stepping,
+    course: Sequence[Phase],
+    until: float,
+) -> RecordedTask:
     id = TaskOfRun(row["id"])
     peak = as_object(row["exit"]).get("memory_peak_bytes")
     return RecordedTask(
@@ -119,6 +126,8 @@ def _task(row: Mapping[str, Any], usage: Mapping[str, Usage], steps: Stepping, c
         usage=_together([usage.get(id, {})], course),
         division=divide([steps.sums[id]]) if id in steps.sums else None,
         memory_peak_bytes=peak if isinstance(peak, int | float) else None,
+        cap=share_rows.held(reader, row, "cpu_cap_cores", course, until),
+        threads=share_rows.held(reader, row, "threads", course, until),
     )
 
 
@@ -127,7 +136,7 @@ def _together(usages: Sequence[Usage], course: Sequence[Phase]) -> dict[Column, 
     result: dict[Column, Signal] = {}
     for column in COLUMNS:
         signals = [usage[column] for usage in usages if column in usage]
-        merged = total(signals) if column in _SUMMED else highest(signals)
+        merged = highest(signals) if column in _HIGHEST else total(signals)
         ran = running(course)
         clipped = merged.during(ran) if ran else merged
         if len(clipped):

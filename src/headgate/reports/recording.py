@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from headgate import runs
-from headgate.analysis.jobs import RecordedJob, Usage
+from headgate.analysis.jobs import RecordedJob, RecordedNode, Usage
 from headgate.analysis.usage import EMPTY, Signal, completed, readings
 from headgate.identifiers import TaskOfRun
 from headgate.reports import stepping
@@ -19,22 +19,6 @@ from headgate.telemetry.columns import COLUMNS, Column
 from headgate.telemetry.store import RunReader
 
 NODE = "node:"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class NodeRecord:
-    """What was recorded of a node; cores and rates are None where they are not known."""
-
-    name: str
-    usage: Usage
-    cores: float | None = None
-    memory_bytes: float | None = None
-    nic_bytes_per_second: float | None = None
-    disk_bytes_per_second: float | None = None
-    description: str = ""
-
-    def signal(self, column: Column) -> Signal:
-        return self.usage.get(column, EMPTY)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +39,7 @@ class Recording:
     began: float | None
     seconds: float
     jobs: tuple[RecordedJob, ...]
-    nodes: tuple[NodeRecord, ...]
+    nodes: tuple[RecordedNode, ...]
     tasks: Mapping[TaskOfRun, Usage]
     events: Sequence[Mapping[str, Any]]
 
@@ -113,8 +97,9 @@ def _number(text: str | None) -> float | None:
 
 def _usage(reader: RunReader) -> tuple[dict[str, dict[Column, Signal]], float | None]:
     """Usage by target, and the time of its last reading; only columns that hold anything are read."""
-    counts = reader.tuples(f"SELECT {', '.join(f'count({column})' for column in COLUMNS)} FROM usage")[0]
-    columns = [column for column, count in zip(COLUMNS, counts) if count]
+    present = [column for column in COLUMNS if column in reader.columns("usage")]
+    counts = reader.tuples(f"SELECT {', '.join(f'count({column})' for column in present)} FROM usage")[0]
+    columns = [column for column, count in zip(present, counts) if count]
     result: dict[str, dict[Column, Signal]] = {}
     last: float | None = None
     for (target,) in reader.tuples("SELECT DISTINCT target FROM usage"):
@@ -137,7 +122,7 @@ def _complete(usage: dict[str, dict[Column, Signal]], tasks: Sequence[Mapping[st
                 of_task["cpu_cores"] = cpu
 
 
-def _nodes(meta: Mapping[str, str], usage: Mapping[str, Usage]) -> tuple[NodeRecord, ...]:
+def _nodes(meta: Mapping[str, str], usage: Mapping[str, Usage]) -> tuple[RecordedNode, ...]:
     described = loads(meta.get("node"))
     nodes = {node["name"]: node for node in (described if isinstance(described, list) else [described]) if node}
     names = dict.fromkeys([*nodes, *(target.removeprefix(NODE) for target in usage if target.startswith(NODE))])
@@ -145,7 +130,7 @@ def _nodes(meta: Mapping[str, str], usage: Mapping[str, Usage]) -> tuple[NodeRec
     for name in names:
         node = nodes.get(name, {})
         result.append(
-            NodeRecord(
+            RecordedNode(
                 name=name,
                 usage=usage.get(NODE + name, {}),
                 cores=node.get("cores"),

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from headgate.analysis.accounts import PARTS, Account, Part
 from headgate.analysis.faults import KIND, survived
 from headgate.analysis.jobs import FAULTS, JobFigures, RecordedJob
 from headgate.analysis.nics import NicUse
+from headgate.reports.explained import CULPRITS, headlines
 from headgate.reports.figures import job_colour
 from headgate.reports.job_rows import loads
 from headgate.reports.recording import Recording
@@ -44,13 +46,39 @@ _FAULTS = (
     ("Cost", "", "the longest wait that a task tells of, or the time until the job was as far again as it had been"),
     ("Steps", "", "done again or lost"),
 )
+_LEAST_SECONDS = 0.05
+"""Parts of which no job has as much are not shown."""
+_MEANING: Mapping[Part, str] = {
+    "waiting": "from its submission to its first start",
+    "starting": "until its first step is under way",
+    "compute": "its own work",
+    "input": "waiting for its loader",
+    "communication": "waiting for other tasks of its own",
+    "neighbours": "lost to other jobs and to programs outside Headgate",
+    "cap": "lost to its own limit of cores",
+    "itself": "lost to other tasks of its own on the same cores",
+    "hypervisor": "stolen from the node",
+    "checkpoints": "saving",
+    "faults": "between two attempts, and what was done again",
+    "unexplained": "nothing that was read tells",
+}
+_LOSSES = (
+    ("Job", "text", ""),
+    ("Lost to", "text", ""),
+    ("Seconds", "", ""),
+    ("At least", "", "the low end of a band of 90 %"),
+    ("At most", "", "the high end of a band of 90 %"),
+    ("Resource", "text", ""),
+    ("Evidence", "text", "counted: the kernel saw it wait; compared: its steps with and without the neighbour"),
+)
 _NICS = ("NIC", "In, mean", "In, max", "Out, mean", "Out, max")
 _DECISIONS = tuple((name, "", "") for name in ("At", "Job", "Cores", "Why"))
 _EVENTS = tuple((name, "", "") for name in ("At", "Job", "Event", ""))
 
 
-def heading(run: Recording, jobs: Sequence[JobFigures]) -> Markup:
-    """What it was: title, command, machine, policy, commit, when, how long; and what happened, in words."""
+def heading(run: Recording, jobs: Sequence[JobFigures], accounts: Sequence[Account]) -> Markup:
+    """What it was: title, command, machine, policy, commit, when, how long; what held its jobs back, and what happened,
+    in words."""
     names = ", ".join(job.name for job in jobs[:4]) + (f" and {len(jobs) - 4} more" if len(jobs) > 4 else "")
     commit, _, changes = run.meta.get("git_commit", "").partition("+")
     return render(
@@ -62,6 +90,7 @@ def heading(run: Recording, jobs: Sequence[JobFigures]) -> Markup:
         machines=_machines(run),
         commit=commit,
         changes=changes,
+        verdicts=headlines(accounts),
         story=what_happened(run, jobs),
     )
 
@@ -78,6 +107,30 @@ def _machines(run: Recording) -> list[str]:
 def summary(jobs: Sequence[JobFigures]) -> Markup:
     """The figures of every job, a row each."""
     return render("summary.html", jobs=jobs, columns=_SUMMARY)
+
+
+def accounts(jobs: Sequence[RecordedJob], found: Sequence[Account]) -> Markup | None:
+    """Where the time of each job went, and to whom it was lost."""
+    if not found:
+        return None
+    colours = {job.name: job_colour(index)[0] for index, job in enumerate(jobs)}
+    shown = [part for part in PARTS if any(account.parts[part].seconds >= _LEAST_SECONDS for account in found)]
+    columns = (
+        ("Job", "text", ""),
+        ("Elapsed", "", "from its submission on"),
+        *((part, "", _MEANING[part]) for part in shown),
+    )
+    losses = [(account, loss) for account in found for loss in account.losses]
+    return render(
+        "accounts.html",
+        accounts=found,
+        parts=shown,
+        columns=columns,
+        colours=colours,
+        losses=losses,
+        culprits=CULPRITS,
+        loss_columns=_LOSSES,
+    )
 
 
 def network(uses: Sequence[NicUse]) -> Markup:

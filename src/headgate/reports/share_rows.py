@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from headgate.analysis.jobs import Phase, RecordedDecision, running
-from headgate.analysis.usage import Signal, settings, total
+from headgate.analysis.usage import EMPTY, Signal, settings, total
 from headgate.identifiers import TaskOfRun
 from headgate.telemetry.store import RunReader
 
@@ -39,6 +39,26 @@ def granted(
     return _entitled(rows, tasks, course, until), tuple(_decisions(rows, tasks))
 
 
+def held(reader: RunReader, task: Mapping[str, Any], column: str, course: Sequence[Phase], until: float) -> Signal:
+    """What a task had of one thing (`cpu_cap_cores`, `threads`) while it ran; nothing where it had no limit of it.
+
+    Args:
+        task: Its row.
+        until: Seconds of the run.
+    """
+    sql = f"SELECT t, {column} FROM shares WHERE task = ? ORDER BY t, rowid"
+    table = np.array(reader.tuples(sql, [task["id"]]), dtype=float).reshape(-1, 2)
+    if not len(table):
+        return EMPTY
+    return settings(table[:, 0], table[:, 1], _last(task, table[-1, 0], until)).during(running(course))
+
+
+def _last(task: Mapping[str, Any], given: float, until: float) -> float:
+    """Until when what it was given last held; while an attempt runs, the row still has the end of the one before."""
+    ended = task["ended"]
+    return until if ended is None or ended < given else float(ended)
+
+
 def _entitled(
     rows: Sequence[Row], tasks: Mapping[TaskOfRun, Mapping[str, Any]], course: Sequence[Phase], until: float
 ) -> Signal:
@@ -48,10 +68,7 @@ def _entitled(
     signals = []
     for task, given in by_task.items():
         table = np.array(given, dtype=float)
-        ended = tasks[task]["ended"]
-        # While an attempt runs, the row still has the end of the one before.
-        last = until if ended is None or ended < table[-1, 0] else ended
-        signals.append(settings(table[:, 0], table[:, 1], last))
+        signals.append(settings(table[:, 0], table[:, 1], _last(tasks[task], table[-1, 0], until)))
     return total(signals).during(running(course))
 
 

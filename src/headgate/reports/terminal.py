@@ -11,6 +11,7 @@ from rich.text import Text
 
 from headgate.analysis.jobs import FAULTS, JobFigures, RecordedTask, figures
 from headgate.analysis.steps import StepBreakdown
+from headgate.reports.explained import explained, headlines
 from headgate.reports.figures import nic_uses
 from headgate.reports.measured import Learned, MeasuredTarget
 from headgate.reports.recording import NODE, Recording, read
@@ -32,14 +33,23 @@ _NAMES: dict[Column, tuple[str, str]] = {
     "net_out": ("network out", "B/s"),
     "gpu_busy": ("GPU busy", "%"),
     "gpu_memory_bytes": ("GPU memory", "B"),
-    "psi_cpu": ("waiting for CPU", "%"),
-    "psi_memory": ("waiting for memory", "%"),
-    "psi_io": ("waiting for disk", "%"),
+    "psi_cpu": ("pressure of CPU", "%"),
+    "psi_memory": ("pressure of memory", "%"),
+    "psi_io": ("pressure of I/O", "%"),
+    "cpu_waiting": ("waiting for a core", "threads"),
+    "cpu_ready": ("ready to run", "%"),
+    "cpu_throttled": ("throttled", "cores"),
+    "cpu_stolen": ("stolen", "cores"),
+    "disk_waiting": ("blocked on disk", "threads"),
+    "major_faults": ("major faults", "pages/s"),
+    "refaults": ("refaults", "pages/s"),
+    "net_retransmits": ("TCP retransmits", "segments/s"),
 }
 
 
 def summary(store: Path, console: Console) -> None:
-    """Print how a run went: a table of its jobs, what happened in a few sentences, and where its report is.
+    """Print how a run went: what held its jobs back, a table of them, what happened in a few sentences, and where its
+    report is.
 
     Raises:
         NotFoundError: There is no such store.
@@ -51,6 +61,8 @@ def summary(store: Path, console: Console) -> None:
 
 
 def _print(run: Recording, store: Path, console: Console) -> None:
+    for line in headlines(explained(run)):
+        console.print(Text(line), soft_wrap=not console.is_terminal)
     jobs = [figures(job) for job in run.jobs]
     # What a job was called and why it ended is a user's text: never rich's markup.
     table = Table(box=None, pad_edge=False, header_style="dim")

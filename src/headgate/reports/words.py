@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headgate.analysis.jobs import FAULTS, JobFigures
-from headgate.reports.recording import NodeRecord, Recording
+from headgate.analysis.jobs import FAULTS, JobFigures, RecordedNode
+from headgate.reports.recording import Recording
 from headgate.units import say_bytes, say_seconds
 
 MISSING = "–"
@@ -93,8 +93,8 @@ def planned(plan: Mapping[str, Any], nodes: int) -> str:
 
 
 def what_happened(run: Recording, jobs: Sequence[JobFigures]) -> list[str]:
-    """Two to five sentences, computed from the data."""
-    told = [_outcome(run, jobs), _held_back(jobs), _fullest(run), _faults(run, jobs), _learned(jobs)]
+    """A few sentences, computed from the data."""
+    told = [_outcome(run, jobs), _fullest(run), _faults(run, jobs), _learned(jobs)]
     return [sentence for sentence in told if sentence]
 
 
@@ -120,29 +120,7 @@ def _outcome(run: Recording, jobs: Sequence[JobFigures]) -> str:
     return f"{counted(len(jobs), 'job')} {verb}{where}{cores}{policy} {result}."
 
 
-def _held_back(jobs: Sequence[JobFigures]) -> str:
-    """Which job waited for what: for its input, for its other tasks, or for CPU."""
-    said = []
-    for job in jobs:
-        reasons = []
-        if job.input_fraction is not None and job.input_fraction >= 0.1:
-            reasons.append(f"for input during {say(job.input_fraction, '%')} of each step")
-        if job.exposed_fraction is not None and job.exposed_fraction >= 0.1:
-            reasons.append(f"for communication during {say(job.exposed_fraction, '%')} of each step")
-        if job.cpu_pressure is not None and job.cpu_pressure >= 0.1:
-            reasons.append(f"for CPU {say(job.cpu_pressure, '%')} of the time")
-        if reasons:
-            said.append(f"{job.name} waited {listed(reasons)}")
-    if said:
-        return f"{'; '.join(said)}."
-    full = [job.name for job in jobs if job.used_of_granted is not None and job.used_of_granted >= 0.9]
-    if full:
-        verb = "was" if len(full) == 1 else "were"
-        return f"{listed(full)} {verb} held back by CPU, using at least 90 % of what was granted."
-    return ""
-
-
-def fullness(node: NodeRecord) -> dict[str, tuple[float, float]]:
+def fullness(node: RecordedNode) -> dict[str, tuple[float, float]]:
     """Mean and highest use of each resource whose size is known, as a fraction of it."""
     sizes = {
         "CPU": (node.signal("cpu_cores"), node.cores),

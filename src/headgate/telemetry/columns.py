@@ -18,5 +18,13 @@ Column = Literal[
     "psi_cpu",  # fraction of time in which some task waited for CPU, 0 to 1
     "psi_memory",
     "psi_io",
+    "cpu_waiting",  # thread-seconds a second in which a thread was ready and had no core; throttled ones count
+    "cpu_ready",  # part of the time in which its busiest thread ran or waited for a core, 0 to 1
+    "cpu_throttled",  # core-seconds a second that its own cap held back
+    "cpu_stolen",  # cores that the hypervisor kept from a node
+    "disk_waiting",  # thread-seconds a second that were spent blocked on a disk
+    "major_faults",  # pages a second that had to be read before the task went on
+    "refaults",  # pages of files a second that had been dropped from the page cache and were read again
+    "net_retransmits",  # TCP segments a second sent again (of a task: only in a network namespace of its own)
 ]
 COLUMNS: tuple[Column, ...] = get_args(Column)

@@ -1,4 +1,4 @@
-"""CPU: mean cores in use and, where the kernel counts each core separately, how busy the busiest one is."""
+"""CPU: cores in use, how busy the busiest one is, what a cap held back and what the hypervisor kept."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CpuSampler(SourcedSampler):
     """`cpu_cores` of everything; `cpu_fullest_core` of this machine and, under cgroup v1, of tasks and places on it.
 
     Those are read from cpuacct (v1), else from cpu.stat (v2, which counts all cores together), else from their
-    processes.
+    processes. `cpu_throttled` comes from cpu.stat of either version, `cpu_stolen` from /proc/stat.
     """
 
     name = "cpu"
@@ -30,8 +30,9 @@ class CpuSampler(SourcedSampler):
 
     def open_task(self, box: Boxed) -> Source | None:
         return first(
+            lambda: _V1(cgroup_file(box, "cpuacct", "cpuacct.usage_percpu"), cgroup_file(box, "cpu", "cpu.stat")),
             lambda: _PerCore(cgroup_file(box, "cpuacct", "cpuacct.usage_percpu")),
-            lambda: _CpuStat(cgroup_file(box, "unified", "cpu.stat")),
+            lambda: _V2(cgroup_file(box, "unified", "cpu.stat")),
             lambda: _Processes(box),
         )
 
@@ -39,8 +40,8 @@ class CpuSampler(SourcedSampler):
 class _Cores(FileSource):
     """Turns seconds that each core was busy into the two columns."""
 
-    def __init__(self, path: str | Path) -> None:
-        super().__init__(path)
+    def __init__(self, *paths: str | Path) -> None:
+        super().__init__(*paths)
         self._now: float | None = None
         self._busy: list[float] = []
 
@@ -61,12 +62,14 @@ class _Node(_Cores):
 
     def read(self, now: float, /) -> dict[Column, float]:
         busy = []
+        stolen = 0
         for line in self.files[0].read().split(b"\n")[1:]:
             if not line.startswith(b"cpu"):
                 break
-            user, nice, system, _idle, _iowait, irq, softirq = map(int, line.split()[1:8])
+            user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, line.split()[1:9])
             busy.append((user + nice + system + irq + softirq) / _TICKS)
-        return self.columns(now, busy)
+            stolen += steal
+        return self.columns(now, busy) | self.rates.of(now, {"cpu_stolen": stolen / _TICKS})
 
 
 class _PerCore(_Cores):
@@ -74,9 +77,21 @@ class _PerCore(_Cores):
         return self.columns(now, [int(word) / 1e9 for word in self.files[0].read().split()])
 
 
-class _CpuStat(FileSource):
+class _V1(_PerCore):
     def read(self, now: float, /) -> dict[Column, float]:
-        return self.rates.of(now, {"cpu_cores": table(self.files[0].read())[b"usage_usec"] / 1e6})
+        throttled = table(self.files[1].read()).get(b"throttled_time", 0) / 1e9
+        return super().read(now) | self.rates.of(now, {"cpu_throttled": throttled})
+
+
+class _V2(FileSource):
+    """`throttled_usec` is there only where the controller is on."""
+
+    def read(self, now: float, /) -> dict[Column, float]:
+        stat = table(self.files[0].read())
+        totals: dict[Column, float] = {"cpu_cores": stat[b"usage_usec"] / 1e6}
+        if b"throttled_usec" in stat:
+            totals["cpu_throttled"] = stat[b"throttled_usec"] / 1e6
+        return self.rates.of(now, totals)
 
 
 class _Processes(ProcessSource):

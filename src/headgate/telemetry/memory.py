@@ -1,7 +1,8 @@
-"""Memory: resident memory and, separately, the page cache."""
+"""Memory: resident memory and, separately, the page cache and its faults."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 
 import psutil
@@ -13,7 +14,8 @@ from headgate.telemetry.sources import FileSource, ProcessSource, Source, Source
 
 
 class MemorySampler(SourcedSampler):
-    """`memory_bytes` (anonymous and shared memory) and `cache_bytes` (page cache of files).
+    """`memory_bytes` (anonymous and shared memory), `cache_bytes` (page cache of files), `major_faults` and, from a
+    cgroup, `refaults`.
 
     A task is read from memory.stat of its cgroup (v1 or v2), else from its processes. Those know nothing of the page
     cache, count a page that parent and child share by copy-on-write in each, and memory that they map together in none.
@@ -49,25 +51,38 @@ class _Node(FileSource):
 class _StatV1(FileSource):
     """`total_` counts the groups below as well; `cache` holds shared memory, `rss` does not."""
 
-    def read(self, _now: float, /) -> dict[Column, float]:
+    def read(self, now: float, /) -> dict[Column, float]:
         stat = table(self.files[0].read())
         shared = stat.get(b"total_shmem", 0)
         return {
             "memory_bytes": float(stat[b"total_rss"] + shared),
             "cache_bytes": float(max(0, stat[b"total_cache"] - shared)),
+            **self.rates.of(now, _faults(stat, b"total_")),
         }
 
 
 class _StatV2(FileSource):
     """Counts the groups below; `file` holds shared memory, `anon` does not."""
 
-    def read(self, _now: float, /) -> dict[Column, float]:
+    def read(self, now: float, /) -> dict[Column, float]:
         stat = table(self.files[0].read())
         shared = stat.get(b"shmem", 0)
         return {
             "memory_bytes": float(stat[b"anon"] + shared),
             "cache_bytes": float(max(0, stat[b"file"] - shared)),
+            **self.rates.of(now, _faults(stat, b"")),
         }
+
+
+def _faults(stat: Mapping[bytes, int], prefix: bytes) -> dict[Column, float]:
+    """Running totals, of those that this kernel counts; `workingset_refault` before Linux 5.9 was of files alone."""
+    totals: dict[Column, float] = {}
+    if (faults := stat.get(prefix + b"pgmajfault")) is not None:
+        totals["major_faults"] = faults
+    refaults = stat.get(prefix + b"workingset_refault_file", stat.get(prefix + b"workingset_refault"))
+    if refaults is not None:
+        totals["refaults"] = refaults
+    return totals
 
 
 class _Processes(ProcessSource):

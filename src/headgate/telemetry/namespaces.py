@@ -36,11 +36,13 @@ class Inside:
     Args:
         inode: Tells it from one that takes its name later.
         table: Its /proc/net/dev.
+        snmp: Its /proc/net/snmp.
         stacked: Names of the interfaces whose bytes pass another one as well.
     """
 
     inode: int
     table: bytes
+    snmp: bytes
     stacked: frozenset[bytes]
 
 
@@ -99,9 +101,11 @@ def _enter(namespace: str) -> int:
 def _look(inode: int) -> Inside:
     with open("/proc/thread-self/net/dev", "rb") as file:
         table = file.read()
+    with open("/proc/thread-self/net/snmp", "rb") as file:
+        snmp = file.read()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         names = (name.encode() for _, name in socket.if_nameindex())
-        return Inside(inode, table, frozenset(name for name in names if _driver(asking, name) in _STACKED))
+        return Inside(inode, table, snmp, frozenset(name for name in names if _driver(asking, name) in _STACKED))
 
 
 def _linked(_: int) -> bool:

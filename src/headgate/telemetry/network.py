@@ -16,7 +16,7 @@ from headgate.telemetry.sources import FileSource, Source, SourcedSampler
 
 
 class NetworkSampler(SourcedSampler):
-    """`net_in` and `net_out`.
+    """`net_in`, `net_out` and `net_retransmits`.
 
     Of this machine: its physical interfaces (see `nics.counted`). Of a node that is a place on it: all in its namespace
     but loopback and those that stand on others, as a VXLAN does. Of a task: every interface in its namespace that a
@@ -55,7 +55,8 @@ class _Node(FileSource):
     """/proc/net/dev; /sys/class/net says which interfaces count."""
 
     def __init__(self, root: Path) -> None:
-        super().__init__(root / "proc/self/net/dev")
+        segments = root / "proc/self/net/snmp"
+        super().__init__(root / "proc/self/net/dev", *([segments] if segments.exists() else []))
         self._root = root
         self._seen: set[bytes] = set()
         self._counted: frozenset[bytes] = frozenset()
@@ -65,7 +66,10 @@ class _Node(FileSource):
         if rows.keys() != self._seen:
             self._seen = set(rows)
             self._counted = frozenset(nic.name.encode() for nic in counted(self._root))
-        return self.rates.of(now, _totals(rows, self._counted))
+        return self.rates.of(now, _totals(rows, self._counted) | self._retransmits())
+
+    def _retransmits(self) -> dict[Column, float]:
+        return _retransmits(self.files[1].read()) if len(self.files) > 1 else {}
 
 
 class _Namespace(Source):
@@ -86,8 +90,10 @@ class _Namespace(Source):
             return {}
         with open(f"{self._proc}/{pid}/net/dev", "rb") as file:
             rows = _rows(file.read())
+        with open(f"{self._proc}/{pid}/net/snmp", "rb") as file:
+            again = _retransmits(file.read())
         routed = frozenset(name.encode() for name in default_routes(self._root, str(pid)))
-        return self._rates.of(now, _totals(rows, routed & rows.keys() or frozenset(rows)))
+        return self._rates.of(now, _totals(rows, routed & rows.keys() or frozenset(rows)) | again)
 
     def _inside(self) -> int | None:
         """A process of the task in a namespace that is not ours. Looked for in each round: a task enters its namespace
@@ -116,7 +122,7 @@ class _NodeNamespace(Source):
         if inside.inode != self._inode:  # the node was taken down and set up again
             self._inode, self._rates = inside.inode, Rates()
         rows = _rows(inside.table)
-        return self._rates.of(now, _totals(rows, frozenset(rows) - inside.stacked))
+        return self._rates.of(now, _totals(rows, frozenset(rows) - inside.stacked) | _retransmits(inside.snmp))
 
 
 def _rows(data: bytes) -> dict[bytes, list[bytes]]:
@@ -133,3 +139,10 @@ def _totals(rows: dict[bytes, list[bytes]], names: frozenset[bytes]) -> dict[Col
     if not here:
         return {}
     return {"net_in": sum(int(words[0]) for words in here), "net_out": sum(int(words[8]) for words in here)}
+
+
+def _retransmits(snmp: bytes) -> dict[Column, float]:
+    """Of /proc/net/snmp: a line of names, then one of numbers, for each protocol."""
+    names, numbers = ([line.split() for line in snmp.split(b"\n") if line.startswith(b"Tcp:")] + [[], []])[:2]
+    found = dict(zip(names, numbers, strict=False)).get(b"RetransSegs")
+    return {"net_retransmits": int(found)} if found is not None else {}

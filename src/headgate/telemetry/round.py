@@ -14,6 +14,7 @@ from headgate.telemetry.gpu import GpuSampler
 from headgate.telemetry.memory import MemorySampler
 from headgate.telemetry.network import NetworkSampler
 from headgate.telemetry.pressure import PressureSampler
+from headgate.telemetry.waiting import WaitingSampler
 
 RETRY_SECONDS = 60.0
 """A sampler that failed is left alone for so long."""
@@ -36,6 +37,7 @@ def samplers(report: Report) -> list[Sampler]:
         NetworkSampler(),
         GpuSampler(),
         PressureSampler(),
+        WaitingSampler(),
     ]
     loaded = registry.load("headgate.samplers")
     for warning in loaded.warnings:

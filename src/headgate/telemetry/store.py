@@ -21,7 +21,7 @@ from typing import Any
 from headgate.errors import NotFoundError, StorageError
 from headgate.telemetry.columns import COLUMNS
 
-VERSION = 2
+VERSION = 3
 _KEPT_ROWS = 200_000
 _COMMIT_SECONDS = 0.5
 _OTHER_FAULT_SECONDS = 60.0
@@ -374,6 +374,10 @@ class RunReader:
         with self._reading():
             for row in self._db.execute(f"SELECT * FROM {table} {condition} ORDER BY {order}", tuple(parameters)):
                 yield {name: value if _fits(table, name, value) else None for name, value in zip(row.keys(), row)}
+
+    def columns(self, table: str) -> frozenset[str]:
+        """Names of the columns that a table has; an older version's lacks those that came later."""
+        return frozenset(row["name"] for row in self.query(f"PRAGMA table_info({table})"))
 
     def query(self, sql: str, parameters: Iterable[object] = ()) -> list[dict[str, Any]]:
         """Rows of any read-only query."""

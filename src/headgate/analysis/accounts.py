@@ -1,0 +1,355 @@
+"""Where a job's elapsed time went: parts that add up to it, and who it was lost to.
+
+Each second of a job is counted once, in this order: it waits to start; it starts, until its first step is under way; it
+goes through steps. Within a second, what was lost to neighbours, to its own cap and to the hypervisor comes first
+(`headgate.analysis.contention`); what is left is its own. Of its own time waiting for input, exposed communication and
+checkpoints are taken out as far as they were measured; the rest is compute as far as it was ready to run or its GPU was
+busy. What remains is unexplained, and is shown as that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+
+from headgate.analysis.comparing import Dearer, dearer, fewer_threads
+from headgate.analysis.contention import Contended, OnNode, contended
+from headgate.analysis.jobs import RecordedJob, RecordedNode, RecordedTask, running
+from headgate.analysis.losing import ITSELF, NODE, NONE, OTHERS, Loss, TimeEstimate, exact, merged, sum_of, within
+from headgate.analysis.usage import Array, Signal
+
+Part = Literal[
+    "waiting",  # from its submission to its first start
+    "starting",  # from the start of its tasks until its first step is under way
+    "compute",  # its own work
+    "input",  # waiting for its loader, or blocked on a disk
+    "communication",  # waiting for other tasks of its own, where backward did not hide it
+    "neighbours",  # lost to other jobs and to programs outside Headgate
+    "cap",  # lost to its own limit of cores
+    "itself",  # lost to other tasks of its own on the same cores
+    "hypervisor",  # stolen from the node
+    "checkpoints",  # saving
+    "faults",  # between two attempts, and what was done again
+    "unexplained",  # nothing that was read tells
+]
+PARTS: tuple[Part, ...] = get_args(Part)
+
+_MOST_BUCKETS, _LEAST_BUCKETS = 2_000_000, 500
+"""Seconds of a run are looked at one by one, for each pair of tasks; those of a longer run are taken together."""
+_COUNTED_ERROR = 0.15
+"""Relative error of what was counted, as a deviation: see docs/explain.md for the pairs of jobs it was measured on."""
+_LEAST_SECONDS = 0.05
+"""Less is no loss that anybody would ask about."""
+_SPREAD = 1.645
+"""Deviations on each side of a band of 90 %."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """Where a job's time went.
+
+    Args:
+        elapsed: Seconds from its submission to its end, or so far.
+        parts: Each part of it; they add up to `elapsed`.
+        losses: To whom, and through what; the largest first.
+        excess_threads: Its threads that waited on average though no core could have run them.
+        lacks: Readings that it would need and that the run does not have.
+    """
+
+    job: str
+    elapsed: float
+    parts: Mapping[Part, TimeEstimate]
+    losses: Sequence[Loss] = ()
+    excess_threads: float = 0.0
+    lacks: Sequence[str] = field(default_factory=tuple)
+
+
+def accounts(jobs: Sequence[RecordedJob], nodes: Sequence[RecordedNode], seconds: float) -> tuple[Account, ...]:
+    """The account of each job of a run that took so many seconds, or has taken so far."""
+    tasks = sum(len(job.tasks) for job in jobs)
+    most = max(_MOST_BUCKETS // max(tasks, 10) ** 2, _LEAST_BUCKETS)
+    edges = np.linspace(0.0, max(seconds, 1e-3), min(max(math.ceil(seconds), 1), most) + 1)
+    grid = _Grid(jobs, {node.name: node for node in nodes}, edges)
+    return tuple(_account(job, grid, seconds) for job in jobs)
+
+
+class _Grid:
+    """What the tasks of a run used of their nodes, bucket by bucket."""
+
+    def __init__(self, jobs: Sequence[RecordedJob], nodes: Mapping[str, RecordedNode], edges: Array) -> None:
+        self.edges = edges
+        self.width = float(edges[1] - edges[0])
+        self._nodes = nodes
+        self._tasks = [(job.name, task) for job in jobs for task in job.tasks]
+        self._ran = {task.id: self.mean(task.signal("cpu_cores")) for _, task in self._tasks}
+
+    def mean(self, signal: Signal) -> Array:
+        """Of each bucket; NaN where nothing is known."""
+        return signal.buckets(self.edges).mean
+
+    def partwithin(self, stretches: Sequence[tuple[float, float]]) -> Array:
+        """The part of each bucket, 0 to 1, that lies within stretches of time."""
+        if not stretches:
+            return np.zeros(len(self.edges) - 1)
+        table = np.array(stretches, dtype=float)
+        inside = Signal(table[:, 0], table[:, 1], np.ones(len(table))).cumulative(self.edges)
+        return np.diff(inside) / self.width
+
+    def neighbours(self, job: RecordedJob, task: RecordedTask) -> dict[str, Array]:
+        """Cores that others used on a task's node: other jobs by name, its own other tasks, programs outside."""
+        used: dict[str, Array] = {}
+        ours = np.nan_to_num(self._ran[task.id])
+        for other, one in self._tasks:
+            if one.node == task.node and one.id != task.id:
+                name, ran = ITSELF if other == job.name else other, np.nan_to_num(self._ran[one.id])
+                used[name] = used.get(name, np.zeros_like(ran)) + ran
+        if (node := self._nodes.get(task.node)) is not None:
+            used[OTHERS] = np.maximum(self.mean(node.signal("cpu_cores")) - sum(used.values(), ours), 0.0)
+        return used
+
+    def contended(self, job: RecordedJob, task: RecordedTask, ready: Array) -> Contended:
+        """What one of its tasks lost to its neighbours, if it was `ready` for that part of each bucket."""
+        node = self._nodes.get(task.node)
+        cap, limit = self.mean(task.cap), _limit(job)
+        return contended(
+            OnNode(
+                ran=_carried(self._ran[task.id]),
+                waited=_carried(self.mean(task.signal("cpu_waiting"))),
+                ready=ready,
+                throttled=_carried(self.mean(task.signal("cpu_throttled"))),
+                # A cap below what its user allows is the policy's, on behalf of the neighbours.
+                cap=np.where(np.isfinite(cap) & (cap >= limit), cap, np.inf),
+            ),
+            self.neighbours(job, task),
+            self.mean(node.signal("cpu_stolen")) if node is not None else np.zeros_like(ready),
+            self.cores(task),
+        )
+
+    def cores(self, task: RecordedTask) -> float:
+        """Of its node; infinite where that is not known."""
+        node = self._nodes.get(task.node)
+        return node.cores if node is not None and node.cores else math.inf
+
+    def ready(self, task: RecordedTask) -> tuple[Array, Array]:
+        """The part of each bucket in which some thread of it ran or waited: at least and at most. Its busiest thread
+        tells the least; threads that take turns come to the sum of all."""
+        wanted = _carried(self._ran[task.id]) + np.nan_to_num(_carried(self.mean(task.signal("cpu_waiting"))))
+        most = np.minimum(np.nan_to_num(wanted), 1.0)
+        busiest = _carried(self.mean(task.signal("cpu_ready")))
+        return np.where(np.isfinite(busiest), np.minimum(busiest, most), most), most
+
+
+def _carried(values: Array) -> Array:
+    """What was read stands for the buckets before the first reading too: a first reading has no rates."""
+    known = np.flatnonzero(np.isfinite(values))
+    if not len(known):
+        return values
+    filled = values.copy()
+    filled[: known[0]] = values[known[0]]
+    return filled
+
+
+def _limit(job: RecordedJob) -> float:
+    cores = (job.spec.get("limits") or {}).get("cores")
+    return float(cores) * 0.99 if isinstance(cores, int | float) else math.inf
+
+
+class _Lost(NamedTuple):
+    """Parts of each bucket that a job lost; arrays over the grid.
+
+    Args:
+        least: Lost to all neighbours together, at the least.
+    """
+
+    by: Mapping[str, Array]
+    stolen: Array
+    by_cap: Array
+    ready: Array
+    excess: Array
+    least: Array
+
+
+def _lost(job: RecordedJob, grid: _Grid) -> _Lost:
+    """What a job lost: as much as its task that lost most, since the others wait for that one."""
+    tasks = [task for task in job.tasks if task.is_worker] or list(job.tasks)
+    ready = [grid.ready(task) for task in tasks]
+    each = [grid.contended(job, task, most) for task, (_, most) in zip(tasks, ready, strict=True)]
+    least = [grid.contended(job, task, least) for task, (least, _) in zip(tasks, ready, strict=True)]
+    names = sorted({name for one in each for name in one.by})
+    empty = np.zeros(len(grid.edges) - 1)
+    by, by_least = (np.array([[one.by.get(name, empty) for name in names] for one in of]) for of in (each, least))
+    caps, stolen = np.array([one.by_cap for one in each]), np.array([one.stolen for one in each])
+    slowest = np.argmax(by.sum(axis=1) + caps + stolen, axis=0)
+    at = np.arange(len(empty))
+    return _Lost(
+        by={name: by[slowest, index, at] for index, name in enumerate(names)},
+        stolen=stolen[slowest, at],
+        by_cap=caps[slowest, at],
+        ready=np.max([one.ready for one in each], axis=0),
+        excess=np.max([one.excess for one in each], axis=0),
+        least=by_least.sum(axis=1)[slowest, at],
+    )
+
+
+def _account(job: RecordedJob, grid: _Grid, seconds: float) -> Account:
+    until = job.ended if job.ended is not None else max(seconds, job.submitted)
+    elapsed = max(until - job.submitted, 0.0)
+    # An event is told some microseconds after what it tells of.
+    ran = [(start, min(end, until)) for start, end in running(job.phases) if start < until]
+    if not ran or not job.tasks:
+        return Account(job=job.name, elapsed=elapsed, parts={**dict.fromkeys(PARTS, NONE), "waiting": exact(elapsed)})
+    waiting = max(ran[0][0] - job.submitted, 0.0)
+    between = max(elapsed - waiting - sum(end - start for start, end in ran), 0.0)
+    starts = [_under_way(job, start, end) for start, end in ran]
+    starting = grid.partwithin([(start, begun) for (start, _), begun in zip(ran, starts)]) * grid.width
+    stepping = grid.partwithin([(begun, end) for (_, end), begun in zip(ran, starts)]) * grid.width
+    lost = _lost(job, grid)
+    own = 1.0 - np.minimum(sum(lost.by.values(), lost.stolen + lost.by_cap), 1.0)
+    beside = grid.neighbours(job, job.tasks[0])
+    fewer = fewer_threads(job, beside, own * stepping, grid.edges, grid.cores(job.tasks[0]))
+    own_left = own * (1.0 - fewer.part)
+    dear = _dearer(job, beside, grid, np.minimum(own_left, lost.ready))
+    own_left = np.maximum(own_left - sum(dear.parts.values(), np.zeros_like(own)), 0.0)
+    step = _own_steps(job, lost, own_left, stepping)
+    losses = merged(
+        [
+            *_counted(lost, starting + stepping, elapsed),
+            *fewer.losses(beside, own * stepping, elapsed),
+            *dear.losses(stepping, elapsed),
+        ],
+        elapsed,
+    )
+    stolen = Loss(NODE, "cores", within(float(np.sum(lost.stolen * (starting + stepping))), 0.1, elapsed), "counted")
+    by_cap = within(float(np.sum(lost.by_cap * (starting + stepping))), 0.1, elapsed)
+    again = step["faults"]
+    parts: dict[Part, TimeEstimate] = {
+        **step,
+        "waiting": exact(waiting),
+        "starting": within(float(np.sum(own * starting)), 0.1, elapsed),
+        "neighbours": sum_of([loss.lost for loss in losses if loss.to != ITSELF], elapsed),
+        "cap": by_cap,
+        "itself": sum_of([loss.lost for loss in losses if loss.to == ITSELF], elapsed),
+        "hypervisor": stolen.lost,
+        "faults": TimeEstimate(between + again.seconds, between + again.low, between + again.high),
+    }
+    told = sorted((*losses, stolen), key=lambda loss: -loss.lost.seconds)
+    return Account(
+        job=job.name,
+        elapsed=elapsed,
+        parts={part: parts[part] for part in PARTS},
+        losses=tuple(loss for loss in told if loss.lost.seconds > _LEAST_SECONDS),
+        excess_threads=_mean(lost.excess, stepping),
+        lacks=tuple(_lacks(job)),
+    )
+
+
+def _counted(lost: _Lost, inside: Array, elapsed: float) -> list[Loss]:
+    """What it lost by waiting for cores. Its busiest thread tells how little it may have been at the least."""
+    totals = {name: float(np.sum(part * inside)) for name, part in lost.by.items()}
+    whole, least = sum(totals.values()), float(np.sum(lost.least * inside))
+    sure = least / whole if whole > 0.0 else 1.0
+    error = _SPREAD * _COUNTED_ERROR
+    return [
+        Loss(to, "cores", within(seconds, error, elapsed)._replace(low=seconds * sure * (1.0 - error)), "counted")
+        for to, seconds in totals.items()
+    ]
+
+
+class _DearerSteps(NamedTuple):
+    """Parts of each bucket by which neighbours made its steps dearer; by neighbour."""
+
+    parts: Mapping[str, Array]
+    found: Mapping[str, Dearer]
+
+    def losses(self, inside: Array, elapsed: float) -> list[Loss]:
+        losses = []
+        for to, part in self.parts.items():
+            seconds, told = float(np.sum(part * inside)), self.found[to]
+            band = TimeEstimate(
+                seconds, seconds * told.low / told.ratio, min(seconds * told.high / told.ratio, elapsed)
+            )
+            losses.append(Loss(to, "memory", band, "compared"))
+        return losses
+
+
+def _dearer(job: RecordedJob, beside: Mapping[str, Array], grid: _Grid, computing: Array) -> _DearerSteps:
+    """What dearer steps cost it, of the part of each bucket in which it was computing."""
+    if len(job.nodes) > 1:
+        return _DearerSteps({}, {})  # which node's neighbours made a step dearer cannot be told
+    signals = {name: _signal(cores, grid.edges) for name, cores in beside.items() if name != ITSELF}
+    found = dearer(job, signals)
+    used = {name: np.nan_to_num(beside[name]) * each.ratio for name, each in found.items()}
+    whole = 1.0 + sum(used.values(), np.zeros_like(computing))
+    return _DearerSteps({name: computing * each / whole for name, each in used.items()}, found)
+
+
+def _signal(values: Array, edges: Array) -> Signal:
+    kept = np.isfinite(values)
+    return Signal(edges[:-1][kept], edges[1:][kept], values[kept])
+
+
+def _own_steps(job: RecordedJob, lost: _Lost, own: Array, inside: Array) -> dict[Part, TimeEstimate]:
+    """How the time of its steps that was its own divides.
+
+    Args:
+        own: Of each bucket, the part that it lost to nobody.
+        inside: Of each bucket, the seconds that belong to its steps.
+    """
+    seconds = float(np.sum(own * inside))
+    saving = min(sum(float(row["seconds"] or 0.0) for row in job.checkpoints if row["why"] != "resumed"), seconds)
+    again = min(_done_again(job), seconds - saving)
+    left = seconds - saving - again
+    division = job.division
+    waits = left * (division.input_fraction or 0.0) if division is not None else 0.0
+    exposed = left * (division.exposed_fraction or 0.0) if division is not None and job.distributed else 0.0
+    idle = float(np.sum(np.clip(1.0 - lost.ready, 0.0, own) * inside))
+    rest = max(left - waits - exposed, 0.0)
+    unexplained = min(max(idle - waits - exposed - saving, 0.0), rest)
+    compute = rest - unexplained
+    return {
+        "compute": TimeEstimate(compute, 0.9 * compute, min(1.1 * compute + unexplained, seconds)),
+        "input": within(waits, 0.1, seconds),
+        "communication": within(exposed, 0.1, seconds),
+        "checkpoints": exact(saving),
+        "faults": within(again, 0.1, seconds),
+        "unexplained": within(unexplained, 0.1, seconds),
+    }
+
+
+def _under_way(job: RecordedJob, start: float, end: float) -> float:
+    """When the first step began of an attempt that went on from `start` to `end`: as long before the first report as
+    that is before the second. At once where it reports no steps: nothing tells its start from the rest."""
+    progress = job.progress
+    kept = np.isfinite(progress.step) & (progress.t >= start) & (progress.t <= end)
+    times = progress.t[kept]
+    if not len(times):
+        return start
+    first = float(times[0])
+    between = float(times[1]) - first if len(times) > 1 else 0.0
+    return min(max(first - between, start), end)
+
+
+def _done_again(job: RecordedJob) -> float:
+    """Seconds of steps that a fault made it do a second time."""
+    steps = sum(fault.steps or 0 for fault in job.faults)
+    if not steps or job.division is None:
+        return 0.0
+    return steps * job.division.step_seconds
+
+
+def _lacks(job: RecordedJob) -> list[str]:
+    lacks = []
+    if not any(len(task.signal("cpu_waiting")) for task in job.tasks):
+        lacks.append("time that threads waited for a core (schedstat)")
+    if not np.isfinite(job.progress.step).any():
+        lacks.append("steps (it reports none, and none was read from its output)")
+    return lacks
+
+
+def _mean(values: Array, weights: Array) -> float:
+    whole = float(np.sum(weights))
+    return float(np.sum(values * weights)) / whole if whole > 0.0 else 0.0

@@ -1,0 +1,109 @@
+"""What waiting for cores cost a task, second by second: to each neighbour, to its own cap, to its own threads.
+
+The kernel counts, of each thread, the time it ran and the time it was ready and had no core. From these follows what
+the task would have run had nobody else been there. Per second, with R core-seconds run and W thread-seconds waited on
+a node of N cores:
+
+| | | |
+|---|---|---|
+| ready | A | the part of the second in which its busiest thread ran or waited |
+| free | F = min(R + W, A N) | core-seconds that it would have run alone, without a cap |
+| capped | C = min(F, cap) | the same with its own cap |
+| alone | D = min(C, R + U) | others cannot have kept it from more than the U that they ran |
+
+It lost A (1 - R / D) to others and, where its cap throttled it, A (R / D) (1 - C / F) to that. Threads that no core
+could have run anyway wait as well. That costs no neighbour anything: they are more than the cores. What the hypervisor
+keeps counts neither as running nor as waiting. Everybody who runs loses of it what the node does on average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from headgate.analysis.usage import Array
+
+_NOISE_CORES = 0.03
+"""Readings of two targets are not of one moment: a neighbour that is read to use less may not have run at all."""
+_LEAST_READY = 0.02
+"""A task that was ready for less of a second lost nothing in it that could be told from rounding."""
+_THROTTLED = 0.01
+"""Core-seconds a second that a cap held back, below which it held back nothing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OnNode:
+    """What a task did on its node in each bucket of a grid: arrays of one length, NaN where nothing was read.
+
+    Args:
+        ran: Cores in use.
+        waited: Threads that waited for a core.
+        ready: Part of the bucket in which its busiest thread ran or waited.
+        throttled: Cores that its own cap held back.
+        cap: That cap in cores; infinite where it has none.
+    """
+
+    ran: Array
+    waited: Array
+    ready: Array
+    throttled: Array
+    cap: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contended:
+    """Parts of each bucket, 0 to 1: arrays over the grid.
+
+    Args:
+        ready: It ran or could have.
+        by: Lost to each neighbour, by its name.
+        stolen: Lost to the hypervisor.
+        by_cap: Lost to its own cap.
+        excess: Threads that waited though no core could have run them (not a part: a number of threads).
+    """
+
+    ready: Array
+    by: Mapping[str, Array]
+    stolen: Array
+    by_cap: Array
+    excess: Array
+
+
+def contended(task: OnNode, neighbours: Mapping[str, Array], stolen: Array, cores: float) -> Contended:
+    """What a task lost in each bucket, and to whom: to each neighbour by the cores that it used meanwhile.
+
+    Args:
+        neighbours: Cores that each used on the same node; NaN where it was not there.
+        stolen: Cores that the hypervisor kept from the node.
+        cores: Of the node.
+    """
+    ran, waited = np.nan_to_num(task.ran), np.nan_to_num(task.waited)
+    ready = np.nan_to_num(task.ready)
+    free = np.maximum(np.minimum(ran + waited, ready * cores), ran)
+    capped = np.maximum(np.minimum(free, task.cap), ran)
+    kept = np.nan_to_num(stolen)
+    used = {name: _beyond_noise(each) for name, each in neighbours.items()}
+    taken = sum(used.values(), np.zeros_like(ran))
+    alone = np.minimum(capped, ran + taken)
+    told = (ready > _LEAST_READY) & (ran > 0.0)
+    lost = np.where(told, ready * (1.0 - _ratio(ran, alone)), 0.0)
+    throttled = told & (np.nan_to_num(task.throttled) > _THROTTLED)
+    return Contended(
+        ready=ready,
+        by={name: lost * _ratio(each, taken) for name, each in used.items()},
+        stolen=ready * _ratio(kept, ran + taken + kept),
+        by_cap=np.where(throttled, ready * _ratio(ran, alone) * (1.0 - _ratio(capped, free)), 0.0),
+        excess=np.maximum(ran + waited - free, 0.0),
+    )
+
+
+def _beyond_noise(cores: Array) -> Array:
+    known = np.nan_to_num(cores)
+    return np.where(known > _NOISE_CORES, known, 0.0)
+
+
+def _ratio(part: Array, whole: Array) -> Array:
+    """0 where there is nothing of the whole."""
+    return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0.0)

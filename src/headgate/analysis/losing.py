@@ -1,0 +1,71 @@
+"""What a job lost: seconds with a band, to whom, through what, and how well that is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+Resource = Literal["cores", "memory", "disk", "network", "gpu", "loader", "servers", "straggler"]
+Evidence = Literal["counted", "compared", "proved"]
+
+OTHERS = "others"
+"""Programs outside Headgate."""
+ITSELF = "itself"
+"""Other tasks of the same job."""
+NODE = "node"
+"""The hypervisor below the node."""
+
+
+class TimeEstimate(NamedTuple):
+    """Seconds, with the ends of a band that holds them 9 times of 10."""
+
+    seconds: float
+    low: float
+    high: float
+
+
+NONE = TimeEstimate(0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What a job lost to one culprit through one resource.
+
+    Args:
+        to: A job's name, `others`, `itself` or `node`.
+    """
+
+    to: str
+    resource: Resource
+    lost: TimeEstimate
+    evidence: Evidence
+
+
+def merged(losses: Sequence[Loss], most: float) -> list[Loss]:
+    """One loss for each culprit and resource, with the evidence of the larger part."""
+    found: dict[tuple[str, str], list[Loss]] = {}
+    for loss in losses:
+        found.setdefault((loss.to, loss.resource), []).append(loss)
+    return [
+        replace(max(same, key=lambda loss: loss.lost.seconds), lost=sum_of([loss.lost for loss in same], most))
+        for same in found.values()
+    ]
+
+
+def sum_of(estimates: Sequence[TimeEstimate], most: float) -> TimeEstimate:
+    """The sum; errors of different causes are taken for independent."""
+    seconds = sum(each.seconds for each in estimates)
+    down = math.sqrt(sum((each.seconds - each.low) ** 2 for each in estimates))
+    up = math.sqrt(sum((each.high - each.seconds) ** 2 for each in estimates))
+    return TimeEstimate(seconds, max(seconds - down, 0.0), min(seconds + up, most))
+
+
+def exact(seconds: float) -> TimeEstimate:
+    return TimeEstimate(seconds, seconds, seconds)
+
+
+def within(seconds: float, error: float, most: float) -> TimeEstimate:
+    """An estimate with a relative error on each side, of which none is more than `most`."""
+    return TimeEstimate(seconds, max(seconds * (1.0 - error), 0.0), min(seconds * (1.0 + error), most))

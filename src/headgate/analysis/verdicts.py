@@ -1,0 +1,197 @@
+"""The one cause that matters most for a job: a stable name, why, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+from headgate.analysis.accounts import Account, Part
+from headgate.analysis.losing import ITSELF, NODE, OTHERS, Loss, Resource, TimeEstimate, sum_of
+from headgate.units import say_seconds
+
+Name = Literal[
+    "neighbour-cores",
+    "neighbour-memory",
+    "own-cap",
+    "own-tasks",
+    "own-threads",
+    "hypervisor",
+    "input",
+    "communication",
+    "checkpoints",
+    "faults",
+    "starting",
+    "waiting",
+    "healthy",
+    "not-known",
+]
+NAMES: tuple[Name, ...] = get_args(Name)
+
+_LEAST_PART, _LEAST_SECONDS = 0.05, 1.0
+"""Of a job's elapsed time: what cost less is not worth a verdict."""
+_MOST_UNEXPLAINED = 0.3
+"""Where more than this part of the time is unexplained, nothing else can be called the cause."""
+_LEAST_STARTING = 0.2
+"""Every job starts: only a start that takes this part of the time is worth a verdict."""
+_MANY_THREADS = 0.8
+"""Threads that wait on average though no core could run them, from which on they are too many."""
+
+
+_THROUGH: Mapping[Resource, tuple[str, Name]] = {
+    "cores": ("the cores they share", "neighbour-cores"),
+    "memory": ("caches and memory bandwidth", "neighbour-memory"),
+}
+
+
+class Verdict(NamedTuple):
+    """What held a job back most.
+
+    Args:
+        name: One of `NAMES`; docs/explain.md has a section for each.
+        why: A sentence.
+        next: What to do about it, to be pasted where it can be; empty where there is nothing to do.
+        low: Seconds that it cost, at the least.
+        high: Seconds that it cost, at the most.
+    """
+
+    name: Name
+    why: str
+    next: str
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Cause:
+    name: Name
+    cost: TimeEstimate
+    why: str
+    next: str
+    least: float = _LEAST_PART
+
+
+def verdict(account: Account) -> Verdict:
+    """The cause that cost a job most, `healthy` where none cost much, `not-known` where too much is unexplained."""
+    elapsed = account.elapsed
+    unexplained = account.parts["unexplained"]
+    if account.lacks or (elapsed > 0.0 and unexplained.seconds > _MOST_UNEXPLAINED * elapsed):
+        worst = max(_causes(account), key=lambda cause: cause.cost.low, default=None)
+        if worst is None or worst.cost.low < max(_LEAST_SECONDS, unexplained.seconds, _LEAST_PART * elapsed):
+            return Verdict("not-known", _unknown(account), "", unexplained.low, elapsed)
+    told = [cause for cause in _causes(account) if cause.cost.seconds >= max(cause.least * elapsed, _LEAST_SECONDS)]
+    if told:
+        cause = max(told, key=lambda cause: cause.cost.seconds)
+        return Verdict(cause.name, cause.why, cause.next, cause.cost.low, cause.cost.high)
+    if account.excess_threads >= _MANY_THREADS:
+        return _too_many_threads(account)
+    lost = sum(cause.cost.seconds for cause in _causes(account))
+    why = f"{account.job} spent its {say_seconds(elapsed)} on its own work"
+    why += f"; {say_seconds(lost)} went elsewhere." if lost >= _LEAST_SECONDS else "."
+    return Verdict("healthy", why, "", 0.0, lost)
+
+
+def _causes(account: Account) -> Iterator[_Cause]:
+    yield from _neighbours(account)
+    parts, job = account.parts, account.job
+
+    def part(name: Part) -> str:
+        return _part(parts[name].seconds, account.elapsed)
+
+    yield _Cause(
+        "own-cap",
+        parts["cap"],
+        f"Its own limit of cores held {job} back for {part('cap')}.",
+        "Raise or drop `limits: {cores: ...}` of the job.",
+    )
+    yield _Cause(
+        "own-tasks",
+        parts["itself"],
+        f"The tasks of {job} share cores: they kept each other waiting for {part('itself')}.",
+        "`headgate plan` shows whether fewer tasks, or other nodes, are faster.",
+    )
+    yield _Cause(
+        "hypervisor",
+        parts["hypervisor"],
+        f"The hypervisor kept cores from the node: {part('hypervisor')} of {job}.",
+        "Ask the owner of the machine for cores that are not oversubscribed.",
+    )
+    yield _Cause(
+        "input",
+        parts["input"],
+        f"{job} waited for its input for {part('input')}.",
+        "More loader workers: `DataLoader(..., num_workers=2)`, or prepare the data once and store it.",
+    )
+    yield _Cause(
+        "communication",
+        parts["communication"],
+        f"{job} waited for its other tasks for {part('communication')}.",
+        "`headgate plan` shows whether fewer workers, or other nodes, are faster.",
+    )
+    yield _Cause(
+        "checkpoints",
+        parts["checkpoints"],
+        f"{job} saved checkpoints for {part('checkpoints')}.",
+        "Save less often.",
+    )
+    yield _Cause(
+        "faults",
+        parts["faults"],
+        f"Faults cost {job} {part('faults')}: it was started again, or did steps again.",
+        f"`headgate logs {job}` shows what happened.",
+    )
+    yield _Cause(
+        "waiting",
+        parts["waiting"],
+        f"{job} waited to start for {part('waiting')}.",
+        "`headgate ps` shows what it waited for; `priority: 2` of the job lets it go first.",
+    )
+    yield _Cause(
+        "starting",
+        parts["starting"],
+        f"{job} took {part('starting')} to start: imports, data, and what comes before its first step.",
+        "One longer run instead of several short ones; prepare the data once and store it.",
+        _LEAST_STARTING,
+    )
+
+
+def _neighbours(account: Account) -> Iterator[_Cause]:
+    """A cause for each resource: all that was lost through it, with the worst culprit named."""
+    of: dict[Resource, list[Loss]] = {}
+    for loss in account.losses:
+        if loss.to not in (ITSELF, NODE):
+            of.setdefault(loss.resource, []).append(loss)
+    for resource, losses in of.items():
+        worst = max(losses, key=lambda loss: loss.lost.seconds)
+        cost = sum_of([loss.lost for loss in losses], account.elapsed)
+        through, name = _THROUGH[resource]
+        who = "Programs outside Headgate" if worst.to == OTHERS else worst.to
+        slowed = f"{worst.lost.seconds / account.elapsed:.0%}" if account.elapsed > 0.0 else ""
+        why = f"{who} slowed {account.job} by {slowed} through {through}: that cost {say_seconds(worst.lost.seconds)}"
+        if len(losses) > 1:
+            why += f", and {_part(cost.seconds, account.elapsed)} together with {len(losses) - 1} more"
+        yield _Cause(name, cost, f"{why}.", _instead(worst.to))
+
+
+def _instead(culprit: str) -> str:
+    if culprit == OTHERS:
+        return "`headgate doctor` shows what else runs; end it, or lower its priority: `renice 19 -p PID`."
+    return f"Run it afterwards: `after: {culprit}` in its job. Or let it go first: `priority: 2`."
+
+
+def _too_many_threads(account: Account) -> Verdict:
+    """What too many threads cost nobody can count; it is told only where nothing else is found."""
+    waiting = f"{account.excess_threads:.1f} threads of {account.job} waited though no core could have run them"
+    high = account.parts["compute"].seconds / 2
+    return Verdict("own-threads", f"{waiting}.", 'Fewer threads: `env: {OMP_NUM_THREADS: "1"}`.', 0.0, high)
+
+
+def _unknown(account: Account) -> str:
+    if account.lacks:
+        return f"Nothing tells what held {account.job} back: the run lacks {' and '.join(account.lacks)}."
+    part = _part(account.parts["unexplained"].seconds, account.elapsed)
+    return f"{account.job} neither computed nor waited for anything that is read for {part}."
+
+
+def _part(seconds: float, elapsed: float) -> str:
+    return f"{say_seconds(seconds)} ({seconds / elapsed:.0%} of its time)" if elapsed > 0.0 else say_seconds(seconds)

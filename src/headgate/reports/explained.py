@@ -1,0 +1,115 @@
+"""What held each job back, as the terminal and `--json` tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from headgate.analysis.accounts import Account, accounts
+from headgate.analysis.losing import NODE, OTHERS, TimeEstimate
+from headgate.analysis.verdicts import verdict
+from headgate.reports.recording import Recording
+from headgate.reports.words import MISSING, counted, listed, say_moment
+from headgate.units import say_seconds
+
+_MOST_LINES = 6
+_LEAST_SECONDS = 5.0
+CULPRITS = {OTHERS: "programs outside Headgate", NODE: "the hypervisor", "itself": "its own other tasks"}
+
+
+def explained(run: Recording, job: str | None = None) -> list[Account]:
+    """The accounts of a run's jobs, or of one."""
+    return [each for each in accounts(run.jobs, run.nodes, run.seconds) if job in (None, each.job)]
+
+
+def as_json(run: str, found: list[Account]) -> dict[str, Any]:
+    """What `headgate explain --json` prints: keys are only ever added."""
+    return {"run": run, "jobs": [_job(each) for each in found]}
+
+
+def _job(account: Account) -> dict[str, Any]:
+    return {
+        "job": account.job,
+        "elapsed": account.elapsed,
+        "verdict": verdict(account)._asdict(),
+        "account": {part: estimate._asdict() for part, estimate in account.parts.items()},
+        "lost": [
+            {"to": loss.to, "resource": loss.resource, **loss.lost._asdict(), "evidence": loss.evidence}
+            for loss in account.losses
+        ],
+        "more": {},
+        "replay_error": None,
+        "lacks": list(account.lacks),
+    }
+
+
+def tell(found: list[Account], console: Console) -> None:
+    """Print verdict, why and next of each job, where its time went, and to whom it was lost."""
+    for index, account in enumerate(found):
+        if index:
+            console.print()
+        for line in headline(account):
+            console.print(line, soft_wrap=True)
+        console.print(_parts(account))
+        if account.losses:
+            console.print(_losses(account))
+
+
+def headline(account: Account) -> list[Text]:
+    """Verdict, why and next: two lines, or three."""
+    told = verdict(account)
+    lines = [Text.assemble((account.job, "bold"), ": ", (told.name, "bold")), Text(f"  {told.why}")]
+    if told.next:
+        lines.append(Text(f"  Next: {told.next}"))
+    return lines
+
+
+def headlines(found: Sequence[Account]) -> list[str]:
+    """Why each job was held back and what to do next, a line each: the dearest first, of very many the first ones; then
+    which jobs were healthy, and of which it is not known. Nothing of jobs that took no time to speak of."""
+    told = [(account.job, verdict(account)) for account in found if account.elapsed >= _LEAST_SECONDS]
+    held = sorted((why for _, why in told if why.name not in ("healthy", "not-known")), key=lambda why: -why.high)
+    lines = [f"{why.name}: {why.why}" + (f" Next: {why.next}" if why.next else "") for why in held[:_MOST_LINES]]
+    if len(held) > _MOST_LINES:
+        lines.append(f"{counted(len(held) - _MOST_LINES, 'job')} more were held back: see `headgate explain`.")
+    for name, more in (("healthy", ""), ("not-known", " `headgate explain` says what is missing.")):
+        if jobs := [job for job, why in told if why.name == name]:
+            lines.append(f"{name}: {listed(jobs)}.{more}")
+    return lines
+
+
+def _parts(account: Account) -> Table:
+    table = _table("Where its time went", "Seconds", "Of all", "90 % band")
+    for part, estimate in account.parts.items():
+        if estimate.high >= 0.05:
+            share = f"{estimate.seconds / account.elapsed:.0%}" if account.elapsed > 0.0 else MISSING
+            table.add_row(f"  {part}", say_moment(estimate.seconds), share, _band(estimate))
+    table.add_row("  elapsed", say_moment(account.elapsed), "", "")
+    return table
+
+
+def _losses(account: Account) -> Table:
+    table = _table("Lost to", "Seconds", "Of all", "90 % band", "Resource", "Evidence")
+    for loss in account.losses:
+        share = f"{loss.lost.seconds / account.elapsed:.0%}"
+        who = Text(f"  {CULPRITS.get(loss.to, loss.to)}")
+        table.add_row(who, say_moment(loss.lost.seconds), share, _band(loss.lost), loss.resource, loss.evidence)
+    return table
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column(f"  {first}")
+    for name in others:
+        table.add_column(name, justify="left" if name in ("Resource", "Evidence") else "right")
+    return table
+
+
+def _band(estimate: TimeEstimate) -> str:
+    if estimate.low == estimate.high:
+        return ""
+    return f"{say_seconds(round(estimate.low, 1))} to {say_seconds(round(estimate.high, 1))}"

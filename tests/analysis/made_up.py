@@ -1,0 +1,95 @@
+"""Recordings of which every number is known: jobs on one node, read once a second."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headgate.reports.recording import Recording, read
+from headgate.telemetry.store import Recorder
+
+Course = float | Callable[[int], float]
+"""A quantity over the seconds of a run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeUp:
+    """A job of one task, which reports `steps` a second from its first second on."""
+
+    ran: Course
+    waited: Course = 0.0
+    steps: Course = 10.0
+    start: int = 0
+    end: int = 40
+    ready: Course | None = None
+    throttled: Course = 0.0
+    cap: float | None = None
+    threads: Mapping[int, int] = field(default_factory=dict)
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    spans: Mapping[str, float] = field(default_factory=dict)
+    node: str = "nimbus"
+
+
+def recording(
+    path: Path, jobs: Mapping[str, MadeUp], *, cores: float = 2.0, outside: Course = 0.0, stolen: Course = 0.0
+) -> Recording:
+    """A run of these jobs on a node of so many cores, on which programs `outside` Headgate use some too."""
+    recorder = Recorder(path)
+    end = max(job.end for job in jobs.values())
+    node = json.dumps([{"name": "nimbus", "cores": cores}])
+    for key, value in {"id": "r", "began": "0", "ended": str(float(end)), "state": "done", "node": node}.items():
+        recorder.add("meta", key=key, value=value)
+    for position, (name, job) in enumerate(jobs.items()):
+        _add(recorder, name, job, position)
+    for t in range(1, end + 1):
+        ours = sum(_at(job.ran, t) for job in jobs.values() if job.start < t <= job.end)
+        recorder.add(
+            "usage", t=float(t), target="node:nimbus", cpu_cores=ours + _at(outside, t), cpu_stolen=_at(stolen, t)
+        )
+    recorder.close()
+    return read(path)
+
+
+def _add(recorder: Recorder, name: str, job: MadeUp, position: int) -> None:
+    task, start, end = f"{name}/worker-0", float(job.start), float(job.end)
+    recorder.add(
+        "jobs",
+        name=name,
+        position=position,
+        spec={"name": name, "limits": job.limits},
+        state="done",
+        submitted=0.0,
+        started=start,
+        ended=end,
+        attempt=1,
+    )
+    recorder.add("tasks", id=task, job=name, node=job.node, attempt=1, started=start, ended=end)
+    for t, threads in (job.threads or dict.fromkeys([job.start])).items():
+        recorder.add("shares", t=float(t), task=task, cpu_cap_cores=job.cap, threads=threads)
+    done = 0.0
+    for t in range(job.start + 1, job.end + 1):
+        ran, waited = _at(job.ran, t), _at(job.waited, t)
+        ready = min(ran + waited, 1.0) if job.ready is None else _at(job.ready, t)
+        recorder.add(
+            "usage",
+            t=float(t),
+            target=task,
+            cpu_cores=ran,
+            cpu_waiting=waited,
+            cpu_ready=ready,
+            cpu_throttled=_at(job.throttled, t),
+        )
+        done += _at(job.steps, t)
+        if done > 0.0:
+            recorder.add("progress", t=float(t), task=task, step=done, loss=1.0, count=1)
+        for span, seconds in job.spans.items():
+            recorder.add("spans", t=float(t), task=task, step=int(done), name=span, seconds=seconds)
+    recorder.add("events", t=start, job=name, kind="running", text="started")
+    recorder.add("events", t=end, job=name, kind="done", text="finished")
+
+
+def _at(course: Course, t: int) -> float:
+    return course(t) if callable(course) else course

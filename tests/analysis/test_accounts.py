@@ -1,0 +1,135 @@
+"""Accounts of runs of which every number is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.analysis.made_up import MadeUp, recording
+
+from headgate.analysis.accounts import Account, accounts
+from headgate.reports.recording import Recording
+
+
+def account(run: Recording, job: str) -> Account:
+    found = next(each for each in accounts(run.jobs, run.nodes, run.seconds) if each.job == job)
+    assert sum(part.seconds for part in found.parts.values()) == pytest.approx(found.elapsed, rel=1e-6, abs=1e-6)
+    for part in found.parts.values():
+        assert 0.0 <= part.low <= part.seconds * (1 + 1e-9) <= part.high * (1 + 2e-9)
+    return found
+
+
+def lost(found: Account) -> dict[tuple[str, str], float]:
+    return {(loss.to, loss.resource): loss.lost.seconds for loss in found.losses}
+
+
+def test_two_jobs_on_one_core_lose_half_of_their_time_to_each_other(tmp_path: Path) -> None:
+    same = MadeUp(ran=0.5, waited=0.5)
+    run = recording(tmp_path / "run.sqlite", {"a": same, "b": same}, cores=1.0)
+    for name, other in (("a", "b"), ("b", "a")):
+        found = account(run, name)
+        assert lost(found) == {(other, "cores"): pytest.approx(20.0, rel=0.02)}
+        assert [loss.evidence for loss in found.losses] == ["counted"]
+        assert found.parts["compute"].seconds == pytest.approx(20.0, rel=0.05)
+
+
+def test_what_was_lost_is_shared_out_by_the_cores_that_each_used_meanwhile(tmp_path: Path) -> None:
+    jobs = {
+        "a": MadeUp(ran=0.5, waited=0.5),
+        "b": MadeUp(ran=lambda t: 1.0 if t <= 20 else 0.5),
+        "c": MadeUp(ran=lambda t: 0.5 if t <= 20 else 1.0),
+    }
+    found = account(recording(tmp_path / "run.sqlite", jobs), "a")
+    assert lost(found) == {("b", "cores"): pytest.approx(10.0), ("c", "cores"): pytest.approx(10.0)}
+
+
+def test_programs_outside_headgate_are_culprits_too(tmp_path: Path) -> None:
+    run = recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=0.5, waited=0.5)}, outside=1.5)
+    assert lost(account(run, "a")) == {("others", "cores"): pytest.approx(20.0)}
+
+
+def test_a_job_alone_blames_nobody_however_many_threads_it_has(tmp_path: Path) -> None:
+    found = account(recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=2.0, waited=6.0)}), "a")
+    assert lost(found) == {}
+    assert found.excess_threads == pytest.approx(6.0)
+    assert found.parts["compute"].seconds == pytest.approx(40.0, rel=0.05)
+
+
+@pytest.mark.parametrize("neighbours", [{}, {"b": MadeUp(ran=1.5)}], ids=["alone", "beside another"])
+def test_its_own_cap_is_not_put_down_to_a_neighbour(tmp_path: Path, neighbours: dict[str, MadeUp]) -> None:
+    capped = MadeUp(ran=0.5, waited=0.5, throttled=0.5, cap=0.5, limits={"cores": 0.5})
+    found = account(recording(tmp_path / "run.sqlite", {"a": capped, **neighbours}), "a")
+    assert lost(found) == {}
+    assert found.parts["cap"].seconds == pytest.approx(20.0)
+
+
+def test_a_cap_below_what_its_user_allows_is_on_behalf_of_the_neighbours(tmp_path: Path) -> None:
+    capped = MadeUp(ran=0.5, waited=0.5, throttled=0.5, cap=0.5, limits={"cores": 2})
+    found = account(recording(tmp_path / "run.sqlite", {"a": capped, "b": MadeUp(ran=1.5)}), "a")
+    assert lost(found) == {("b", "cores"): pytest.approx(20.0)}
+    assert found.parts["cap"].seconds == 0.0
+
+
+def test_what_the_hypervisor_kept_is_the_node_s(tmp_path: Path) -> None:
+    found = account(recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=0.75)}, stolen=0.25), "a")
+    assert found.parts["hypervisor"].seconds == pytest.approx(0.75 * 0.25 * 40)
+    assert lost(found) == {("node", "cores"): pytest.approx(0.75 * 0.25 * 40)}
+
+
+def test_waiting_to_start_and_starting_come_before_the_steps(tmp_path: Path) -> None:
+    job = MadeUp(ran=1.0, start=10, steps=lambda t: 10.0 if t >= 20 else 0.0)
+    found = account(recording(tmp_path / "run.sqlite", {"a": job}), "a")
+    assert found.parts["waiting"].seconds == pytest.approx(10.0)
+    assert found.parts["starting"].seconds == pytest.approx(9.0)  # the first report comes at 20 s, a second after that
+    assert found.parts["compute"].seconds == pytest.approx(21.0)
+
+
+def test_time_that_nothing_explains_is_shown_as_that(tmp_path: Path) -> None:
+    found = account(recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=0.25)}), "a")
+    assert found.parts["unexplained"].seconds == pytest.approx(0.75 * 39, rel=0.05)
+
+
+def test_waiting_for_input_is_not_unexplained(tmp_path: Path) -> None:
+    waits = MadeUp(ran=0.25, spans={"input": 0.075, "forward": 0.025})
+    found = account(recording(tmp_path / "run.sqlite", {"a": waits}), "a")
+    assert found.parts["input"].seconds == pytest.approx(0.75 * 39, rel=0.05)
+    assert found.parts["unexplained"].seconds == pytest.approx(0.0, abs=0.5)
+
+
+def test_a_neighbour_that_makes_steps_dearer_costs_memory(tmp_path: Path) -> None:
+    """With `b` there a step takes 0.15 CPU seconds, without it 0.1, and neither waits for a core."""
+    jobs = {"a": MadeUp(ran=1.0, steps=lambda t: 1 / 0.15 if t <= 20 else 10.0), "b": MadeUp(ran=1.0, end=20)}
+    found = account(recording(tmp_path / "run.sqlite", jobs), "a")
+    assert lost(found) == {("b", "memory"): pytest.approx(20 * 0.05 / 0.15, rel=0.1)}
+    assert [loss.evidence for loss in found.losses] == ["compared"]
+
+
+@pytest.mark.parametrize("end", [40, 2], ids=["always there", "there for a moment"])
+def test_a_neighbour_that_cannot_be_compared_is_not_blamed(tmp_path: Path, end: int) -> None:
+    jobs = {"a": MadeUp(ran=1.0, steps=lambda t: 8.0 + t % 3), "b": MadeUp(ran=1.0, end=end)}
+    assert lost(account(recording(tmp_path / "run.sqlite", jobs), "a")) == {}
+
+
+def test_a_neighbour_that_changes_nothing_is_not_blamed(tmp_path: Path) -> None:
+    jobs = {"a": MadeUp(ran=1.0, steps=lambda t: 8.0 + t * 7 % 5), "b": MadeUp(ran=1.0, end=20)}
+    assert lost(account(recording(tmp_path / "run.sqlite", jobs), "a")) == {}
+
+
+def test_fewer_threads_while_another_job_runs_are_lost_to_it(tmp_path: Path) -> None:
+    """Beside `b` it has one thread, and does half as many steps a second as with two."""
+    jobs = {
+        "a": MadeUp(
+            ran=lambda t: 1.0 if t <= 20 else 2.0,
+            steps=lambda t: 10.0 if t <= 20 else 20.0,
+            threads={0: 1, 20: 2},
+            spans={"input": 0.0, "forward": 0.1},
+        ),
+        "b": MadeUp(ran=1.0, end=20),
+    }
+    found = account(recording(tmp_path / "run.sqlite", jobs), "a")
+    assert lost(found) == {("b", "cores"): pytest.approx(10.0, rel=0.15)}
+
+
+def test_what_a_run_lacks_is_told(tmp_path: Path) -> None:
+    found = account(recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=1.0, steps=0.0)}), "a")
+    assert [lack.partition(" ")[0] for lack in found.lacks] == ["steps"]

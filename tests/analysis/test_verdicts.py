@@ -1,0 +1,65 @@
+"""The one cause that is named, of those that an account shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tests.analysis.made_up import MadeUp, recording
+
+from headgate.analysis.accounts import accounts
+from headgate.analysis.verdicts import Verdict, verdict
+
+SAME = MadeUp(ran=0.5, waited=0.5)
+ALONE = MadeUp(ran=1.0)
+
+
+def told(path: Path, job: MadeUp, others: Mapping[str, MadeUp] = {}, **node: float) -> Verdict:
+    """The verdict of a job beside others on two cores."""
+    run = recording(path / "run.sqlite", {"a": job, **others}, **node)
+    return verdict(accounts(run.jobs, run.nodes, run.seconds)[0])
+
+
+def test_a_neighbour_is_named_with_what_it_cost_and_what_to_do(tmp_path: Path) -> None:
+    found = told(tmp_path, SAME, {"b": MadeUp(ran=1.5)})
+    assert found.name == "neighbour-cores"
+    assert found.why == "b slowed a by 50% through the cores they share: that cost 20 s."
+    assert "after: b" in found.next
+    assert found.low < 20.0 < found.high
+
+
+def test_of_several_neighbours_the_worst_is_named_and_all_count(tmp_path: Path) -> None:
+    found = told(tmp_path, SAME, {"b": MadeUp(ran=0.5), "c": MadeUp(ran=1.0)})
+    assert found.why.startswith("c slowed a by 33%")
+    assert "20 s (50% of its time) together with 1 more" in found.why
+
+
+@pytest.mark.parametrize(
+    ("name", "job", "node"),
+    [
+        ("own-cap", MadeUp(ran=0.5, waited=0.5, throttled=0.5, cap=0.5, limits={"cores": 0.5}), {}),
+        ("own-threads", MadeUp(ran=2.0, waited=6.0), {}),
+        ("hypervisor", MadeUp(ran=0.75), {"stolen": 0.25}),
+        ("neighbour-cores", SAME, {"outside": 1.5}),
+        ("input", MadeUp(ran=0.25, spans={"input": 0.075, "forward": 0.025}), {}),
+        ("waiting", MadeUp(ran=1.0, start=30), {}),
+        ("starting", MadeUp(ran=1.0, steps=lambda t: 10.0 if t >= 20 else 0.0), {}),
+        ("healthy", ALONE, {}),
+        ("not-known", MadeUp(ran=0.25), {}),
+        ("not-known", MadeUp(ran=1.0, steps=0.0), {}),
+    ],
+)
+def test_the_cause_that_cost_most_is_named(tmp_path: Path, name: str, job: MadeUp, node: dict[str, float]) -> None:
+    found = told(tmp_path, job, {}, **node)
+    assert found.name == name, found.why
+    assert found.low <= found.high
+
+
+def test_two_jobs_that_do_not_touch_each_other_are_both_healthy(tmp_path: Path) -> None:
+    run = recording(tmp_path / "run.sqlite", {"a": ALONE, "b": ALONE})
+    assert [verdict(each).name for each in accounts(run.jobs, run.nodes, run.seconds)] == ["healthy", "healthy"]
+
+
+def test_a_large_loss_that_was_counted_is_told_of_a_job_without_steps_too(tmp_path: Path) -> None:
+    assert told(tmp_path, MadeUp(ran=0.2, waited=0.8, steps=0.0), {"b": MadeUp(ran=1.8)}).name == "neighbour-cores"

@@ -1,0 +1,90 @@
+"""`headgate explain`, on runs of which every number is known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from tests.analysis.made_up import MadeUp, recording
+
+from headgate.analysis.accounts import PARTS
+from headgate.cli.explain import command
+from headgate.errors import NotFoundError
+from headgate.reports import explained
+from headgate.reports.recording import read
+
+
+@pytest.fixture
+def run(home: Path) -> Path:
+    """A finished run of two jobs that shared a core."""
+    folder = home / "runs" / "20260314-0900-ab12"
+    for name in ("a", "b"):
+        (folder / "jobs" / name).mkdir(parents=True)
+    recording(folder / "run.sqlite", {name: MadeUp(ran=0.5, waited=0.5) for name in ("a", "b")}, cores=1.0)
+    return folder
+
+
+def told(*arguments: str) -> str:
+    return CliRunner().invoke(command, [*arguments], catch_exceptions=False).stdout
+
+
+def as_json(*arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(told("--json", *arguments))
+    return found
+
+
+@pytest.mark.usefixtures("run")
+def test_verdict_why_and_next_come_first() -> None:
+    lines = told().splitlines()
+    assert lines[0] == "a: neighbour-cores"
+    assert lines[1].strip().startswith("b slowed a by 50% through the cores they share")
+    assert lines[2].strip().startswith("Next: Run it afterwards: `after: b`")
+
+
+@pytest.mark.usefixtures("run")
+def test_json_has_what_programs_rely_on() -> None:
+    found = as_json()
+    assert found["run"] == "20260314-0900-ab12"
+    job = found["jobs"][0]
+    assert set(job) >= {"job", "elapsed", "verdict", "account", "lost", "more", "replay_error"}
+    assert set(job["verdict"]) == {"name", "why", "next", "low", "high"}
+    assert tuple(job["account"]) == PARTS
+    assert all(set(part) == {"seconds", "low", "high"} for part in job["account"].values())
+    assert sum(part["seconds"] for part in job["account"].values()) == pytest.approx(job["elapsed"])
+    assert [set(loss) for loss in job["lost"]] == [{"to", "resource", "seconds", "low", "high", "evidence"}]
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize("arguments", [("b",), ("20260314", "b"), ("20260314-0900-ab12", "b")])
+def test_one_job_is_explained_by_its_name_with_or_without_the_run(arguments: tuple[str, ...]) -> None:
+    assert [job["job"] for job in as_json(*arguments)["jobs"]] == ["b"]
+
+
+@pytest.mark.usefixtures("run")
+def test_a_job_or_run_that_is_not_there_is_one_message() -> None:
+    with pytest.raises(NotFoundError, match="has no job 'c'; it has a, b"):
+        told("20260314", "c")
+    with pytest.raises(NotFoundError, match="no run and no job 'nothing'"):
+        told("nothing")
+
+
+def test_accounts_of_a_job_that_was_tried_again_and_of_one_of_several_tasks_add_up(
+    store: Path, distributed: Path
+) -> None:
+    for path in (store, distributed):
+        for account in explained.explained(read(path)):
+            assert sum(part.seconds for part in account.parts.values()) == pytest.approx(account.elapsed)
+
+
+def test_a_run_of_an_earlier_version_is_told_what_it_lacks(store: Path) -> None:
+    import sqlite3
+
+    with sqlite3.connect(store) as db:
+        for column in ("cpu_waiting", "cpu_ready", "cpu_throttled", "cpu_stolen"):
+            db.execute(f"ALTER TABLE usage DROP COLUMN {column}")
+        db.execute("PRAGMA user_version = 2")
+    account = explained.explained(read(store))[0]
+    assert any("schedstat" in lack for lack in account.lacks)
