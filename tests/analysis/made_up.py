@@ -31,6 +31,7 @@ class MadeUp:
     limits: Mapping[str, Any] = field(default_factory=dict)
     spans: Mapping[str, float] = field(default_factory=dict)
     node: str = "nimbus"
+    gpu: float | None = None
 
 
 def recording(
@@ -81,6 +82,7 @@ def _add(recorder: Recorder, name: str, job: MadeUp, position: int) -> None:
             cpu_waiting=waited,
             cpu_ready=ready,
             cpu_throttled=_at(job.throttled, t),
+            gpu_busy=job.gpu,
         )
         done += _at(job.steps, t)
         if done > 0.0:

@@ -89,6 +89,16 @@ def test_time_that_nothing_explains_is_shown_as_that(tmp_path: Path) -> None:
     assert found.parts["unexplained"].seconds == pytest.approx(0.75 * 39, rel=0.05)
 
 
+def test_time_in_which_its_gpu_was_busy_is_compute(tmp_path: Path) -> None:
+    found = account(recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=0.25, gpu=0.9)}), "a")
+    assert found.parts["compute"].seconds == pytest.approx(0.9 * 39 + 1, rel=0.05)
+
+
+def test_readings_that_come_to_more_than_a_second_still_add_up(tmp_path: Path) -> None:
+    jobs = {"a": MadeUp(ran=0.1, waited=3.9, throttled=0.5, cap=1.0, limits={"cores": 1}), "b": MadeUp(ran=1.9)}
+    account(recording(tmp_path / "run.sqlite", jobs, stolen=4.0), "a")
+
+
 def test_waiting_for_input_is_not_unexplained(tmp_path: Path) -> None:
     waits = MadeUp(ran=0.25, spans={"input": 0.075, "forward": 0.025})
     found = account(recording(tmp_path / "run.sqlite", {"a": waits}), "a")

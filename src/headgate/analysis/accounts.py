@@ -91,7 +91,7 @@ class _Grid:
         """Of each bucket; NaN where nothing is known."""
         return signal.buckets(self.edges).mean
 
-    def partwithin(self, stretches: Sequence[tuple[float, float]]) -> Array:
+    def part_within(self, stretches: Sequence[tuple[float, float]]) -> Array:
         """The part of each bucket, 0 to 1, that lies within stretches of time."""
         if not stretches:
             return np.zeros(len(self.edges) - 1)
@@ -183,15 +183,17 @@ def _lost(job: RecordedJob, grid: _Grid) -> _Lost:
     empty = np.zeros(len(grid.edges) - 1)
     by, by_least = (np.array([[one.by.get(name, empty) for name in names] for one in of]) for of in (each, least))
     caps, stolen = np.array([one.by_cap for one in each]), np.array([one.stolen for one in each])
-    slowest = np.argmax(by.sum(axis=1) + caps + stolen, axis=0)
-    at = np.arange(len(empty))
+    whole = by.sum(axis=1) + caps + stolen
+    slowest, at = np.argmax(whole, axis=0), np.arange(len(empty))
+    # A bucket has no more to lose than itself, though what was read of it may come to more.
+    fits = 1.0 / np.maximum(whole[slowest, at], 1.0)
     return _Lost(
-        by={name: by[slowest, index, at] for index, name in enumerate(names)},
-        stolen=stolen[slowest, at],
-        by_cap=caps[slowest, at],
+        by={name: by[slowest, index, at] * fits for index, name in enumerate(names)},
+        stolen=stolen[slowest, at] * fits,
+        by_cap=caps[slowest, at] * fits,
         ready=np.max([one.ready for one in each], axis=0),
         excess=np.max([one.excess for one in each], axis=0),
-        least=by_least.sum(axis=1)[slowest, at],
+        least=by_least.sum(axis=1)[slowest, at] * fits,
     )
 
 
@@ -205,16 +207,17 @@ def _account(job: RecordedJob, grid: _Grid, seconds: float) -> Account:
     waiting = max(ran[0][0] - job.submitted, 0.0)
     between = max(elapsed - waiting - sum(end - start for start, end in ran), 0.0)
     starts = [_under_way(job, start, end) for start, end in ran]
-    starting = grid.partwithin([(start, begun) for (start, _), begun in zip(ran, starts)]) * grid.width
-    stepping = grid.partwithin([(begun, end) for (_, end), begun in zip(ran, starts)]) * grid.width
+    starting = grid.part_within([(start, begun) for (start, _), begun in zip(ran, starts)]) * grid.width
+    stepping = grid.part_within([(begun, end) for (_, end), begun in zip(ran, starts)]) * grid.width
     lost = _lost(job, grid)
-    own = 1.0 - np.minimum(sum(lost.by.values(), lost.stolen + lost.by_cap), 1.0)
+    own = 1.0 - sum(lost.by.values(), lost.stolen + lost.by_cap)
+    working = np.maximum(lost.ready, np.nan_to_num(grid.mean(job.signal("gpu_busy"))))
     beside = grid.neighbours(job, job.tasks[0])
     fewer = fewer_threads(job, beside, own * stepping, grid.edges, grid.cores(job.tasks[0]))
     own_left = own * (1.0 - fewer.part)
     dear = _dearer(job, beside, grid, np.minimum(own_left, lost.ready))
     own_left = np.maximum(own_left - sum(dear.parts.values(), np.zeros_like(own)), 0.0)
-    step = _own_steps(job, lost, own_left, stepping)
+    step = _own_steps(job, working, own_left, stepping)
     losses = merged(
         [
             *_counted(lost, starting + stepping, elapsed),
@@ -269,9 +272,8 @@ class _DearerSteps(NamedTuple):
         losses = []
         for to, part in self.parts.items():
             seconds, told = float(np.sum(part * inside)), self.found[to]
-            band = TimeEstimate(
-                seconds, seconds * told.low / told.ratio, min(seconds * told.high / told.ratio, elapsed)
-            )
+            low, high = seconds * told.low / told.ratio, seconds * told.high / told.ratio
+            band = TimeEstimate(seconds, min(low, seconds), min(max(high, seconds), elapsed))
             losses.append(Loss(to, "memory", band, "compared"))
         return losses
 
@@ -292,12 +294,13 @@ def _signal(values: Array, edges: Array) -> Signal:
     return Signal(edges[:-1][kept], edges[1:][kept], values[kept])
 
 
-def _own_steps(job: RecordedJob, lost: _Lost, own: Array, inside: Array) -> dict[Part, TimeEstimate]:
+def _own_steps(job: RecordedJob, working: Array, own: Array, inside: Array) -> dict[Part, TimeEstimate]:
     """How the time of its steps that was its own divides.
 
     Args:
-        own: Of each bucket, the part that it lost to nobody.
-        inside: Of each bucket, the seconds that belong to its steps.
+        working: The part of each bucket in which it was ready to run or its GPU was busy.
+        own: The part of each bucket that it lost to nobody.
+        inside: Seconds of each bucket that belong to its steps.
     """
     seconds = float(np.sum(own * inside))
     saving = min(sum(float(row["seconds"] or 0.0) for row in job.checkpoints if row["why"] != "resumed"), seconds)
@@ -306,7 +309,7 @@ def _own_steps(job: RecordedJob, lost: _Lost, own: Array, inside: Array) -> dict
     division = job.division
     waits = left * (division.input_fraction or 0.0) if division is not None else 0.0
     exposed = left * (division.exposed_fraction or 0.0) if division is not None and job.distributed else 0.0
-    idle = float(np.sum(np.clip(1.0 - lost.ready, 0.0, own) * inside))
+    idle = float(np.sum(np.clip(1.0 - working, 0.0, own) * inside))
     rest = max(left - waits - exposed, 0.0)
     unexplained = min(max(idle - waits - exposed - saving, 0.0), rest)
     compute = rest - unexplained
