@@ -122,6 +122,7 @@ def test_over_its_memory_limit_it_is_killed_and_says_so(user: User) -> None:
     user.sees_state("counts", "done")
 
 
+@pytest.mark.long
 def test_that_ignores_sigterm_is_killed_when_its_time_is_over(user: User) -> None:
     user.write(
         "stubborn.py", "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: signal.pause()"

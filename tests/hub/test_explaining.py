@@ -25,7 +25,7 @@ while time.monotonic() < end:
 def test_more_jobs_than_cores_slow_each_other_and_are_named(tmp_path: Path) -> None:
     """One more job than there are cores, each of one thread: every one waits, and nobody else can be to blame alone."""
     names = [f"j{index}" for index in range(len(os.sched_getaffinity(0)) + 1)]
-    (tmp_path / "count.py").write_text(COUNTING.format(seconds=8))
+    (tmp_path / "count.py").write_text(COUNTING.format(seconds=6))
     jobs = [{"name": name, "script": "count.py", "python": sys.executable} for name in names]
     (tmp_path / "jobs.yaml").write_text(json.dumps({"jobs": jobs}))
     command = [sys.executable, "-m", "headgate", "run", "jobs.yaml", "--policy", "none"]

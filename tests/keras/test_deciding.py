@@ -139,7 +139,7 @@ CASES = {
         ],
     ),
 }
-SHORT = {"weights of each one's own", "asking alone in a loop"}
+SHORT = {"weights of each one's own"}
 
 
 def gang(folder: Path, backend: str, script: str, parts: dict[str, str]) -> Gang:

@@ -1,83 +1,28 @@
-"""The session of Keras scripts keeps to the contract of every framework: with `fit`, and with a loop of their own."""
+"""The session of Keras scripts keeps to the contract of every framework."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from typing import Any
+import os
+import subprocess
+import sys
+from pathlib import Path
 
-import numpy as np
-import pytest
-
-from headgate.keras.fitting import watch
-from headgate.keras.session import Session
-from headgate.task import Channel, TaskEnvironment
-from headgate.testing.session import EPOCHS, LOOPS, STEPS, SessionContract
-
-BATCH = 4
-pytestmark = pytest.mark.filterwarnings("default:__array__ implementation:DeprecationWarning")  # of Keras' variables
+SUITE = Path(__file__).with_name("session_suite.py")
+OURS = ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID")
 
 
-class InKeras(SessionContract):
+def test_it_keeps_to_the_contract_with_fit_and_with_a_loop_of_the_script_s_own() -> None:
     """Over torch, whose number of threads can change."""
-
-    @pytest.fixture(autouse=True)
-    def _keras(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("KERAS_BACKEND", "torch")
-        self.keras = importlib.import_module("keras")
-
-    def connect(self, environment: TaskEnvironment) -> Session:
-        return Session(environment, Channel.open(environment, "keras", self.keras.__version__, None))
-
-    def network(self) -> Any:
-        self.keras.utils.set_random_seed(3)
-        layers = self.keras.layers
-        return self.keras.Sequential(
-            [layers.Input((5,)), layers.Dense(8, "relu"), layers.Dropout(0.3), layers.Dense(1)]
-        )
-
-    def data(self) -> tuple[Any, Any]:
-        drawn = np.random.default_rng(0).normal(size=(STEPS * BATCH, 6)).astype("float32")
-        return drawn[:, :5], drawn[:, 5:]
-
-    def threads(self, session: Any) -> int:
-        return int(importlib.import_module("torch").get_num_threads())
-
-
-class TestFit(InKeras):
-    def train(self, session: Any, at_step: Callable[[], None]) -> list[Any]:
-        model = self.network()
-        model.compile(self.keras.optimizers.Adam(0.01), "mse")
-        watch(model, session, session.prepare(model, None))
-        done = session.steps
-
-        def ended(batch: int, logs: Any) -> None:
-            nonlocal done
-            if session.steps > done:  # and not one that was done before the checkpoint was taken
-                done = session.steps
-                at_step()
-
-        each = self.keras.callbacks.LambdaCallback(on_train_batch_end=ended)
-        for _ in range(LOOPS):
-            model.fit(*self.data(), batch_size=BATCH, epochs=EPOCHS, verbose=0, callbacks=[each])
-        return [weights.value.tolist() for weights in model.weights]
-
-
-class TestOwnLoop(InKeras):
-    exact = False
-
-    def train(self, session: Any, at_step: Callable[[], None]) -> list[Any]:
-        model, optimizer = self.network(), self.keras.optimizers.SGD(0.05)
-        session.prepare(model, optimizer)
-        features, targets = map(self.keras.ops.convert_to_tensor, self.data())
-        for _ in range(LOOPS):
-            for _ in session.epochs(EPOCHS):
-                for part in np.random.permutation(STEPS * BATCH).reshape(STEPS, BATCH):
-                    model.zero_grad()
-                    loss = self.keras.ops.mean((model(features[part], training=True) - targets[part]) ** 2)
-                    loss.backward()
-                    trained = model.trainable_variables
-                    optimizer.apply([weights.value.grad for weights in trained], trained)
-                    at_step()
-                    session.report(loss, None, {})
-        return [weights.value.tolist() for weights in model.weights]
+    variables = {name: value for name, value in os.environ.items() if name not in OURS}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(SUITE)]
+    ended = subprocess.run(
+        command,
+        check=False,
+        cwd=SUITE.parents[2],
+        env={**variables, "KERAS_BACKEND": "torch"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-2000:]
+    assert " passed" in ended.stdout
