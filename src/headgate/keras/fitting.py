@@ -12,7 +12,7 @@ import numpy as np
 from headgate.keras import backends, flops
 from headgate.keras.backends import Feeder
 from headgate.keras.reading import Reading
-from headgate.keras.replicas import count_metrics_once
+from headgate.keras.replicas import as_one_process
 from headgate.keras.session import Session
 from headgate.keras.strategies import check_fit
 from headgate.task.saving import ResumeError
@@ -24,7 +24,7 @@ _FLOPS_STEP = 2
 def watch(model: Any, session: Session, index: int) -> None:
     """Let `fit` of this one model be seen; other models of its class stay as they are."""
     if backends.is_legacy(backends.keras_of(model)):
-        count_metrics_once(model, session.note)
+        as_one_process(model, session.note)
     model.fit = Fitting(model, session, index).fit
 
 
