@@ -67,5 +67,5 @@ def exact(seconds: float) -> TimeEstimate:
 
 
 def within(seconds: float, error: float, most: float) -> TimeEstimate:
-    """An estimate with a relative error on each side, of which none is more than `most`."""
+    """An estimate with a relative error on each side, never above `most`."""
     return TimeEstimate(seconds, max(seconds * (1.0 - error), 0.0), min(seconds * (1.0 + error), most))

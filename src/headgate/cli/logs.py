@@ -32,7 +32,7 @@ def command(job: str, every: bool, run: str | None, follow: bool, tail: int | No
     """Print the output of a job's first worker, or of the task you name: standard output and errors.
 
     \b
-    Example: headgate logs cnn -f
+    Example: headgate logs cnn --follow
              headgate logs 20261121-0930/cnn --tail 20
              headgate logs cnn/worker-1
     """

@@ -112,6 +112,7 @@ def command(
              headgate plan train.py --cluster lab.yaml --what-if nic=10Gbit --what-if "+2 node of kind a"
              headgate plan train.py --cluster lab.yaml --history --probe 3 --save plan.yaml
              headgate plan a.py b.py --cluster lab.yaml
+             headgate plan --profile profile.json --cluster lab.yaml --top 3
     """
     here = machine.detect(runs.home() / "node.json")
     asked: CommandLine = ctx.meta["asked"]

@@ -132,6 +132,8 @@ def command(
     \b
     Example: headgate simulate trace.csv --policy fifo --policy srpt --cluster cluster.yaml
              headgate simulate trace.csv --policy las --cluster cluster.yaml --output page.html
+             headgate simulate trace.csv --profile profile.json --share-gpus --restart 10s
+             headgate simulate trace.csv --exponent 0.8
     """
     from headgate import simulation
     from headgate.simulation.speeds import Interference, Speeds, read_pairs, read_speeds

@@ -70,7 +70,7 @@ def headline(account: Account) -> list[Text]:
 
 def headlines(found: Sequence[Account]) -> list[str]:
     """Why each job was held back and what to do next, a line each: the dearest first, of very many the first ones; then
-    which jobs were healthy, and of which it is not known. Nothing of jobs that took no time to speak of."""
+    which jobs were healthy, and which are not known. Jobs that took no time to speak of are left out."""
     told = [(account.job, verdict(account)) for account in found if account.elapsed >= _LEAST_SECONDS]
     held = sorted((why for _, why in told if why.name not in ("healthy", "not-known")), key=lambda why: -why.high)
     lines = [f"{why.name}: {why.why}" + (f" Next: {why.next}" if why.next else "") for why in held[:_MOST_LINES]]

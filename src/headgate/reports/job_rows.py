@@ -25,7 +25,7 @@ from headgate.telemetry.store import RunReader
 _HIGHEST: frozenset[Column] = frozenset(
     {"cpu_fullest_core", "cpu_ready", "gpu_busy", "psi_cpu", "psi_memory", "psi_io"}
 )
-"""Columns of which the largest counts, of the tasks of a job; all others add up."""
+"""In these columns the largest of the tasks of a job counts; all others add up."""
 
 
 def loads(text: str | None) -> Any:

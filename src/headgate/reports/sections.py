@@ -47,7 +47,7 @@ _FAULTS = (
     ("Steps", "", "done again or lost"),
 )
 _LEAST_SECONDS = 0.05
-"""Parts of which no job has as much are not shown."""
+"""A part is shown where some job has as much of it."""
 _MEANING: Mapping[Part, str] = {
     "waiting": "from its submission to its first start",
     "starting": "until its first step is under way",
