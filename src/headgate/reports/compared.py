@@ -1,0 +1,249 @@
+"""Two runs side by side: what differs between them, and where the time of each job went differently."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from headgate.analysis.accounts import PARTS, Account, accounts
+from headgate.analysis.jobs import RecordedJob, figures
+from headgate.analysis.losing import TimeEstimate
+from headgate.reports.job_rows import loads
+from headgate.reports.recording import Recording
+from headgate.reports.words import MISSING, listed, say_moment
+
+_OF_THE_RUN = {
+    "headgate": "Headgate",
+    "policy": "policy",
+    "git_commit": "git commit",
+    "cwd": "working folder",
+    "seed": "seed",
+}
+"""What is kept of a run, and how it is called."""
+_LEAST_SECONDS, _LEAST_PART = 0.5, 0.02
+"""Of the longer elapsed time: a smaller difference is not told, whatever its band."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Something that is one thing in the first run and another in the second; empty where it is not there."""
+
+    what: str
+    first: str
+    second: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """Seconds of a part of a job's time in both runs, and the second less the first.
+
+    Args:
+        low: Low end of a band of 90 % of the difference.
+        high: High end of it.
+        beyond_noise: Whether the band leaves out 0, and the difference is worth telling.
+    """
+
+    part: str
+    first: TimeEstimate
+    second: TimeEstimate
+    difference: float
+    low: float
+    high: float
+    beyond_noise: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedJob:
+    """A job that both runs have.
+
+    Args:
+        steps_per_second: In the first and the second run; None where it told no steps.
+    """
+
+    job: str
+    differs: tuple[Difference, ...]
+    steps_per_second: tuple[float | None, float | None]
+    time: tuple[Shift, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two runs.
+
+    Args:
+        only: Jobs of the first run alone, and of the second.
+    """
+
+    runs: tuple[str, str]
+    differs: tuple[Difference, ...]
+    jobs: tuple[ComparedJob, ...]
+    only: tuple[tuple[str, ...], tuple[str, ...]]
+
+
+def compare(first: Recording, second: Recording) -> Comparison:
+    """Compare jobs of the same name; where each run has one job, these."""
+    names = [job.name for job in first.jobs]
+    others = [job.name for job in second.jobs]
+    pairs = [(name, name) for name in names if name in others]
+    if not pairs and len(names) == len(others) == 1:
+        pairs = [(names[0], others[0])]
+    told = [{account.job: account for account in accounts(run.jobs, run.nodes, run.seconds)} for run in (first, second)]
+    return Comparison(
+        runs=(first.id, second.id),
+        differs=tuple(_of_runs(first, second)),
+        jobs=tuple(_job(first, second, pair, (told[0][pair[0]], told[1][pair[1]])) for pair in pairs),
+        only=(
+            tuple(name for name in names if name not in {pair[0] for pair in pairs}),
+            tuple(name for name in others if name not in {pair[1] for pair in pairs}),
+        ),
+    )
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """What `headgate compare --json` prints: keys are only ever added."""
+    found = asdict(comparison)
+    for job in found["jobs"]:
+        for shift in job["time"]:
+            shift["first"], shift["second"] = (TimeEstimate(*shift[key])._asdict() for key in ("first", "second"))
+    return found
+
+
+def tell(comparison: Comparison, console: Console) -> None:
+    """Print what differs, then a table of each job's time."""
+    first, second = comparison.runs
+    console.print(Text(f"{first} against {second}", style="bold"))
+    _differences(comparison.differs, console)
+    for number, only in enumerate(comparison.only):
+        if only:
+            console.print(Text(f"  only in {comparison.runs[number]}: {listed(only)}"))
+    for job in comparison.jobs:
+        console.print()
+        console.print(Text(job.job, style="bold"))
+        _differences(job.differs, console)
+        console.print(_time(job))
+    if not comparison.jobs:
+        console.print("  no job of one run has the name of a job of the other")
+
+
+def _differences(differs: tuple[Difference, ...], console: Console) -> None:
+    for each in differs:
+        text = f"  {each.what}: {each.first or MISSING} → {each.second or MISSING}"
+        console.print(Text(text), soft_wrap=not console.is_terminal)
+
+
+def _time(job: ComparedJob) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("  Time")
+    for name in ("First", "Second", "Difference", "90 % band"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for shift in job.time:
+        if max(shift.first.seconds, shift.second.seconds) < 0.05:
+            continue
+        band = "" if shift.low == shift.high else f"{shift.low:+.1f} s to {shift.high:+.1f} s"
+        cells = (say_moment(shift.first.seconds), say_moment(shift.second.seconds), f"{shift.difference:+.1f} s", band)
+        table.add_row(f"  {shift.part}", *cells, "beyond the noise" if shift.beyond_noise else "")
+    if None not in job.steps_per_second:
+        rates = [f"{rate:.3g}/s" for rate in job.steps_per_second if rate is not None]
+        table.add_row("  steps", *rates, "", "", "")
+    return table
+
+
+def _job(first: Recording, second: Recording, pair: tuple[str, str], told: tuple[Account, Account]) -> ComparedJob:
+    jobs = _find(first, pair[0]), _find(second, pair[1])
+    most = max(account.elapsed for account in told)
+    elapsed = [TimeEstimate(account.elapsed, account.elapsed, account.elapsed) for account in told]
+    parts = [(part, told[0].parts[part], told[1].parts[part]) for part in PARTS]
+    return ComparedJob(
+        job=pair[0] if pair[0] == pair[1] else " against ".join(pair),
+        differs=tuple(_of_jobs((first, jobs[0]), (second, jobs[1]))),
+        steps_per_second=(figures(jobs[0]).steps_per_second, figures(jobs[1]).steps_per_second),
+        time=tuple(_shift(part, a, b, most) for part, a, b in [("elapsed", *elapsed), *parts]),
+    )
+
+
+def _find(run: Recording, name: str) -> RecordedJob:
+    return next(job for job in run.jobs if job.name == name)
+
+
+def _shift(part: str, first: TimeEstimate, second: TimeEstimate, most: float) -> Shift:
+    """Errors of the two runs are taken for independent."""
+    difference = second.seconds - first.seconds
+    down = math.hypot(second.seconds - second.low, first.high - first.seconds)
+    up = math.hypot(second.high - second.seconds, first.seconds - first.low)
+    low, high = difference - down, difference + up
+    large = abs(difference) >= max(_LEAST_SECONDS, _LEAST_PART * most)
+    return Shift(part, first, second, difference, low, high, large and (low > 0.0 or high < 0.0))
+
+
+def _of_runs(first: Recording, second: Recording) -> Iterator[Difference]:
+    for key, name in _OF_THE_RUN.items():
+        yield from _differ(name, first.meta.get(key, ""), second.meta.get(key, ""))
+    nodes = [{node.name: node for node in run.nodes} for run in (first, second)]
+    yield from _differ("nodes", *(listed(sorted(each)) for each in nodes))
+    for name in sorted(nodes[0].keys() & nodes[1].keys()):
+        for field in ("cores", "memory_bytes", "nic_bytes_per_second", "disk_bytes_per_second", "description"):
+            values = [getattr(each[name], field) for each in nodes]
+            yield from _differ(f"{name}: {field}", *("" if value is None else str(value) for value in values))
+    packages = [_packages(run.meta) for run in (first, second)]
+    for name in sorted(packages[0].keys() | packages[1].keys()):
+        yield from _differ(name, packages[0].get(name, ""), packages[1].get(name, ""))
+
+
+def _packages(meta: Mapping[str, str]) -> dict[str, str]:
+    """Versions by package, of all interpreters together."""
+    found = loads(meta.get("packages"))
+    lists = found.values() if isinstance(found, dict) else [found]
+    named = [each.partition("==") for names in lists if isinstance(names, list) for each in map(str, names)]
+    return {name: version for name, _, version in named}
+
+
+def _of_jobs(first: tuple[Recording, RecordedJob], second: tuple[Recording, RecordedJob]) -> Iterator[Difference]:
+    # The plan that a user states is also the one that was taken.
+    asked = [
+        {key: value for key, value in job.spec.items() if key not in ("name", "plan")} for _, job in (first, second)
+    ]
+    flat = [
+        dict(_flat({**each, "plan": job.plan or {}})) for each, (_, job) in zip(asked, (first, second), strict=True)
+    ]
+    for key in sorted(flat[0].keys() | flat[1].keys()):
+        yield from _differ(key, flat[0].get(key, ""), flat[1].get(key, ""))
+    for what in ("state", "attempts"):
+        yield from _differ(what, *(str(getattr(job, what)) for _, job in (first, second)))
+    yield from _differ("nodes", *(listed(sorted(job.nodes)) for _, job in (first, second)))
+    yield from _differ("neighbours", *(listed(_beside(run, job)) for run, job in (first, second)))
+
+
+def _flat(value: object, name: str = "") -> Iterator[tuple[str, str]]:
+    """The leaves of nested mappings, by a dotted name."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list | tuple):
+        yield name, " ".join(map(str, value))
+    else:
+        yield name, "" if value is None else str(value)
+
+
+def _beside(run: Recording, job: RecordedJob) -> list[str]:
+    """Jobs that ran on a node of this one's while it ran."""
+    begun, ended = job.started, job.ended if job.ended is not None else run.seconds
+    if begun is None:
+        return []
+    return [
+        other.name
+        for other in run.jobs
+        if other is not job and other.started is not None and other.started < ended and other.nodes & job.nodes
+        if (other.ended if other.ended is not None else run.seconds) > begun
+    ]
+
+
+def _differ(what: str, first: str, second: str) -> Iterator[Difference]:
+    if first != second:
+        yield Difference(what, first, second)

@@ -1,0 +1,88 @@
+"""`headgate compare`, on runs of which every number is known."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from tests.analysis.made_up import MadeUp, recording
+
+from headgate.cli.compare import command
+from headgate.errors import NotFoundError
+
+CROWDED = {"a": MadeUp(ran=0.5, waited=0.5, steps=5.0), "b": MadeUp(ran=1.5)}
+ALONE = {"a": MadeUp(ran=1.0, end=20, limits={"cores": 2})}
+
+
+def made(home: Path, id: str, jobs: Mapping[str, MadeUp], **meta: str) -> None:
+    """A finished run in the home, with what else is to be kept of it."""
+    folder = home / "runs" / id
+    for name in jobs:
+        (folder / "jobs" / name).mkdir(parents=True)
+    recording(folder / "run.sqlite", jobs)
+    with sqlite3.connect(folder / "run.sqlite") as db:
+        for key, value in {"id": id, **meta}.items():
+            db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+
+def told(*arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(
+        CliRunner().invoke(command, [*arguments, "--json"], catch_exceptions=False).stdout
+    )
+    return found
+
+
+def test_it_says_what_differs_and_where_the_time_went(home: Path) -> None:
+    made(home, "20260314-0900-aaaa", CROWDED, git_commit="0123", packages=json.dumps({"python": ["torch==2.12"]}))
+    made(home, "20260315-0900-bbbb", ALONE, git_commit="4567", packages=json.dumps({"python": ["torch==2.13"]}))
+    found = told("aaaa", "bbbb")
+    assert [tuple(each.values()) for each in found["differs"]] == [
+        ("git commit", "0123", "4567"),
+        ("torch", "2.12", "2.13"),
+    ]
+    assert found["only"] == [["b"], []]
+    (job,) = found["jobs"]
+    assert [tuple(each.values()) for each in job["differs"]] == [("limits.cores", "", "2"), ("neighbours", "b", "")]
+    time = {shift["part"]: shift for shift in job["time"]}
+    assert time["elapsed"]["difference"] == pytest.approx(-20.0)
+    assert time["neighbours"]["difference"] == pytest.approx(-20.0, rel=0.05)
+    assert time["neighbours"]["low"] < -20.0 < time["neighbours"]["high"] < 0.0
+    assert [part for part, shift in time.items() if shift["beyond_noise"]] == ["elapsed", "neighbours"]
+    assert job["steps_per_second"] == [pytest.approx(5.0), pytest.approx(10.0)]
+
+
+def test_a_run_against_itself_differs_in_nothing(home: Path) -> None:
+    made(home, "20260314-0900-aaaa", CROWDED)
+    found = told("aaaa", "aaaa")
+    assert found["differs"] == [] and found["only"] == [[], []]
+    for job in found["jobs"]:
+        assert job["differs"] == []
+        assert not any(shift["beyond_noise"] for shift in job["time"])
+
+
+def test_one_job_is_compared_with_one_of_another_name(home: Path) -> None:
+    made(home, "20260314-0900-aaaa", {"a": MadeUp(ran=1.0)})
+    made(home, "20260315-0900-bbbb", {"c": MadeUp(ran=1.0)})
+    assert [job["job"] for job in told("aaaa", "bbbb")["jobs"]] == ["a against c"]
+
+
+def test_for_people_it_is_a_table_a_job(home: Path) -> None:
+    made(home, "20260314-0900-aaaa", CROWDED)
+    made(home, "20260315-0900-bbbb", ALONE)
+    lines = CliRunner().invoke(command, ["aaaa", "bbbb"], catch_exceptions=False).stdout.splitlines()
+    assert lines[0] == "20260314-0900-aaaa against 20260315-0900-bbbb"
+    assert "  only in 20260314-0900-aaaa: b" in lines
+    assert "  neighbours: b → –" in lines
+    (row,) = (line for line in lines if line.startswith("  neighbours ") and "→" not in line)
+    assert row.rstrip().endswith("beyond the noise")
+
+
+def test_a_run_that_is_not_there_is_one_message(home: Path) -> None:
+    made(home, "20260314-0900-aaaa", CROWDED)
+    with pytest.raises(NotFoundError, match="no run 'nothing'"):
+        told("aaaa", "nothing")
