@@ -159,12 +159,14 @@ def _job(first: Recording, second: Recording, pair: tuple[str, str], told: tuple
     jobs = _find(first, pair[0]), _find(second, pair[1])
     most = max(account.elapsed for account in told)
     elapsed = [TimeEstimate(account.elapsed, account.elapsed, account.elapsed) for account in told]
-    parts = [(part, told[0].parts[part], told[1].parts[part]) for part in PARTS]
     return ComparedJob(
         job=pair[0] if pair[0] == pair[1] else " against ".join(pair),
         differs=tuple(_of_jobs((first, jobs[0]), (second, jobs[1]))),
         steps_per_second=(figures(jobs[0]).steps_per_second, figures(jobs[1]).steps_per_second),
-        time=tuple(_shift(part, a, b, most) for part, a, b in [("elapsed", *elapsed), *parts]),
+        time=(
+            _shift("elapsed", *elapsed, most),
+            *(_shift(part, told[0].parts[part], told[1].parts[part], most) for part in PARTS),
+        ),
     )
 
 
