@@ -90,7 +90,7 @@ $(VENV)/demo.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 # tf_keras asks for the whole of TensorFlow, with what it takes to compile for GPUs; tensorflow-cpu has all that it uses.
 $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing Headgate, all frameworks and what tests and checks need into $(VENV) (once) ..."
-	@$(PIP) --editable '.[torch,jax,ray,docker,demo,gpu,dev]'
+	@$(PIP) --editable '.[torch,jax,ray,docker,demo,explain,gpu,dev]'
 	@$(PIP) --no-deps tf_keras
 	@touch $(VENV)/demo.stamp $@
 

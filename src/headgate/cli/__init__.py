@@ -24,6 +24,7 @@ VERBS = {
     "metrics": "Show what was measured: CPU, memory, loss, speed.",
     "explain": "Say what held each job back, and which neighbour slowed it.",
     "compare": "Say what differs between two runs, and where the time went.",
+    "stacks": "Show where each task of a running job stands.",
     "predict": "Predict how a job's loss goes on, and when the job ends.",
     "checkpoint": "Have running jobs save a checkpoint.",
     "resize": "Give a running job more or fewer workers.",

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from headgate.analysis.accounts import PARTS, Account, accounts
 from headgate.analysis.jobs import RecordedJob, figures
-from headgate.analysis.losing import TimeEstimate
+from headgate.analysis.losing import TimeEstimate, exact
 from headgate.reports.job_rows import loads
 from headgate.reports.recording import Recording
 from headgate.reports.words import MISSING, listed, say_moment
@@ -158,13 +158,12 @@ def _time(job: ComparedJob) -> Table:
 def _job(first: Recording, second: Recording, pair: tuple[str, str], told: tuple[Account, Account]) -> ComparedJob:
     jobs = _find(first, pair[0]), _find(second, pair[1])
     most = max(account.elapsed for account in told)
-    elapsed = [TimeEstimate(account.elapsed, account.elapsed, account.elapsed) for account in told]
     return ComparedJob(
         job=pair[0] if pair[0] == pair[1] else " against ".join(pair),
         differs=tuple(_of_jobs((first, jobs[0]), (second, jobs[1]))),
         steps_per_second=(figures(jobs[0]).steps_per_second, figures(jobs[1]).steps_per_second),
         time=(
-            _shift("elapsed", *elapsed, most),
+            _shift("elapsed", exact(told[0].elapsed), exact(told[1].elapsed), most),
             *(_shift(part, told[0].parts[part], told[1].parts[part], most) for part in PARTS),
         ),
     )

@@ -1,0 +1,76 @@
+"""`headgate stacks`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import click
+
+from headgate import runs
+from headgate.errors import HeadgateError
+from headgate.identifiers import TaskOfRun
+from headgate.telemetry import stacks
+from headgate.telemetry.stacks import TaskStacks
+from headgate.telemetry.store import RunReader
+
+_MOST_FRAMES = 12
+
+
+@click.command("stacks")
+@click.argument("job")
+@click.option("--run", help="Run of the job, by its id or part of it. Default: the latest with it.")
+@click.option("--all", "every", is_flag=True, help="Print every thread with all its calls, not the main one alone.")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def command(job: str, run: str | None, every: bool, as_json: bool) -> None:
+    """Show where each task of a running job stands: the stack of its main thread, or of all its threads.
+
+    Tasks in the same place are shown together. A task that stands elsewhere than most is named: the others may be
+    waiting for it. The script needs no change, and stands still for some hundredths of a second.
+
+    \b
+    Example: headgate stacks cnn
+             headgate stacks cnn --all
+             headgate stacks cnn --run 20261121-0930 --json
+    """
+    folder, name = runs.find_job(job, run)
+    with RunReader(folder / runs.STORE) as reader:
+        rows = list(reader.rows("tasks", "job = ? AND ended IS NULL", [name]))
+        engine = reader.meta().get("engine")
+    if engine is not None:
+        raise HeadgateError(f"{name} runs on {engine}: stacks are read of processes of this machine alone")
+    if not rows or not runs.alive(folder):
+        raise HeadgateError(f"no task of {name} runs now; `headgate status {folder.name}` shows how it stands")
+    living = [row for row in rows if row["pid"] is not None]
+    if not living:
+        raise HeadgateError(
+            f"the processes of {name} are not known yet; it has just been started, try again in a second"
+        )
+    found = [stacks.read(TaskOfRun(row["id"]).name, row["pid"]) for row in living]
+    groups = stacks.grouped(found)
+    differ = stacks.differing(groups)
+    if as_json:
+        told = {"run": folder.name, "job": name, "tasks": [asdict(task) for task in found], "differ": differ}
+        click.echo(json.dumps({**told, "groups": [[task.task for task in group] for group in groups]}, indent=2))
+        return
+    for group in groups:
+        _print_group(group, every)
+    if differ:
+        click.echo(f"{', '.join(differ)}: elsewhere than most; the others may be waiting for it")
+
+
+def _print_group(group: Sequence[TaskStacks], every: bool) -> None:
+    """The tasks of one place, and the stack of the first of them."""
+    click.echo(f"{', '.join(task.task for task in group)}:")
+    first = group[0]
+    if not first.threads:
+        click.echo(f"  {first.trouble}")
+    for thread in first.threads if every else first.threads[:1]:
+        if every:
+            click.echo(f"  {thread.thread} of process {thread.process}")
+        shown = thread.frames if every else thread.frames[:_MOST_FRAMES]
+        for frame in shown:
+            click.echo(f"    {frame.function} ({frame.file}:{frame.line})")
+        if len(thread.frames) > len(shown):
+            click.echo(f"    {len(thread.frames) - len(shown)} more calls; --all shows them")

@@ -1,0 +1,136 @@
+"""Where the threads of Python processes stand, read from outside by py-spy: the scripts need no change."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import psutil
+
+from headgate.errors import HeadgateError
+
+_SECONDS = 20.0
+"""Longest that one process may take; it usually takes some hundredths."""
+_REFUSED = "Permission"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A call: function, file and line."""
+
+    function: str
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStack:
+    """Where a thread stands, innermost call first."""
+
+    process: int
+    thread: str
+    frames: tuple[Frame, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStacks:
+    """The threads of all Python processes of a task; its main thread first.
+
+    Args:
+        trouble: Why some process could not be read; empty where all could.
+    """
+
+    task: str
+    threads: tuple[ThreadStack, ...]
+    trouble: str = ""
+
+    @property
+    def place(self) -> tuple[Frame, ...]:
+        """Where its main thread stands; empty where that is not known."""
+        return self.threads[0].frames if self.threads else ()
+
+
+def py_spy() -> str:
+    """The program.
+
+    Raises:
+        HeadgateError: It is not installed.
+    """
+    beside = os.path.join(sysconfig.get_path("scripts"), "py-spy")
+    found = beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
+    if found is None:
+        raise HeadgateError("stacks are read by py-spy, which is not installed: pip install 'headgate[explain]'")
+    return found
+
+
+def read(task: str, first: int) -> TaskStacks:
+    """The stacks of a task whose first process this is, and of all Python processes below it.
+
+    Raises:
+        HeadgateError: py-spy is not installed, or may not read processes of this user.
+    """
+    program = py_spy()
+    threads: list[ThreadStack] = []
+    trouble = ""
+    for pid in _processes(first):
+        found, said = _dump(program, pid)
+        threads += found
+        if said and _REFUSED in said:
+            raise HeadgateError(
+                f"py-spy may not read process {pid}: run it as root, or allow it (sysctl kernel.yama.ptrace_scope=0)"
+            )
+        if not found and pid == first:
+            trouble = said
+    threads.sort(key=lambda thread: (thread.process != first, thread.thread != "MainThread"))
+    return TaskStacks(task, tuple(threads), "" if threads else trouble or "it has no Python process")
+
+
+def grouped(tasks: Iterable[TaskStacks]) -> list[list[TaskStacks]]:
+    """Tasks whose main threads are in the same calls, the most first. Lines may differ: a loop is one place."""
+    groups: dict[tuple[tuple[str, str], ...], list[TaskStacks]] = {}
+    for task in tasks:
+        groups.setdefault(tuple((frame.file, frame.function) for frame in task.place), []).append(task)
+    return sorted(groups.values(), key=len, reverse=True)
+
+
+def differing(groups: Sequence[Sequence[TaskStacks]]) -> list[str]:
+    """Tasks that stand elsewhere than most: those whom the others may be waiting for. None where no place has most."""
+    if len(groups) < 2 or len(groups[0]) == len(groups[1]):
+        return []
+    return [task.task for group in groups[1:] for task in group]
+
+
+def _processes(first: int) -> list[int]:
+    try:
+        return [first, *(child.pid for child in psutil.Process(first).children(recursive=True))]
+    except psutil.Error:
+        return []
+
+
+def _dump(program: str, pid: int) -> tuple[list[ThreadStack], str]:
+    """The threads of a process, or why there are none."""
+    command = [program, "dump", "--json", "--pid", str(pid)]
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return [], f"process {pid} could not be read within {_SECONDS:g} s"
+    if asked.returncode != 0:
+        return [], asked.stderr.strip().partition("\n\n")[2] or asked.stderr.strip()
+    return [_thread(pid, each) for each in json.loads(asked.stdout)], ""
+
+
+def _thread(pid: int, told: Mapping[str, object]) -> ThreadStack:
+    frames = told.get("frames")
+    return ThreadStack(
+        process=pid,
+        thread=str(told.get("thread_name") or told.get("os_thread_id") or told.get("thread_id")),
+        frames=tuple(
+            Frame(str(frame["name"]), str(frame["filename"]), int(frame["line"]))
+            for frame in (frames if isinstance(frames, list) else ())
+        ),
+    )
