@@ -30,6 +30,7 @@ from headgate.hub.client import connect, overlapping
 from headgate.hub.engines import Engines
 from headgate.hub.executor import Executor, Oversubscription
 from headgate.hub.forecasting import Forecasting, StartEstimates
+from headgate.hub.hangs import Hangs
 from headgate.hub.job import LiveJob
 from headgate.hub.listener import HubListener
 from headgate.hub.live_runs import Component, LiveRuns
@@ -108,6 +109,7 @@ class LiveHub:
             ),
             Oversubscription(self._live_runs, node),
             *(sampling, HealthChecks(self._live_runs, self._nodes.look)),
+            Hangs(self._live_runs, lambda run: run.submission.engine == LOCAL),
         )
         self._wake: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[Any]] = set()

@@ -1,0 +1,148 @@
+"""A job that makes no step for far longer than usual is told of, with where its tasks stand."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from headgate.events import Event, Exit, Progress, TaskExited, TaskStarted
+from headgate.hub.hangs import Hangs, StepClock
+from headgate.hub.live_runs import LiveRuns
+from headgate.identifiers import TaskId
+
+
+def clock(*times: float, least: float = 60.0) -> StepClock:
+    """One whose steps came at these seconds."""
+    made = StepClock(0.0, least)
+    for step, at in enumerate(times):
+        made.reported(at, step)
+    return made
+
+
+def test_what_is_usual_is_the_longest_time_between_two_steps_so_far() -> None:
+    slow = clock(100.0, 110.0, 120.0, 150.0, 160.0)  # the first one has its start in it
+    assert not slow.is_late(160.0 + 10 * 30.0)
+    assert slow.is_late(160.0 + 10 * 30.0 + 1.0)
+
+
+def test_a_short_silence_is_never_told_of() -> None:
+    fast = clock(1.0, 1.1, 1.2, 1.3, 1.4)
+    assert not fast.is_late(1.4 + 60.0)
+    assert fast.is_late(1.4 + 61.0)
+
+
+def test_before_a_job_has_made_some_steps_nothing_is_usual() -> None:
+    assert not clock(1.0, 2.0, 3.0, 4.0).is_late(1e6)
+
+
+def test_steps_that_come_again_are_no_steps() -> None:
+    made = clock(1.0, 2.0, 3.0, 4.0, 5.0)
+    made.reported(400.0, 4)
+    assert made.is_late(401.0)
+
+
+def test_a_silence_that_was_told_of_is_told_once_and_its_end_too() -> None:
+    made = clock(1.0, 2.0, 3.0, 4.0, 5.0)
+    assert made.reported(6.0, 5) is None
+    made.told = True
+    assert not made.is_late(1e6)
+    assert made.reported(106.0, 6) == pytest.approx(100.0)
+    assert made.reported(107.0, 7) is None
+
+
+def test_while_the_machine_stood_still_nobody_made_a_step() -> None:
+    made = clock(1.0, 2.0, 3.0, 4.0, 5.0)
+    made.stood_still(1000.0)
+    assert not made.is_late(1005.0 + 60.0)
+
+
+STUCK = """
+import sys
+def wait_for_nobody():
+    print("there", flush=True)
+    input()
+wait_for_nobody()
+"""
+TASK = TaskId("r/a/worker-0")
+
+
+class Run:
+    """A run with a job `a` of one real process that waits for nobody."""
+
+    def __init__(self, here: bool) -> None:
+        self.told: list[tuple[str, str]] = []
+        live_runs = SimpleNamespace(
+            runs={"r": SimpleNamespace(id="r")}, event=lambda run, kind, text, job: self.told.append((kind, text))
+        )
+        self.hangs = Hangs(cast(LiveRuns, live_runs), lambda _: here, least=0.5)
+
+    def hears(self, *happened: Event) -> None:
+        for event in happened:
+            self.hangs.hear(event, ())
+
+    async def waits(self, count: int) -> None:
+        for _ in range(400):
+            if len(self.told) >= count:
+                return
+            await asyncio.sleep(0.05)
+        raise TimeoutError(f"only {self.told} was told")
+
+
+def watched(tmp_path: Path, do: Callable[[Run], Any], *, here: bool = True) -> list[tuple[str, str]]:
+    """What is told of the process after it has made six steps, and then of what is done."""
+    script = tmp_path / "stuck.py"
+    script.write_text(STUCK)
+    process = subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+
+    async def watch() -> list[tuple[str, str]]:
+        run = Run(here)
+        try:
+            run.hears(TaskStarted(TASK, process.pid), *(Progress(TASK, step) for step in range(6)))
+            await do(run)
+        finally:
+            run.hangs.close()
+        return run.told
+
+    try:
+        return asyncio.run(watch())
+    finally:
+        process.communicate(b"\n")
+
+
+def test_where_a_silent_job_stands_is_told_and_when_it_goes_on(tmp_path: Path) -> None:
+    async def goes_on(run: Run) -> None:
+        await run.waits(1)
+        run.hears(Progress(TASK, 6))
+
+    silence, end = watched(tmp_path, goes_on)
+    assert silence[0] == "warning"
+    assert silence[1].startswith("no step for ")
+    assert "worker-0 in wait_for_nobody (stuck.py:5)" in silence[1]
+    assert end[0] == "note" and end[1].startswith("it makes steps again, after ")
+
+
+def test_of_tasks_elsewhere_only_the_silence_is_told(tmp_path: Path) -> None:
+    ((_, text),) = watched(tmp_path, lambda run: run.waits(1), here=False)
+    assert "run elsewhere" in text and "stuck.py" not in text
+
+
+def test_a_job_that_has_ended_or_whose_run_has_is_not_told_of(tmp_path: Path) -> None:
+    async def ends(run: Run) -> None:
+        run.hears(TaskExited(TASK, Exit(0)))
+        await asyncio.sleep(1.0)  # twice what would be told of
+
+    async def is_forgotten(run: Run) -> None:
+        run.hangs.forget("r")
+        await asyncio.sleep(1.0)
+
+    assert watched(tmp_path, ends) == []
+    assert watched(tmp_path, is_forgotten) == []
