@@ -39,7 +39,7 @@ def test_a_short_silence_is_never_told_of() -> None:
 
 
 def test_before_a_job_has_made_some_steps_nothing_is_usual() -> None:
-    assert not clock(1.0, 2.0, 3.0, 4.0).is_late(1e6)
+    assert not clock(1.0, 2.0).is_late(1e6)
 
 
 def test_steps_that_come_again_are_no_steps() -> None:

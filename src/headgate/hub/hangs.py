@@ -20,7 +20,7 @@ LEAST_SECONDS = 60.0
 """Without a step: a shorter silence is not told of, however short steps are."""
 _TIMES = 10.0
 """By so many times the longest time between two steps so far, which an evaluation or a checkpoint may have been."""
-_LEAST_STEPS = 5
+_LEAST_STEPS = 3
 """Reports of a step, before what is usual is known."""
 _NOT_THE_SCRIPT = ("-packages/", "/lib/python", "/inject/", "<frozen")
 """In the files of calls that no user wrote."""
