@@ -33,7 +33,7 @@ def test_a_job_that_stands_still_shows_where_with_its_threads_and_children(user:
     user.write("hangs.py", STUCK)
     run = user.detaches("hangs.py")
     user.sees("stuck")
-    wait.until(lambda: user.jobs()["hangs"]["tasks"][0]["pid"], 20, "its process is known")
+    wait.until(lambda: any(task["pid"] for task in user.jobs()["hangs"]["tasks"]), 20, "its process is known")
     told = user.json("stacks", "hangs")
     (task,) = told["tasks"]
     functions = {thread["thread"]: [frame["function"] for frame in thread["frames"]] for thread in task["threads"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -178,4 +179,4 @@ def _place(group: Sequence[TaskStacks]) -> str:
 
 
 def _call(frame: Frame) -> str:
-    return f"{frame.function} ({frame.file.rpartition('/')[2]}:{frame.line})"
+    return f"{frame.function} ({os.path.basename(frame.file)}:{frame.line})"
