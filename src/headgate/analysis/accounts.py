@@ -41,7 +41,7 @@ PARTS: tuple[Part, ...] = get_args(Part)
 _MOST_BUCKETS, _LEAST_BUCKETS = 2_000_000, 500
 """Seconds of a run are looked at one by one, for each pair of tasks; those of a longer run are taken together."""
 _COUNTED_ERROR = 0.15
-"""Relative error of what was counted, as a deviation: see docs/explain.md for the pairs of jobs it was measured on."""
+"""Relative error of what was counted, as a deviation; docs/explain.md has the pairs of jobs it was held against."""
 _LEAST_SECONDS = 0.05
 """Less is no loss that anybody would ask about."""
 _SPREAD = 1.645
