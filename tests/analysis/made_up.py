@@ -32,6 +32,7 @@ class MadeUp:
     spans: Mapping[str, float] = field(default_factory=dict)
     node: str = "nimbus"
     gpu: float | None = None
+    at: float = 0.0
 
 
 def recording(
@@ -60,7 +61,7 @@ def _add(recorder: Recorder, name: str, job: MadeUp, position: int) -> None:
         "jobs",
         name=name,
         position=position,
-        spec={"name": name, "limits": job.limits},
+        spec={"name": name, "limits": job.limits, "at": job.at},
         state="done",
         submitted=0.0,
         started=start,

@@ -63,3 +63,8 @@ def test_two_jobs_that_do_not_touch_each_other_are_both_healthy(tmp_path: Path) 
 
 def test_a_large_loss_that_was_counted_is_told_of_a_job_without_steps_too(tmp_path: Path) -> None:
     assert told(tmp_path, MadeUp(ran=0.2, waited=0.8, steps=0.0), {"b": MadeUp(ran=1.8)}).name == "neighbour-cores"
+
+
+@pytest.mark.parametrize(("at", "name"), [(30.0, "healthy"), (0.0, "waiting")])
+def test_a_start_time_that_its_user_asked_for_is_no_loss(tmp_path: Path, at: float, name: str) -> None:
+    assert told(tmp_path, MadeUp(ran=1.0, start=30, at=at)).name == name

@@ -57,6 +57,7 @@ class Account:
         parts: Each part of it; they add up to `elapsed`.
         losses: To whom, and through what; the largest first.
         excess_threads: Its threads that waited on average though no core could have run them.
+        asked_to_wait: Seconds of `waiting` that its user asked for: its start time, or the end of another job.
         lacks: Readings that it would need and that the run does not have.
     """
 
@@ -65,6 +66,7 @@ class Account:
     parts: Mapping[Part, TimeEstimate]
     losses: Sequence[Loss] = ()
     excess_threads: float = 0.0
+    asked_to_wait: float = 0.0
     lacks: Sequence[str] = field(default_factory=tuple)
 
 
@@ -246,6 +248,7 @@ def _account(job: RecordedJob, grid: _Grid, seconds: float) -> Account:
         parts={part: parts[part] for part in PARTS},
         losses=tuple(loss for loss in told if loss.lost.seconds > _LEAST_SECONDS),
         excess_threads=_mean(lost.excess, stepping),
+        asked_to_wait=waiting if job.spec.get("after") else min(float(job.spec.get("at") or 0.0), waiting),
         lacks=tuple(_lacks(job)),
     )
 

@@ -34,8 +34,6 @@ _MOST_COMPARED = 6
 _DRAWS = 200
 _SEEN_SECONDS, _SEEN_STEPS = 3.0, 5.0
 """Of one number of threads, for its speed to be known."""
-_POWERS = (0.0, 1.0)
-"""From a program of one thread to one that more threads make faster in proportion."""
 _COMPARED_ERROR = 0.25
 _LOW, _HIGH = 5.0, 95.0
 
@@ -143,7 +141,8 @@ def fewer_threads(job: RecordedJob, beside: Mapping[str, Array], own: Array, edg
     """What a job lost because it was given fewer compute threads while other jobs ran.
 
     Its speed on k threads is taken for a power of k (Berg et al. 2020, heSRPT). The power comes from what it did in its
-    own time with one number of threads and another; where it had only one, it is between `_POWERS`.
+    own time with one number of threads and another. Where it had only one, nothing tells, and nothing is blamed: to a
+    program of one thread more bring nothing.
 
     Args:
         beside: Cores that each neighbour used in each bucket.
@@ -159,9 +158,10 @@ def fewer_threads(job: RecordedJob, beside: Mapping[str, Array], own: Array, edg
     short = np.isfinite(threads) & (threads < alone) & (there >= _AWAY)
     if not short.any():
         return Fewer(np.zeros_like(own), 0.0)
-    power, error = _power(job, threads, own, edges)
+    if (power := _power(job, threads, own, edges)) is None:
+        return Fewer(np.zeros_like(own), 0.0)
     part = np.where(short, 1.0 - np.power(np.where(short, threads, alone) / alone, power), 0.0)
-    return Fewer(part, error)
+    return Fewer(part, _COMPARED_ERROR)
 
 
 def _jobs(beside: Mapping[str, Array]) -> dict[str, Array]:
@@ -187,8 +187,8 @@ def _threads(job: RecordedJob, edges: Array) -> Array:
     return np.round(threads)
 
 
-def _power(job: RecordedJob, threads: Array, own: Array, edges: Array) -> tuple[float, float]:
-    """The power of the number of threads that its speed follows, and the relative error of what follows from it."""
+def _power(job: RecordedJob, threads: Array, own: Array, edges: Array) -> float | None:
+    """The power of the number of threads that its speed follows; None where it was not seen with two numbers."""
     known = np.isfinite(job.progress.step)
     if known.any():
         at = np.interp(edges, job.progress.t[known], np.maximum.accumulate(job.progress.step[known]))
@@ -201,6 +201,5 @@ def _power(job: RecordedJob, threads: Array, own: Array, edges: Array) -> tuple[
         few, many = min(speeds, default=0.0), max(speeds, default=0.0)
         if few < many:
             power = np.log(speeds[many] / speeds[few]) / np.log(many / few)
-            return float(np.clip(power, 0.0, 1.0)), _COMPARED_ERROR
-    low, high = _POWERS
-    return (low + high) / 2, (high - low) / (high + low)
+            return float(np.clip(power, 0.0, 1.0))
+    return None

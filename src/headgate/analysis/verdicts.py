@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 from headgate.analysis.accounts import Account, Part
-from headgate.analysis.losing import ITSELF, NODE, OTHERS, Loss, Resource, TimeEstimate, sum_of
+from headgate.analysis.losing import ITSELF, NODE, OTHERS, Loss, Resource, TimeEstimate, exact, sum_of
 from headgate.units import say_seconds
 
 Name = Literal[
@@ -140,11 +140,12 @@ def _causes(account: Account) -> Iterator[_Cause]:
         f"Faults cost {job} {part('faults')}: it was started again, or did steps again.",
         f"`headgate logs {job}` shows what happened.",
     )
+    waited = max(parts["waiting"].seconds - account.asked_to_wait, 0.0)
     yield _Cause(
         "waiting",
-        parts["waiting"],
-        f"{job} waited to start for {part('waiting')}.",
-        "`headgate ps` shows what it waited for; `priority: 2` of the job lets it go first.",
+        exact(waited),
+        f"{job} waited to start for {_part(waited, account.elapsed)}.",
+        "`headgate status` shows what it waited for; `priority: 2` of the job lets it go first.",
     )
     yield _Cause(
         "starting",
@@ -175,7 +176,7 @@ def _neighbours(account: Account) -> Iterator[_Cause]:
 
 def _instead(culprit: str) -> str:
     if culprit == OTHERS:
-        return "`headgate doctor` shows what else runs; end it, or lower its priority: `renice 19 -p PID`."
+        return "`top` shows what else runs; end it, or lower its priority: `renice 19 -p PID`."
     return f"Run it afterwards: `after: {culprit}` in its job. Or let it go first: `priority: 2`."
 
 

@@ -140,13 +140,13 @@ class Hangs(Component):
                 watched.clock.stood_still(paused)
             if watched.clock.is_late(now) and job.run in self._live_runs.runs:
                 watched.clock.told = True
-                reading = self._loop.create_task(self._tell(job, dict(watched.pids), now - watched.clock.at))
+                run, silence = self._live_runs.runs[job.run], now - watched.clock.at
+                reading = self._loop.create_task(self._tell(job, run, dict(watched.pids), silence))
                 self._reading.add(reading)
                 reading.add_done_callback(self._reading.discard)
 
-    async def _tell(self, job: JobId, pids: dict[TaskId, int], silence: float) -> None:
+    async def _tell(self, job: JobId, run: LiveRun, pids: dict[TaskId, int], silence: float) -> None:
         """Say where its tasks stand; reading that takes some time, and is not done on the hub's loop."""
-        run = self._live_runs.runs[job.run]
         where = "its tasks run elsewhere, and where they stand is not known"
         if self._is_here(run):
             where = await asyncio.to_thread(_where, pids)
@@ -159,11 +159,11 @@ def _where(pids: dict[TaskId, int]) -> str:
     """Where each task stands, in a line, tasks of one place together; the one that differs is named."""
     try:
         groups = stacks.grouped(stacks.read(task.name, pid) for task, pid in pids.items())
-    except HeadgateError as error:
-        return str(error)
+    except (HeadgateError, OSError, ValueError) as error:
+        return f"where its tasks stand cannot be read: {error}"
     told = [_place(group) for group in groups]
     differ = stacks.differing(groups)
-    others = f"; {', '.join(differ)} stands elsewhere than most, and the others may wait for it" if differ else ""
+    others = f"; {', '.join(differ)}: elsewhere than most; the others may be waiting for it" if differ else ""
     return "; ".join(told) + others
 
 
