@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,25 @@ def test_a_neighbour_that_makes_steps_dearer_costs_memory(tmp_path: Path) -> Non
     found = account(recording(tmp_path / "run.sqlite", jobs), "a")
     assert lost(found) == {("b", "memory"): pytest.approx(20 * 0.05 / 0.15, rel=0.1)}
     assert [loss.evidence for loss in found.losses] == ["compared"]
+
+
+@pytest.mark.parametrize(("shared", "really"), [(9.0, 2.0), (2.5, 15.0)], ids=["less than counted", "more"])
+def test_steps_with_and_without_a_neighbour_tell_more_than_waiting(
+    tmp_path: Path, shared: float, really: float
+) -> None:
+    """Beside `b` it waits for half of the time, and does 9 or 2.5 of its 10 steps a second."""
+
+    def beside(alone: float, with_b: float) -> Callable[[int], float]:
+        return lambda t: with_b if t <= 20 else alone
+
+    jobs = {
+        "a": MadeUp(ran=beside(1.0, 0.5), waited=beside(0.0, 0.5), steps=beside(10.0, shared)),
+        "b": MadeUp(ran=1.0, end=20),
+    }
+    found = account(recording(tmp_path / "run.sqlite", jobs, cores=1.5), "a")
+    assert found.parts["neighbours"].seconds == pytest.approx(really, abs=0.6)
+    assert sum(part.seconds for part in found.parts.values()) == pytest.approx(40.0)
+    assert {loss.evidence for loss in found.losses} == {"compared"}
 
 
 @pytest.mark.parametrize("end", [40, 2], ids=["always there", "there for a moment"])

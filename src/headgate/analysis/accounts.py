@@ -16,10 +16,22 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from headgate.analysis.comparing import Dearer, dearer, fewer_threads
+from headgate.analysis.comparing import Slower, fewer_threads, slower
 from headgate.analysis.contention import Contended, OnNode, contended
 from headgate.analysis.jobs import RecordedJob, RecordedNode, RecordedTask, running
-from headgate.analysis.losing import ITSELF, NODE, NONE, OTHERS, Loss, TimeEstimate, exact, merged, sum_of, within
+from headgate.analysis.losing import (
+    ITSELF,
+    NODE,
+    NONE,
+    OTHERS,
+    Loss,
+    Resource,
+    TimeEstimate,
+    exact,
+    merged,
+    sum_of,
+    within,
+)
 from headgate.analysis.usage import Array, Signal
 
 Part = Literal[
@@ -40,7 +52,7 @@ PARTS: tuple[Part, ...] = get_args(Part)
 
 _MOST_BUCKETS, _LEAST_BUCKETS = 2_000_000, 500
 """Seconds of a run are looked at one by one, for each pair of tasks; those of a longer run are taken together."""
-_COUNTED_ERROR = 0.15
+_COUNTED_ERROR = 0.25
 """Relative error of what was counted, as a deviation; docs/explain.md has the pairs of jobs it was held against."""
 _LEAST_SECONDS = 0.05
 """Less is no loss that anybody would ask about."""
@@ -217,14 +229,13 @@ def _account(job: RecordedJob, grid: _Grid, seconds: float) -> Account:
     beside = grid.neighbours(job, job.tasks[0])
     fewer = fewer_threads(job, beside, own * stepping, grid.edges, grid.cores(job.tasks[0]))
     own_left = own * (1.0 - fewer.part)
-    dear = _dearer(job, beside, grid, np.minimum(own_left, lost.ready))
-    own_left = np.maximum(own_left - sum(dear.parts.values(), np.zeros_like(own)), 0.0)
+    longer = _slower(job, beside, grid, own_left, lost.by)
+    own_left = np.clip(own_left - sum(longer.parts.values(), np.zeros_like(own)), 0.0, 1.0)
     step = _own_steps(job, working, own_left, stepping)
     losses = merged(
         [
-            *_counted(lost, starting + stepping, elapsed),
             *fewer.losses(beside, own * stepping, elapsed),
-            *dear.losses(stepping, elapsed),
+            *longer.losses(_counted(lost, starting + stepping, elapsed), stepping, elapsed),
         ],
         elapsed,
     )
@@ -265,31 +276,48 @@ def _counted(lost: _Lost, inside: Array, elapsed: float) -> list[Loss]:
     ]
 
 
-class _DearerSteps(NamedTuple):
-    """Parts of each bucket by which neighbours made its steps dearer; by neighbour."""
+class _SlowerSteps(NamedTuple):
+    """Parts of each bucket by which neighbours made its steps longer beyond what was counted; by neighbour."""
 
     parts: Mapping[str, Array]
-    found: Mapping[str, Dearer]
+    found: Mapping[str, Slower]
 
-    def losses(self, inside: Array, elapsed: float) -> list[Loss]:
-        losses = []
+    def losses(self, counted: Sequence[Loss], inside: Array, elapsed: float) -> list[Loss]:
+        """All that it lost to neighbours. What was counted of one that can be compared is corrected: its steps with and
+        without that neighbour tell more."""
+        losses = [loss for loss in counted if loss.to not in self.parts]
         for to, part in self.parts.items():
-            seconds, told = float(np.sum(part * inside)), self.found[to]
-            low, high = seconds * told.low / told.ratio, seconds * told.high / told.ratio
-            band = TimeEstimate(seconds, min(low, seconds), min(max(high, seconds), elapsed))
-            losses.append(Loss(to, "memory", band, "compared"))
+            told, beyond = self.found[to], float(np.sum(part * inside))
+            whole = max(sum(loss.lost.seconds for loss in counted if loss.to == to) + beyond, 0.0)
+            each = beyond / told.ratio if told.ratio else 0.0
+            low, high = (min(max(whole + each * (end - told.ratio), 0.0), elapsed) for end in (told.low, told.high))
+            memory = min(each * told.dearer, whole)
+            through: Mapping[Resource, float] = {"memory": memory, "cores": whole - memory}
+            for resource, seconds in through.items():
+                share = seconds / whole if whole > 0.0 else 0.0
+                losses.append(Loss(to, resource, TimeEstimate(seconds, low * share, high * share), "compared"))
         return losses
 
 
-def _dearer(job: RecordedJob, beside: Mapping[str, Array], grid: _Grid, computing: Array) -> _DearerSteps:
-    """What dearer steps cost it, of the part of each bucket in which it was computing."""
+def _slower(
+    job: RecordedJob, beside: Mapping[str, Array], grid: _Grid, own: Array, counted: Mapping[str, Array]
+) -> _SlowerSteps:
+    """What it lost to neighbours beyond what was counted, of the part `own` of each bucket that was left to it. Below 0
+    where too much was counted."""
     if len(job.nodes) > 1:
-        return _DearerSteps({}, {})  # which node's neighbours made a step dearer cannot be told
+        return _SlowerSteps({}, {})  # which node's neighbours made a step longer cannot be told
     signals = {name: _signal(cores, grid.edges) for name, cores in beside.items() if name != ITSELF}
-    found = dearer(job, signals)
-    used = {name: np.nan_to_num(beside[name]) * each.ratio for name, each in found.items()}
-    whole = 1.0 + sum(used.values(), np.zeros_like(computing))
-    return _DearerSteps({name: computing * each / whole for name, each in used.items()}, found)
+    found = {}
+    for name, told in slower(job, signals, _signal(own, grid.edges)).items():
+        waited = float(np.sum(counted.get(name, own[:0])))
+        if waited > _LEAST_SECONDS:
+            found[name] = told
+        elif told.dearer > 0.0 and told.low > 0.0:
+            # It never waited for a core: only what its steps took more of CPU time was this neighbour's doing.
+            found[name] = told._replace(ratio=min(told.ratio, told.dearer))
+    used = {name: np.nan_to_num(beside[name]) * told.ratio for name, told in found.items()}
+    whole = np.maximum(1.0 + sum(used.values(), np.zeros_like(own)), own)
+    return _SlowerSteps({name: own * each / whole for name, each in used.items()}, found)
 
 
 def _signal(values: Array, edges: Array) -> Signal:

@@ -1,19 +1,23 @@
-"""What neighbours cost a job beyond the time that its threads waited: dearer steps, and fewer threads.
+"""What neighbours cost a job beyond the time that its threads waited: longer steps, and fewer threads.
 
-A neighbour that evicts cache lines, takes memory bandwidth or runs on the SMT sibling of a core makes each step itself
-dearer: it takes more CPU time. Over windows of the run with s steps and x_j cores used by neighbour j, the CPU time is
-fitted as
+Waiting for cores does not tell all. A neighbour that evicts cache lines, takes memory bandwidth or runs on the SMT
+sibling of a core makes each step dearer: it takes more CPU time. Threads that meet at a barrier all wait for the one
+that waits for a core. And threads that slow each other lose less by waiting than the core time that they missed. So
+steps with and without the neighbour are compared. Over windows of the run with s steps and x_j cores used by neighbour
+j, the job's own time c, which is what was not counted as lost, is fitted as
 
-    c = s (c0 + sum_j b_j x_j),    c0, b_j >= 0
+    c = s (c0 + sum_j b_j x_j)
 
-by least squares, with a bootstrap over the windows for the band. A neighbour that was always there, or never, cannot be
-compared. CPI² (EuroSys 2013) takes the same view with cycles per instruction, which virtual machines do not count.
+by least squares, with a bootstrap over the windows for the band. The same fit of its CPU time tells which part of that
+are dearer steps. A neighbour that was always there, or never, cannot be compared. CPI² (EuroSys 2013) takes the same
+view with cycles per instruction, which virtual machines do not count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +25,7 @@ from headgate.analysis.jobs import RecordedJob, running
 from headgate.analysis.losing import ITSELF, OTHERS, Loss, within
 from headgate.analysis.usage import Array, Signal
 
-_WINDOW_SECONDS = 2.0
+_WINDOW_SECONDS = 1.0
 """CPU time is read once a second: shorter windows are mostly rounding."""
 _MOST_WINDOWS = 400
 _SETTLE_SECONDS = 2.0
@@ -38,29 +42,32 @@ _COMPARED_ERROR = 0.25
 _LOW, _HIGH = 5.0, 95.0
 
 
-@dataclass(frozen=True, slots=True)
-class Dearer:
-    """By how much a neighbour made a step dearer: CPU seconds a step for each core that it used, over those of a step
-    without any."""
+class Slower(NamedTuple):
+    """By how much a neighbour made a step longer than what was counted explains: own seconds a step for each core that
+    it used, over those of a step without any. Below 0 where too much was counted.
+
+    Args:
+        dearer: The same of CPU seconds a step; 0 where that is not beyond the noise.
+    """
 
     ratio: float
     low: float
     high: float
+    dearer: float
 
 
-def dearer(job: RecordedJob, neighbours: Mapping[str, Signal]) -> dict[str, Dearer]:
-    """What each neighbour made a step dearer by; those that cannot be compared, or that made no difference beyond the
-    noise, are left out.
+def slower(job: RecordedJob, neighbours: Mapping[str, Signal], own: Signal) -> dict[str, Slower]:
+    """What each neighbour made a step longer by; those that cannot be compared are left out.
 
     Args:
         neighbours: Cores that each used on the job's node.
+        own: The part of its time that it lost to nobody, as far as that was counted.
     """
     windows = _windows(job)
     if len(windows) <= _LEAST_WINDOWS:
         return {}
     steps = np.diff(np.interp(windows, job.progress.t, np.maximum.accumulate(np.nan_to_num(job.progress.step))))
     seconds = np.diff(windows)
-    spent = np.diff(job.signal("cpu_cores").cumulative(windows))
     used = {name: np.diff(signal.cumulative(windows)) / seconds for name, signal in neighbours.items()}
     varying = sorted((name for name in used if _varies(used[name])), key=lambda name: -float(used[name].sum()))
     told = {name: used[name] for name in varying[:_MOST_COMPARED]}
@@ -69,11 +76,12 @@ def dearer(job: RecordedJob, neighbours: Mapping[str, Signal]) -> dict[str, Dear
         return {}
     weight = 1.0 / np.sqrt(steps[kept])
     columns = np.column_stack([steps, *(steps * cores for cores in told.values())])[kept] * weight[:, None]
-    fits = _fits(columns, spent[kept] * weight)
-    ratios = fits[:, 1:] / np.maximum(fits[:, :1], 1e-12)
-    lows, highs = np.percentile(ratios[1:], [_LOW, _HIGH], axis=0)
-    found = zip(told, ratios[0], lows, highs, strict=True)
-    return {name: Dearer(float(ratio), float(low), float(high)) for name, ratio, low, high in found if low > 0.0}
+    ours = _ratios(columns, np.diff(own.cumulative(windows))[kept] * weight)
+    spent = _ratios(columns, np.diff(job.signal("cpu_cores").cumulative(windows))[kept] * weight)
+    dearer = np.where(np.percentile(spent, _LOW, axis=0) > 0.0, spent[0], 0.0)
+    lows, highs = np.percentile(ours[1:], [_LOW, _HIGH], axis=0)
+    found = zip(told, ours[0], lows, highs, dearer, strict=True)
+    return {name: Slower(*map(float, numbers)) for name, *numbers in found}
 
 
 def _windows(job: RecordedJob) -> Array:
@@ -99,13 +107,13 @@ def _varies(cores: Array) -> bool:
     return bool(there >= _LEAST_WINDOWS and away >= _LEAST_WINDOWS)
 
 
-def _fits(columns: Array, spent: Array) -> Array:
-    """Coefficients by least squares: of all windows, then of each draw of as many with replacement."""
-    from scipy.optimize import nnls
-
+def _ratios(columns: Array, spent: Array) -> Array:
+    """Coefficients of a least-squares fit over the first of them: of all windows, then of each draw of as many with
+    replacement."""
     draw = np.random.default_rng(0)
     rows = [np.arange(len(spent)), *(draw.integers(0, len(spent), len(spent)) for _ in range(_DRAWS))]
-    return np.array([nnls(columns[chosen], spent[chosen])[0] for chosen in rows])
+    fits = np.array([np.linalg.lstsq(columns[chosen], spent[chosen], rcond=None)[0] for chosen in rows])
+    return np.asarray(fits[:, 1:] / np.maximum(fits[:, :1], 1e-12))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
