@@ -2,11 +2,11 @@
 
     python benchmarks/seconds_lost.py [--pairs 12] [--apart 4] [--policy none] [--scale 1] [--json PATH]
 
-Two unlike jobs with a fixed number of steps run side by side, the second from some seconds later on. Each runs by itself
-as well, before and after that. What it really lost is how much longer it ran than in the mean of those two, which
-themselves tell how steady the machine is. They are the controls too: nobody may be blamed in them. A loss that is less
-than a tenth of the time is left out of the errors: the machine's noise is as large. Needs a machine of two cores that
-does nothing else; twelve pairs take about a quarter of an hour.
+Two unlike jobs with a fixed number of steps run side by side, the second from some seconds later on. Before and after
+that each runs by itself. What it really lost is how much longer it ran than in the mean of those two, which themselves
+tell how steady the machine is. They are the controls too: nobody may be blamed in them. A loss of less than a tenth of
+the time is left out of the errors: the machine's noise is as large. Needs a machine of two cores that does nothing
+else; twelve pairs take about a quarter of an hour.
 """
 
 from __future__ import annotations
