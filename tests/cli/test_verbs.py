@@ -167,6 +167,8 @@ def test_doctor_shows_the_machine_and_what_is_lost(past: User) -> None:
     told = past.json("doctor")
     assert told["survey"]["node"]["core_gflops"] == json.loads((past.home / "node.json").read_text())["core_gflops"]
     assert isinstance(told["uncontrolled"], list)
+    there = {each["name"]: each["there"] for each in told["readings"]}
+    assert there["schedstat"] is Path("/proc/self/schedstat").exists()
     text = past.types("doctor").stdout
     for line in (
         "machine",
@@ -180,6 +182,7 @@ def test_doctor_shows_the_machine_and_what_is_lost(past: User) -> None:
         "runs",
         "hub",
         "uncontrolled",
+        "readings",
     ):
         assert re.search(rf"^{line} +\S", text, re.MULTILINE), line
     assert re.search(r"^hub +running, policy headgate, 0 runs going on$", text, re.MULTILINE)

@@ -27,7 +27,9 @@ from headgate.telemetry.disk import DiskSampler
 from headgate.telemetry.gpu import GpuSampler, device_numbers, gpus, open_nvml
 from headgate.telemetry.memory import MemorySampler
 from headgate.telemetry.network import NetworkSampler
+from headgate.telemetry.perf_events import CounterSampler, Event, refusal
 from headgate.telemetry.pressure import PressureSampler
+from headgate.telemetry.resctrl import ResctrlSampler
 from headgate.telemetry.waiting import WaitingSampler
 from headgate.testing import programs
 from headgate.testing.memory_sampler import InMemoryBox
@@ -78,11 +80,14 @@ class FakeNvml:
         return [SimpleNamespace(pid=1, timeStamp=since + 5, smUtil=40), SimpleNamespace(pid=9, timeStamp=1, smUtil=10)]
 
 
+SOFTWARE: Mapping[Column, Event] = {"cpu_cycles": (1, 1), "cpu_instructions": (1, 2)}
+"""Nanoseconds that a task ran, and its page faults: the kernel counts them without any hardware."""
+
 SAMPLERS = (
     *(CpuSampler, MemorySampler, DiskSampler, WaitingSampler),
-    *(NetworkSampler, PressureSampler, lambda: GpuSampler(FakeNvml())),
+    *(NetworkSampler, PressureSampler, lambda: GpuSampler(FakeNvml()), lambda: CounterSampler(events=SOFTWARE)),
 )
-NAMES = ("cpu", "memory", "disk", "waiting", "network", "pressure", "gpu")
+NAMES = ("cpu", "memory", "disk", "waiting", "network", "pressure", "gpu", "counters")
 
 
 class TestWithCgroups(SamplerContract):
@@ -359,6 +364,68 @@ def test_time_blocked_on_disks_is_told_where_the_kernel_accounts_for_delays(tmp_
     sampler.read(0.0, [target])
     schedstat(tmp_path, {1: (1.0, 0.0)}, blocked=3.5)
     assert sampler.read(2.0, [target])["a"]["disk_waiting"] == pytest.approx(0.25)
+
+
+@pytest.mark.skipif(refusal(SOFTWARE["cpu_cycles"]) is not None, reason="this user may not count what a CPU runs")
+def test_events_are_counted_of_the_whole_cgroup_of_a_task_and_of_nothing_else(task: Task) -> None:
+    if "unified" not in task.cgroups:
+        pytest.skip("the task has no cgroup2 folder")
+    sampler, target = CounterSampler(events=SOFTWARE), Target("a", task)
+    sampler.read(0.0, [target])
+    task.do("burn_in_child(0.3)")
+    values = sampler.read(1.0, [target])["a"]
+    assert values["cpu_cycles"] == pytest.approx(0.3e9, rel=0.2)
+    assert values["cpu_instructions"] > 10
+    sampler.read(2.0, [])
+
+
+def test_a_machine_without_the_events_is_not_asked_again_and_again(task: Task) -> None:
+    nothing_like_it: Mapping[Column, Event] = {"cpu_cycles": (1, 999)}
+    assert refusal((1, 999)) is not None
+    sampler, target = CounterSampler(events=nothing_like_it), Target("a", task)
+    assert sampler.read(0.0, [target]) == sampler.read(1.0, [target]) == {}
+
+
+def resctrl(root: Path, group: str, moved: Mapping[str, str], held: int) -> None:
+    """A group of resctrl, which has two caches."""
+    for domain, total in moved.items():
+        folder = f"sys/fs/resctrl/{group}/mon_data/mon_L3_{domain}".replace("//", "/")
+        plant(root, {f"{folder}/mbm_total_bytes": f"{total}\n", f"{folder}/llc_occupancy": f"{held}\n"})
+
+
+def test_memory_bandwidth_and_cache_are_read_of_a_monitoring_group_that_has_all_threads(tmp_path: Path) -> None:
+    tree = {"sys/fs/resctrl/info/L3_MON/mon_features": "llc_occupancy\nmbm_total_bytes\nmbm_local_bytes\n"}
+    left_behind = "sys/fs/resctrl/mon_groups/headgate-99-1/"
+    plant(tmp_path, tree, {left_behind: "", "proc/1/task/1/": "", "proc/1/task/7/": ""})
+    group = f"mon_groups/headgate-{os.getpid()}-1"
+    plant(tmp_path, {f"sys/fs/resctrl/{group}/tasks": ""})
+    sampler, task = ResctrlSampler(tmp_path), Target("a", InMemoryBox())
+    assert not (tmp_path / left_behind).exists(), "a group of a process that has gone takes a monitoring id"
+    for now, part in ((0.0, 1), (2.0, 3)):
+        resctrl(tmp_path, group, {"00": str(part * 1000), "01": str(part * 10)}, 500)
+        resctrl(tmp_path, "", {"00": str(part * 5000), "01": str(part * 50)}, 900)
+        values = sampler.read(now, [task, NODE])
+    assert values == {
+        "a": {"memory_bandwidth": 1010.0, "cache_occupancy": 1000.0},
+        "node": {"memory_bandwidth": 5050.0, "cache_occupancy": 1800.0},
+    }
+    # Each is written by itself; a file that is not resctrl's keeps the last one.
+    assert (tmp_path / f"sys/fs/resctrl/{group}/tasks").read_text().strip() in ("1", "7")
+
+
+def test_a_cache_that_tells_nothing_leaves_no_sum_of_the_others(tmp_path: Path) -> None:
+    plant(tmp_path, {"sys/fs/resctrl/info/L3_MON/mon_features": "llc_occupancy\nmbm_total_bytes\n"})
+    for total in ("100", "Unavailable"):
+        resctrl(tmp_path, "", {"00": "1", "01": total}, 5)
+        found = ResctrlSampler(tmp_path)
+        found.read(0.0, [NODE])
+        assert ("memory_bandwidth" in found.read(1.0, [NODE])["node"]) is (total == "100")
+
+
+def test_a_machine_without_resctrl_has_no_groups_made(tmp_path: Path) -> None:
+    sampler = ResctrlSampler(tmp_path)
+    assert sampler.read(0.0, [Target("a", InMemoryBox()), NODE]) == {}
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_kernel_without_schedstat_tells_nothing_of_waiting(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from headgate.engines.base import LOCAL
 from headgate.engines.declared import Declaration, declared
 from headgate.errors import HeadgateError, HubError
 from headgate.hub.client import clean, connect
-from headgate.telemetry import machine
+from headgate.telemetry import machine, readings
 from headgate.telemetry.machine import Survey
 from headgate.telemetry.visible import VARIABLE
 from headgate.units import say_bytes
@@ -28,6 +28,8 @@ from headgate.units import say_bytes
 def command(as_json: bool) -> None:
     """Show this machine as Headgate sees it, what others use of it, and what each missing permission costs.
 
+    A reading that the machine lacks is shown with what is lost without it, and how to turn it on.
+
     \b
     Example: headgate doctor
     """
@@ -35,10 +37,11 @@ def command(as_json: bool) -> None:
     survey = machine.survey(runs.home() / "node.json")
     uncontrolled = isolation.make(isolation.DEFAULT, "doctor").uncontrolled()
     plugins = [warning for group in registry.GROUPS for warning in registry.load(group).warnings]
-    hub, containers = _hub(), _containers()
+    hub, containers, readable = _hub(), _containers(), readings.survey()
     if as_json:
         found = {"survey": asdict(survey), "uncontrolled": uncontrolled, "plugins": plugins, "hub": hub}
         found |= {"home": str(runs.home()), "engines": _engines(), "containers": containers}
+        found["readings"] = [asdict(each) for each in readable]
         click.echo(json.dumps(found, indent=2, default=str))
         return
     for name, text in _machine(survey):
@@ -49,6 +52,11 @@ def command(as_json: bool) -> None:
     click.echo(f"{'containers':12}  {containers}")
     for line in uncontrolled or ("nothing: weight, cap, memory, CPU set and disk rate of each task can be controlled",):
         click.echo(f"{'uncontrolled':12}  {line}")
+    click.echo(f"{'readings':12}  {', '.join(each.name for each in readable if each.there) or 'none'}")
+    for each in readable:
+        if not each.there:
+            cure = f"to turn it on: {each.cure}" if each.cure else "this machine, or its hypervisor, cannot have it"
+            click.echo(f"{'no reading':12}  {each.name}: {each.without}; {cure}")
     for line in plugins:
         click.echo(f"{'plug-in':12}  {line}")
 

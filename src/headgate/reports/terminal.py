@@ -44,6 +44,10 @@ _NAMES: dict[Column, tuple[str, str]] = {
     "major_faults": ("major faults", "pages/s"),
     "refaults": ("refaults", "pages/s"),
     "net_retransmits": ("TCP retransmits", "segments/s"),
+    "cpu_cycles": ("cycles", "/s"),
+    "cpu_instructions": ("instructions", "/s"),
+    "memory_bandwidth": ("memory bandwidth", "B/s"),
+    "cache_occupancy": ("last cache in use", "B"),
 }
 
 

@@ -13,7 +13,9 @@ from headgate.telemetry.disk import DiskSampler
 from headgate.telemetry.gpu import GpuSampler
 from headgate.telemetry.memory import MemorySampler
 from headgate.telemetry.network import NetworkSampler
+from headgate.telemetry.perf_events import CounterSampler
 from headgate.telemetry.pressure import PressureSampler
+from headgate.telemetry.resctrl import ResctrlSampler
 from headgate.telemetry.waiting import WaitingSampler
 
 RETRY_SECONDS = 60.0
@@ -38,6 +40,8 @@ def samplers(report: Report) -> list[Sampler]:
         GpuSampler(),
         PressureSampler(),
         WaitingSampler(),
+        CounterSampler(),
+        ResctrlSampler(),
     ]
     loaded = registry.load("headgate.samplers")
     for warning in loaded.warnings:

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from headgate.telemetry.base import Sampler, Target
 from headgate.telemetry.columns import COLUMNS, Column
 
-LEVELS: frozenset[Column] = frozenset({"memory_bytes", "cache_bytes", "gpu_busy", "gpu_memory_bytes"})
+LEVELS: frozenset[Column] = frozenset(
+    {"memory_bytes", "cache_bytes", "gpu_busy", "gpu_memory_bytes", "cache_occupancy"}
+)
 """Columns that are read as they are; all others are rates."""
 
 RATES: frozenset[Column] = frozenset(COLUMNS) - LEVELS

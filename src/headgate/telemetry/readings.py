@@ -1,0 +1,131 @@
+"""Which readings this machine has, and what is lost without each."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from headgate.telemetry import limits, perf_events, resctrl
+from headgate.telemetry.files import content
+from headgate.telemetry.gpu import open_nvml
+from headgate.telemetry.limits import CgroupTree
+from headgate.telemetry.waiting import accounts_for_delays
+
+_RESCTRL_FLAGS = {"cqm_mbm_total", "cqm_llc"}
+"""Of /proc/cpuinfo, of a CPU that counts for resctrl."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineReading:
+    """Something that explains why a job was slow, where the machine lets it be read.
+
+    Args:
+        name: As doctor and docs/telemetry.md call it.
+        there: Whether it can be read.
+        without: What is lost where it cannot.
+        cure: How to turn it on; empty where it is there, and where this machine cannot have it.
+    """
+
+    name: str
+    there: bool
+    without: str
+    cure: str
+
+
+def survey(root: Path = Path("/")) -> tuple[MachineReading, ...]:
+    """All of them, in the order of docs/telemetry.md."""
+    return tuple(_readings(root, limits.cgroups(root)))
+
+
+def _readings(root: Path, tree: CgroupTree) -> Iterator[MachineReading]:
+    def reading(name: str, there: bool, without: str, cure: str) -> MachineReading:
+        return MachineReading(name, there, without, "" if there else cure)
+
+    yield reading(
+        "schedstat",
+        (root / "proc/self/schedstat").exists(),
+        "nobody knows how long threads wait for a core, so no loss through cores is counted",
+        "use a kernel built with CONFIG_SCHED_INFO; those of all distributions are, some sandboxes have none",
+    )
+    yield reading(
+        "throttling",
+        _has_controller(tree, "cpu"),
+        "time in which a job's own cap held it back is unexplained",
+        "mount the cgroup controller `cpu`, or have it delegated: `Delegate=yes` of the systemd unit",
+    )
+    yield reading(
+        "delay accounting",
+        accounts_for_delays(root),
+        "time blocked on disks is known only as pressure, not by thread",
+        "sysctl kernel.task_delayacct=1",
+    )
+    yield reading(
+        "PSI",
+        _readable(root / "proc/pressure/io"),
+        "the pressure of CPU, memory and disks on the node is not known",
+        "boot with `psi=1`",
+    )
+    yield reading(
+        "refaults",
+        _has_controller(tree, "memory"),
+        "a memory limit that makes a job read its files again cannot be told from a slow disk",
+        "mount the cgroup controller `memory`, or have it delegated: `Delegate=yes` of the systemd unit",
+    )
+    yield reading(
+        "retransmits",
+        "RetransSegs" in content(root / "proc/self/net/snmp"),
+        "a network that loses packets is not told from one that is full",
+        "mount /proc with the network's files (`net/snmp`)",
+    )
+    stat = content(root / "proc/stat").split("\n", 1)[0].split()
+    yield reading(
+        "steal",
+        len(stat) > 8,
+        "time that a hypervisor kept from the node is unexplained",
+        "use a kernel whose /proc/stat has it; and a hypervisor that tells, since some always say 0",
+    )
+    yield reading(
+        "resctrl",
+        resctrl.monitors(root),
+        "memory bandwidth and cache in use by each job are not known; dearer steps are only compared",
+        _resctrl_cure(root),
+    )
+    refused = perf_events.refusal()
+    yield reading(
+        "hardware counters",
+        refused is None,
+        "cycles an instruction of each job are not known; dearer steps are only compared",
+        _counters_cure(refused),
+    )
+    yield reading(
+        "NVML",
+        open_nvml() is not None,
+        "the use of GPUs is not known",
+        "install NVIDIA's driver and `pip install 'headgate[gpu]'`, where the machine has such a GPU",
+    )
+
+
+def _has_controller(tree: CgroupTree, controller: str) -> bool:
+    """Whether tasks may have cgroups of a controller: a hierarchy of its own (v1), or handed down to us (v2)."""
+    unified = tree.folders.get("unified")
+    return controller in tree.folders or (
+        unified is not None and controller in content(unified / "cgroup.controllers").split()
+    )
+
+
+def _readable(path: Path) -> bool:
+    return bool(content(path))
+
+
+def _resctrl_cure(root: Path) -> str:
+    if set(content(root / "proc/cpuinfo").split()) & _RESCTRL_FLAGS:
+        return "mount -t resctrl resctrl /sys/fs/resctrl"
+    return ""
+
+
+def _counters_cure(refused: int | None) -> str:
+    if refused in (errno.EACCES, errno.EPERM):
+        return "sysctl kernel.perf_event_paranoid=0"
+    return ""
