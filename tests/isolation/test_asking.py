@@ -102,6 +102,7 @@ WAYS = {
     "a launcher that reads": ("python", "conda", "run", "python", "saves.py"),
     "what ends it in time": ("timeout", "600", "python", "saves.py"),
     "torchrun": ("python", "-m", "torch.distributed.run", "--master-port", "0", "saves.py"),
+    "a subshell": ("bash", "-c", "(true; python saves.py {}; true); true"),
     "shells and launchers": ("sh", "-c", "bash -c 'python conda run python launches.py {}; true'; true"),
 }
 
@@ -130,6 +131,28 @@ PASSES_ON = {
     "in a pipe": "trap 'echo trapped' TERM; python saves.py fork TERM | cat",
     "in front of another": "trap 'echo trapped' TERM; sleep 30 & python saves.py fork TERM; kill $!",
 }
+
+
+WRAPPED = {
+    "timeout": "timeout 600 python saves.py fork TERM",
+    "a launcher that waits": "python launches.py fork TERM",
+    "a launcher that reads": "python conda run python saves.py fork TERM",
+    "a subshell": "(true; python saves.py fork TERM; true)",
+    "a shell": "sh -c 'python saves.py fork TERM; true'",
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPED)
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_a_script_whose_wrapper_a_trap_would_signal_saves_while_its_workers_live(
+    starts: Starts, tmp_path: Path, wrapper: str, shell: str
+) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    box = starts(shell, "-c", f"trap 'kill -TERM $child; wait' TERM; {WRAPPED[wrapper]} & child=$!; wait $child")
+    box.ask(signal.SIGTERM)
+    ended(box)
+    assert (tmp_path / "saved").read_text() == f"[{int(signal.SIGTERM)}]", (tmp_path / "output").read_text()
 
 
 @pytest.mark.parametrize("way", PASSES_ON)

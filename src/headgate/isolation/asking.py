@@ -29,7 +29,8 @@ def receivers(first: Process, number: int, pids: Iterable[int] | None = None) ->
     A process that has set up a handler gets the signal, whatever it has started: it saves, or passes the signal on. Of
     SIGINT that says nothing of shells and launchers, for shells and Python always have one. A program that would pass
     it on to helpers as well does not get it. A shell that waits for a program in its foreground runs its trap when that
-    has ended: such programs get the signal too.
+    has ended: such programs get the signal too. A shell whose trap could only reach the wrapper of a script is not
+    asked, and the script is.
 
     Args:
         first: The task's first process.
@@ -49,13 +50,21 @@ def _receivers(process: Process, children: dict[int, list[Process]], number: int
     known = name in _SHELLS | _LAUNCHERS | _TELL_ALL
     if not known and not _is_waiting(process):
         return [process]
-    programs = [child for child in children.get(process.pid, []) if _is_program(child, command)]
+    shell = name in _SHELLS
+    programs = [child for child in children.get(process.pid, []) if shell or _is_program(child, command)]
     itself = number != signal.SIGINT and name not in _TELL_ALL and _catches(process, number)
-    if itself:
-        programs = [child for child in programs if name in _SHELLS and _is_in_front(child, process)]
-    below = [each for child in programs for each in _receivers(child, children, number)]
-    # What a script waits for is a helper, unless it is a script too.
-    found = [each for each in below if _catches(each, number) and (known or _is_python(each))]
+    if itself and not shell:
+        return [process]
+    found: list[Process] = []
+    for child in programs:
+        # What a script waits for is a helper, unless it is a script too.
+        below = [each for each in _receivers(child, children, number) if _catches(each, number)]
+        below = [each for each in below if known or _is_python(each)]
+        if itself and not _is_in_front(child, process):
+            # The trap is for this child. A wrapper would keep the signal from its script, or pass it on to helpers.
+            below = [each for each in below if each != child]
+            itself = itself and not below
+        found += below
     return [process, *found] if itself else found or [process]
 
 
