@@ -1,7 +1,8 @@
 """Networks of two outputs with metrics of several kinds, trained by `fit` of the tasks of a job or of one process: with
-Keras' own `train_step`, and with one that returns a loss that it computed beside results of metrics.
+Keras' own `train_step`, also with a loss that is a sum beside one that is a mean, and with one that returns a loss that
+it computed beside results of metrics.
 
-Argument: the folder to write into what `fit` told after each batch and each epoch.
+Argument: the folder to write into what `fit` told after each batch and each epoch, and `evaluate`.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Kept(keras.callbacks.Callback):  # type: ignore[misc]
         self.epochs.append({name: np.asarray(value).tolist() for name, value in logs.items()})
 
 
-def train(strategy: Any, kind: type) -> dict[str, Any]:
+def train(strategy: Any, kind: type, reduction: str = "sum_over_batch_size") -> dict[str, Any]:
     import tensorflow as tf
 
     keras.utils.set_random_seed(1)
@@ -88,23 +89,27 @@ def train(strategy: Any, kind: type) -> dict[str, Any]:
         }
         model = kind(inputs, outputs)
         model.compile(
-            keras.optimizers.SGD(0.05),
-            {"sign": "binary_crossentropy", "size": "mse"},
+            keras.optimizers.SGD(0.05 if reduction != "sum" else 0.001),
+            {"sign": "binary_crossentropy", "size": keras.losses.MeanSquaredError(reduction=reduction)},
             metrics={
                 "sign": ["accuracy", keras.metrics.AUC(name="auc"), Positives()],
                 "size": [keras.metrics.MeanSquaredError(name="mse")],
             },
         )
-    model = hg.prepare(model)
+    if reduction == "sum":
+        model, _ = hg.prepare(model, model.optimizer)
+    else:
+        model = hg.prepare(model)
     data = tf.data.Dataset.from_tensor_slices((features, labels)).batch(BATCH)
     kept = Kept()
     model.fit(data, epochs=EPOCHS, verbose=0, callbacks=[kept, hg.callback()])
-    return {"batches": kept.batches, "epochs": kept.epochs}
+    evaluated = model.evaluate(data, verbose=0, return_dict=True)
+    return {"batches": kept.batches, "epochs": [*kept.epochs, evaluated]}
 
 
 def main() -> None:
     strategy = hg.strategy()
-    found = [train(strategy, kind) for kind in (keras.Model, Stepping)]
+    found = [train(strategy, keras.Model, "sum"), *(train(strategy, kind) for kind in (keras.Model, Stepping))]
     name = os.environ.get("HEADGATE_TASK", "alone").rpartition("/")[2]
     with open(os.path.join(sys.argv[1], f"{name}.json"), "w") as file:
         json.dump(found, file)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tests.keras.conftest import VARIABLES, Plain, Start
+
+from headgate.keras.fitting import Fitting
 
 BACKENDS = list(VARIABLES)
 STEPS_AN_EPOCH = 5
@@ -195,3 +199,10 @@ def test_patience_is_told_where_it_changes_and_taken_back_where_there_is_none(st
     told = script.listener.of("progress")
     assert told[-1]["step"] == 6 + 1 + 3  # what is reported beside a fit is no step
     assert any(message.get("metrics") == {"own": 3.0} for message in told)
+
+
+def test_a_fit_that_steps_another_optimizer_than_was_prepared_is_refused() -> None:
+    compiled, prepared = SimpleNamespace(), SimpleNamespace()
+    model: Any = SimpleNamespace(optimizer=compiled, fit=lambda: "trained")
+    with pytest.raises(ValueError, match=r"but fit steps the optimizer of the compiled model.*; call prepare\(model\)"):
+        Fitting(model, cast(Any, None), 0, prepared).fit()

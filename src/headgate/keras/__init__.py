@@ -82,10 +82,10 @@ def prepare(model: Any, optimizer: Any = None) -> Any:
     session = _join()
     if session is not None:
         index = session.prepare(model, optimizer)
-        if optimizer is None and callable(getattr(model, "fit", None)):
+        if callable(getattr(model, "fit", None)):
             from headgate.keras.fitting import watch
 
-            watch(model, session, index)
+            watch(model, session, index, optimizer)
     return model if optimizer is None else (model, optimizer)
 
 

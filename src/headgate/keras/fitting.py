@@ -21,11 +21,20 @@ from headgate.task.session import StartPoint
 _FLOPS_STEP = 2
 
 
-def watch(model: Any, session: Session, index: int) -> None:
-    """Let `fit` of this one model be seen; other models of its class stay as they are."""
-    if backends.is_legacy(backends.keras_of(model)):
-        as_one_process(model, session.note)
-    model.fit = Fitting(model, session, index).fit
+def watch(model: Any, session: Session, index: int, optimizer: Any = None) -> None:
+    """Let `fit` of this one model be seen; other models of its class stay as they are.
+
+    Args:
+        model: A model with `fit`.
+        session: The script's session.
+        index: The model's number.
+        optimizer: The optimizer that was prepared with it: the script may step both itself, and never call `fit`. Then
+            the model's steps stay as they are.
+    """
+    fitting = Fitting(model, session, index, optimizer)
+    if optimizer is None:
+        fitting.mend()
+    model.fit = fitting.fit
 
 
 def callback_of(keras: Any, target: Any = None) -> Any:
@@ -51,13 +60,16 @@ class Fitting:
         model: The model.
         session: The script's session.
         index: The model's number.
+        optimizer: The one that was prepared with it, if any.
     """
 
-    def __init__(self, model: Any, session: Session, index: int) -> None:
+    def __init__(self, model: Any, session: Session, index: int, optimizer: Any = None) -> None:
         self._model = model
         self._fit = model.fit
         self._session = session
         self._index = index
+        self._optimizer = optimizer
+        self._mended = False
         self._keras = backends.keras_of(model)
         self._backend = backends.backend_of(self._keras)
         self._inner: Any = None
@@ -70,8 +82,20 @@ class Fitting:
         self._skipped = False
         self._metrics_wait = False
 
+    def mend(self) -> None:
+        """Let steps of legacy Keras over several workers be those of one process."""
+        if not self._mended and backends.is_legacy(self._keras):
+            as_one_process(self._model, self._session.note)
+        self._mended = True
+
     def fit(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's own `fit`, from where the checkpoint was taken."""
+        """The model's own `fit`, from where the checkpoint was taken.
+
+        Raises:
+            ValueError: The optimizer that was prepared is not the one that `fit` steps.
+        """
+        self._check_optimizer()
+        self.mend()
         if self._session.plan:
             check_fit(self._session.plan, self._backend, backends.is_legacy(self._keras))
         call = inspect.signature(self._fit).bind(*args, **kwargs)
@@ -106,6 +130,14 @@ class Fitting:
         if start.place and start.epoch >= self._epochs:
             self._session.rejoin()
         return self._with_history(history) if start.place and hasattr(history, "history") else history
+
+    def _check_optimizer(self) -> None:
+        compiled = getattr(self._model, "optimizer", None)
+        if self._optimizer is not None and compiled is not None and self._optimizer is not compiled:
+            raise ValueError(
+                f"prepare(model, optimizer) was given a {type(self._optimizer).__name__}, but fit steps the optimizer "
+                f"of the compiled model, another {type(compiled).__name__}; call prepare(model) instead"
+            )
 
     # --- what the callback tells -------------------------------------------------------------------------------------
 

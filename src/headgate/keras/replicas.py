@@ -4,12 +4,14 @@ Its compiled step adds up over the replicas what their steps return. That is rig
 number, and wrong for results of metrics, which are those of all replicas already.
 
 A loss that is a mean is scaled by the number of replicas alone. That weighs a sample of a smaller part more: of a last
-batch of three samples, the single one of the second of two workers counts as much as the other two together.
+batch of three samples, the single one of the second of two workers counts as much as the other two together. A loss
+that is a sum is told as the mean of the parts' sums by their samples, which is no sum of the batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -22,9 +24,8 @@ def as_one_process(model: Any, note: Callable[[str], None]) -> None:
         note: Told of what a step of the script's own computed itself: that stays the sum.
     """
     for name in ("train_step", "test_step"):
-        setattr(model, name, _counting_once(model, getattr(model, name), note))
-    model.train_step = _weighing_parts(model, model.train_step)
-    model.train_function = model.test_function = None  # of a `fit` before
+        setattr(model, name, _weighing_parts(model, _counting_once(model, getattr(model, name), note)))
+    model.train_function = model.test_function = None  # of a step before
 
 
 def _counting_once(model: Any, step: Callable[[Any], Any], note: Callable[[str], None]) -> Callable[[Any], Any]:
@@ -57,45 +58,90 @@ def _counting_once(model: Any, step: Callable[[Any], Any], note: Callable[[str],
 
 
 def _weighing_parts(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A training step in which each replica weighs the compiled loss by its part of the batch's samples."""
-    import tensorflow as tf
-
-    training = False
-
-    def weighed(container: Any, kind: type, *args: Any, **kwargs: Any) -> Any:
-        loss = kind.__call__(container, *args, **kwargs)
-        context = tf.distribute.get_replica_context()
-        if not training or context is None or context.num_replicas_in_sync == 1 or not _is_mean(container):
-            return loss
-        part = tf.cast(tf.shape(tf.nest.flatten(args[1])[0])[0], loss.dtype)
-        whole = context.all_reduce(tf.distribute.ReduceOp.SUM, part)
-        return loss * tf.math.divide_no_nan(part * context.num_replicas_in_sync, whole)
+    """A step in which each replica weighs its compiled losses by its part of the batch's samples."""
 
     def weigh(container: Any) -> None:
         kind = type(container)
 
         def call(self: Any, y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
-            return weighed(self, kind, y_true, y_pred, *args, **kwargs)
+            with _weighed_by_parts(self, y_pred):
+                return kind.__call__(self, y_true, y_pred, *args, **kwargs)
 
         container.__class__ = type(kind.__name__, (kind,), {"__call__": call, "weighed": True})
 
     def stepping(data: Any) -> Any:
-        nonlocal training
         container = model.compiled_loss
         if container is not None and not getattr(container, "weighed", False):  # anew after each `compile`
             weigh(container)
-        training = True
-        try:
-            return step(data)
-        finally:
-            training = False
+        return step(data)
 
     return stepping
 
 
-def _is_mean(container: Any) -> bool:
-    """Whether compiled losses are means over the samples; a sum is the same however they are divided."""
+@contextlib.contextmanager
+def _weighed_by_parts(container: Any, predicted: Any) -> Iterator[None]:
+    """While the compiled losses are computed in here, a mean over this replica's samples counts by their number, and a
+    sum as it is; so they do in the metrics that tell the loss."""
     import tensorflow as tf
 
-    losses = [loss for loss in tf.nest.flatten(container._losses) if loss is not None]
-    return all(getattr(loss, "reduction", None) in ("auto", "sum_over_batch_size") for loss in losses)
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        yield
+        return
+    if not container.built:
+        container.build(predicted)
+    part = tf.cast(tf.shape(tf.nest.flatten(predicted)[0])[0], tf.float32)
+    mean_part = context.all_reduce(tf.distribute.ReduceOp.SUM, part) / context.num_replicas_in_sync
+    factor = tf.math.divide_no_nan(part, mean_part)
+    names = ("_losses", "_per_output_metrics", "_total_loss_mean")
+    kept = {name: getattr(container, name) for name in names}
+
+    def standing_in(make: Any, value: Any, by: Any) -> Any:
+        return None if value is None else make(value, by)
+
+    container._losses = [standing_in(_PartLoss, loss, factor) for loss in kept["_losses"]]
+    container._per_output_metrics = [standing_in(_PartMean, each, mean_part) for each in kept["_per_output_metrics"]]
+    container._total_loss_mean = _PartMean(kept["_total_loss_mean"], mean_part)
+    try:
+        yield
+    finally:
+        for name, value in kept.items():
+            setattr(container, name, value)
+
+
+class _PartLoss:
+    """A compiled loss of one replica's part of a batch.
+
+    Args:
+        loss: The loss.
+        factor: Samples of the part, over those of a part on the mean.
+    """
+
+    def __init__(self, loss: Any, factor: Any) -> None:
+        self._loss = loss
+        self._factor = factor
+        self.reduction = loss.reduction
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        import tensorflow as tf
+
+        value = self._loss(*args, **kwargs)
+        is_mean = self.reduction in ("auto", "sum_over_batch_size")
+        return value * tf.cast(self._factor, value.dtype) if is_mean else value
+
+
+class _PartMean:
+    """A metric that tells a loss, and counts each replica's part of a batch alike: each loss is weighed already.
+
+    Args:
+        metric: The metric.
+        weight: Samples of a part on the mean.
+    """
+
+    def __init__(self, metric: Any, weight: Any) -> None:
+        self._metric = metric
+        self._weight = weight
+
+    def update_state(self, value: Any, sample_weight: Any = None) -> Any:
+        """Take a loss."""
+        return self._metric.update_state(value, sample_weight=self._weight)
