@@ -167,7 +167,8 @@ def _neighbours(account: Account) -> Iterator[_Cause]:
         cost = sum_of([loss.lost for loss in losses], account.elapsed)
         through, name = _THROUGH[resource]
         who = "Programs outside Headgate" if worst.to == OTHERS else worst.to
-        slowed = f"{worst.lost.seconds / account.elapsed:.0%}" if account.elapsed > 0.0 else ""
+        ran = account.elapsed - account.parts["waiting"].seconds
+        slowed = f"{worst.lost.seconds / ran:.0%}" if ran > 0.0 else ""
         why = f"{who} slowed {account.job} by {slowed} through {through}: that cost {say_seconds(worst.lost.seconds)}"
         if len(losses) > 1:
             why += f", and {_part(cost.seconds, account.elapsed)} together with {len(losses) - 1} more"
