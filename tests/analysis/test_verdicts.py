@@ -30,8 +30,8 @@ def test_a_neighbour_is_named_with_what_it_cost_and_what_to_do(tmp_path: Path) -
 
 
 def test_a_job_is_slowed_only_while_it_runs(tmp_path: Path) -> None:
-    found = told(tmp_path, MadeUp(ran=0.5, waited=0.5, start=20), {"b": MadeUp(ran=1.5)})
-    assert found.why == "b slowed a by 50% through the cores they share: that cost 10 s."
+    found = told(tmp_path, MadeUp(ran=0.5, waited=0.5, start=10), {"b": MadeUp(ran=1.5)})
+    assert found.why == "b slowed a by 50% through the cores they share: that cost 15 s."
 
 
 def test_of_several_neighbours_the_worst_is_named_and_all_count(tmp_path: Path) -> None:
