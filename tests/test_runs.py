@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -292,6 +293,21 @@ def test_what_a_run_says_of_itself() -> None:
         ("b", "failed", "it is failed"),
     ]
     assert (summary.jobs[0].submitted, summary.jobs[0].started, summary.jobs[0].attempt) == (0.0, None, 0)
+
+
+@pytest.mark.parametrize("jump", [-3600.0, 86_400.0])
+def test_how_long_a_run_takes_does_not_follow_a_clock_that_is_set(jump: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make("20260101-000000-aaaa", ("a", "running"), state="running", began=repr(time.time()), clock=runs.clock())
+    before = make("20260101-000000-bbbb", ("a", "running"), state="running", began=repr(time.time()))
+    held = [runs.lock(each) for each in (run, before)]
+    now = time.time() + jump
+    monkeypatch.setattr("headgate.runs.time.time", lambda: now)
+    took, guessed = runs.summary(run).took, runs.summary(before).took
+    for each in held:
+        os.close(each)
+    assert took is not None and 0 <= took < 60
+    assert guessed is not None and guessed >= 0
+    assert runs.summary(run).took is None, "nobody knows when its hub died"
 
 
 def test_a_run_whose_hub_died_was_interrupted_and_so_were_its_jobs() -> None:

@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal
 
-from headgate.task.measured import BUSY
+from headgate.task.measured import BUSY, OTHERS
+
+_SHARED = 0.5
+"""Deviation of the logarithm of a step's time where others use all of a machine that it need not wait for: a core whose
+other thread works does some 60 % of what it does alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,7 @@ class Profile:
         source: `run` from a job's own first steps, `profile` from a separate short run.
         alone: Why the script, as it was seen, can train in one task only; empty: several may share the work.
         arguments: Of the script, when it was measured.
+        others: Part of the machine's cores that others used while it was taken, 0 to 1; None: not known.
     """
 
     framework: str
@@ -113,6 +118,7 @@ class Profile:
     sparse_bytes_per_sample: float | None = None
     alone: str = ""
     arguments: tuple[str, ...] = ()
+    others: float | None = None
 
     @property
     def waited(self) -> float:
@@ -120,12 +126,18 @@ class Profile:
         return max((step.waited or 0.0 for step in self.step_times), default=0.0)
 
     @property
+    def disturbance(self) -> float:
+        """How much longer its steps may have taken for others on the machine, as a deviation of the logarithm: by
+        waiting for a core, and, without any waiting, through caches, memory and cores that two threads share."""
+        return math.hypot(math.log(1 / (1 - min(self.waited, 0.99))), _SHARED * (self.others or 0.0))
+
+    @property
     def deviation(self) -> float:
-        """Of the logarithm of the times of its steps: how far these were apart, and what waiting may have cost."""
+        """Of the logarithm of the times of its steps: how far these were apart, and what others may have cost."""
         spread = median([step.spread or 0.0 for step in self.step_times] or [0.0])
-        return math.hypot(spread, math.log(1 / (1 - min(self.waited, 0.99))))
+        return math.hypot(spread, self.disturbance)
 
     @property
     def is_busy(self) -> bool:
         """Whether it was taken while others used the machine so much that its times say too much."""
-        return self.waited > BUSY
+        return self.waited > BUSY or (self.others or 0.0) > OTHERS

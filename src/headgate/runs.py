@@ -21,6 +21,7 @@ from pathlib import Path
 
 from headgate.errors import HeadgateError, NotFoundError, StorageError, UsageError
 from headgate.identifiers import run_and_job
+from headgate.isolation.processes import boot_id
 from headgate.jobs import NAME_PATTERN
 from headgate.paths import exposure
 from headgate.telemetry import allocation
@@ -263,7 +264,8 @@ class RunSummary:
     """A run as its store has it.
 
     `state` is `running`, `interrupted`, `done` (every job is), `stopped` (some were), or `failed` (some did, were
-    killed or skipped). `began` is in seconds since the epoch, `ended` in seconds since then.
+    killed or skipped). `began` is in seconds since the epoch, `ended` and `took` in seconds since then: what a run that
+    has not ended took until now does not follow a wall clock that is set.
     """
 
     id: str
@@ -271,6 +273,7 @@ class RunSummary:
     state: str
     began: float
     ended: float | None
+    took: float | None
     policy: str
     command: str
     jobs: tuple[JobSummary, ...]
@@ -308,17 +311,31 @@ def summary(run: Path) -> RunSummary:
             state = (
                 "failed" if states & {"failed", "killed", "skipped"} else "stopped" if "stopped" in states else "done"
             )
-        ended = facts.get("ended")
+        ended = float(facts["ended"]) if facts.get("ended") is not None else None
         return RunSummary(
             id=run.name,
             path=str(run),
             state=state,
             began=float(facts.get("began", 0.0)),
-            ended=float(ended) if ended is not None else None,
+            ended=ended,
+            took=_elapsed(facts) if ended is None and state == "running" else ended,
             policy=facts.get("policy", ""),
             command=facts.get("command", ""),
             jobs=tuple(jobs),
         )
+
+
+def clock() -> str:
+    """What a run keeps of the moment at which it began, beside the wall clock: the boot, and the seconds since then."""
+    return f"{boot_id()} {time.monotonic()!r}"
+
+
+def _elapsed(facts: Mapping[str, str]) -> float:
+    """Seconds since a run began; by the wall clock where it began in another boot, or before this was kept."""
+    boot, _, began = facts.get("clock", "").partition(" ")
+    if boot == boot_id() and began:
+        return time.monotonic() - float(began)
+    return max(time.time() - float(facts.get("began", 0.0)), 0.0)
 
 
 def meta(run: Path) -> dict[str, str]:

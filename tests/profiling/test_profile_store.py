@@ -158,6 +158,13 @@ def test_what_was_taken_on_a_busy_machine_makes_way_for_what_was_on_a_calmer_one
             assert found == kept
 
 
+def test_what_was_taken_while_others_used_the_cores_makes_way_though_no_thread_waited(tmp_path: Path) -> None:
+    beside, alone = replace(taken("profile", 0.0), others=0.6), replace(taken("profile", 0.01), others=0.05)
+    for profile, kept in ((beside, beside), (alone, alone), (beside, alone)):
+        store.save(tmp_path, "key", profile)
+        assert store.load(tmp_path, "key") == kept
+
+
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "profiles").touch()
     with pytest.raises(OSError):

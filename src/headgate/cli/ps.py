@@ -55,12 +55,11 @@ def command(every: bool, as_json: bool) -> None:
     table.add_column("command")
     for run in found:
         counts = Counter(job.state for job in run.jobs)
-        took = run.ended if run.ended is not None else time.time() - run.began if run.state == "running" else None
         table.add_row(
             run.id,
             run.state,
             time.strftime("%Y-%m-%d %H:%M", time.localtime(run.began)),
-            say_seconds(took) if took is not None else "",
+            say_seconds(run.took) if run.took is not None else "",
             ", ".join(f"{count} {state}" for state, count in counts.items()),
             Text(run.command, no_wrap=True, overflow="ellipsis"),
         )

@@ -93,6 +93,7 @@ class LiveRun:
         meta = {
             "id": self.id,
             "began": repr(time.time()),
+            "clock": runs.clock(),
             "state": "running",
             "policy": policy,
             "mode": submission.mode,

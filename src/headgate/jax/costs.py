@@ -81,6 +81,7 @@ class Costs:
             notes.append("nothing was prepared: parameters are not known")
         if self._batch is None:
             notes.append("no batch was seen by headgate.jax.batches or shard: steps are not known by their samples")
+        others = self._core_wait.others()
         return {
             "framework": "jax",
             "framework_version": jax.__version__,
@@ -94,7 +95,8 @@ class Costs:
             "batch": self._batch,
             "step_times": times,
             "fits": measured.fits(times),
-            "notes": [*notes, _ONE_SIZE, *measured.busy_notes(times, self._core_wait)],
+            "others": others,
+            "notes": [*notes, _ONE_SIZE, *measured.busy_notes(times, others)],
         }
 
     def _count_flops(self) -> None:

@@ -114,6 +114,7 @@ class Costs:
         optimizers = [optimizer for optimizer in self._trained.optimizers if optimizer is not None]
         timings = [measured.Timing(threads, *timing) for timing in self.timings]
         times = measured.step_times(backends.device_name(backend), timings)
+        others = self._core_wait.others()
         return {
             "framework": "keras",
             "framework_version": version,
@@ -133,7 +134,8 @@ class Costs:
             "batch": self.batch,
             "step_times": times,
             "fits": measured.fits(times),
-            "notes": [*self._all_notes(), *measured.busy_notes(times, self._core_wait)],
+            "others": others,
+            "notes": [*self._all_notes(), *measured.busy_notes(times, others)],
             "alone": self._alone(backend),
         }
 

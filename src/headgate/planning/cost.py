@@ -115,7 +115,9 @@ class CostModel:
         try:
             self.compute = tuple(devices.compute(profile, kind.node, measured_on, gpus) for kind in self.kinds)
         except ValueError as error:
-            raise UsageError(f"job {job.name!r}: {error}; measure it with: headgate profile") from None
+            measured = profile.source == "profile" and not profile.is_busy
+            cure = "state its plan instead: headgate run --workers N" if measured else "measure it: headgate profile"
+            raise UsageError(f"job {job.name!r}: {error}; {cure}") from None
         self.memory_of = memory(profile)
         self._dense, self._sparse = float(profile.dense_bytes or 0), float(profile.sparse_bytes or 0)
         self.batch = profile.batch or max((step.batch for step in profile.step_times), default=1)
@@ -266,8 +268,9 @@ class CostModel:
         if self.profile.batch is None:
             notes.append(f"the profile has no batch: {self.batch} samples a step are assumed")
         if self.profile.is_busy:
-            waited = f"its steps waited {self.profile.waited:.0%} of the time for a core"
-            found = f"the profile was taken while others used the machine: {waited}, and may take much less"
+            used = "" if self.profile.others is None else f" {self.profile.others:.0%} of"
+            waited = f"its steps waited {self.profile.waited:.0%} of the time for a core, and may take much less"
+            found = f"the profile was taken while others used{used} the machine: {waited}"
             notes.append(f"{found}; the bands are wider for it; measure it again: headgate profile")
         if self.profile.alone:
             notes.append(f"one task, for {self.profile.alone}")

@@ -84,7 +84,7 @@ def is_better(known: Profile, other: Profile) -> bool:
     """Whether a profile is better than another one of the same job. It is if its machine was calm and the other's was
     busy. Otherwise it is if it was measured on purpose, and the other in a run's own first steps."""
     if known.is_busy or other.is_busy:
-        return known.waited < other.waited
+        return known.disturbance < other.disturbance
     return known.source == "profile" and other.source == "run"
 
 

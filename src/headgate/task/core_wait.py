@@ -14,7 +14,8 @@ class CoreWait:
     """How much of the time in which the threads of this process could run they waited for a core instead.
 
     The kernel counts both for each thread (`/proc/PID/task/TID/schedstat`); what a hypervisor took (`steal`) counts as
-    waiting. Threads that wait for their own siblings count as well: more of them than cores is no calm either.
+    waiting. Threads that wait for their own siblings count as well: more of them than cores is no calm either. What
+    others use (`others`) also slows threads that never wait, through caches, memory and cores that two threads share.
 
     Args:
         proc: Where /proc is found.
@@ -24,7 +25,7 @@ class CoreWait:
         self._proc = proc
         self._threads = self._counted()
         self._stolen, self._used = self._machine()
-        self._begun, self._begun_used, self._begun_own = time.monotonic(), self._used, _own()
+        self._begun, self._begun_used, self._begun_own = time.monotonic(), self._used, self._own()
 
     def lap(self) -> float | None:
         """The part since the last call, or since the beginning, 0 to 1; None where the kernel does not say."""
@@ -42,9 +43,10 @@ class CoreWait:
         return 1 - (1 - waited / (ran + waited)) * (1 - min(max(taken, 0.0), 1.0))
 
     def others(self) -> float:
-        """Cores that others have used since the beginning, on average."""
-        seconds = (self._machine()[1] - self._begun_used) / os.sysconf("SC_CLK_TCK") - (_own() - self._begun_own)
-        return max(seconds, 0.0) / max(time.monotonic() - self._begun, 1e-3)
+        """Part of the machine's cores that others than the processes of this task have used since the beginning."""
+        ticks = self._machine()[1] - self._begun_used - (self._own() - self._begun_own)
+        had = os.sysconf("SC_CLK_TCK") * (os.cpu_count() or 1) * max(time.monotonic() - self._begun, 1e-3)
+        return min(max(ticks / had, 0.0), 1.0)
 
     def _counted(self) -> dict[str, tuple[int, int]]:
         """Nanoseconds that each thread ran and waited."""
@@ -67,7 +69,17 @@ class CoreWait:
             return 0, 0
         return steal, user + nice + system + irq + softirq + steal
 
-
-def _own() -> float:
-    """CPU seconds of this process and of its children that have ended."""
-    return sum(os.times()[:4])
+    def _own(self) -> int:
+        """Ticks that the processes of this task have used, and those that they waited for: an engine starts each task
+        in a session of its own."""
+        session, ticks = os.getsid(0), 0
+        for name in os.listdir(self._proc):
+            if name.isdecimal():
+                try:
+                    with open(f"{self._proc}/{name}/stat", "rb") as file:
+                        fields = file.read().rpartition(b") ")[2].split()
+                except OSError:  # it has ended
+                    continue
+                if int(fields[3]) == session:
+                    ticks += sum(map(int, fields[11:15]))
+        return ticks

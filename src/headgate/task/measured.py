@@ -8,7 +8,7 @@ from math import log
 from statistics import fmean, median, quantiles
 from typing import Any, NamedTuple, TypeVar
 
-from headgate.task.core_wait import CALM, CoreWait
+from headgate.task.core_wait import CALM
 from headgate.task.fit import fit_line
 from headgate.task.spans import StepSpans
 
@@ -21,6 +21,8 @@ _IN_A_ROW = 2
 
 BUSY = 0.1
 """Part of the time that threads wait on a machine whose times are not to be taken for true."""
+OTHERS = 0.25
+"""Part of a machine's cores that others use where times are not to be taken for true, though no thread waits."""
 FEWEST = 3
 """Steps that a time is the median of at least, where there are so many."""
 
@@ -176,15 +178,13 @@ def are_calm(timings: Iterable[Timing]) -> bool:
     return all(sum(group) >= FEWEST for group in groups.values() if len(group) >= FEWEST)
 
 
-def busy_notes(times: Sequence[dict[str, Any]], core_wait: CoreWait) -> list[str]:
-    """What a reader of a profile is told of these `step_times`, where others used the machine meanwhile."""
+def busy_notes(times: Sequence[dict[str, Any]], others: float) -> list[str]:
+    """What a reader of a profile is told of these `step_times`, where others used that part of the cores meanwhile."""
     waited = max((time["waited"] or 0.0 for time in times), default=0.0)
-    if waited <= BUSY:
+    if waited <= BUSY and others <= OTHERS:
         return []
-    others = f"others used about {core_wait.others():.1f} cores"
-    return [
-        f"{others}, and threads waited {waited:.0%} of the time for one: steps may take much less on a calm machine"
-    ]
+    found = f"others used {others:.0%} of the machine's cores, and threads waited {waited:.0%} of the time for one"
+    return [f"{found}: steps may take much less on a calm machine"]
 
 
 def step_times(device: str, timings: Iterable[Timing]) -> list[dict[str, Any]]:

@@ -154,6 +154,7 @@ class Costs:
         """The fields of `headgate.Profile`."""
         device = device_name(self._models)
         step_times = measured.step_times(device, self.timings)
+        others = self.core_wait.others()
         return {
             "framework": "torch",
             "framework_version": torch.__version__,
@@ -171,7 +172,8 @@ class Costs:
             "sparse_bytes_per_sample": self._touched[1] if self._touched else None,
             "step_times": step_times,
             "fits": measured.fits(step_times),
-            "notes": [*self._all_notes(), *measured.busy_notes(step_times, self.core_wait)],
+            "others": others,
+            "notes": [*self._all_notes(), *measured.busy_notes(step_times, others)],
             "alone": "its script has a process group of its own" if _has_group() else "",
         }
 
