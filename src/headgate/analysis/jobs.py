@@ -10,7 +10,7 @@ import numpy as np
 
 from headgate.analysis.faults import Survived
 from headgate.analysis.progress import ProgressSeries
-from headgate.analysis.sampled import SampledStep
+from headgate.analysis.sampled import SampledStep, TracedStep
 from headgate.analysis.steps import StepBreakdown
 from headgate.analysis.usage import EMPTY, Signal, rate
 from headgate.events import ENDED, JobState
@@ -105,6 +105,7 @@ class RecordedJob:
         decisions: About what it was entitled to, in the order of time.
         division: How the sampled steps of its workers divide.
         tasks: Workers first, by index, then servers.
+        traced: Sampled steps of each of its tasks, to be replayed.
         sampled: A typical and the slowest step with all that its tasks did; empty for a job of one task.
         faults: Those that it survived.
     """
@@ -132,6 +133,7 @@ class RecordedJob:
     events: Sequence[Mapping[str, Any]] = ()
     tasks: tuple[RecordedTask, ...] = ()
     sampled: tuple[SampledStep, ...] = ()
+    traced: tuple[TracedStep, ...] = ()
     faults: tuple[Survived, ...] = ()
 
     @property

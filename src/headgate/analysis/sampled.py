@@ -7,7 +7,7 @@ workers are placed by the time at which the task told of them. That is right to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -85,6 +85,22 @@ class StepTransfer(NamedTuple):
     begin: float
     end: float
     bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class TracedStep:
+    """A sampled step of one task as it was told.
+
+    Args:
+        seconds: By span.
+        transfers: What it exchanged with others.
+        loader_workers: Processes that read its input beside it; None: not known.
+    """
+
+    told: ReportedStep
+    seconds: Mapping[str, float]
+    transfers: tuple[StepTransfer, ...] = ()
+    loader_workers: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

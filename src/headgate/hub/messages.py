@@ -74,7 +74,7 @@ def span(message: Mapping[str, Any]) -> dict[str, object]:
     Raises:
         KeyError, ValueError, TypeError: It makes no sense.
     """
-    known = {name: _number(message.get(name)) for name in ("bytes_in", "bytes_out", "begin")}
+    known = {name: _number(message.get(name)) for name in ("bytes_in", "bytes_out", "begin", "workers")}
     return {
         "name": _name(message["name"]),
         "seconds": _finite(message["seconds"]),

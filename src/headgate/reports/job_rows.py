@@ -104,6 +104,7 @@ def job(
         events=events,
         tasks=records,
         sampled=stepping.sampled(reader, steps, tasks, synchronous=synchronous) if len(tasks) > 1 else (),
+        traced=tuple(step for task in tasks for step in steps.traced.get(task, ())),
         faults=survived(events),
     )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +15,7 @@ from headgate.analysis.sampled import (
     ReportedStep,
     SampledStep,
     StepTransfer,
+    TracedStep,
     assemble,
     choose,
     lay_out,
@@ -22,6 +24,8 @@ from headgate.analysis.steps import ORDER, StepSums, Sums
 from headgate.identifiers import TaskOfRun
 from headgate.telemetry.store import RunReader
 
+_MOST_TRACED = 60
+"""Steps of a task."""
 _PLACE = {name: index for index, name in enumerate(ORDER)}
 
 
@@ -31,6 +35,7 @@ class Stepping:
 
     sums: dict[TaskOfRun, StepSums]
     told: dict[TaskOfRun, list[ReportedStep]]
+    traced: dict[TaskOfRun, list[TracedStep]]
 
 
 def read(reader: RunReader, after: float) -> Stepping:
@@ -55,7 +60,35 @@ def read(reader: RunReader, after: float) -> Stepping:
             for task in told
         },
         told=dict(told),
+        traced=_traced(reader, told),
     )
+
+
+def _traced(reader: RunReader, told: Mapping[TaskOfRun, Sequence[ReportedStep]]) -> dict[TaskOfRun, list[TracedStep]]:
+    """Some steps of each task, evenly from all that were told, with their spans."""
+    chosen = {(each.t, each.task, each.step): each for steps in told.values() for each in _some(steps)}
+    workers = "workers" if _has(reader, "spans", "workers") else "NULL"
+    spans: dict[ReportedStep, dict[str, float]] = defaultdict(dict)
+    readers: dict[ReportedStep, int] = {}
+    sql = (
+        f"SELECT t, task, coalesce(step, 0), name, seconds, {workers} FROM spans"
+        " WHERE seconds IS NOT NULL AND t IN (SELECT value FROM json_each(?))"
+    )
+    for t, task, step, name, seconds, beside in reader.tuples(sql, [json.dumps([at for at, _, _ in chosen])]):
+        if (each := chosen.get((t, task, step))) is not None:
+            spans[each][name] = spans[each].get(name, 0.0) + seconds
+            if beside is not None:
+                readers[each] = int(beside)
+    transfers = _transfers(reader, list(spans)) if spans else {}
+    found: dict[TaskOfRun, list[TracedStep]] = defaultdict(list)
+    for each in sorted(spans):
+        found[each.task].append(TracedStep(each, spans[each], tuple(transfers.get(each, ())), readers.get(each)))
+    return dict(found)
+
+
+def _some(steps: Sequence[ReportedStep]) -> Sequence[ReportedStep]:
+    chosen = np.linspace(0, len(steps) - 1, min(_MOST_TRACED, len(steps))).astype(int)
+    return [steps[index] for index in chosen]
 
 
 def sampled(

@@ -100,6 +100,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "bytes_in REAL",
         "bytes_out REAL",
         "begin REAL",  # seconds from the start of the step
+        "workers REAL",  # of `input`: processes that read it beside the task; NULL: not known
     ),
     "transfers": (  # of a sampled step, between a task and one other; may overlap with its spans
         "t REAL",  # that of the spans of the same message

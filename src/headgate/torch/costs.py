@@ -99,7 +99,7 @@ class Costs:
         source: `run` or `profile`.
 
     Attributes:
-        reads_here: Whether the training process itself reads its data, and not workers beside it.
+        loader_workers: Processes that read beside the training process; None: not known.
         batch: Samples of its first batch.
         timings: What was timed.
         notes: What a reader of the profile should know.
@@ -117,7 +117,7 @@ class Costs:
         self._steps: list[Step] = []
         self._flops: Step | None = None
         self._touched: tuple[float, float] | None = None
-        self.reads_here = True
+        self.loader_workers: int | None = None
         self.batch: int | None = None
         self.batch_dim = 0
         self.timings: list[measured.Timing] = []
@@ -130,7 +130,12 @@ class Costs:
             self._has_loader = True
             self.batch_dim = batch_dim
             self._dataset_samples = samples_in(loader)
-            self.reads_here = not (isinstance(loader, DataLoader) and loader.num_workers > 0)
+            self.loader_workers = loader.num_workers if isinstance(loader, DataLoader) else None
+
+    @property
+    def reads_here(self) -> bool:
+        """Whether the training process itself reads its data, and not workers beside it."""
+        return not self.loader_workers
 
     def saw_batch(self, batch: Any) -> None:
         """A whole batch of the training loader, the first: its size, and bytes as the model gets them."""

@@ -67,6 +67,7 @@ class Measuring:
             self.costs.timings.append(Timing(torch.get_num_threads(), step.samples, step.compute_seconds, waited))
             if self.costs.reads_here and self._has_loaders():
                 self.costs.read(step.spans.get("input", 0.0), step.samples, waited)
+        step.loader_workers = self.costs.loader_workers
         self._tell(step)
 
 

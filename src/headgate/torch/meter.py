@@ -36,6 +36,7 @@ class Step:
         transfers: What went between this task and others, as the channel tells it.
         flops_forward: FLOPs of the forward passes; None unless counted on this step.
         flops: FLOPs of the whole step.
+        loader_workers: Processes that read its input beside this one; None: not known.
     """
 
     number: int
@@ -45,6 +46,7 @@ class Step:
     transfers: list[dict[str, Any]] = field(default_factory=list)
     flops_forward: int | None = None
     flops: int | None = None
+    loader_workers: int | None = None
 
     @property
     def seconds(self) -> float:
@@ -67,6 +69,7 @@ class Step:
                 "begin": self.begins.get(name, 0.0),
                 "bytes_in": received if name == inwards and self.transfers else None,
                 "bytes_out": sent if name == "push" and self.transfers else None,
+                "workers": self.loader_workers if name == "input" else None,
             }
             for name in _SPANS
             if name in self.spans

@@ -1,0 +1,368 @@
+"""What more of each resource would buy a job, from a replay of its steps."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+
+from headgate.analysis.jobs import RecordedJob, RecordedNode, RecordedTask, running
+from headgate.analysis.replay import Beside, CoresUsed, Path, Speeds, mean, step_seconds
+from headgate.analysis.sampled import StepTransfer, TracedStep
+from headgate.analysis.steps import EXPOSED
+from headgate.analysis.usage import Signal
+
+Buyable = Literal["cores", "network", "disk", "loader", "servers", "gpu"]
+RESOURCES: tuple[Buyable, ...] = get_args(Buyable)
+TIMES: Mapping[str, float] = {"x1.25": 1.25, "x2": 2.0, "unlimited": math.inf}
+"""How many times as much of a resource."""
+MOST_ERROR = 0.1
+"""Of the replay: where it is off by more, it tells nothing."""
+
+_MOST_SPEEDUP = 100.0
+"""Told for all that is more: without limit, a part that was all of the step takes no time at all."""
+_WIRE = 1.04
+"""Bytes on the wire over those of messages."""
+_THROTTLED_CORES = 0.01
+_WAITS = 0.05
+"""Part of a step from which on waiting for the loader is more than handing the batch over."""
+_FULL = 0.8
+"""Part of the rate that a disk is held to, from which on it is what reading waits for."""
+_READS = 1e6
+"""Bytes a second below which a job does not read to speak of."""
+_NOISE, _OF_GAIN = 0.05, 0.25
+"""A band of 90 % reaches over so much at the least, and over this part of what is bought; held against what really came
+by benchmarks/more_really.py."""
+_SPREAD = 1.645
+_TINY = 1e-9
+_TOGETHER = 1.1
+"""Two resources bind together where more of both buys so many times what more of the better one does."""
+_NO_RATE = "the rate of its nodes' NICs is not known: say it in the cluster file (`nic: 10Gbit`)"
+_APART = "it has several tasks, and how their steps divide was not sampled"
+
+
+class Speedup(NamedTuple):
+    """Steps a second over the present ones, with the ends of a band that holds it 9 times of 10."""
+
+    speedup: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class More:
+    """What more would buy.
+
+    Args:
+        figures: By resource and how much of it; None where there is no such number, as 1.25 processes. Resources that a
+            job does not have, as servers, are left out.
+        together: The same for pairs whose two resources bind together.
+        lacks: Why there is no figure, by resource.
+        replay_error: Seconds of a replayed step over those of a measured one, less 1; None: no steps were sampled.
+    """
+
+    figures: Mapping[Buyable, Mapping[str, Speedup | None]] = field(default_factory=dict)
+    together: Mapping[tuple[Buyable, Buyable], Mapping[str, Speedup]] = field(default_factory=dict)
+    lacks: Mapping[Buyable, str] = field(default_factory=dict)
+    replay_error: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """What is replayed."""
+
+    paths: Sequence[Path]
+    beside: Beside
+    error: float | None
+    lacks: Mapping[Buyable, str]
+
+
+def what_more_buys(job: RecordedJob, nodes: Sequence[RecordedNode]) -> More:
+    """What more of each resource would buy a job that has run, or runs."""
+    stretch = _stretch(job)
+    has: list[Buyable] = ["cores", "disk", "loader"]
+    has += ["network"] if len(job.nodes) > 1 else []
+    has += ["servers"] if any(not task.is_worker for task in job.tasks) else []
+    has += ["gpu"] if (job.signal("gpu_busy").maximum or 0.0) > 0.0 else []
+    if stretch is None:
+        return More(lacks=dict.fromkeys(has, "it has gone through no steps that anything tells of"))
+    view = _View(job, {node.name: node for node in nodes}, stretch)
+    steps = view.sampled() if job.traced else view.unsampled()
+    if steps.error is not None and abs(steps.error) > MOST_ERROR:
+        reason = f"its replayed steps take {steps.error:+.0%} of the time of the measured ones: too far off"
+        return More(lacks=dict.fromkeys(has, reason), replay_error=steps.error)
+    told = [resource for resource in has if resource not in steps.lacks]
+    figures = {resource: _bought(steps, (resource,)) for resource in told}
+    pairs = {pair: _bought(steps, pair) for pair in itertools.combinations(told, 2)}
+    together = {pair: _known(found) for pair, found in pairs.items() if _binds(found, *(figures[one] for one in pair))}
+    lacks = {resource: why for resource, why in steps.lacks.items() if resource in has}
+    return More(figures, together, lacks, steps.error)
+
+
+def _stretch(job: RecordedJob) -> tuple[float, float] | None:
+    """From when to when its last attempt went through steps; None where it did not, or went through one."""
+    ran, progress = running(job.phases), job.progress
+    if not ran or not job.tasks:
+        return None
+    times = progress.t[np.isfinite(progress.step) & (progress.t >= ran[-1][0]) & (progress.t <= ran[-1][1])]
+    return (float(times[0]), float(times[-1])) if len(times) > 1 and times[-1] > times[0] else None
+
+
+def _bought(steps: _Steps, resources: Sequence[Buyable]) -> dict[str, Speedup | None]:
+    found: dict[str, Speedup | None] = {}
+    for name, times in TIMES.items():
+        if "loader" in resources and steps.beside.readers == 0 and 1.0 < times < 2.0:
+            found[name] = None
+        else:
+            found[name] = _speedup(steps, Speeds()._replace(**dict.fromkeys(resources, times)))
+    return found
+
+
+def _speedup(steps: _Steps, faster: Speeds) -> Speedup:
+    now = np.array([path.seconds for path in steps.paths])
+    then = step_seconds(steps.paths, steps.beside, faster)
+    before, after = mean(steps.paths, now), max(mean(steps.paths, then), _TINY)
+    speedup = min(before / after, _MOST_SPEEDUP)
+    # How far the mean of a few steps is from that of all, and what the replay itself was off by.
+    weights = np.array([path.weight for path in steps.paths])
+    shares = weights / weights.sum()
+    apart = _SPREAD * math.sqrt(float(np.sum(shares**2 * (then / after - now / before) ** 2)))
+    noise = math.hypot(_NOISE, steps.error or 0.0, apart)
+    band = noise + _OF_GAIN * abs(math.log(speedup))
+    return Speedup(speedup, speedup * math.exp(-band), speedup * math.exp(band))
+
+
+def _known(found: Mapping[str, Speedup | None]) -> dict[str, Speedup]:
+    return {name: each for name, each in found.items() if each is not None}
+
+
+def _binds(pair: Mapping[str, Speedup | None], *alone: Mapping[str, Speedup | None]) -> bool:
+    """Whether more of both buys clearly more than what each buys by itself."""
+    both, one, other = (found["x2"] for found in (pair, *alone))
+    return bool(both and one and other and both.speedup > _TOGETHER * max(one.speedup, other.speedup))
+
+
+class _View:
+    """A job while it went through steps.
+
+    Args:
+        stretch: From when to when, seconds of the run.
+    """
+
+    def __init__(self, job: RecordedJob, nodes: Mapping[str, RecordedNode], stretch: tuple[float, float]) -> None:
+        self._job = job
+        self._nodes = nodes
+        self._stretch = stretch
+        workers = [task for task in job.tasks if task.is_worker] or list(job.tasks)
+        self._worker = max(workers, key=lambda task: self._mean(task.signal("cpu_waiting")) or 0.0)
+
+    def _mean(self, signal: Signal) -> float | None:
+        return signal.within(*self._stretch).mean
+
+    # --- what every job tells ----------------------------------------------------------------------------------------
+
+    def _cores(self, readers: int) -> tuple[CoresUsed | None, float, str]:
+        """How its worker used cores, the most that it may have, and why the first is not known."""
+        task = self._worker
+        ran, waited = self._mean(task.signal("cpu_cores")), self._mean(task.signal("cpu_waiting"))
+        node = self._nodes.get(task.node)
+        most = math.inf if node is None or node.cores is None else node.cores
+        if ran is not None and node is not None:
+            most = max(most - max((self._mean(node.signal("cpu_cores")) or 0.0) - ran, 0.0), ran)
+        cap = self._mean(task.cap)
+        most = min(most, cap) if cap is not None else most
+        if ran is None or waited is None:
+            return None, most, "time that its threads waited for a core is not known (schedstat)"
+        told = self._mean(task.threads)
+        grows = told is not None and "OMP_NUM_THREADS" not in (self._job.spec.get("env") or {})
+        throttled = (self._mean(task.signal("cpu_throttled")) or 0.0) > _THROTTLED_CORES
+        ready = min(ran + waited, 1.0)
+        threads = max((told or 1.0) + readers, (ran + waited) / ready if ready > 0.0 else 1.0)
+        used = CoresUsed(ran, waited, threads, ready, throttled and cap is not None, grows)
+        if used.calm and grows and round(told or 0.0) == 1 and ran > 0.9:
+            return used, most, "it had one compute thread, and nothing tells what a second would bring"
+        return used, most, ""
+
+    def _blocked(self) -> tuple[float | None, str]:
+        """The part of the time in which it was blocked on a disk, and why that is not known."""
+        task = self._worker
+        read = (self._mean(task.signal("disk_read")) or 0.0) + (self._mean(task.signal("disk_write")) or 0.0)
+        node = self._nodes.get(task.node)
+        rate = node.disk_bytes_per_second if node is not None else None
+        if rate and read >= _FULL * rate:
+            return 1.0, ""
+        waits = [self._mean(task.signal(column)) for column in ("psi_io", "disk_waiting")]
+        if known := [min(each, 1.0) for each in waits if each is not None]:
+            return max(known), ""
+        if read < _READS:
+            return 0.0, ""
+        return None, "how long it was blocked on a disk is not known (PSI)"
+
+    # --- scripts without spans ---------------------------------------------------------------------------------------
+
+    def unsampled(self) -> _Steps:
+        """Of a script that tells no spans, a second of its steps stands for a step."""
+        lacks: dict[Buyable, str] = {"loader": "its steps tell no spans, so what it waited for its input is not known"}
+        cores, most, why = self._cores(0)
+        if why:
+            lacks["cores"] = why
+        blocked, why = self._blocked()
+        if why:
+            lacks["disk"] = why
+        if self._job.distributed:
+            lacks |= dict.fromkeys(RESOURCES, _APART)
+        cores = cores or CoresUsed(1.0, 0.0, 1.0)
+        gpu = self._mean(self._job.signal("gpu_busy")) or 0.0
+        on_disk = min(blocked or 0.0, 1.0 - gpu)
+        compute = min(max(cores.ready - gpu, 0.0), 1.0 - gpu - on_disk)
+        idle = max(1.0 - gpu - on_disk - compute, 0.0)
+        path = Path(reading=on_disk, blocked=on_disk, compute=compute, gpu=gpu, waiting=idle)
+        return _Steps([path], Beside(cores=cores, most_cores=most, readers=None), None, lacks)
+
+    # --- sampled steps -----------------------------------------------------------------------------------------------
+
+    def sampled(self) -> _Steps:
+        """The sampled steps of its workers, and what runs beside them."""
+        lacks: dict[Buyable, str] = {}
+        counts = [step.loader_workers for step in self._job.traced if step.told.task.name.is_worker]
+        readers = counts[-1] if counts else None
+        cores, most, why = self._cores(readers or 0)
+        if why:
+            lacks["cores"] = why
+        blocked, why = self._blocked()
+        if why:
+            lacks["disk"] = why
+        gpu = self._mean(self._job.signal("gpu_busy")) or 0.0
+        exchange = _Exchange(self._job, self._nodes)
+        if self._job.distributed and not exchange.rates_known and len(self._job.nodes) > 1:
+            lacks["network"] = _NO_RATE
+        slowest = self._slowest()
+        paths = [
+            replace(_path(step, gpu, readers == 0, blocked or 0.0, exchange), weight=weight)
+            for step, weight in zip(slowest, _stand_for(slowest), strict=True)
+        ]
+        now, waits = mean(paths, [path.seconds for path in paths]), mean(paths, [path.waiting for path in paths])
+        waited = waits > _WAITS * now
+        if readers is None and waited:
+            lacks["loader"] = "how many processes its loader has is not known"
+        beside = Beside(
+            cores=cores or CoresUsed(1.0, 0.0, 1.0),
+            most_cores=most,
+            readers=readers,
+            loading=now if waited and readers else None,
+            loading_blocked=blocked or 0.0,
+        )
+        measured = self._measured()
+        return _Steps(paths, beside, now / measured - 1.0, lacks)
+
+    def _slowest(self) -> list[TracedStep]:
+        """Of each step the worker that waited least for the others: they waited for that one."""
+        steps: dict[object, list[TracedStep]] = defaultdict(list)
+        synchronous = (self._job.plan or {}).get("synchronous") is not False
+        for step in self._job.traced:
+            if step.told.task.name.is_worker:
+                steps[step.told.step if synchronous else step.told].append(step)
+        found = [min(told, key=_exposed) for told in steps.values()]
+        return sorted(found, key=lambda step: step.told)
+
+    def _measured(self) -> float:
+        """Mean seconds of a step by what it reported."""
+        progress, (start, end) = self._job.progress, self._stretch
+        kept = np.isfinite(progress.step) & (progress.t >= start) & (progress.t <= end)
+        steps = np.maximum.accumulate(progress.step[kept])
+        done = float(steps[-1] - steps[0])
+        return (end - start) / done if done > 0.0 else math.inf
+
+
+def _stand_for(steps: Sequence[TracedStep]) -> list[float]:
+    """How many steps each sampled one stands for: those nearest to it. The first ones are sampled more often."""
+    numbers = np.array([step.told.step for step in steps], dtype=float)
+    if len(numbers) < 3:
+        return [1.0] * len(numbers)
+    return [max(float(each), 1.0) for each in np.gradient(numbers)]
+
+
+def _exposed(step: TracedStep) -> float:
+    return sum(step.seconds.get(name, 0.0) for name in EXPOSED)
+
+
+def _path(step: TracedStep, gpu_busy: float, reads: bool, blocked: float, exchange: _Exchange) -> Path:
+    whole, waits, exposed = sum(step.seconds.values()), step.seconds.get("input", 0.0), _exposed(step)
+    own = max(whole - waits - exposed, 0.0)
+    on_gpu = min(gpu_busy * whole, own)
+    path = Path(
+        reading=waits if reads else 0.0,
+        blocked=min(blocked * whole, waits) if reads else 0.0,
+        waiting=0.0 if reads else waits,
+        compute=own - on_gpu,
+        gpu=on_gpu,
+        exposed=exposed,
+    )
+    return exchange.of(step, path)
+
+
+class _Exchange:
+    """How full the NICs of a job's nodes were while its tasks exchanged gradients, and how busy its servers."""
+
+    def __init__(self, job: RecordedJob, nodes: Mapping[str, RecordedNode]) -> None:
+        self._tasks: Mapping[str, RecordedTask] = {task.name: task for task in job.tasks}
+        self._rates = {name: nodes[name].nic_bytes_per_second for name in job.nodes if name in nodes}
+        self._with_servers = {task.node for task in job.tasks if not task.is_worker}
+        self.rates_known = bool(self._rates) and all(self._rates.values())
+        self._rounds: dict[int, float] = {}
+        for step in job.traced:
+            if not step.told.task.name.is_worker:
+                busy = sum(step.seconds.get(name, 0.0) for name in ("update", "send"))
+                self._rounds[step.told.step] = max(busy, self._rounds.get(step.told.step, 0.0))
+        self._usual = float(np.median(list(self._rounds.values()))) if self._rounds else 0.0
+        self._moved: dict[int, dict[tuple[str, str], float]] = defaultdict(lambda: defaultdict(float))
+        for step in job.traced:
+            if step.told.task.name.is_worker:
+                for node, way, size in self._passages(step):
+                    self._moved[step.told.step][node, way] += size
+
+    def _passages(self, step: TracedStep) -> Iterator[tuple[str, str, float]]:
+        """What a step of a worker moved through NICs: node, whether in a push or a pull, and bytes."""
+        here = self._tasks[step.told.task.name].node
+        for each in step.transfers:
+            peer = self._tasks.get(each.peer)
+            if peer is not None and peer.node != here:
+                yield here, each.way, each.bytes
+                if not peer.is_worker:  # a worker tells its own
+                    yield peer.node, each.way, each.bytes
+
+    def of(self, step: TracedStep, path: Path) -> Path:
+        """A path with what of its exchange each resource took."""
+        if not step.transfers:
+            return path
+        begin, end = min(each.begin for each in step.transfers), max(each.end for each in step.transfers)
+        full = {node: self._full(node, step) for node in self._rates}
+        with_servers = max((full[node] for node in full if node in self._with_servers), default=0.0)
+        others = max((full[node] for node in full if node not in self._with_servers), default=0.0)
+        serving = self._rounds.get(step.told.step, self._usual)
+        return replace(
+            path, exchange=max(end - begin, 0.0), server_nic=with_servers, worker_nic=others, serving=serving
+        )
+
+    def _full(self, node: str, step: TracedStep) -> float:
+        """Seconds of a step in which the NIC of a node was full: gradients and sums may pass at once."""
+        rate, moved = self._rates[node], self._moved[step.told.step]
+        if not rate:
+            return 0.0
+        windows = {way: _window([each for each in step.transfers if each.way == way]) for way in ("push", "pull")}
+        busy = {way: moved[node, way] * _WIRE / rate for way in windows}
+        (from_push, to_push), (from_pull, to_pull) = windows["push"], windows["pull"]
+        both = max(min(to_push, to_pull) - max(from_push, from_pull), 0.0)
+        part = min(busy[way] / (to - at) if to > at else 0.0 for way, (at, to) in windows.items())
+        return max(busy["push"] + busy["pull"] - both * min(part, 1.0), 0.0)
+
+
+def _window(transfers: Sequence[StepTransfer]) -> tuple[float, float]:
+    if not transfers:
+        return 0.0, 0.0
+    return min(each.begin for each in transfers), max(each.end for each in transfers)

@@ -1,0 +1,225 @@
+"""A step of a job, replayed with faster parts.
+
+A step is a graph of spans. The loader's processes read beside it; the training process waits for the batch, computes on
+cores and on a GPU, and exchanges gradients, as far as these are there already, while it still computes:
+
+    reading --> compute, before the first gradient --> compute that hides the exchange --> what is left of the exchange
+                                                  \\-> network --> servers --> network /
+
+Each part takes the seconds that were measured, divided by how much faster its resource is. A step takes its longest
+path, and never less than what runs beside it: the loader, the disk, and all its CPU time on the cores that it may have.
+So a second bottleneck behind the first is seen. This is blocked-time analysis (Ousterhout et al., NSDI 2015), with the
+step as a graph as in Daydream (ATC 2020) and dPRO (MLSys 2022).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from headgate.analysis.usage import Array
+
+_HALVINGS = 40
+_CALM = 0.03
+"""Part of the threads that wait for a core, up to which cores held nothing back."""
+_LAST_CHUNK = 0.05
+"""Part of an exchange that cannot begin before backward is done: its last bucket of gradients."""
+_TINY = 1e-9
+
+
+class Speeds(NamedTuple):
+    """How many times faster each resource is; infinite: without limit."""
+
+    cores: float = 1.0
+    network: float = 1.0
+    disk: float = 1.0
+    loader: float = 1.0
+    servers: float = 1.0
+    gpu: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class CoresUsed:
+    """How a task used cores, on average while it went through steps.
+
+    Args:
+        ran: Cores in use.
+        waited: Threads that were ready and had no core.
+        threads: The most that it has ready at once.
+        ready: Part of the time in which some thread ran or waited, 0 to 1.
+        capped: Whether its own cap is what made threads wait.
+        grows: Whether it has more threads where it is given more cores.
+    """
+
+    ran: float
+    waited: float
+    threads: float
+    ready: float = 1.0
+    capped: bool = False
+    grows: bool = False
+
+    @property
+    def calm(self) -> bool:
+        """Whether no thread waited to speak of."""
+        return self.waited <= _CALM * (self.ran + self.waited)
+
+    def speed(self, times: float) -> float:
+        """How many times faster it computes on so many times the cores. A part of its work is done by one thread, the
+        rest by all of them at once (Amdahl 1967); both follow from how many threads were ready on average."""
+        if self.ready <= 0.0 or self.ran <= 0.0:
+            return 1.0
+        one, many, cores = self._work()
+        threads = self.threads * times if self.grows else self.threads
+
+        def seconds(threads: float, cores: float) -> float:
+            if self.capped:  # a cap lets short bursts pass, and then holds all threads
+                return max(one + many / threads, (one + many) / cores)
+            return one / min(1.0, cores) + many / min(threads, cores)
+
+        now, then = seconds(self.threads, cores), seconds(max(threads, 1.0), cores * times)
+        return max(now / then, 1.0) if then > 0.0 else math.inf
+
+    def _work(self) -> tuple[float, float, float]:
+        """CPU seconds a second of one thread alone and of all together, and the cores that it had for them."""
+        ran, wanted = self.ran / self.ready, (self.ran + self.waited) / self.ready
+        threads = max(self.threads, wanted, 1.0)
+        if self.capped:
+            wide = _root(lambda part: _held(part, ran, threads) - (wanted - ran)) if threads > 1.0 else 0.0
+            free = 1.0 + wide * (threads - 1.0)
+            runs = min(ran / free, 1.0)
+            return runs * (1.0 - wide), runs * wide * threads, ran
+        wide = min(max((wanted - 1.0) / (threads - 1.0), 0.0), 1.0) if threads > 1.0 else 0.0
+        if self.calm:
+            return 1.0 - wide, wide * threads, threads
+        part = _root(lambda x: (1.0 - wide) * min(1.0, x * threads) + wide * x * threads - ran)
+        cores = max(part * threads, _TINY)
+        return (1.0 - wide) * min(1.0, cores), wide * min(threads, cores), cores
+
+
+def _held(part: float, ran: float, threads: float) -> float:
+    """Threads that a cap holds on average, if this part of its free time is done by all of them: a burst uses the cap
+    up the sooner the more threads it has."""
+    free = 1.0 + part * (threads - 1.0)
+    return max(1.0 - ran / free, 0.0) * (1.0 + part * (threads**2 - 1.0)) / free
+
+
+def _root(rising: Callable[[float], float]) -> float:
+    """Where in [0, 1] a rising function passes 0; an end where it does not."""
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rising(middle) < 0.0 else (low, middle)
+    return (low + high) / 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Path:
+    """The seconds of one step along its slowest worker.
+
+    Args:
+        reading: Read by the training process itself.
+        blocked: Of these, blocked on a disk.
+        waiting: For the loader's processes.
+        compute: On cores.
+        gpu: On a GPU.
+        exposed: Only waiting for other tasks.
+        exchange: From the first byte of the exchange to the last; part of it is hidden behind computing.
+        server_nic: Of the exchange, the NIC of the busiest node with servers was full.
+        worker_nic: The same of a node with workers.
+        serving: Of the exchange, servers computed.
+        weight: How many steps it stands for.
+    """
+
+    reading: float = 0.0
+    blocked: float = 0.0
+    waiting: float = 0.0
+    compute: float = 0.0
+    gpu: float = 0.0
+    exposed: float = 0.0
+    exchange: float = 0.0
+    server_nic: float = 0.0
+    worker_nic: float = 0.0
+    serving: float = 0.0
+    weight: float = 1.0
+
+    @property
+    def seconds(self) -> float:
+        return self.reading + self.waiting + self.compute + self.gpu + self.exposed
+
+    def replayed(self, faster: Speeds, cores: float, *, readers_beside: bool) -> float:
+        """Seconds without waiting for the loader's processes.
+
+        Args:
+            cores: How many times faster more cores make what computes on them.
+            readers_beside: The loader's processes read, and no longer the training process.
+        """
+        compute = self.compute / cores + self.gpu / faster.gpu
+        read = self.blocked / faster.disk + (self.reading - self.blocked) / cores
+        return (0.0 if readers_beside else read) + compute + self._left(faster, cores, compute)
+
+    def _left(self, faster: Speeds, cores: float, compute: float) -> float:
+        """Seconds of the exchange that computing does not hide."""
+        computed = self.compute + self.gpu
+        exchange = max(self.exchange, self.exposed)
+        hidden = min(exchange - self.exposed, computed)
+        hides = hidden * compute / computed if computed > 0.0 else 0.0
+        network = min(max(self.server_nic, self.worker_nic), exchange)
+        serving = min(self.serving, exchange - network)
+        idle = exchange - network - serving
+        for_gradients = min(idle, hidden)  # nothing was there to be sent yet
+        rest = (idle - for_gradients) / cores
+        scale = network / max(self.server_nic, self.worker_nic, _TINY)
+        sent = scale * max(self.server_nic / faster.servers, self.worker_nic) / faster.network
+        served = serving / faster.servers / cores
+        late = _LAST_CHUNK * (sent + served)
+        gradients = for_gradients * hides / hidden if hidden > 0.0 else 0.0
+        return max(sent + served + rest + gradients - hides, min(late, self.exposed))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What runs beside the steps of a job.
+
+    Args:
+        cores: How its slowest task used cores.
+        most_cores: That it may have at most: of the node without the neighbours, or its cap; infinite: not known.
+        readers: Processes that read its input beside it; 0: the training process reads; None: not known.
+        loading: Seconds that these take for the input of a step, all together, where the step waits for them.
+        loading_blocked: Part of the time in which they are blocked on a disk, 0 to 1.
+    """
+
+    cores: CoresUsed
+    most_cores: float = math.inf
+    readers: int | None = 0
+    loading: float | None = None
+    loading_blocked: float = 0.0
+
+
+def step_seconds(paths: Sequence[Path], beside: Beside, faster: Speeds) -> Array:
+    """Seconds of each step, replayed."""
+    cores = beside.cores.speed(faster.cores)
+    away = beside.readers == 0 and faster.loader > 1.0
+    own = np.array([path.replayed(faster, cores, readers_beside=away) for path in paths])
+    now = mean(paths, [path.seconds for path in paths])
+    least = 0.0
+    if away:  # the first process beside the training one reads as fast as that one did
+        read = mean(paths, [path.reading - path.blocked for path in paths]) / cores
+        blocked = mean(paths, [path.blocked for path in paths]) / faster.disk
+        least = (read + blocked) / (faster.loader - 1.0)
+    elif beside.loading is not None:
+        blocked = beside.loading_blocked * beside.loading
+        least = (blocked / faster.disk + (beside.loading - blocked) / cores) / faster.loader
+    else:
+        own = own + np.array([path.waiting for path in paths])
+    busy = beside.cores.ran * now / (beside.most_cores * faster.cores)
+    # The mean step cannot be shorter than what runs beside it; each step is longer by the same.
+    return own + max(max(least, min(busy, now)) - mean(paths, own), 0.0)
+
+
+def mean(paths: Sequence[Path], values: Sequence[float] | Array) -> float:
+    """The mean of a value of each path over all the steps that the paths stand for."""
+    return float(np.average(values, weights=[path.weight for path in paths]))
