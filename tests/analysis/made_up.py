@@ -30,6 +30,8 @@ class MadeUp:
     threads: Mapping[int, int] = field(default_factory=dict)
     limits: Mapping[str, Any] = field(default_factory=dict)
     spans: Mapping[str, float] = field(default_factory=dict)
+    loader_workers: int | None = None
+    blocked: Course = 0.0
     node: str = "nimbus"
     gpu: float | None = None
     at: float = 0.0
@@ -84,12 +86,14 @@ def _add(recorder: Recorder, name: str, job: MadeUp, position: int) -> None:
             cpu_ready=ready,
             cpu_throttled=_at(job.throttled, t),
             gpu_busy=job.gpu,
+            psi_io=_at(job.blocked, t),
         )
         done += _at(job.steps, t)
         if done > 0.0:
             recorder.add("progress", t=float(t), task=task, step=done, loss=1.0, count=1)
         for span, seconds in job.spans.items():
-            recorder.add("spans", t=float(t), task=task, step=int(done), name=span, seconds=seconds)
+            workers = job.loader_workers if span == "input" else None
+            recorder.add("spans", t=float(t), task=task, step=int(done), name=span, seconds=seconds, workers=workers)
     recorder.add("events", t=start, job=name, kind="running", text="started")
     recorder.add("events", t=end, job=name, kind="done", text="finished")
 

@@ -32,6 +32,7 @@ from headgate.analysis.losing import (
     sum_of,
     within,
 )
+from headgate.analysis.more import More, what_more_buys
 from headgate.analysis.usage import Array, Signal
 
 Part = Literal[
@@ -71,6 +72,7 @@ class Account:
         excess_threads: Its threads that waited on average though no core could have run them.
         asked_to_wait: Seconds of `waiting` that its user asked for: its start time, or the end of another job.
         lacks: Readings that it would need and that the run does not have.
+        more: What more of each resource would buy it.
     """
 
     job: str
@@ -80,6 +82,7 @@ class Account:
     excess_threads: float = 0.0
     asked_to_wait: float = 0.0
     lacks: Sequence[str] = field(default_factory=tuple)
+    more: More = field(default_factory=More)
 
 
 def accounts(jobs: Sequence[RecordedJob], nodes: Sequence[RecordedNode], seconds: float) -> tuple[Account, ...]:
@@ -97,7 +100,7 @@ class _Grid:
     def __init__(self, jobs: Sequence[RecordedJob], nodes: Mapping[str, RecordedNode], edges: Array) -> None:
         self.edges = edges
         self.width = float(edges[1] - edges[0])
-        self._nodes = nodes
+        self.nodes = nodes
         self._tasks = [(job.name, task) for job in jobs for task in job.tasks]
         self._ran = {task.id: self.mean(task.signal("cpu_cores")) for _, task in self._tasks}
 
@@ -121,13 +124,13 @@ class _Grid:
             if one.node == task.node and one.id != task.id:
                 name, ran = ITSELF if other == job.name else other, np.nan_to_num(self._ran[one.id])
                 used[name] = used.get(name, np.zeros_like(ran)) + ran
-        if (node := self._nodes.get(task.node)) is not None:
+        if (node := self.nodes.get(task.node)) is not None:
             used[OTHERS] = np.maximum(self.mean(node.signal("cpu_cores")) - sum(used.values(), ours), 0.0)
         return used
 
     def contended(self, job: RecordedJob, task: RecordedTask, ready: Array) -> Contended:
         """What one of its tasks lost to its neighbours, if it was `ready` for that part of each bucket."""
-        node = self._nodes.get(task.node)
+        node = self.nodes.get(task.node)
         cap, limit = self.mean(task.cap), _limit(job)
         return contended(
             OnNode(
@@ -145,7 +148,7 @@ class _Grid:
 
     def cores(self, task: RecordedTask) -> float:
         """Of its node; infinite where that is not known."""
-        node = self._nodes.get(task.node)
+        node = self.nodes.get(task.node)
         return node.cores if node is not None and node.cores else math.inf
 
     def ready(self, task: RecordedTask) -> tuple[Array, Array]:
@@ -261,6 +264,7 @@ def _account(job: RecordedJob, grid: _Grid, seconds: float) -> Account:
         excess_threads=_mean(lost.excess, stepping),
         asked_to_wait=waiting if job.spec.get("after") else min(float(job.spec.get("at") or 0.0), waiting),
         lacks=tuple(_lacks(job)),
+        more=what_more_buys(job, tuple(grid.nodes.values())),
     )
 
 

@@ -64,12 +64,26 @@ class More:
         together: The same for pairs whose two resources bind together.
         lacks: Why there is no figure, by resource.
         replay_error: Seconds of a replayed step over those of a measured one, less 1; None: no steps were sampled.
+        loader_workers: Processes that read its input beside it; None: not known.
     """
 
     figures: Mapping[Buyable, Mapping[str, Speedup | None]] = field(default_factory=dict)
     together: Mapping[tuple[Buyable, Buyable], Mapping[str, Speedup]] = field(default_factory=dict)
     lacks: Mapping[Buyable, str] = field(default_factory=dict)
     replay_error: float | None = None
+    loader_workers: int | None = None
+
+    def named(self) -> dict[str, Mapping[str, Speedup | None]]:
+        """All figures: resources by their name, pairs as `cores+loader`."""
+        found: dict[str, Mapping[str, Speedup | None]] = dict(self.figures.items())
+        return found | {"+".join(pair): each for pair, each in self.together.items()}
+
+    def reasons(self) -> dict[str, list[str]]:
+        """Why there are no figures, and of which resources."""
+        found: dict[str, list[str]] = {}
+        for resource, why in self.lacks.items():
+            found.setdefault(why, []).append(resource)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +105,7 @@ def what_more_buys(job: RecordedJob, nodes: Sequence[RecordedNode]) -> More:
     has += ["gpu"] if (job.signal("gpu_busy").maximum or 0.0) > 0.0 else []
     if stretch is None:
         return More(lacks=dict.fromkeys(has, "it has gone through no steps that anything tells of"))
-    view = _View(job, {node.name: node for node in nodes}, stretch)
-    steps = view.sampled() if job.traced else view.unsampled()
+    steps = _View(job, {node.name: node for node in nodes}, stretch).steps()
     if steps.error is not None and abs(steps.error) > MOST_ERROR:
         reason = f"its replayed steps take {steps.error:+.0%} of the time of the measured ones: too far off"
         return More(lacks=dict.fromkeys(has, reason), replay_error=steps.error)
@@ -101,7 +114,7 @@ def what_more_buys(job: RecordedJob, nodes: Sequence[RecordedNode]) -> More:
     pairs = {pair: _bought(steps, pair) for pair in itertools.combinations(told, 2)}
     together = {pair: _known(found) for pair, found in pairs.items() if _binds(found, *(figures[one] for one in pair))}
     lacks = {resource: why for resource, why in steps.lacks.items() if resource in has}
-    return More(figures, together, lacks, steps.error)
+    return More(figures, together, lacks, steps.error, steps.beside.readers)
 
 
 def _stretch(job: RecordedJob) -> tuple[float, float] | None:
@@ -109,8 +122,11 @@ def _stretch(job: RecordedJob) -> tuple[float, float] | None:
     ran, progress = running(job.phases), job.progress
     if not ran or not job.tasks:
         return None
-    times = progress.t[np.isfinite(progress.step) & (progress.t >= ran[-1][0]) & (progress.t <= ran[-1][1])]
-    return (float(times[0]), float(times[-1])) if len(times) > 1 and times[-1] > times[0] else None
+    kept = np.isfinite(progress.step) & (progress.t >= ran[-1][0]) & (progress.t <= ran[-1][1])
+    times, steps = progress.t[kept], progress.step[kept]
+    if not len(times) or steps.max() <= steps[0] or times[-1] <= times[0]:
+        return None
+    return float(times[0]), float(times[-1])
 
 
 def _bought(steps: _Steps, resources: Sequence[Buyable]) -> dict[str, Speedup | None]:
@@ -158,8 +174,14 @@ class _View:
         self._job = job
         self._nodes = nodes
         self._stretch = stretch
+        began = running(job.phases)[-1][0]
+        self._traced = [step for step in job.traced if step.told.t >= began]
         workers = [task for task in job.tasks if task.is_worker] or list(job.tasks)
         self._worker = max(workers, key=lambda task: self._mean(task.signal("cpu_waiting")) or 0.0)
+
+    def steps(self) -> _Steps:
+        """What is to be replayed."""
+        return self._sampled() if any(step.told.task.name.is_worker for step in self._traced) else self._unsampled()
 
     def _mean(self, signal: Signal) -> float | None:
         return signal.within(*self._stretch).mean
@@ -205,7 +227,7 @@ class _View:
 
     # --- scripts without spans ---------------------------------------------------------------------------------------
 
-    def unsampled(self) -> _Steps:
+    def _unsampled(self) -> _Steps:
         """Of a script that tells no spans, a second of its steps stands for a step."""
         lacks: dict[Buyable, str] = {"loader": "its steps tell no spans, so what it waited for its input is not known"}
         cores, most, why = self._cores(0)
@@ -226,10 +248,10 @@ class _View:
 
     # --- sampled steps -----------------------------------------------------------------------------------------------
 
-    def sampled(self) -> _Steps:
+    def _sampled(self) -> _Steps:
         """The sampled steps of its workers, and what runs beside them."""
         lacks: dict[Buyable, str] = {}
-        counts = [step.loader_workers for step in self._job.traced if step.told.task.name.is_worker]
+        counts = [step.loader_workers for step in self._traced if step.told.task.name.is_worker]
         readers = counts[-1] if counts else None
         cores, most, why = self._cores(readers or 0)
         if why:
@@ -238,7 +260,7 @@ class _View:
         if why:
             lacks["disk"] = why
         gpu = self._mean(self._job.signal("gpu_busy")) or 0.0
-        exchange = _Exchange(self._job, self._nodes)
+        exchange = _Exchange(self._job, self._traced, self._nodes)
         if self._job.distributed and not exchange.rates_known and len(self._job.nodes) > 1:
             lacks["network"] = _NO_RATE
         slowest = self._slowest()
@@ -264,7 +286,7 @@ class _View:
         """Of each step the worker that waited least for the others: they waited for that one."""
         steps: dict[object, list[TracedStep]] = defaultdict(list)
         synchronous = (self._job.plan or {}).get("synchronous") is not False
-        for step in self._job.traced:
+        for step in self._traced:
             if step.told.task.name.is_worker:
                 steps[step.told.step if synchronous else step.told].append(step)
         found = [min(told, key=_exposed) for told in steps.values()]
@@ -309,19 +331,19 @@ def _path(step: TracedStep, gpu_busy: float, reads: bool, blocked: float, exchan
 class _Exchange:
     """How full the NICs of a job's nodes were while its tasks exchanged gradients, and how busy its servers."""
 
-    def __init__(self, job: RecordedJob, nodes: Mapping[str, RecordedNode]) -> None:
+    def __init__(self, job: RecordedJob, traced: Sequence[TracedStep], nodes: Mapping[str, RecordedNode]) -> None:
         self._tasks: Mapping[str, RecordedTask] = {task.name: task for task in job.tasks}
         self._rates = {name: nodes[name].nic_bytes_per_second for name in job.nodes if name in nodes}
         self._with_servers = {task.node for task in job.tasks if not task.is_worker}
         self.rates_known = bool(self._rates) and all(self._rates.values())
         self._rounds: dict[int, float] = {}
-        for step in job.traced:
+        for step in traced:
             if not step.told.task.name.is_worker:
                 busy = sum(step.seconds.get(name, 0.0) for name in ("update", "send"))
                 self._rounds[step.told.step] = max(busy, self._rounds.get(step.told.step, 0.0))
         self._usual = float(np.median(list(self._rounds.values()))) if self._rounds else 0.0
         self._moved: dict[int, dict[tuple[str, str], float]] = defaultdict(lambda: defaultdict(float))
-        for step in job.traced:
+        for step in traced:
             if step.told.task.name.is_worker:
                 for node, way, size in self._passages(step):
                     self._moved[step.told.step][node, way] += size

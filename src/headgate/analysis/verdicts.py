@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, get_args
 
 from headgate.analysis.accounts import Account, Part
 from headgate.analysis.losing import ITSELF, NODE, OTHERS, Loss, Resource, TimeEstimate, exact, sum_of
+from headgate.analysis.more import Buyable, More
 from headgate.units import say_seconds
 
 Name = Literal[
@@ -41,6 +42,22 @@ _MANY_THREADS = 0.8
 _THROUGH: Mapping[Resource, tuple[str, Name]] = {
     "cores": ("the cores they share", "neighbour-cores"),
     "memory": ("caches and memory bandwidth", "neighbour-memory"),
+}
+
+
+_BEHIND: Mapping[Name, tuple[Buyable, ...]] = {
+    "own-cap": ("cores",),
+    "input": ("loader", "disk"),
+    "communication": ("network", "servers"),
+}
+"""More of what may help against a cause."""
+_TWICE: Mapping[Buyable, str] = {
+    "cores": "cores",
+    "network": "NIC's rate",
+    "disk": "disk's rate",
+    "loader": "loader workers",
+    "servers": "servers",
+    "gpu": "GPU's speed",
 }
 
 
@@ -82,7 +99,8 @@ def verdict(account: Account) -> Verdict:
     told = [cause for cause in _causes(account) if cause.cost.seconds >= max(cause.least * elapsed, _LEAST_SECONDS)]
     if told:
         cause = max(told, key=lambda cause: cause.cost.seconds)
-        return Verdict(cause.name, cause.why, cause.next, cause.cost.low, cause.cost.high)
+        step = " ".join(filter(None, (_bought(cause.name, account.more), cause.next)))
+        return Verdict(cause.name, cause.why, step, cause.cost.low, cause.cost.high)
     if account.excess_threads >= _MANY_THREADS:
         return _too_many_threads(account)
     lost = sum(cause.cost.seconds for cause in _causes(account))
@@ -154,6 +172,21 @@ def _causes(account: Account) -> Iterator[_Cause]:
         "One longer run instead of several short ones; prepare the data once and store it.",
         _LEAST_STARTING,
     )
+
+
+def _bought(name: Name, more: More) -> str:
+    """What twice as much of the resource behind a cause would buy, where that is known and worth it."""
+    known = {resource: found["x2"] for resource in _BEHIND.get(name, ()) if (found := more.figures.get(resource))}
+    sure = {resource: each.speedup for resource, each in known.items() if each is not None and each.low > 1.0}
+    if not sure:
+        return ""
+    resource = max(sure, key=lambda one: sure[one])
+    if resource == "loader" and more.loader_workers is not None:
+        now = more.loader_workers
+        what = f"`num_workers={2 * now}` instead of {now}" if now else "a loader worker (`num_workers=1`)"
+    else:
+        what = f"twice the {_TWICE[resource]}"
+    return f"{what[0].upper()}{what[1:]}: {sure[resource]:.1f} times the speed."
 
 
 def _neighbours(account: Account) -> Iterator[_Cause]:

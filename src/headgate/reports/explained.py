@@ -11,11 +11,13 @@ from rich.text import Text
 
 from headgate.analysis.accounts import Account, accounts
 from headgate.analysis.losing import NODE, OTHERS, TimeEstimate
+from headgate.analysis.more import More, Speedup
 from headgate.analysis.verdicts import verdict
 from headgate.reports.recording import Recording
 from headgate.reports.words import MISSING, counted, listed, say_moment
 from headgate.units import say_seconds
 
+SPEED_COLUMNS = ("× 1.25", "× 2", "No limit")
 _MOST_LINES = 6
 _LEAST_SECONDS = 5.0
 CULPRITS = {OTHERS: "programs outside Headgate", NODE: "the hypervisor", "itself": "its own other tasks"}
@@ -41,8 +43,12 @@ def _job(account: Account) -> dict[str, Any]:
             {"to": loss.to, "resource": loss.resource, **loss.lost._asdict(), "evidence": loss.evidence}
             for loss in account.losses
         ],
-        "more": {},
-        "replay_error": None,
+        "more": {
+            name: {times: each._asdict() if each is not None else None for times, each in found.items()}
+            for name, found in account.more.named().items()
+        },
+        "replay_error": account.more.replay_error,
+        "more_lacks": dict(account.more.lacks),
         "lacks": list(account.lacks),
     }
 
@@ -57,6 +63,10 @@ def tell(found: list[Account], console: Console) -> None:
         console.print(_parts(account))
         if account.losses:
             console.print(_losses(account))
+        if account.more.figures:
+            console.print(_bought(account.more))
+        for why, resources in account.more.reasons().items():
+            console.print(Text(f"  No figure for more of {listed(resources)}: {why}."), soft_wrap=True)
 
 
 def headline(account: Account) -> list[Text]:
@@ -99,6 +109,20 @@ def _losses(account: Account) -> Table:
         who = Text(f"  {CULPRITS.get(loss.to, loss.to)}")
         table.add_row(who, say_moment(loss.lost.seconds), share, _band(loss.lost), loss.resource, loss.evidence)
     return table
+
+
+def _bought(more: More) -> Table:
+    table = _table("What more would buy", *SPEED_COLUMNS)
+    for name, found in more.named().items():
+        table.add_row(f"  {name.replace('+', ' + ')}", *map(say_speedup, found.values()))
+    return table
+
+
+def say_speedup(found: Speedup | None) -> str:
+    """`1.90 (1.50 to 2.30)`."""
+    if found is None:
+        return MISSING
+    return f"{found.speedup:.2f} ({found.low:.2f} to {found.high:.2f})"
 
 
 def _table(first: str, *others: str) -> Table:

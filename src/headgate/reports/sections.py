@@ -10,7 +10,7 @@ from headgate.analysis.accounts import PARTS, Account, Part
 from headgate.analysis.faults import KIND, survived
 from headgate.analysis.jobs import FAULTS, JobFigures, RecordedJob
 from headgate.analysis.nics import NicUse
-from headgate.reports.explained import CULPRITS, headlines
+from headgate.reports.explained import CULPRITS, SPEED_COLUMNS, headlines, say_speedup
 from headgate.reports.figures import job_colour
 from headgate.reports.job_rows import loads
 from headgate.reports.recording import Recording
@@ -71,6 +71,11 @@ _LOSSES = (
     ("Resource", "text", ""),
     ("Evidence", "text", "counted: the kernel saw it wait; compared: its steps with and without the neighbour"),
 )
+_MORE = (
+    ("Job", "text", ""),
+    ("More of", "text", ""),
+    *((name, "", "steps a second over the present ones; in brackets a band of 90 %") for name in SPEED_COLUMNS),
+)
 _NICS = ("NIC", "In, mean", "In, max", "Out, mean", "Out, max")
 _DECISIONS = tuple((name, "", "") for name in ("At", "Job", "Cores", "Why"))
 _EVENTS = tuple((name, "", "") for name in ("At", "Job", "Event", ""))
@@ -110,7 +115,7 @@ def summary(jobs: Sequence[JobFigures]) -> Markup:
 
 
 def accounts(jobs: Sequence[RecordedJob], found: Sequence[Account]) -> Markup | None:
-    """Where the time of each job went, and to whom it was lost."""
+    """Where the time of each job went, to whom it was lost, and what more of each resource would buy."""
     if not found:
         return None
     colours = {job.name: job_colour(index)[0] for index, job in enumerate(jobs)}
@@ -120,6 +125,7 @@ def accounts(jobs: Sequence[RecordedJob], found: Sequence[Account]) -> Markup | 
         ("Elapsed", "", "from its submission on"),
         *((part, "", _MEANING[part]) for part in shown),
     )
+    bought = [(account, name, speeds) for account in found for name, speeds in account.more.named().items()]
     losses = [(account, loss) for account in found for loss in account.losses]
     return render(
         "accounts.html",
@@ -130,6 +136,9 @@ def accounts(jobs: Sequence[RecordedJob], found: Sequence[Account]) -> Markup | 
         losses=losses,
         culprits=CULPRITS,
         loss_columns=_LOSSES,
+        bought=bought,
+        more_columns=_MORE,
+        say_speedup=say_speedup,
     )
 
 
