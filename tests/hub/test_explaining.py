@@ -40,3 +40,43 @@ def test_more_jobs_than_cores_slow_each_other_and_are_named(tmp_path: Path) -> N
         assert job["verdict"]["name"] == "neighbour-cores", job["verdict"]
         assert {loss["to"] for loss in job["lost"]} >= {name for name in names if name != job["job"]}
         assert all(loss["evidence"] == "counted" for loss in job["lost"] if loss["resource"] == "cores")
+
+
+LOADING = """
+import time, torch
+import headgate.torch as hg
+from torch.utils.data import DataLoader, Dataset
+
+class Far(Dataset):
+    def __len__(self):
+        return {samples}
+    def __getitem__(self, index):
+        time.sleep(0.012)
+        return torch.ones(4)
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+model, optimizer, loader = hg.prepare(model, optimizer, DataLoader(Far(), batch_size=8, num_workers=1))
+for epoch in hg.epochs(1):
+    for rows in loader:
+        loss = model(rows).square().mean()
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        hg.report(loss=loss)
+"""
+
+
+def test_a_job_that_waits_for_its_loader_is_told_what_twice_the_workers_buy(tmp_path: Path) -> None:
+    """A process that sleeps a tenth of a second a batch: with two of them a step takes half of that."""
+    (tmp_path / "far.py").write_text(LOADING.format(samples=8 * 56))
+    command = [sys.executable, "-m", "headgate", "run", "far.py", "--policy", "none"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=120)
+
+    asked = subprocess.run(
+        [sys.executable, "-m", "headgate", "explain", "--json"], check=True, capture_output=True, text=True, timeout=60
+    )
+    [job] = json.loads(asked.stdout)["jobs"]
+    assert not job["more_lacks"], job["replay_error"]
+    twice = job["more"]["loader"]["x2"]
+    assert twice["low"] < 2.0 < twice["high"]
+    assert twice["speedup"] > 1.6
+    assert job["verdict"]["next"].startswith("`num_workers=2` instead of 1"), job["verdict"]

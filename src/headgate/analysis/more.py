@@ -10,13 +10,15 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from headgate.analysis.jobs import RecordedJob, RecordedNode, RecordedTask, running
 from headgate.analysis.replay import Beside, CoresUsed, Path, Speeds, mean, step_seconds
 from headgate.analysis.sampled import StepTransfer, TracedStep
 from headgate.analysis.steps import EXPOSED
-from headgate.analysis.usage import Signal
+from headgate.analysis.usage import Array, Signal
 
+Counts = npt.NDArray[np.int64]
 Buyable = Literal["cores", "network", "disk", "loader", "servers", "gpu"]
 RESOURCES: tuple[Buyable, ...] = get_args(Buyable)
 TIMES: Mapping[str, float] = {"x1.25": 1.25, "x2": 2.0, "unlimited": math.inf}
@@ -88,9 +90,14 @@ class More:
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """What is replayed."""
+    """What is replayed.
+
+    Args:
+        rows: For each path the number of the row of consecutive steps that it is of.
+    """
 
     paths: Sequence[Path]
+    rows: Counts
     beside: Beside
     error: float | None
     lacks: Mapping[Buyable, str]
@@ -146,8 +153,8 @@ def _speedup(steps: _Steps, faster: Speeds) -> Speedup:
     speedup = min(before / after, _MOST_SPEEDUP)
     # How far the mean of a few steps is from that of all, and what the replay itself was off by.
     weights = np.array([path.weight for path in steps.paths])
-    shares = weights / weights.sum()
-    apart = _SPREAD * math.sqrt(float(np.sum(shares**2 * (then / after - now / before) ** 2)))
+    off = weights / weights.sum() * (then / after - now / before)
+    apart = _SPREAD * math.sqrt(float(np.sum(np.bincount(steps.rows, off) ** 2)))
     noise = math.hypot(_NOISE, steps.error or 0.0, apart)
     band = noise + _OF_GAIN * abs(math.log(speedup))
     return Speedup(speedup, speedup * math.exp(-band), speedup * math.exp(band))
@@ -195,7 +202,9 @@ class _View:
         node = self._nodes.get(task.node)
         most = math.inf if node is None or node.cores is None else node.cores
         if ran is not None and node is not None:
-            most = max(most - max((self._mean(node.signal("cpu_cores")) or 0.0) - ran, 0.0), ran)
+            left = most - max((self._mean(node.signal("cpu_cores")) or 0.0) - ran, 0.0)
+            entitled = self._mean(self._job.entitled) if not self._job.distributed else None
+            most = min(max(left, entitled or 0.0, ran), most)
         cap = self._mean(task.cap)
         most = min(most, cap) if cap is not None else most
         if ran is None or waited is None:
@@ -244,7 +253,7 @@ class _View:
         compute = min(max(cores.ready - gpu, 0.0), 1.0 - gpu - on_disk)
         idle = max(1.0 - gpu - on_disk - compute, 0.0)
         path = Path(reading=on_disk, blocked=on_disk, compute=compute, gpu=gpu, waiting=idle)
-        return _Steps([path], Beside(cores=cores, most_cores=most, readers=None), None, lacks)
+        return _Steps([path], np.zeros(1, dtype=int), Beside(cores=cores, most_cores=most, readers=None), None, lacks)
 
     # --- sampled steps -----------------------------------------------------------------------------------------------
 
@@ -264,9 +273,10 @@ class _View:
         if self._job.distributed and not exchange.rates_known and len(self._job.nodes) > 1:
             lacks["network"] = _NO_RATE
         slowest = self._slowest()
+        rows = _rows(slowest)
         paths = [
-            replace(_path(step, gpu, readers == 0, blocked or 0.0, exchange), weight=weight)
-            for step, weight in zip(slowest, _stand_for(slowest), strict=True)
+            replace(_path(step, gpu, readers == 0, blocked or 0.0, exchange), weight=float(weight))
+            for step, weight in zip(slowest, _stand_for(slowest, rows), strict=True)
         ]
         now, waits = mean(paths, [path.seconds for path in paths]), mean(paths, [path.waiting for path in paths])
         waited = waits > _WAITS * now
@@ -280,7 +290,7 @@ class _View:
             loading_blocked=blocked or 0.0,
         )
         measured = self._measured()
-        return _Steps(paths, beside, now / measured - 1.0, lacks)
+        return _Steps(paths, rows, beside, now / measured - 1.0, lacks)
 
     def _slowest(self) -> list[TracedStep]:
         """Of each step the worker that waited least for the others: they waited for that one."""
@@ -301,12 +311,23 @@ class _View:
         return (end - start) / done if done > 0.0 else math.inf
 
 
-def _stand_for(steps: Sequence[TracedStep]) -> list[float]:
-    """How many steps each sampled one stands for: those nearest to it. The first ones are sampled more often."""
+def _rows(steps: Sequence[TracedStep]) -> Counts:
+    """For each step the number of its row of consecutive steps."""
+    numbers = np.array([step.told.step for step in steps])
+    return np.concatenate([[0], np.cumsum(np.diff(numbers) != 1)]).astype(np.int64)
+
+
+def _stand_for(steps: Sequence[TracedStep], rows: Counts) -> Array:
+    """How many steps each sampled one stands for: those nearest to its row, in equal parts, since batches come in
+    bursts. The first steps are sampled more often."""
     numbers = np.array([step.told.step for step in steps], dtype=float)
-    if len(numbers) < 3:
-        return [1.0] * len(numbers)
-    return [max(float(each), 1.0) for each in np.gradient(numbers)]
+    first, count = np.unique(rows, return_index=True, return_counts=True)[1:]
+    if len(first) < 2:
+        return np.ones(len(numbers))
+    begin, end = numbers[first], numbers[first + count - 1]
+    between = np.maximum(begin[1:] - end[:-1], 0.0) / 2
+    covered = end - begin + np.append(between, between[-1]) + np.append(between[0], between)
+    return np.asarray((covered / count)[rows])
 
 
 def _exposed(step: TracedStep) -> float:
