@@ -98,7 +98,7 @@ CHANGES: Mapping[str, Change] = {
     "loader-decoding": _loader(["--decode", "10"], 1, 2, "x2"),
     "disk-plain": _disk("unlike.py", ["disk"], 40, 80, "x2"),
     "disk-plain-quarter": _disk("unlike.py", ["disk"], 40, 50, "x1.25"),
-    "disk-loader": _disk("limited.py", ["--workers", "2", "--read", "65536"], 20, 40, "x2"),
+    "disk-loader": _disk("limited.py", ["--workers", "2", "--read", "4194304", "--batch", "1"], 40, 80, "x2"),
     "network-ring": _network([], RING, 100, 200, "x2", 40),
     "network-ring-computing": _network(["--batch", "512"], RING, 400, 800, "x2", 40),
     "network-servers": _network([], SERVED, 100, 200, "x2", 25),

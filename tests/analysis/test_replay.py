@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.analysis.replay import Beside, CoresUsed, Path, Speeds, mean, step_seconds
+from headgate.analysis.replay import CoresUsed, Faster, Path, Surroundings, mean, step_seconds
 
-CALM = Beside(cores=CoresUsed(ran=1.0, waited=0.0, threads=1.0))
+CALM = Surroundings(cores=CoresUsed(ran=1.0, waited=0.0, threads=1.0))
 EXCHANGE = Path(compute=1.0, exposed=0.2, exchange=1.0, server_nic=1.0, worker_nic=0.5)
 """0.8 of 1.0 seconds of exchange are hidden behind computing, and the NIC of the server is full all the time."""
 
 
-def replayed(path: Path, beside: Beside = CALM, **faster: float) -> float:
+def replayed(path: Path, beside: Surroundings = CALM, **faster: float) -> float:
     """Seconds of a step."""
-    return mean([path], step_seconds([path], beside, Speeds(**faster)))
+    return mean([path], step_seconds([path], beside, Faster(**faster)))
 
 
 @pytest.mark.parametrize(
@@ -28,11 +28,14 @@ def replayed(path: Path, beside: Beside = CALM, **faster: float) -> float:
         (EXCHANGE, CALM),
         (Path(compute=1.0, exposed=0.2, exchange=1.0, server_nic=0.3, worker_nic=0.1, serving=0.1), CALM),
         (Path(compute=0.1, exposed=0.9, exchange=0.5, server_nic=2.0, worker_nic=0.1, serving=0.4), CALM),
-        (Path(compute=0.5, exposed=0.1), Beside(cores=CoresUsed(0.5, 0.7, 2.0, 0.9, capped=True), most_cores=0.5)),
-        (Path(compute=0.5), Beside(cores=CoresUsed(1.0, 1.0, 2.0), most_cores=1.0)),
+        (
+            Path(compute=0.5, exposed=0.1),
+            Surroundings(cores=CoresUsed(0.5, 0.7, 2.0, 0.9, capped=True), most_cores=0.5),
+        ),
+        (Path(compute=0.5), Surroundings(cores=CoresUsed(1.0, 1.0, 2.0), most_cores=1.0)),
     ],
 )
-def test_at_unchanged_rates_a_replay_gives_the_measured_step(path: Path, beside: Beside) -> None:
+def test_at_unchanged_rates_a_replay_gives_the_measured_step(path: Path, beside: Surroundings) -> None:
     assert replayed(path, beside) == pytest.approx(path.seconds)
 
 
@@ -79,9 +82,16 @@ def test_the_first_reader_beside_the_training_process_reads_while_it_computes() 
 
 def test_readers_that_decompress_gain_no_more_than_there_are_cores() -> None:
     path = Path(compute=0.1, waiting=0.3)
-    beside = Beside(cores=CoresUsed(1.25, 0.0, 2.0), most_cores=2.0, readers=1, loading=0.4)
+    beside = Surroundings(cores=CoresUsed(1.25, 0.0, 2.0), most_cores=2.0, readers=1, loading=0.4)
     assert replayed(path, beside, loader=math.inf) == pytest.approx(0.4 * 1.25 / 2.0)
     assert replayed(path, beside, loader=math.inf, cores=2.0) == pytest.approx(0.4 * 1.25 / 4.0)
+
+
+def test_more_cores_do_not_shorten_what_a_loader_only_waits_for() -> None:
+    held = CoresUsed(ran=0.5, waited=0.5, threads=1.0)
+    path, beside = Path(compute=0.1, reading=0.3), Surroundings(cores=held, reading_computes=0.0)
+    assert replayed(path, beside, cores=2.0) == pytest.approx(0.05 + 0.3)
+    assert replayed(path, replace(beside, reading_computes=1.0), cores=2.0) == pytest.approx(0.2)
 
 
 def test_a_faster_disk_saves_what_was_blocked_on_it() -> None:
@@ -121,4 +131,4 @@ def test_a_server_that_computes_is_no_faster_for_its_network() -> None:
 
 def test_steps_count_by_how_many_they_stand_for() -> None:
     paths = [Path(compute=1.0), Path(compute=0.1, weight=9.0)]
-    assert mean(paths, step_seconds(paths, CALM, Speeds())) == pytest.approx(0.19)
+    assert mean(paths, step_seconds(paths, CALM, Faster())) == pytest.approx(0.19)

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from headgate.analysis.jobs import RecordedJob, RecordedNode, RecordedTask, running
-from headgate.analysis.replay import Beside, CoresUsed, Path, Speeds, mean, step_seconds
+from headgate.analysis.replay import CoresUsed, Faster, Path, Surroundings, mean, step_seconds
 from headgate.analysis.sampled import StepTransfer, TracedStep
 from headgate.analysis.steps import EXPOSED
-from headgate.analysis.usage import Array, Signal
+from headgate.analysis.usage import EMPTY, Array, Signal
 
 Counts = npt.NDArray[np.int64]
 Buyable = Literal["cores", "network", "disk", "loader", "servers", "gpu"]
@@ -81,7 +81,7 @@ class More:
         return found | {"+".join(pair): each for pair, each in self.together.items()}
 
     def reasons(self) -> dict[str, list[str]]:
-        """Why there are no figures, and of which resources."""
+        """Resources without a figure, by the reason."""
         found: dict[str, list[str]] = {}
         for resource, why in self.lacks.items():
             found.setdefault(why, []).append(resource)
@@ -98,7 +98,7 @@ class _Steps:
 
     paths: Sequence[Path]
     rows: Counts
-    beside: Beside
+    beside: Surroundings
     error: float | None
     lacks: Mapping[Buyable, str]
 
@@ -142,11 +142,11 @@ def _bought(steps: _Steps, resources: Sequence[Buyable]) -> dict[str, Speedup | 
         if "loader" in resources and steps.beside.readers == 0 and 1.0 < times < 2.0:
             found[name] = None
         else:
-            found[name] = _speedup(steps, Speeds()._replace(**dict.fromkeys(resources, times)))
+            found[name] = _speedup(steps, Faster()._replace(**dict.fromkeys(resources, times)))
     return found
 
 
-def _speedup(steps: _Steps, faster: Speeds) -> Speedup:
+def _speedup(steps: _Steps, faster: Faster) -> Speedup:
     now = np.array([path.seconds for path in steps.paths])
     then = step_seconds(steps.paths, steps.beside, faster)
     before, after = mean(steps.paths, now), max(mean(steps.paths, then), _TINY)
@@ -222,15 +222,14 @@ class _View:
     def _blocked(self) -> tuple[float | None, str]:
         """The part of the time in which it was blocked on a disk, and why that is not known."""
         task = self._worker
-        read = (self._mean(task.signal("disk_read")) or 0.0) + (self._mean(task.signal("disk_write")) or 0.0)
+        read = task.signal("disk_read")
         node = self._nodes.get(task.node)
         rate = node.disk_bytes_per_second if node is not None else None
-        if rate and read >= _FULL * rate:
-            return 1.0, ""
-        waits = [self._mean(task.signal(column)) for column in ("psi_io", "disk_waiting")]
+        full = replace(read, value=(read.value >= _FULL * rate).astype(float)) if rate else EMPTY
+        waits = [self._mean(each) for each in (full, task.signal("psi_io"), task.signal("disk_waiting"))]
         if known := [min(each, 1.0) for each in waits if each is not None]:
             return max(known), ""
-        if read < _READS:
+        if (self._mean(read) or 0.0) < _READS:
             return 0.0, ""
         return None, "how long it was blocked on a disk is not known (PSI)"
 
@@ -253,7 +252,9 @@ class _View:
         compute = min(max(cores.ready - gpu, 0.0), 1.0 - gpu - on_disk)
         idle = max(1.0 - gpu - on_disk - compute, 0.0)
         path = Path(reading=on_disk, blocked=on_disk, compute=compute, gpu=gpu, waiting=idle)
-        return _Steps([path], np.zeros(1, dtype=int), Beside(cores=cores, most_cores=most, readers=None), None, lacks)
+        return _Steps(
+            [path], np.zeros(1, dtype=int), Surroundings(cores=cores, most_cores=most, readers=None), None, lacks
+        )
 
     # --- sampled steps -----------------------------------------------------------------------------------------------
 
@@ -282,12 +283,13 @@ class _View:
         waited = waits > _WAITS * now
         if readers is None and waited:
             lacks["loader"] = "how many processes its loader has is not known"
-        beside = Beside(
+        beside = Surroundings(
             cores=cores or CoresUsed(1.0, 0.0, 1.0),
             most_cores=most,
             readers=readers,
             loading=now if waited and readers else None,
             loading_blocked=blocked or 0.0,
+            reading_computes=_computes(cores, paths, now, readers or 0, waited) if cores is not None else 1.0,
         )
         measured = self._measured()
         return _Steps(paths, rows, beside, now / measured - 1.0, lacks)
@@ -309,6 +311,13 @@ class _View:
         steps = np.maximum.accumulate(progress.step[kept])
         done = float(steps[-1] - steps[0])
         return (end - start) / done if done > 0.0 else math.inf
+
+
+def _computes(cores: CoresUsed, paths: Sequence[Path], now: float, readers: int, waited: bool) -> float:
+    """The part of its reading in which a core was used or waited for: what its threads wanted beyond its computing."""
+    wanted = (cores.ran + cores.waited) * now - mean(paths, [path.compute for path in paths])
+    reading = readers * now if waited else mean(paths, [path.reading for path in paths])
+    return min(max(wanted / reading, 0.0), 1.0) if reading > 0.0 else 1.0
 
 
 def _rows(steps: Sequence[TracedStep]) -> Counts:

@@ -31,7 +31,7 @@ _LAST_CHUNK = 0.05
 _TINY = 1e-9
 
 
-class Speeds(NamedTuple):
+class Faster(NamedTuple):
     """How many times faster each resource is; infinite: without limit."""
 
     cores: float = 1.0
@@ -150,18 +150,16 @@ class Path:
     def seconds(self) -> float:
         return self.reading + self.waiting + self.compute + self.gpu + self.exposed
 
-    def replayed(self, faster: Speeds, cores: float, *, readers_beside: bool) -> float:
-        """Seconds without waiting for the loader's processes.
+    def replayed(self, faster: Faster, cores: float) -> float:
+        """Seconds without reading, and without waiting for the loader's processes.
 
         Args:
             cores: How many times faster more cores make what computes on them.
-            readers_beside: The loader's processes read, and no longer the training process.
         """
         compute = self.compute / cores + self.gpu / faster.gpu
-        read = self.blocked / faster.disk + (self.reading - self.blocked) / cores
-        return (0.0 if readers_beside else read) + compute + self._left(faster, cores, compute)
+        return compute + self._left(faster, cores, compute)
 
-    def _left(self, faster: Speeds, cores: float, compute: float) -> float:
+    def _left(self, faster: Faster, cores: float, compute: float) -> float:
         """Seconds of the exchange that computing does not hide."""
         computed = self.compute + self.gpu
         exchange = max(self.exchange, self.exposed)
@@ -181,7 +179,7 @@ class Path:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class Surroundings:
     """What runs beside the steps of a job.
 
     Args:
@@ -190,6 +188,7 @@ class Beside:
         readers: Processes that read its input beside it; 0: the training process reads; None: not known.
         loading: Seconds that these take for the input of a step, all together, where the step waits for them.
         loading_blocked: Part of the time in which they are blocked on a disk, 0 to 1.
+        reading_computes: Part of what reading takes besides in which it needs a core, 0 to 1.
     """
 
     cores: CoresUsed
@@ -197,23 +196,30 @@ class Beside:
     readers: int | None = 0
     loading: float | None = None
     loading_blocked: float = 0.0
+    reading_computes: float = 1.0
 
 
-def step_seconds(paths: Sequence[Path], beside: Beside, faster: Speeds) -> Array:
+def step_seconds(paths: Sequence[Path], beside: Surroundings, faster: Faster) -> Array:
     """Seconds of each step, replayed."""
     cores = beside.cores.speed(faster.cores)
-    away = beside.readers == 0 and faster.loader > 1.0
-    own = np.array([path.replayed(faster, cores, readers_beside=away) for path in paths])
+    own = np.array([path.replayed(faster, cores) for path in paths])
     now = mean(paths, [path.seconds for path in paths])
+
+    def read(seconds: float, blocked: float) -> float:
+        free = seconds - blocked
+        computes = free * beside.reading_computes
+        return blocked / faster.disk + computes / cores + free - computes
+
     least = 0.0
-    if away:  # the first process beside the training one reads as fast as that one did
-        read = mean(paths, [path.reading - path.blocked for path in paths]) / cores
-        blocked = mean(paths, [path.blocked for path in paths]) / faster.disk
-        least = (read + blocked) / (faster.loader - 1.0)
-    elif beside.loading is not None:
-        blocked = beside.loading_blocked * beside.loading
-        least = (blocked / faster.disk + (beside.loading - blocked) / cores) / faster.loader
+    if beside.loading is not None:
+        least = read(beside.loading, beside.loading_blocked * beside.loading) / faster.loader
     else:
+        reading = np.array([read(path.reading, path.blocked) for path in paths])
+        if beside.readers == 0 and faster.loader > 1.0:
+            # The first process beside the training one reads as fast as that one did.
+            least = mean(paths, reading) / (faster.loader - 1.0)
+        else:
+            own = own + reading
         own = own + np.array([path.waiting for path in paths])
     busy = beside.cores.ran * now / (beside.most_cores * faster.cores)
     # The mean step cannot be shorter than what runs beside it; each step is longer by the same.
