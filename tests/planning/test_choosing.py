@@ -94,9 +94,11 @@ def test_a_script_that_trains_in_one_task_gets_the_best_node_and_it_is_said_why_
     [choice] = choose([JobToPlan(named("train"), alone)], cluster(slow, fast))
     assert isinstance(choice, Choice)
     assert (choice.plan.strategy, choice.plan.worker_nodes) == ("single", ("b0",))
-    assert "; one task, for Keras over torch trains in one; next best: " in choice.why
+    assert "; one task, because Keras over torch trains in one; next best: " in choice.why
     for each in chosen(JobToPlan(named("one"), alone), JobToPlan(named("two"), alone)):
-        assert each.plan.strategy == "single" and each.why.endswith("; one task, for Keras over torch trains in one")
+        assert each.plan.strategy == "single" and each.why.endswith(
+            "; one task, because Keras over torch trains in one"
+        )
 
 
 def test_what_fits_nowhere_by_its_profile_runs_as_one_task_all_the_same() -> None:

@@ -100,7 +100,7 @@ def describe(profile: Profile) -> str:
         alpha, beta = say_seconds(fit.alpha_seconds), say_seconds(fit.beta_seconds_per_sample)
         lines.append(f"fit           {fit.device}, {fit.threads} threads: {alpha} + {beta} a sample, {error}")
     if profile.alone:
-        lines.append(f"tasks         one, for {profile.alone}")
+        lines.append(f"tasks         one, because {profile.alone}")
     lines += [f"note          {note}" for note in profile.notes]
     return "\n".join(lines)
 

@@ -63,7 +63,7 @@ def _receivers(process: Process, children: dict[int, list[Process]], number: int
         if itself and not _is_in_front(child, process):
             # The trap is for this child. A wrapper would keep the signal from its script, or pass it on to helpers.
             below = [each for each in below if each != child]
-            itself = itself and not below
+            itself = not below
         found += below
     return [process, *found] if itself else found or [process]
 

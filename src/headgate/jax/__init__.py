@@ -31,7 +31,7 @@ _begun = False
 
 
 def init() -> None:
-    """Join the other workers of the job, and give XLA the threads of this task; before anything that computes.
+    """Join the other workers of the job, and give XLA the threads of this task. Call it before anything that computes.
 
     Raises:
         headgate.jax.joining.JoinError: It comes too late, JAX cannot run the job's plan, the script joins its processes
@@ -74,7 +74,7 @@ def prepare(*parts: Any) -> Any:
 
 
 def shard(batch: Any) -> Any:
-    """A global batch, divided between the devices of all workers. Each worker gives the same batch.
+    """Divide a global batch between the devices of all workers. Every worker passes the same batch.
 
     Args:
         batch: A pytree of arrays, with the samples along their first axis.
@@ -90,10 +90,10 @@ def shard(batch: Any) -> Any:
 
 
 class batches:  # noqa: N801 - used like a function
-    """Goes over batches and hands out each as `shard` does; a resume goes on inside of the pass.
+    """Goes over batches, and hands out each as `shard` does. A resume goes on at the batch where the run stopped.
 
     Args:
-        iterable: Batches; after a resume, of the same epoch, they have to be the same again.
+        iterable: Batches. After a resume of the same epoch they have to be the same ones.
     """
 
     def __init__(self, iterable: Iterable[Any]) -> None:
@@ -116,12 +116,12 @@ def epochs(count: int) -> Epochs:
 
 
 def report(loss: Any = None, step: int | None = None, *, state: Any = None, **metrics: Any) -> None:
-    """Report how training goes, after each step; a few messages a second are sent, with the mean of the losses between.
+    """Report how training goes, after each step. A few messages a second are sent, with the mean of the losses since.
 
     Args:
-        loss: Loss of the batch, as the step returned it: it is not waited for.
+        loss: Loss of the batch, as the step returned it: Headgate does not wait for it.
         step: Number of the step; by default the reports with a loss or a state are counted.
-        state: What the step made of what `prepare` returned, in the same form; not needed for Flax NNX objects.
+        state: What `prepare` returned, as the step left it, in the same form. Not needed for Flax NNX objects.
         **metrics: Numbers, for example `accuracy=right / total`.
     """
     session = _joined("report")
@@ -130,7 +130,9 @@ def report(loss: Any = None, step: int | None = None, *, state: Any = None, **me
 
 
 def mean(value: Any) -> Any:
-    """The mean of a number over the workers of the job, which all have to call this: what each decides by it, all do.
+    """The mean of a number over the workers of the job, by which all of them decide alike.
+
+    All workers have to call this.
 
     Args:
         value: A number, or an array of one element. What a step computed from a global batch is the same in all.
@@ -146,9 +148,9 @@ def mean(value: Any) -> Any:
 
 
 def agree(flag: Any) -> Any:
-    """One decision for all workers of the job, which all have to call this: true where it is true in any of them.
+    """One decision for all workers of the job: true where it is true in any of them.
 
-    `not agree(not flag)` is true where it is true in all of them.
+    All workers have to call this. `not agree(not flag)` is true where it is true in all of them.
 
     Args:
         flag: What this worker would decide.

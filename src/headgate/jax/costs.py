@@ -14,7 +14,7 @@ from headgate.task import measured
 from headgate.task.core_wait import CoreWait
 from headgate.task.measured import FIRST_STEPS, Step
 
-_ONE_SIZE = "one batch size: how the time of a step grows with it was not measured"
+_ONE_SIZE = "only one batch size was timed, so how the time of a step grows with it is not known"
 _LOOPS = "FLOPs are XLA's estimate for the compiled step, in which the body of a loop (scan, while) counts once"
 
 
@@ -76,11 +76,11 @@ class Costs:
         device = jax.local_devices()[0]
         name = "cpu" if device.platform == "cpu" else device.device_kind
         times = measured.step_times(name, self._timings)
-        notes = [_LOOPS] if self._flops else ["FLOPs were not counted: XLA did not tell them"]
+        notes = [_LOOPS] if self._flops else ["FLOPs are not known: XLA reports none for the compiled step"]
         if trained is None:
-            notes.append("nothing was prepared: parameters are not known")
+            notes.append("the script does not call prepare(), so its parameters are not known")
         if self._batch is None:
-            notes.append("no batch was seen by headgate.jax.batches or shard: steps are not known by their samples")
+            notes.append("no batch goes through headgate.jax.batches or shard, so the samples of a step are not known")
         others = self._core_wait.others()
         return {
             "framework": "jax",

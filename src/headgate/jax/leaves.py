@@ -81,7 +81,7 @@ def unfit(found: str) -> str:
     """The message that a checkpoint does not fit."""
     return (
         f"the checkpoint does not fit what the script prepares: {found}; undo the change to the script, or start "
-        "afresh without resuming"
+        "over with: headgate resume --from-scratch"
     )
 
 

@@ -68,8 +68,8 @@ class Trained:
             raise StateError("the script reports no state to save: call report(loss=..., state=...) in each step")
         if not self.known:
             raise StateError(
-                "a later step was given the memory of the state that was reported last; call report(state=...) after "
-                "each"
+                "the state that was reported last is gone: a later step was given the memory of the state (donation); "
+                "call report(state=...) after each step"
             )
         return {name: on_host(name, leaf) for name, leaf in named(self._now).items()}
 

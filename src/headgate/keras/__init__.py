@@ -37,7 +37,7 @@ _joined = False
 
 
 def strategy() -> Any:
-    """How the tasks of this job train together, as its plan says; call it before anything is computed.
+    """How the tasks of this job train together, as its plan says. Call it before anything is computed.
 
     Does not return in a worker of parameter servers that only serves: its process ends when the job is over.
 
@@ -90,8 +90,8 @@ def prepare(model: Any, optimizer: Any = None) -> Any:
 
 
 def callback() -> Any:
-    """A callback for the `fit` of a prepared model. It marks where Headgate's work is done among the others: after
-    them, so that what they change at the end of an epoch is part of its checkpoint."""
+    """A callback for the `fit` of a prepared model. Headgate does its work after all other callbacks, so that what they
+    change at the end of an epoch is part of its checkpoint."""
     from headgate.keras.fitting import callback_of
 
     for name in ("tf_keras", "keras"):
@@ -101,8 +101,7 @@ def callback() -> Any:
 
 
 def epochs(count: int) -> Epochs:
-    """The epochs from 0 to `count` of a loop of the script's own; after a resume, from the one that the checkpoint was
-    taken in.
+    """The epochs from 0 to `count` of a loop of the script's own. After a resume they begin at the checkpoint's.
 
     Between two of them a checkpoint is saved when one is asked for, or when saving takes less than 0.5 % of the time.
     """
@@ -110,11 +109,11 @@ def epochs(count: int) -> Epochs:
 
 
 def report(loss: Any = None, step: int | None = None, **metrics: Any) -> None:
-    """Report how training goes; a few messages a second are sent, with the mean of the losses between them.
+    """Report how training goes. A few messages a second are sent, with the mean of the losses since.
 
     Args:
         loss: Loss of the batch, a tensor or a number: one step of a loop of the script's own was done. None: only
-            metrics are told.
+            metrics are reported.
         step: Number of the step; by default the reports with a loss are counted.
         **metrics: Numbers, for example `accuracy=0.97`.
     """
@@ -124,7 +123,9 @@ def report(loss: Any = None, step: int | None = None, **metrics: Any) -> None:
 
 
 def mean(value: Any) -> Any:
-    """The mean of a number over the workers of the job, which all have to call this: what each decides by it, all do.
+    """The mean of a number over the workers of the job, by which all of them decide alike.
+
+    All workers have to call this.
 
     Args:
         value: A number, or a tensor of one element. What `fit` logs is the same in all.
@@ -141,9 +142,9 @@ def mean(value: Any) -> Any:
 
 
 def agree(flag: Any) -> Any:
-    """One decision for all workers of the job, which all have to call this: true where it is true in any of them.
+    """One decision for all workers of the job: true where it is true in any of them.
 
-    `not agree(not flag)` is true where it is true in all of them.
+    All workers have to call this. `not agree(not flag)` is true where it is true in all of them.
 
     Args:
         flag: What this worker would decide.

@@ -19,6 +19,7 @@ from headgate.task import Channel, PeerLost
 from headgate.task.part import START_SECONDS, endpoint_of
 
 _ANSWER_SECONDS = 60.0
+_LATE = f"not all workers of the job started within {START_SECONDS:g} s; their logs say why: headgate logs"
 
 
 class Agreement:
@@ -108,7 +109,7 @@ class Agreement:
                 link.settimeout(START_SECONDS)
                 known = hmac.compare_digest(_exactly(link, len(key)), key)
             except OSError:
-                raise PeerLost("not all workers of the job started in time") from None
+                raise PeerLost(_LATE) from None
             if known:
                 link.settimeout(None)
                 links.append(link)
@@ -119,7 +120,7 @@ class Agreement:
 
     def _wait(self, condition: Callable[[], bool]) -> None:
         if not self._channel.wait_for(condition, START_SECONDS):
-            raise PeerLost("not all workers of the job started in time")
+            raise PeerLost(_LATE)
 
     def _tell(self, message: Mapping[str, Any]) -> None:
         line = (json.dumps(message) + "\n").encode()

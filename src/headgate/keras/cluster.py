@@ -26,7 +26,9 @@ def ports_for(channel: Channel, count: int) -> list[int]:
 
 def tell_open(channel: Channel) -> None:
     """Say where TensorFlow's servers listen: no setting of theirs keeps them to one address."""
-    text = "TensorFlow's servers listen on every address of their machine, without a key; let nobody else reach it"
+    text = (
+        "TensorFlow's servers listen on all addresses of their node, without a key; use a private network or a firewall"
+    )
     channel.send({"type": "note", "text": text})
 
 
@@ -53,7 +55,9 @@ def wait_for_all(channel: Channel, plan: Mapping[str, Any]) -> dict[str, list[st
     if not channel.wait_for(lambda: all(all(places) for places in found().values()), START_SECONDS):
         if channel.stopping:
             raise Stop
-        raise PeerLost("not all tasks of the job started in time")
+        raise PeerLost(
+            f"not all tasks of the job started within {START_SECONDS:g} s; their logs say why: headgate logs"
+        )
     _check_servers(channel.peers.get("members", ()))
     return found()
 

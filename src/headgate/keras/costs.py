@@ -154,14 +154,18 @@ class Costs:
         notes = list(self.notes)
         frozen = sum(_count(v) for m in self._trained.models for v in getattr(m, "non_trainable_variables", ()))
         if frozen:
-            notes.append(f"{frozen} numbers that no step trains (frozen weights, statistics, seeds) are not counted")
+            notes.append(
+                f"the {frozen} numbers that no step trains (frozen weights, statistics, seeds) are not counted"
+            )
         if self._reads_inside:
             notes.append(
-                "TensorFlow reads the batches of several workers within the step: the time to read them was not "
+                "TensorFlow reads the batches of several workers inside of the step, so the time to read them was not "
                 "measured"
             )
         elif self._source == "run":
-            notes.append("one batch size: `headgate profile` measures how the time of a step grows with it")
+            notes.append(
+                "only one batch size was timed; `headgate profile` measures how the time of a step grows with it"
+            )
         return notes
 
 

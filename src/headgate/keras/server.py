@@ -18,7 +18,8 @@ def main() -> int:
     plan = plan_of(channel)
     if not plan:
         print(
-            "a parameter server is started by Headgate, as a task of a job; nobody welcomed this one", file=sys.stderr
+            "headgate.keras.server is a parameter server, which Headgate starts as a task of a job; no engine answered",
+            file=sys.stderr,
         )
         return 1
     address = own_address(channel)

@@ -164,12 +164,11 @@ def assign(owned: Sequence[Any], saved: Sequence[np.ndarray[Any, Any]], what: st
     wanted = [array.shape for array in saved]
     if shapes != wanted:
         different = next((i for i, (a, b) in enumerate(zip(shapes, wanted)) if a != b), min(len(shapes), len(wanted)))
+        there, here = (each[different] if different < len(each) else "none" for each in (wanted, shapes))
         raise ResumeError(
-            f"the {what} in the checkpoint has {len(wanted)} variables, that in the script {len(shapes)}; the first "
-            f"that differs, number {different}, has the shape "
-            f"{wanted[different] if different < len(wanted) else 'none'} in the checkpoint and "
-            f"{shapes[different] if different < len(shapes) else 'none'} in the script; "
-            "undo the change to the script, or start afresh without resuming"
+            f"{what}: the checkpoint has {len(wanted)} variables, the script {len(shapes)}; the first that differs, "
+            f"number {different}, has the shape {there} in the checkpoint and {here} in the script; undo the change to the "
+            "script, or start over with: headgate resume --from-scratch"
         )
     for variable, array in zip(owned, saved):
         variable.assign(array)

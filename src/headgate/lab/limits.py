@@ -120,7 +120,9 @@ def remove(record: Record, node: str) -> None:
     cgroups.weigh_group(WEIGHT_PER_CORE)
     left = [str(folder) for folder in cgroups.unique_folders if folder.exists()]
     if left:
-        raise HeadgateError(f"node {node!r} cannot be removed: {', '.join(left)} is still in use; try again")
+        raise HeadgateError(
+            f"node {node!r} cannot be removed: processes are still in {', '.join(left)}; end them, then try again"
+        )
 
 
 def enter(record: Record, node: str) -> None:

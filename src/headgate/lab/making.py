@@ -226,7 +226,9 @@ def _with_gpus(file: ClusterFile) -> ClusterFile:
         for gpu in node.gpus:
             if gpu.index not in here:
                 known = ", ".join(map(str, here)) or "none"
-                raise UsageError(f"node {node.name!r} asks for GPU {gpu.index}; this machine has {known}")
+                raise UsageError(
+                    f"node {node.name!r} asks for GPU {gpu.index}; expected one that this machine has: {known}"
+                )
     nodes = (replace(node, gpus=tuple(here[gpu.index] for gpu in node.gpus)) for node in file.cluster.nodes)
     return replace(file, cluster=replace(file.cluster, nodes=tuple(nodes)))
 

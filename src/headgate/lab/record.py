@@ -161,7 +161,7 @@ def remove(lab: str) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise StorageError(f"cannot delete {folder(lab)}: {error.strerror}") from error
+        raise StorageError(f"cannot delete {folder(lab)}: {error.strerror}; delete it by hand") from error
 
 
 @contextmanager
@@ -203,7 +203,8 @@ def choose_node(text: str) -> tuple[Record, str]:
     records = [record for name in ([choose(lab)] if lab else names()) if (record := read(name)) is not None]
     found = [record for record in records if node in record.nodes]
     if len(found) > 1:
-        raise UsageError(f"{node!r} could be any of {', '.join(f'{record.name}/{node}' for record in found)}")
+        several = ", ".join(f"{record.name}/{node}" for record in found)
+        raise UsageError(f"{node!r} could be any of {several}; give its lab too")
     if not found:
         known = [name for record in records for name in record.nodes]
         raise NotFoundError(
@@ -223,7 +224,9 @@ def _labs() -> Path:
     try:
         place.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        raise StorageError(f"cannot make {place}: {error.strerror}") from error
+        raise StorageError(
+            f"cannot make {place}: {error.strerror}; set HEADGATE_HOME to a folder you can write"
+        ) from error
     return place
 
 

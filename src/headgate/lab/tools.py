@@ -67,4 +67,4 @@ def _run(command: Sequence[str], given: str) -> subprocess.CompletedProcess[str]
     try:
         return subprocess.run(command, input=given, capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
-        raise HeadgateError(f"`{' '.join(command)}` did not end within {SECONDS:g} s") from error
+        raise HeadgateError(f"`{' '.join(command)}` did not end within {SECONDS:g} s; repeat the command") from error

@@ -185,7 +185,7 @@ def _divided(
 
 def _caveats(profile: Profile) -> str:
     busy = "; its profile was taken while others used the machine, measure it again" if profile.is_busy else ""
-    return (f"; one task, for {profile.alone}" if profile.alone else "") + busy
+    return (f"; one task, because {profile.alone}" if profile.alone else "") + busy
 
 
 # --- in words

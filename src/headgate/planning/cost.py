@@ -273,7 +273,7 @@ class CostModel:
             found = f"the profile was taken while others used{used} the machine: {waited}"
             notes.append(f"{found}; the bands are wider for it; measure it again: headgate profile")
         if self.profile.alone:
-            notes.append(f"one task, for {self.profile.alone}")
+            notes.append(f"one task, because {self.profile.alone}")
         return tuple(dict.fromkeys(notes))
 
     # --- predictions -------------------------------------------------------------------------------------------------

@@ -130,7 +130,9 @@ def report(loss: Any = None, step: int | None = None, *, weight: Any = None, **m
 
 
 def mean(value: Any) -> Any:
-    """The mean of a number over the workers of the job, which all have to call this: what each decides by it, all do.
+    """The mean of a number over the workers of the job, by which all of them decide alike.
+
+    All workers have to call this.
 
     Args:
         value: A number, or a tensor of one element.
@@ -147,9 +149,9 @@ def mean(value: Any) -> Any:
 
 
 def agree(flag: Any) -> Any:
-    """One decision for all workers of the job, which all have to call this: true where it is true in any of them.
+    """One decision for all workers of the job: true where it is true in any of them.
 
-    `not agree(not flag)` is true where it is true in all of them.
+    All workers have to call this. `not agree(not flag)` is true where it is true in all of them.
 
     Args:
         flag: What this worker would decide.

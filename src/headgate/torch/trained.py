@@ -91,7 +91,7 @@ class Trained:
             found = " ".join(str(error).split())[:500]
             raise ResumeError(
                 f"the checkpoint's {what} does not fit the one in the script: {found}; "
-                "undo the change to the script, or start afresh without resuming"
+                "undo the change to the script, or start over with: headgate resume --from-scratch"
             ) from None
 
 

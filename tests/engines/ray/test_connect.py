@@ -99,7 +99,8 @@ def test_a_token_that_is_wanted() -> None:
 def test_a_ray_of_its_own_that_does_not_start_is_not_taken_for_a_cluster_of_others() -> None:
     error = connect.explained(RuntimeError("The raylet did not start in time.\nSee its log."), "", 0)
     assert (
-        str(error) == "Ray did not start on this machine, or refused the connection: The raylet did not start in time."
+        str(error) == "Ray did not start on this machine, or refused the connection: The raylet did not start in time; "
+        "try it with: ray start --head"
     )
 
 

@@ -44,8 +44,8 @@ def main() -> None:
 def _give_up(pipe: Pipe, wanted: Open) -> None:
     pipe.send(
         Refused(
-            f"what answers at {wanted.address or 'this machine'} did not take us in within "
-            f"{connect.CONNECT_SECONDS:g} s; see that it is the head of a Ray cluster",
+            f"the server at {wanted.address or 'this machine'} did not accept the connection within "
+            f"{connect.CONNECT_SECONDS:g} s; check that it is the head of a Ray cluster",
             False,
         )
     )

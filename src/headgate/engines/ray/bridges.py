@@ -39,12 +39,12 @@ def take(count):
     data = b""
     while len(data) < count:
         more = stream.read(count - len(data))
-        if not more: sys.exit("the hub hung up")
+        if not more: sys.exit("the hub closed the connection")
         data += more
     return data
 seal = take(32)
 packed = take(struct.unpack("!Q", take(8))[0])
-if not hmac.compare_digest(seal, hmac.new(key, packed, hashlib.sha256).digest()): sys.exit("somebody meddles")
+if not hmac.compare_digest(seal, hmac.new(key, packed, hashlib.sha256).digest()): sys.exit("the hub's answer has a wrong signature")
 folder = tempfile.mkdtemp(prefix="headgate-ray-bridge-", dir="/tmp")
 try:
     import io
@@ -137,8 +137,8 @@ class Submitted(Bridge):
             deadline = time.monotonic() + _GREETING_SECONDS
             while (how := self._api.ended(self._id)) is None and time.monotonic() < deadline:
                 time.sleep(_LOOK_SECONDS)
-            return how or "nothing said"
-        return "nothing said"
+            return how or "without a message"
+        return "without a message"
 
     def kill(self) -> None:
         with contextlib.suppress(HeadgateError):
@@ -181,4 +181,6 @@ def _address_towards(host: str, port: int) -> str:
             towards.connect(where)  # sends nothing
             return str(towards.getsockname()[0])
     except OSError as error:
-        raise HeadgateError(f"{host} cannot be reached: {error.strerror or error}") from error
+        raise HeadgateError(
+            f"--address: {host} cannot be reached: {error.strerror or error}; check its name and the network"
+        ) from error

@@ -128,16 +128,20 @@ def explained(error: Exception, host: str, port: int) -> HeadgateError:
         )
     if "nauthenticated" in text or "AuthToken" in text or "uthentication" in text:
         return HeadgateError(
-            f"the Ray cluster at {host}:{port} asks for a token that this user does not have; copy that of its head "
+            f"the Ray cluster at {host}:{port} asks for a token, and you have none; copy that of its head "
             "(ray get-auth-token prints it there) to ~/.ray/auth_token or RAY_AUTH_TOKEN"
         )
     first = text.strip().splitlines()[0] if text.strip() else type(error).__name__
     if not host:
-        return HeadgateError(f"Ray did not start on this machine, or refused the connection: {first}")
+        return HeadgateError(
+            f"Ray did not start on this machine, or refused the connection: {first.rstrip('.')}; try it with: ray start --head"
+        )
     if "node_ip_address" in text or "No node info" in text or "matching" in text or "raylet" in text.lower():
         return HeadgateError(
             f"this machine is not a node of the Ray cluster at {host}:{port}; run headgate on one of its nodes, or "
             f"make it one that takes no tasks: ray start --address {host}:{port} --num-cpus 0; or go through its "
             f"Jobs API: --address http://{host}:8265"
         )
-    return HeadgateError(f"Ray refused the connection at {host}:{port}: {first}")
+    return HeadgateError(
+        f"the Ray cluster at {host}:{port} refused the connection: {first.rstrip('.')}; try it there with: ray status"
+    )

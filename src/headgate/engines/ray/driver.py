@@ -95,7 +95,10 @@ class Driver:
         self._address = address
         opened, troubles = self._welcome(self._newcomers())
         if not opened:
-            raise HeadgateError("; ".join(troubles) or f"the Ray cluster at {address} has no node with a CPU")
+            raise HeadgateError(
+                "; ".join(troubles)
+                or f"the Ray cluster at {address} has no node with a CPU; add one: ray start --address {address}"
+            )
         for trouble in troubles:
             self._pipe.send(Warned(None, trouble))
         threading.Thread(target=self._look, name="nodes", daemon=True).start()

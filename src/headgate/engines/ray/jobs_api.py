@@ -88,7 +88,7 @@ class JobsApi:
             said = error.read().decode(errors="replace").strip().splitlines()
             if error.code in (401, 403):
                 raise HeadgateError(
-                    f"the Ray cluster at {self.url} asks for a token that this user does not have; copy that of its "
+                    f"the Ray cluster at {self.url} asks for a token, and you have none; copy that of its "
                     "head (ray get-auth-token prints it there) to ~/.ray/auth_token or RAY_AUTH_TOKEN"
                 ) from error
             raise HeadgateError(

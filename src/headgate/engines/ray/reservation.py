@@ -122,7 +122,7 @@ class _Reservation:
             gpus = self._hold_gpus()
         except Exception as error:  # noqa: BLE001  # whatever it is, the job has to hear of it
             if self.tasks():
-                self._tell(Impossible(self._key, f"Ray could not set aside what it takes: {error}"))
+                self._tell(Impossible(self._key, f"Ray could not reserve what it asks for: {error}"))
             return
         if self.tasks():
             self._tell(Granted(self._key, gpus))
