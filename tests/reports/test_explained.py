@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.analysis.made_up import MadeUp, recording
 from headgate.analysis.accounts import PARTS
 from headgate.cli.explain import command
 from headgate.errors import NotFoundError
-from headgate.reports import explained
+from headgate.reports import explained, html
 from headgate.reports.recording import read
 
 
@@ -88,3 +89,23 @@ def test_a_run_of_an_earlier_version_is_told_what_it_lacks(store: Path) -> None:
         db.execute("PRAGMA user_version = 2")
     account = explained.explained(read(store))[0]
     assert any("schedstat" in lack for lack in account.lacks)
+
+
+def test_what_more_would_buy_is_told_in_the_terminal_in_json_and_on_the_page(home: Path) -> None:
+    folder = home / "runs" / "20260314-0900-ab12"
+    for name in ("a", "plain"):
+        (folder / "jobs" / name).mkdir(parents=True)
+    job = MadeUp(ran=0.5, spans={"input": 0.07, "compute": 0.03}, loader_workers=2)
+    recording(folder / "run.sqlite", {"a": job, "plain": MadeUp(ran=1.0)}, cores=4.0)
+    text = told("a")
+    assert re.search(r"What more would buy +× 1.25 +× 2 +No limit", text)
+    assert re.search(r"loader +1.25 \(1.1\d to 1.3\d\) +2.00 \(1.\d\d to 2.\d\d\) +3.33", text)
+    assert "No figure for more of loader: its steps tell no spans" in told("plain")
+    [found, plain] = as_json()["jobs"]
+    assert set(found["more"]) >= {"cores", "disk", "loader"}
+    assert set(found["more"]["loader"]) == {"x1.25", "x2", "unlimited"}
+    assert set(found["more"]["loader"]["x2"]) == {"speedup", "low", "high"}
+    assert found["replay_error"] == pytest.approx(0.0, abs=0.01)
+    assert plain["replay_error"] is None and set(plain["more_lacks"]) == {"loader"}
+    page = html.page(read(folder / "run.sqlite"))
+    assert 'data-job="a" data-resource="loader"' in page
