@@ -118,8 +118,11 @@ def what_more_buys(job: RecordedJob, nodes: Sequence[RecordedNode]) -> More:
         return More(lacks=dict.fromkeys(has, reason), replay_error=steps.error)
     told = [resource for resource in has if resource not in steps.lacks]
     figures = {resource: _bought(steps, (resource,)) for resource in told}
-    pairs = {pair: _bought(steps, pair) for pair in itertools.combinations(told, 2)}
-    together = {pair: _known(found) for pair, found in pairs.items() if _binds(found, *(figures[one] for one in pair))}
+    together = {
+        pair: {name: each for name, each in _bought(steps, pair).items() if each is not None}
+        for pair in itertools.combinations(told, 2)
+        if _binds(steps, pair, figures)
+    }
     lacks = {resource: why for resource, why in steps.lacks.items() if resource in has}
     return More(figures, together, lacks, steps.error, steps.beside.readers)
 
@@ -160,14 +163,10 @@ def _speedup(steps: _Steps, faster: Faster) -> Speedup:
     return Speedup(speedup, speedup * math.exp(-band), speedup * math.exp(band))
 
 
-def _known(found: Mapping[str, Speedup | None]) -> dict[str, Speedup]:
-    return {name: each for name, each in found.items() if each is not None}
-
-
-def _binds(pair: Mapping[str, Speedup | None], *alone: Mapping[str, Speedup | None]) -> bool:
-    """Whether more of both buys clearly more than what each buys by itself."""
-    both, one, other = (found["x2"] for found in (pair, *alone))
-    return bool(both and one and other and both.speedup > _TOGETHER * max(one.speedup, other.speedup))
+def _binds(steps: _Steps, pair: Sequence[Buyable], figures: Mapping[Buyable, Mapping[str, Speedup | None]]) -> bool:
+    """Whether twice as much of both buys clearly more than what each buys by itself."""
+    alone = [each.speedup for resource in pair if (each := figures[resource]["x2"]) is not None]
+    return _speedup(steps, Faster()._replace(**dict.fromkeys(pair, 2.0))).speedup > _TOGETHER * max(alone)
 
 
 class _View:

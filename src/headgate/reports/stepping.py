@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,6 +25,8 @@ from headgate.telemetry.store import RunReader
 
 _MOST_TRACED = 60
 """Steps of a task."""
+_MOST_PARAMETERS = 500
+"""Of one query."""
 _PLACE = {name: index for index, name in enumerate(ORDER)}
 
 
@@ -70,11 +71,8 @@ def _traced(reader: RunReader, told: Mapping[TaskOfRun, Sequence[ReportedStep]])
     workers = "workers" if _has(reader, "spans", "workers") else "NULL"
     spans: dict[ReportedStep, dict[str, float]] = defaultdict(dict)
     readers: dict[ReportedStep, int] = {}
-    sql = (
-        f"SELECT t, task, coalesce(step, 0), name, seconds, {workers} FROM spans"
-        " WHERE seconds IS NOT NULL AND t IN (SELECT value FROM json_each(?))"
-    )
-    for t, task, step, name, seconds, beside in reader.tuples(sql, [json.dumps([at for at, _, _ in chosen])]):
+    sql = f"SELECT t, task, coalesce(step, 0), name, seconds, {workers} FROM spans WHERE seconds IS NOT NULL"
+    for t, task, step, name, seconds, beside in _told_at(reader, sql, list(chosen.values())):
         if (each := chosen.get((t, task, step))) is not None:
             spans[each][name] = spans[each].get(name, 0.0) + seconds
             if beside is not None:
@@ -117,9 +115,9 @@ def _bars(reader: RunReader, told: Sequence[ReportedStep]) -> dict[ReportedStep,
     rows: dict[ReportedStep, list[tuple[str, float | None, float, float, float]]] = defaultdict(list)
     sql = (
         f"SELECT t, task, coalesce(step, 0), name, {begin}, seconds, coalesce(bytes_in, 0), coalesce(bytes_out, 0)"
-        " FROM spans WHERE t BETWEEN ? AND ? AND seconds IS NOT NULL"
+        " FROM spans WHERE seconds IS NOT NULL"
     )
-    for t, task, step, name, *rest in reader.tuples(sql, _between(told)):
+    for t, task, step, name, *rest in _told_at(reader, sql, told):
         if (each := of.get((t, task, step))) is not None:
             rows[each].append((name, rest[0], rest[1], rest[2], rest[3]))
     # Where nobody said when a span began, they follow each other as in any step.
@@ -134,9 +132,9 @@ def _transfers(reader: RunReader, told: Sequence[ReportedStep]) -> dict[Reported
     of = {(each.t, each.task, each.step): each for each in told}
     sql = (
         "SELECT t, task, coalesce(step, 0), peer, push_begin, push_end, push_bytes, pull_begin, pull_end, pull_bytes"
-        " FROM transfers WHERE t BETWEEN ? AND ? ORDER BY peer"
+        " FROM transfers WHERE peer IS NOT NULL"
     )
-    for t, task, step, peer, *numbers in reader.tuples(sql, _between(told)):
+    for t, task, step, peer, *numbers in sorted(_told_at(reader, sql, told), key=lambda row: str(row[3])):
         if (each := of.get((t, task, step))) is None:
             continue
         ways: tuple[tuple[Literal["push", "pull"], list[float | None]], ...] = (
@@ -149,9 +147,12 @@ def _transfers(reader: RunReader, told: Sequence[ReportedStep]) -> dict[Reported
     return result
 
 
-def _between(told: Sequence[ReportedStep]) -> tuple[float, float]:
-    times = [each.t for each in told]
-    return min(times), max(times)
+def _told_at(reader: RunReader, sql: str, told: Sequence[ReportedStep]) -> Iterator[tuple[Any, ...]]:
+    """Rows of the times at which these steps were told."""
+    times = sorted({each.t for each in told})
+    for first in range(0, len(times), _MOST_PARAMETERS):
+        some = times[first : first + _MOST_PARAMETERS]
+        yield from reader.tuples(f"{sql} AND t IN ({', '.join('?' * len(some))})", some)
 
 
 def _has(reader: RunReader, table: str, column: str) -> bool:
