@@ -167,8 +167,8 @@ def assign(owned: Sequence[Any], saved: Sequence[np.ndarray[Any, Any]], what: st
         there, here = (each[different] if different < len(each) else "none" for each in (wanted, shapes))
         raise ResumeError(
             f"{what}: the checkpoint has {len(wanted)} variables, the script {len(shapes)}; the first that differs, "
-            f"number {different}, has the shape {there} in the checkpoint and {here} in the script; undo the change to the "
-            "script, or start over with: headgate resume --from-scratch"
+            f"number {different}, has the shape {there} in the checkpoint and {here} in the script; undo the change to "
+            "the script, or start over with: headgate resume --from-scratch"
         )
     for variable, array in zip(owned, saved):
         variable.assign(array)

@@ -44,7 +44,7 @@ def take(count):
     return data
 seal = take(32)
 packed = take(struct.unpack("!Q", take(8))[0])
-if not hmac.compare_digest(seal, hmac.new(key, packed, hashlib.sha256).digest()): sys.exit("the hub's answer has a wrong signature")
+if not hmac.compare_digest(seal, hmac.new(key, packed, hashlib.sha256).digest()): sys.exit("wrong signature")
 folder = tempfile.mkdtemp(prefix="headgate-ray-bridge-", dir="/tmp")
 try:
     import io

@@ -133,8 +133,9 @@ def explained(error: Exception, host: str, port: int) -> HeadgateError:
         )
     first = text.strip().splitlines()[0] if text.strip() else type(error).__name__
     if not host:
+        why = first.rstrip(".")
         return HeadgateError(
-            f"Ray did not start on this machine, or refused the connection: {first.rstrip('.')}; try it with: ray start --head"
+            f"Ray did not start on this machine, or refused the connection: {why}; try it with: ray start --head"
         )
     if "node_ip_address" in text or "No node info" in text or "matching" in text or "raylet" in text.lower():
         return HeadgateError(

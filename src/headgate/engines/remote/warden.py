@@ -79,7 +79,7 @@ def _watch(agent: socket.socket, folder: Path) -> None:
         try:
             isolation.make(str(record["isolation"]), _SWEEPS).sweep(record)
         except (HeadgateError, OSError) as error:
-            print(f"a box of {record.get('task')} is left: {error}", file=sys.stderr)
+            print(f"what was left of task {record.get('task')} could not be removed: {error}", file=sys.stderr)
     shutil.rmtree(folder, ignore_errors=True)
 
 
