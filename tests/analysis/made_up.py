@@ -33,26 +33,35 @@ class MadeUp:
     loader_workers: int | None = None
     blocked: Course = 0.0
     node: str = "nimbus"
-    gpu: float | None = None
+    gpu: Course | None = None
     at: float = 0.0
+    readings: Mapping[str, Course] = field(default_factory=dict)
 
 
 def recording(
-    path: Path, jobs: Mapping[str, MadeUp], *, cores: float = 2.0, outside: Course = 0.0, stolen: Course = 0.0
+    path: Path,
+    jobs: Mapping[str, MadeUp],
+    *,
+    cores: float = 2.0,
+    outside: Course = 0.0,
+    stolen: Course = 0.0,
+    node: Mapping[str, Any] = {},
+    readings: Mapping[str, Course] = {},
 ) -> Recording:
-    """A run of these jobs on a node of so many cores, on which programs `outside` Headgate use some too."""
+    """A run of these jobs on a node of so many cores, on which programs `outside` Headgate use some too; `node` is what
+    else is known of it, `readings` what else was read."""
     recorder = Recorder(path)
     end = max(job.end for job in jobs.values())
-    node = json.dumps([{"name": "nimbus", "cores": cores}])
-    for key, value in {"id": "r", "began": "0", "ended": str(float(end)), "state": "done", "node": node}.items():
+    known = json.dumps([{"name": "nimbus", "cores": cores, **node}])
+    for key, value in {"id": "r", "began": "0", "ended": str(float(end)), "state": "done", "node": known}.items():
         recorder.add("meta", key=key, value=value)
     for position, (name, job) in enumerate(jobs.items()):
         _add(recorder, name, job, position)
     for t in range(1, end + 1):
         ours = sum(_at(job.ran, t) for job in jobs.values() if job.start < t <= job.end)
-        recorder.add(
-            "usage", t=float(t), target="node:nimbus", cpu_cores=ours + _at(outside, t), cpu_stolen=_at(stolen, t)
-        )
+        read_more = {column: _at(course, t) for column, course in readings.items()}
+        used = ours + _at(outside, t)
+        recorder.add("usage", t=float(t), target="node:nimbus", cpu_cores=used, cpu_stolen=_at(stolen, t), **read_more)
     recorder.close()
     return read(path)
 
@@ -85,8 +94,8 @@ def _add(recorder: Recorder, name: str, job: MadeUp, position: int) -> None:
             cpu_waiting=waited,
             cpu_ready=ready,
             cpu_throttled=_at(job.throttled, t),
-            gpu_busy=job.gpu,
-            psi_io=_at(job.blocked, t),
+            gpu_busy=None if job.gpu is None else _at(job.gpu, t),
+            **{column: _at(course, t) for column, course in {"psi_io": job.blocked, **job.readings}.items()},
         )
         done += _at(job.steps, t)
         if done > 0.0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.analysis.made_up import MadeUp, recording
@@ -15,7 +16,7 @@ SAME = MadeUp(ran=0.5, waited=0.5)
 ALONE = MadeUp(ran=1.0)
 
 
-def told(path: Path, job: MadeUp, others: Mapping[str, MadeUp] = {}, **node: float) -> Verdict:
+def told(path: Path, job: MadeUp, others: Mapping[str, MadeUp] = {}, **node: Any) -> Verdict:
     """The verdict of a job beside others on two cores."""
     run = recording(path / "run.sqlite", {"a": job, **others}, **node)
     return verdict(accounts(run.jobs, run.nodes, run.seconds)[0])

@@ -33,6 +33,7 @@ from headgate.analysis.losing import (
     within,
 )
 from headgate.analysis.more import More, what_more_buys
+from headgate.analysis.outside import Devices, Outside, memory_limit
 from headgate.analysis.usage import Array, Signal
 
 Part = Literal[
@@ -41,8 +42,9 @@ Part = Literal[
     "compute",  # its own work
     "input",  # waiting for its loader, or blocked on a disk
     "communication",  # waiting for other tasks of its own, where backward did not hide it
-    "neighbours",  # lost to other jobs and to programs outside Headgate
+    "neighbours",  # lost to other jobs and to programs outside Headgate, through any resource
     "cap",  # lost to its own limit of cores
+    "memory",  # lost to its own limit of memory
     "itself",  # lost to other tasks of its own on the same cores
     "hypervisor",  # stolen from the node
     "checkpoints",  # saving
@@ -57,6 +59,8 @@ _COUNTED_ERROR = 0.25
 """Relative error of what was counted, as a deviation; docs/explain.md has the pairs of jobs it was held against."""
 _LEAST_SECONDS = 0.05
 """Less is no loss that anybody would ask about."""
+MOST_UNEXPLAINED = 0.3
+"""Where more than this part of the time is unexplained, nothing else can be called the cause."""
 _SPREAD = 1.645
 """Deviations on each side of a band of 90 %."""
 
@@ -71,6 +75,7 @@ class Account:
         losses: To whom, and through what; the largest first.
         excess_threads: Its threads that waited on average though no core could have run them.
         asked_to_wait: Seconds of `waiting` that its user asked for: its start time, or the end of another job.
+        memory_limit: Bytes that each of its tasks may use; None: no limit.
         lacks: Readings that it would need and that the run does not have.
         more: What more of each resource would buy it.
     """
@@ -81,6 +86,7 @@ class Account:
     losses: Sequence[Loss] = ()
     excess_threads: float = 0.0
     asked_to_wait: float = 0.0
+    memory_limit: float | None = None
     lacks: Sequence[str] = field(default_factory=tuple)
     more: More = field(default_factory=More)
 
@@ -101,6 +107,7 @@ class _Grid:
         self.edges = edges
         self.width = float(edges[1] - edges[0])
         self.nodes = nodes
+        self.devices = Devices(jobs, nodes, edges)
         self._tasks = [(job.name, task) for job in jobs for task in job.tasks]
         self._ran = {task.id: self.mean(task.signal("cpu_cores")) for _, task in self._tasks}
 
@@ -228,22 +235,28 @@ def _account(job: RecordedJob, grid: _Grid, seconds: float) -> Account:
     stepping = grid.part_within([(begun, end) for (_, end), begun in zip(ran, starts)]) * grid.width
     lost = _lost(job, grid)
     own = 1.0 - sum(lost.by.values(), lost.stolen + lost.by_cap)
-    working = np.maximum(lost.ready, np.nan_to_num(grid.mean(job.signal("gpu_busy"))))
+    outside = _outside(job, grid, own, stepping / grid.width)
+    own = np.maximum(own - outside.lost, 0.0)
+    # What it was blocked on the disk is its input, in its steps; before them it is part of its start.
+    of_steps = np.maximum(own - outside.by_disk, 0.0)
+    working = np.maximum(lost.ready, np.nan_to_num(grid.mean(job.signal("gpu_busy")))) + outside.idle
     beside = grid.neighbours(job, job.tasks[0])
-    fewer = fewer_threads(job, beside, own * stepping, grid.edges, grid.cores(job.tasks[0]))
-    own_left = own * (1.0 - fewer.part)
+    fewer = fewer_threads(job, beside, of_steps * stepping, grid.edges, grid.cores(job.tasks[0]))
+    own_left = of_steps * (1.0 - fewer.part)
     longer = _slower(job, beside, grid, own_left, lost.by)
     own_left = np.clip(own_left - sum(longer.parts.values(), np.zeros_like(own)), 0.0, 1.0)
-    step = _own_steps(job, working, own_left, stepping)
+    step = _own_steps(job, working, own_left, stepping, outside)
     losses = merged(
         [
-            *fewer.losses(beside, own * stepping, elapsed),
+            *fewer.losses(beside, of_steps * stepping, elapsed),
+            *outside.losses(starting + stepping, elapsed),
             *longer.losses(_counted(lost, starting + stepping, elapsed), stepping, elapsed),
         ],
         elapsed,
     )
     stolen = Loss(NODE, "cores", within(float(np.sum(lost.stolen * (starting + stepping))), 0.1, elapsed), "counted")
     by_cap = within(float(np.sum(lost.by_cap * (starting + stepping))), 0.1, elapsed)
+    of_its_own = outside.of_its_own(starting + stepping, stepping, elapsed)
     again = step["faults"]
     parts: dict[Part, TimeEstimate] = {
         **step,
@@ -251,11 +264,12 @@ def _account(job: RecordedJob, grid: _Grid, seconds: float) -> Account:
         "starting": within(float(np.sum(own * starting)), 0.1, elapsed),
         "neighbours": sum_of([loss.lost for loss in losses if loss.to != ITSELF], elapsed),
         "cap": by_cap,
+        "memory": next(loss.lost for loss in of_its_own if loss.resource == "memory"),
         "itself": sum_of([loss.lost for loss in losses if loss.to == ITSELF], elapsed),
         "hypervisor": stolen.lost,
         "faults": TimeEstimate(between + again.seconds, between + again.low, between + again.high),
     }
-    told = sorted((*losses, stolen), key=lambda loss: -loss.lost.seconds)
+    told = sorted((*losses, *of_its_own, stolen), key=lambda loss: -loss.lost.seconds)
     return Account(
         job=job.name,
         elapsed=elapsed,
@@ -263,9 +277,22 @@ def _account(job: RecordedJob, grid: _Grid, seconds: float) -> Account:
         losses=tuple(loss for loss in told if loss.lost.seconds > _LEAST_SECONDS),
         excess_threads=_mean(lost.excess, stepping),
         asked_to_wait=waiting if job.spec.get("after") else min(float(job.spec.get("at") or 0.0), waiting),
-        lacks=tuple(_lacks(job)),
         more=what_more_buys(job, tuple(grid.nodes.values())),
+        memory_limit=memory_limit(job),
+        lacks=tuple(_lacks(job, grid.devices, parts["unexplained"].seconds > MOST_UNEXPLAINED * elapsed)),
     )
+
+
+def _outside(job: RecordedJob, grid: _Grid, own: Array, stepping: Array) -> Outside:
+    """What it lost beyond cores, of the part `own` of each bucket; `stepping` is the part that belongs to its steps."""
+    tasks = [task for task in job.tasks if task.is_worker] or list(job.tasks)
+    saved = [
+        (float(row["t"]) - float(row["seconds"] or 0.0), float(row["t"]))
+        for row in job.checkpoints
+        if row["why"] != "resumed"
+    ]
+    ready = {task.id: np.nan_to_num(grid.ready(task)[0]) for task in tasks}
+    return grid.devices.lost(job, own, ready, np.minimum(grid.part_within(saved), 1.0), stepping * grid.width)
 
 
 def _counted(lost: _Lost, inside: Array, elapsed: float) -> list[Loss]:
@@ -329,28 +356,38 @@ def _signal(values: Array, edges: Array) -> Signal:
     return Signal(edges[:-1][kept], edges[1:][kept], values[kept])
 
 
-def _own_steps(job: RecordedJob, working: Array, own: Array, inside: Array) -> dict[Part, TimeEstimate]:
+def _own_steps(
+    job: RecordedJob, working: Array, own: Array, inside: Array, outside: Outside
+) -> dict[Part, TimeEstimate]:
     """How the time of its steps that was its own divides.
 
     Args:
-        working: The part of each bucket in which it was ready to run or its GPU was busy.
-        own: The part of each bucket that it lost to nobody.
+        working: The part of each bucket in which it was ready to run, its GPU was busy, or it was blocked.
+        own: The part of each bucket that it lost to nobody, and in which it was not blocked on a disk.
         inside: Seconds of each bucket that belong to its steps.
     """
-    seconds = float(np.sum(own * inside))
-    saving = min(sum(float(row["seconds"] or 0.0) for row in job.checkpoints if row["why"] != "resumed"), seconds)
-    again = min(_done_again(job), seconds - saving)
-    left = seconds - saving - again
+    left = float(np.sum(own * inside))
+    disk, elsewhere, network = (
+        float(np.sum(part * inside)) for part in (outside.by_disk, outside.lost, outside.through("network"))
+    )
+    seconds = left + disk
+    saving = min(sum(float(row["seconds"] or 0.0) for row in job.checkpoints if row["why"] != "resumed"), left)
+    again = min(_done_again(job), left - saving)
+    left -= saving + again
     division = job.division
-    waits = left * (division.input_fraction or 0.0) if division is not None else 0.0
-    exposed = left * (division.exposed_fraction or 0.0) if division is not None and job.distributed else 0.0
+    sampled = left + disk + elsewhere  # sampled steps know nothing of whose fault it is that they waited
+    blocked = disk + float(np.sum(outside.through("disk") * inside))
+    waits = sampled * (division.input_fraction or 0.0) if division is not None else 0.0
+    waits = min(max(waits - blocked, 0.0), left)
+    exposed = sampled * (division.exposed_fraction or 0.0) if division is not None and job.distributed else 0.0
+    exposed = min(max(exposed - network, 0.0), left - waits)
     idle = float(np.sum(np.clip(1.0 - working, 0.0, own) * inside))
     rest = max(left - waits - exposed, 0.0)
     unexplained = min(max(idle - waits - exposed - saving, 0.0), rest)
     compute = rest - unexplained
     return {
         "compute": TimeEstimate(compute, 0.9 * compute, min(1.1 * compute + unexplained, seconds)),
-        "input": within(waits, 0.1, seconds),
+        "input": sum_of([within(waits, 0.1, seconds), within(disk, 0.3, seconds)], seconds),
         "communication": within(exposed, 0.1, seconds),
         "checkpoints": exact(saving),
         "faults": within(again, 0.1, seconds),
@@ -379,12 +416,15 @@ def _done_again(job: RecordedJob) -> float:
     return steps * job.division.step_seconds
 
 
-def _lacks(job: RecordedJob) -> list[str]:
+def _lacks(job: RecordedJob, devices: Devices, unexplained: bool) -> list[str]:
+    """Readings that its account needs; where time is `unexplained`, those too that may have explained it."""
     lacks = []
     if not any(len(task.signal("cpu_waiting")) for task in job.tasks):
         lacks.append("time that threads waited for a core (schedstat)")
     if not np.isfinite(job.progress.step).any():
         lacks.append("steps (it reports none, and none was read from its output)")
+    if unexplained and not devices.tell_blocked(job):
+        lacks.append("time that it was blocked on a disk (PSI, or kernel.task_delayacct)")
     return lacks
 
 

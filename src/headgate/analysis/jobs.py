@@ -153,7 +153,7 @@ class RecordedJob:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedNode:
-    """What was recorded of a node; cores and rates are None where they are not known."""
+    """What was recorded of a node; cores, GPUs and rates are None where they are not known."""
 
     name: str
     usage: Usage
@@ -161,6 +161,7 @@ class RecordedNode:
     memory_bytes: float | None = None
     nic_bytes_per_second: float | None = None
     disk_bytes_per_second: float | None = None
+    gpus: int | None = None
     description: str = ""
 
     def signal(self, column: Column) -> Signal:

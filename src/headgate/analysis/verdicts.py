@@ -6,20 +6,26 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
-from headgate.analysis.accounts import Account, Part
-from headgate.analysis.losing import ITSELF, NODE, OTHERS, Loss, Resource, TimeEstimate, exact, sum_of
+from headgate.analysis.accounts import MOST_UNEXPLAINED, Account, Part
+from headgate.analysis.losing import ITSELF, NODE, NONE, OTHERS, Loss, Resource, TimeEstimate, exact, sum_of
 from headgate.analysis.more import Buyable, More
-from headgate.units import say_seconds
+from headgate.units import say_bytes, say_seconds
 
 Name = Literal[
     "neighbour-cores",
     "neighbour-memory",
+    "neighbour-disk",
+    "neighbour-network",
+    "neighbour-gpu",
     "own-cap",
+    "own-memory",
     "own-tasks",
     "own-threads",
     "hypervisor",
     "input",
+    "disk",
     "communication",
+    "network",
     "checkpoints",
     "faults",
     "starting",
@@ -31,8 +37,6 @@ NAMES: tuple[Name, ...] = get_args(Name)
 
 _LEAST_PART, _LEAST_SECONDS = 0.05, 1.0
 """Of a job's elapsed time: what cost less is not worth a verdict."""
-_MOST_UNEXPLAINED = 0.3
-"""Where more than this part of the time is unexplained, nothing else can be called the cause."""
 _LEAST_STARTING = 0.2
 """Every job starts: only a start that takes this part of the time is worth a verdict."""
 _MANY_THREADS = 0.8
@@ -42,6 +46,9 @@ _MANY_THREADS = 0.8
 _THROUGH: Mapping[Resource, tuple[str, Name]] = {
     "cores": ("the cores they share", "neighbour-cores"),
     "memory": ("caches and memory bandwidth", "neighbour-memory"),
+    "disk": ("the disk they share", "neighbour-disk"),
+    "network": ("the NIC they share", "neighbour-network"),
+    "gpu": ("the GPU they share", "neighbour-gpu"),
 }
 
 
@@ -92,7 +99,7 @@ def verdict(account: Account) -> Verdict:
     """The cause that cost a job most, `healthy` where none cost much, `not-known` where too much is unexplained."""
     elapsed = account.elapsed
     unexplained = account.parts["unexplained"]
-    if account.lacks or (elapsed > 0.0 and unexplained.seconds > _MOST_UNEXPLAINED * elapsed):
+    if account.lacks or (elapsed > 0.0 and unexplained.seconds > MOST_UNEXPLAINED * elapsed):
         worst = max(_causes(account), key=lambda cause: cause.cost.low, default=None)
         if worst is None or worst.cost.low < max(_LEAST_SECONDS, unexplained.seconds, _LEAST_PART * elapsed):
             return Verdict("not-known", _unknown(account), "", unexplained.low, elapsed)
@@ -134,16 +141,20 @@ def _causes(account: Account) -> Iterator[_Cause]:
         f"The hypervisor kept cores from the node: {part('hypervisor')} of {job}.",
         "Ask the owner of the machine for cores that are not oversubscribed.",
     )
+    disk, nic = _through_node(account, "disk"), _through_node(account, "network")
+    yield from _devices(account, disk, nic)
+    waits = _without(parts["input"], disk)
     yield _Cause(
         "input",
-        parts["input"],
-        f"{job} waited for its input for {part('input')}.",
+        waits,
+        f"{job} waited for its input for {_part(waits.seconds, account.elapsed)}.",
         "More loader workers: `DataLoader(..., num_workers=2)`, or prepare the data once and store it.",
     )
+    exposed = _without(parts["communication"], nic)
     yield _Cause(
         "communication",
-        parts["communication"],
-        f"{job} waited for its other tasks for {part('communication')}.",
+        exposed,
+        f"{job} waited for its other tasks for {_part(exposed.seconds, account.elapsed)}.",
         "`headgate plan` shows whether fewer workers, or other nodes, are faster.",
     )
     yield _Cause(
@@ -187,6 +198,43 @@ def _bought(name: Name, more: More) -> str:
     else:
         what = f"twice the {_TWICE[resource]}"
     return f"{what[0].upper()}{what[1:]}: {sure[resource]:.1f} times the speed."
+
+
+def _devices(account: Account, disk: TimeEstimate, nic: TimeEstimate) -> Iterator[_Cause]:
+    """What its own traffic cost it on the disk and on its NIC, and what its own limit of memory did."""
+    job = account.job
+    yield _Cause(
+        "disk",
+        disk,
+        f"{job} was blocked on the disk for {_part(disk.seconds, account.elapsed)}: it read what was not in memory. A"
+        " second pass over data that fits into memory would not wait.",
+        "Read the data into memory beforehand: `cat DATA > /dev/null`. Or prepare it once, smaller.",
+    )
+    yield _Cause(
+        "network",
+        nic,
+        f"Its own traffic filled a NIC: {job} waited for its other tasks for {_part(nic.seconds, account.elapsed)}.",
+        "`headgate plan` shows whether fewer workers, or other nodes, are faster.",
+    )
+    cost, limit = account.parts["memory"], account.memory_limit
+    full, more = (say_bytes(limit), say_bytes(2 * limit).replace(" ", "")) if limit else ("", "...")
+    yield _Cause(
+        "own-memory",
+        cost,
+        f"Its own limit of memory, {full}, held {job} back for {_part(cost.seconds, account.elapsed)}: pages that it"
+        " needed were dropped and read again.",
+        f"Raise it: `limits: {{memory: {more}}}` of the job.",
+    )
+
+
+def _through_node(account: Account, resource: Resource) -> TimeEstimate:
+    """What it lost through a device that nobody kept from it."""
+    return next((loss.lost for loss in account.losses if (loss.to, loss.resource) == (NODE, resource)), NONE)
+
+
+def _without(part: TimeEstimate, other: TimeEstimate) -> TimeEstimate:
+    """The rest of a part, but for what another cause has of it."""
+    return TimeEstimate(*(max(each - other.seconds, 0.0) for each in part))
 
 
 def _neighbours(account: Account) -> Iterator[_Cause]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.analysis.accounts import Account, accounts
-from headgate.analysis.losing import NODE, OTHERS, TimeEstimate
+from headgate.analysis.losing import ITSELF, NODE, OTHERS, Loss, Resource, TimeEstimate
 from headgate.analysis.more import More, Speedup
 from headgate.analysis.verdicts import verdict
 from headgate.reports.recording import Recording
@@ -20,7 +20,18 @@ from headgate.units import say_seconds
 SPEED_COLUMNS = ("× 1.25", "× 2", "No limit")
 _MOST_LINES = 6
 _LEAST_SECONDS = 5.0
-CULPRITS = {OTHERS: "programs outside Headgate", NODE: "the hypervisor", "itself": "its own other tasks"}
+_CULPRITS: Mapping[tuple[str, Resource], str] = {
+    (NODE, "cores"): "the hypervisor",
+    (NODE, "disk"): "the disk",
+    (NODE, "network"): "its own traffic",
+    (ITSELF, "cores"): "its own other tasks",
+    (ITSELF, "memory"): "its own limit",
+}
+
+
+def culprit(loss: Loss) -> str:
+    """To whom something was lost, in words."""
+    return "programs outside Headgate" if loss.to == OTHERS else _CULPRITS.get((loss.to, loss.resource), loss.to)
 
 
 def explained(run: Recording, job: str | None = None) -> list[Account]:
@@ -106,7 +117,7 @@ def _losses(account: Account) -> Table:
     table = _table("Lost to", "Seconds", "Of all", "90 % band", "Resource", "Evidence")
     for loss in account.losses:
         share = f"{loss.lost.seconds / account.elapsed:.0%}"
-        who = Text(f"  {CULPRITS.get(loss.to, loss.to)}")
+        who = Text(f"  {culprit(loss)}")
         table.add_row(who, say_moment(loss.lost.seconds), share, _band(loss.lost), loss.resource, loss.evidence)
     return table
 

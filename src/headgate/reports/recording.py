@@ -137,6 +137,7 @@ def _nodes(meta: Mapping[str, str], usage: Mapping[str, Usage]) -> tuple[Recorde
                 memory_bytes=node.get("memory_bytes"),
                 nic_bytes_per_second=node.get("nic_bytes_per_second"),
                 disk_bytes_per_second=node.get("disk_bytes_per_second"),
+                gpus=len(node["gpus"]) if "gpus" in node else None,
                 description=str(node.get("cpu_model") or ""),
             )
         )

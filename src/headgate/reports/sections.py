@@ -10,7 +10,7 @@ from headgate.analysis.accounts import PARTS, Account, Part
 from headgate.analysis.faults import KIND, survived
 from headgate.analysis.jobs import FAULTS, JobFigures, RecordedJob
 from headgate.analysis.nics import NicUse
-from headgate.reports.explained import CULPRITS, SPEED_COLUMNS, headlines, say_speedup
+from headgate.reports.explained import SPEED_COLUMNS, culprit, headlines, say_speedup
 from headgate.reports.figures import job_colour
 from headgate.reports.job_rows import loads
 from headgate.reports.recording import Recording
@@ -52,10 +52,11 @@ _MEANING: Mapping[Part, str] = {
     "waiting": "from its submission to its first start",
     "starting": "until its first step is under way",
     "compute": "its own work",
-    "input": "waiting for its loader",
+    "input": "waiting for its loader, or blocked on a disk",
     "communication": "waiting for other tasks of its own",
     "neighbours": "lost to other jobs and to programs outside Headgate",
     "cap": "lost to its own limit of cores",
+    "memory": "lost to its own limit of memory",
     "itself": "lost to other tasks of its own on the same cores",
     "hypervisor": "stolen from the node",
     "checkpoints": "saving",
@@ -134,7 +135,7 @@ def accounts(jobs: Sequence[RecordedJob], found: Sequence[Account]) -> Markup | 
         columns=columns,
         colours=colours,
         losses=losses,
-        culprits=CULPRITS,
+        culprit=culprit,
         loss_columns=_LOSSES,
         bought=bought,
         more_columns=_MORE,

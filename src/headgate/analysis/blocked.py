@@ -1,0 +1,116 @@
+"""What being blocked on a disk cost a job: to neighbours' traffic, to the disk itself, to its own limit of memory.
+
+The kernel counts for how much of the time some thread was blocked on a disk. It costs the job what no other thread
+hides. Of that, in this order:
+
+1. Where its memory is full, reads of pages that had been dropped for want of memory (refaults) are its limit's.
+2. What the same bytes took longer while neighbours used the disk than while they did not is theirs, by the bytes that
+   they moved meanwhile. Where they were always there, it is what the bytes took longer than at the disk's known rate.
+   Nobody is blamed who moved little, nor for more than his part of all bytes.
+3. The rest is the disk's.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from headgate.analysis.usage import Array
+
+_LEAST_BYTES = 1e6
+"""Bytes a second that are too few to tell anything."""
+_AWAY = 0.05
+"""Of its own bytes: with fewer, neighbours count as away."""
+_THERE = 0.2
+"""Of the most bytes that the disk was seen to move: with fewer, neighbours did not keep anybody from it."""
+_FULL = 0.7
+"""Of its rate, from which on a disk is full."""
+_LEAST_BUCKETS = 3
+_MEMORY_FULL = 0.85
+"""Of its limit, page cache included, from which on a task's memory is full: the kernel frees ahead."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OnDisk:
+    """A job on the disk of a node, in each bucket of a grid: arrays of one length, NaN where nothing was read.
+
+    Args:
+        blocked: Part of the bucket in which it was blocked on the disk and did nothing else.
+        moved: Bytes a second that it read and wrote.
+        read: Bytes a second that it read.
+        refaulted: Pages a second that it read again.
+        pressure: Part of the bucket in which a thread of it waited for memory.
+        memory_bytes: In use, page cache included.
+        memory_limit: Bytes; infinite where it has none.
+    """
+
+    blocked: Array
+    moved: Array
+    read: Array
+    refaulted: Array
+    pressure: Array
+    memory_bytes: Array
+    memory_limit: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blocked:
+    """Parts of each bucket, 0 to 1: arrays over the grid.
+
+    Args:
+        by: Lost to each neighbour, by its name.
+        by_memory: Lost to its own limit of memory.
+        rest: Blocked on the disk for nobody else's sake.
+    """
+
+    by: Mapping[str, Array]
+    by_memory: Array
+    rest: Array
+
+
+def blocked_on_disk(job: OnDisk, neighbours: Mapping[str, Array], rate: float | None, own: Array) -> Blocked:
+    """What being blocked cost a job in each bucket.
+
+    Args:
+        neighbours: Bytes a second that each moved on the same disk.
+        rate: Bytes a second of the disk; None where not known.
+        own: Part of each bucket that it lost to nobody so far.
+    """
+    blocked, moved = np.nan_to_num(job.blocked), np.nan_to_num(job.moved)
+    full = np.nan_to_num(job.memory_bytes) >= _MEMORY_FULL * job.memory_limit
+    again = np.minimum(_ratio(np.nan_to_num(job.refaulted) * mmap.PAGESIZE, np.nan_to_num(job.read)), 1.0)
+    # To free memory takes time as well, in which it is not blocked.
+    thrashed = np.maximum(blocked * again, np.nan_to_num(job.pressure))
+    by_memory = np.where(full, np.minimum(thrashed, own), 0.0)
+    rest = np.minimum(np.where(full, blocked * (1.0 - again), blocked), np.maximum(own - by_memory, 0.0))
+    used = {name: np.nan_to_num(each) for name, each in neighbours.items()}
+    taken = sum(used.values(), np.zeros_like(moved))
+    lost = _lost(rest, moved, taken, rate)
+    by = {name: lost * _ratio(each, taken) for name, each in used.items()}
+    return Blocked(by=by, by_memory=by_memory, rest=rest - lost)
+
+
+def _lost(blocked: Array, moved: Array, taken: Array, rate: float | None) -> Array:
+    """The part of `blocked` that neighbours cost who moved `taken` bytes a second."""
+    whole = moved + taken
+    most = max(float(np.max(whole, initial=0.0)), rate or 0.0)
+    reads = moved >= _LEAST_BYTES
+    alone = reads & (taken <= np.maximum(_AWAY * moved, _LEAST_BYTES / 10))
+    if np.count_nonzero(alone) >= _LEAST_BUCKETS:
+        without = moved * float(np.sum(blocked[alone]) / np.sum(moved[alone]))
+        there = taken >= _THERE * most
+    elif rate:
+        without = moved / most
+        there = (taken >= _THERE * most) & (whole >= _FULL * most)
+    else:
+        return np.zeros_like(blocked)
+    lost = np.clip(blocked - without, 0.0, blocked * _ratio(taken, whole))
+    return np.where(reads & there, lost, 0.0)
+
+
+def _ratio(part: Array, whole: Array) -> Array:
+    """0 where there is nothing of the whole."""
+    return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0.0)

@@ -1,0 +1,107 @@
+"""How much of a job's exposed communication is its NIC's doing, and how much a neighbour's on the same NIC.
+
+Sampled steps tell which part of its time a job waited for communication that backward did not hide. At the rate of the
+NIC, its own bytes need a known part of each second. Where the NIC is full, what it waited beyond that is lost to those
+whose bytes went through meanwhile, and never more than these took. Where its own bytes need most of the time that it
+waited, the NIC is what binds. Anything else is left as communication: the other ends, their cores, the latency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from headgate.analysis.usage import Array
+
+_FULL = 0.75
+"""Of a NIC's rate, from which on it is full: headers count, and no second is full from end to end."""
+_BINDS = 0.6
+"""Of the time that it waited: if its own bytes alone need as much, the NIC is what binds."""
+
+
+class NicTraffic(NamedTuple):
+    """Bytes a second in and out, in each bucket of a grid."""
+
+    received: Array
+    sent: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OnNic:
+    """A job on the NIC of a node.
+
+    Args:
+        rate: Bytes a second each way.
+        own: Its own bytes.
+        neighbours: Those of each other job, and of programs outside.
+    """
+
+    rate: float
+    own: NicTraffic
+    neighbours: Mapping[str, NicTraffic]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exposed:
+    """Parts of each bucket, 0 to 1: arrays over the grid.
+
+    Args:
+        by: Lost to each neighbour, by its name.
+        by_nic: Waited because its own bytes filled the NIC.
+    """
+
+    by: Mapping[str, Array]
+    by_nic: Array
+
+
+def spread(exposed: float, idle: Array, own: Array, inside: Array) -> Array:
+    """Where in time so many seconds of exposed communication lie: where it was idle first, then evenly.
+
+    Args:
+        idle: Part of each bucket in which it was neither ready nor blocked.
+        own: Part of each bucket that it lost to nobody so far.
+        inside: Seconds of each bucket that belong to its steps.
+    """
+    part = idle * _at_most_one(exposed, float(np.sum(idle * inside)))
+    left = np.maximum(own - part, 0.0)
+    more = max(exposed - float(np.sum(part * inside)), 0.0)
+    return part + left * _at_most_one(more, float(np.sum(left * inside)))
+
+
+def exposed_to_nics(waited: Array, nics: list[OnNic]) -> Exposed:
+    """How what a job waited for communication divides: by the node on which neighbours took most in each bucket.
+
+    Args:
+        waited: Part of each bucket.
+        nics: Of all nodes that its tasks are on; those without a known rate are left out.
+    """
+    lost, needed = np.zeros_like(waited), np.zeros_like(waited)
+    names = sorted({name for nic in nics for name in nic.neighbours})
+    by = {name: np.zeros_like(waited) for name in names}
+    for nic in nics:
+        own = [np.nan_to_num(way) / nic.rate for way in nic.own]
+        need = np.minimum(np.maximum(*own), 1.0)
+        taken, shares = np.zeros_like(waited), dict.fromkeys(names, np.zeros_like(waited))
+        for way in range(2):
+            used = {name: np.nan_to_num(traffic[way]) / nic.rate for name, traffic in nic.neighbours.items()}
+            whole = sum(used.values(), np.zeros_like(waited))
+            worse = (own[way] + whole >= _FULL) & (own[way] > 0.0) & (whole > taken)
+            taken = np.where(worse, whole, taken)
+            shares = {
+                name: np.where(worse, used.get(name, 0.0) / np.maximum(whole, 1e-12), share)
+                for name, share in shares.items()
+            }
+        here = np.clip(waited - need, 0.0, taken)
+        worst = here > lost
+        by = {name: np.where(worst, here * shares[name], each) for name, each in by.items()}
+        lost, needed = np.maximum(lost, here), np.maximum(needed, need)
+    rest = waited - lost
+    binds = float(np.sum(np.minimum(needed, rest))) >= _BINDS * float(np.sum(rest))
+    return Exposed(by=by, by_nic=np.minimum(rest, needed) if binds else np.zeros_like(waited))
+
+
+def _at_most_one(part: float, whole: float) -> float:
+    return min(part / whole, 1.0) if whole > 0.0 else 0.0

@@ -1,0 +1,315 @@
+"""What a job lost to what is outside it beyond cores: the disk, its NIC, its GPU, and its own limit of memory.
+
+Each part comes out of what the job has not lost through cores (`headgate.analysis.contention`): first what it was
+blocked on a disk, then what it waited for communication, then its GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from headgate.analysis.blocked import Blocked, OnDisk, blocked_on_disk
+from headgate.analysis.exposed import NicTraffic, OnNic, exposed_to_nics, spread
+from headgate.analysis.gpu_sharing import lost_on_gpu
+from headgate.analysis.jobs import RecordedJob, RecordedNode, RecordedTask
+from headgate.analysis.losing import ITSELF, NODE, OTHERS, Evidence, Loss, Resource, within
+from headgate.analysis.usage import Array
+from headgate.identifiers import TaskOfRun
+from headgate.telemetry.columns import Column
+
+_ERROR = 0.3
+"""Relative error, to one side of a band of 90 %."""
+_STRANGE = 0.2
+"""Of a NIC's rate: less that went through it and is nobody's may be headers, and bytes that were sent again."""
+_LEAST_BUCKETS = 3
+_GONE = 0.1
+"""Of the traffic while a job is there: what is left without it, at most, for the rest to be that job's."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outside:
+    """Parts of each bucket that a job lost, 0 to 1: arrays over the grid.
+
+    Args:
+        by: Lost to each neighbour, by resource and name.
+        by_memory: Lost to its own limit of memory.
+        by_disk: Blocked on the disk for nobody else's sake.
+        by_nic: Waited for communication because its own bytes filled the NIC.
+        idle: Of all these but the last, what lies where it was neither ready nor its GPU busy.
+    """
+
+    by: Mapping[tuple[Resource, str], Array]
+    by_memory: Array
+    by_disk: Array
+    by_nic: Array
+    idle: Array
+    evidence: Mapping[Resource, Evidence] = field(default_factory=lambda: {"gpu": "compared"})
+
+    @property
+    def lost(self) -> Array:
+        """To neighbours and to its own limit of memory."""
+        return sum(self.by.values(), self.by_memory)
+
+    def through(self, resource: Resource) -> Array:
+        """Lost to all neighbours through one resource."""
+        return sum((part for (through, _), part in self.by.items() if through == resource), np.zeros_like(self.idle))
+
+    def losses(self, inside: Array, elapsed: float) -> list[Loss]:
+        """What it lost to neighbours.
+
+        Args:
+            inside: Seconds of each bucket that belong to its start and its steps.
+        """
+        return [
+            Loss(to, through, within(_total(part, inside), _ERROR, elapsed), self.evidence.get(through, "counted"))
+            for (through, to), part in self.by.items()
+        ]
+
+    def of_its_own(self, inside: Array, stepping: Array, elapsed: float) -> list[Loss]:
+        """What it lost to its own limit of memory, to the disk and to its NIC."""
+        parts: Sequence[tuple[str, Resource, Array, Array]] = (
+            (ITSELF, "memory", self.by_memory, inside),
+            (NODE, "disk", self.by_disk, stepping),
+            (NODE, "network", self.by_nic, stepping),
+        )
+        return [
+            Loss(to, resource, within(_total(part, seconds), _ERROR, elapsed), "counted")
+            for to, resource, part, seconds in parts
+        ]
+
+
+def _total(part: Array, seconds: Array) -> float:
+    return float(np.sum(part * seconds))
+
+
+class Devices:
+    """What the tasks of a run did on disks, NICs and GPUs, bucket by bucket.
+
+    Args:
+        edges: Of the buckets, evenly spaced.
+    """
+
+    def __init__(self, jobs: Sequence[RecordedJob], nodes: Mapping[str, RecordedNode], edges: Array) -> None:
+        self._jobs = jobs
+        self._nodes = nodes
+        self._edges = edges
+        self._known: dict[tuple[int, Column], Array] = {}
+
+    def lost(
+        self, job: RecordedJob, own: Array, ready: Mapping[TaskOfRun, Array], saving: Array, stepping: Array
+    ) -> Outside:
+        """What a job lost.
+
+        Args:
+            own: Part of each bucket that it lost to nobody so far.
+            ready: Part of each bucket in which the busiest thread of a worker ran or waited, by the task's id.
+            saving: Part of each bucket in which it saved a checkpoint.
+            stepping: Seconds of each bucket that belong to its steps.
+        """
+        busy = np.nan_to_num(self._mean(job, "gpu_busy"))
+        idle = np.clip(1.0 - np.maximum(np.max(list(ready.values()), axis=0), busy), 0.0, own)
+        disk = self._disk(job, own, {id: np.maximum(each, busy) for id, each in ready.items()}, saving)
+        by: dict[tuple[Resource, str], Array] = {("disk", name): part for name, part in disk.by.items()}
+        taken = sum(disk.by.values(), disk.rest) + disk.by_memory
+        of_idle = np.minimum(taken, idle)
+        waited = spread(self._exposed(job, own, stepping), idle - of_idle, own - taken, stepping)
+        exposed = exposed_to_nics(waited, list(self._nics(job)) if waited.any() else [])
+        by |= {("network", name): part for name, part in exposed.by.items()}
+        taken = taken + sum(exposed.by.values(), np.zeros_like(own))
+        for name, part in self._gpu(job, stepping).items():
+            by["gpu", name] = np.minimum(part, np.maximum(own - taken, 0.0))
+            taken = taken + by["gpu", name]
+        return Outside(by, disk.by_memory, disk.rest, exposed.by_nic, np.minimum(taken, idle))
+
+    def tell_blocked(self, job: RecordedJob) -> bool:
+        """Whether anything was read of how long it was blocked on disks."""
+        nodes = [self._nodes[name] for name in job.nodes if name in self._nodes]
+        own = (task.signal(column) for task in job.tasks for column in ("psi_io", "disk_waiting"))
+        return any(map(len, own)) or any(len(node.signal("psi_io")) for node in nodes)
+
+    def _mean(self, of: RecordedJob | RecordedTask | RecordedNode, column: Column) -> Array:
+        """Of each bucket; NaN where nothing is known. A first reading has no rates: the one after it stands for it."""
+        key = id(of), column
+        if (known := self._known.get(key)) is not None:
+            return known
+        values: Array = of.signal(column).buckets(self._edges).mean
+        started = getattr(of, "started", None)
+        first = int(np.argmax(np.isfinite(values)))
+        if first and started is not None and np.isfinite(values[first]):
+            values[(self._edges[1:] > started) & (np.arange(len(values)) < first)] = values[first]
+        self._known[key] = values
+        return values
+
+    def _here(self, node: str) -> Iterator[tuple[RecordedJob, RecordedTask]]:
+        return ((job, task) for job in self._jobs for task in job.tasks if task.node == node)
+
+    # --- disk -------------------------------------------------------------------------------------------------------
+
+    def _disk(self, job: RecordedJob, own: Array, working: Mapping[TaskOfRun, Array], saving: Array) -> Blocked:
+        """What being blocked cost it: as much as its worker that lost most, since the others wait for that one."""
+        tasks = [task for task in job.tasks if task.id in working]
+        each = [self._disk_of(job, task, own, working[task.id], saving) for task in tasks]
+        if len(each) == 1:
+            return each[0]
+        slowest = np.argmax([sum(one.by.values(), one.rest) + one.by_memory for one in each], axis=0)
+        at, empty = np.arange(len(own)), np.zeros_like(own)
+
+        def chosen(parts: Iterable[Array]) -> Array:
+            return np.array(list(parts))[slowest, at]
+
+        return Blocked(
+            by={name: chosen(one.by.get(name, empty) for one in each) for name in {n for one in each for n in one.by}},
+            by_memory=chosen(one.by_memory for one in each),
+            rest=chosen(one.rest for one in each),
+        )
+
+    def _disk_of(self, job: RecordedJob, task: RecordedTask, own: Array, working: Array, saving: Array) -> Blocked:
+        neighbours, mine = self._moved(job, task.node)
+        node = self._nodes.get(task.node)
+        return blocked_on_disk(
+            OnDisk(
+                blocked=np.minimum(self._blocked(task, mine, neighbours), np.clip(1.0 - working, 0.0, own))
+                * (1.0 - saving),
+                moved=mine,
+                read=self._mean(task, "disk_read"),
+                refaulted=self._mean(task, "refaults"),
+                pressure=self._mean(task, "psi_memory"),
+                memory_bytes=self._mean(task, "memory_bytes") + np.nan_to_num(self._mean(task, "cache_bytes")),
+                memory_limit=memory_limit(job) or math.inf,
+            ),
+            neighbours,
+            node.disk_bytes_per_second if node is not None else None,
+            own,
+        )
+
+    def _blocked(self, task: RecordedTask, mine: Array, neighbours: Mapping[str, Array]) -> Array:
+        """Part of each bucket in which it was blocked on a disk: as its own pressure tells, or its threads' delays; or,
+        where it moved more bytes than all others, as the node's pressure tells."""
+        for told in (self._mean(task, "psi_io"), np.minimum(self._mean(task, "disk_waiting"), 1.0)):
+            if np.isfinite(told).any():
+                return np.nan_to_num(told)
+        node = self._nodes.get(task.node)
+        if node is None:
+            return np.zeros_like(mine)
+        others = sum((np.nan_to_num(each) for each in neighbours.values()), np.zeros_like(mine))
+        return np.where(mine > others, np.nan_to_num(self._mean(node, "psi_io")), 0.0)
+
+    def _moved(self, job: RecordedJob, node: str) -> tuple[dict[str, Array], Array]:
+        """Bytes a second that others moved on the disk of a node, by name, and those of a job. Of programs outside only
+        reads count: what a task wrote, the kernel may write to the disk much later."""
+        used: dict[str, Array] = {}
+        read = np.zeros(len(self._edges) - 1)
+        for other, task in self._here(node):
+            reads = np.nan_to_num(self._mean(task, "disk_read"))
+            read = read + reads
+            used[other.name] = used.get(other.name, 0.0) + reads + np.nan_to_num(self._mean(task, "disk_write"))
+        mine = used.pop(job.name, np.zeros_like(read))
+        if (recorded := self._nodes.get(node)) is not None:
+            used[OTHERS] = np.maximum(np.nan_to_num(self._mean(recorded, "disk_read")) - read, 0.0)
+        return used, mine
+
+    # --- network ----------------------------------------------------------------------------------------------------
+
+    def _exposed(self, job: RecordedJob, own: Array, stepping: Array) -> float:
+        """Seconds that it waited for communication, by its sampled steps."""
+        if job.division is None or not job.distributed:
+            return 0.0
+        return (job.division.exposed_fraction or 0.0) * _total(own, stepping)
+
+    def _nics(self, job: RecordedJob) -> Iterator[OnNic]:
+        for name in sorted(job.nodes):
+            node = self._nodes.get(name)
+            if node is None or not node.nic_bytes_per_second:
+                continue
+            rate, empty = node.nic_bytes_per_second, np.zeros(len(self._edges) - 1)
+            known: dict[str, NicTraffic] = {}
+            unknown: set[str] = set()
+            for other, task in self._here(name):
+                if (traffic := self._exchanged(other, task)) is None:
+                    unknown.add(other.name)
+                    continue
+                before = known.get(other.name, NicTraffic(empty, empty))
+                known[other.name] = NicTraffic(before.received + traffic.received, before.sent + traffic.sent)
+            mine = known.pop(job.name, NicTraffic(empty, empty))
+            passed = NicTraffic(self._mean(node, "net_in"), self._mean(node, "net_out"))
+            rest = NicTraffic(*(self._rest(way, passed, [mine, *known.values()], rate) for way in range(2)))
+            if (whose := self._whose(rest, unknown - {job.name})) is not None:
+                known[whose] = rest
+            yield OnNic(rate, mine, known)
+
+    def _exchanged(self, job: RecordedJob, task: RecordedTask) -> NicTraffic | None:
+        """Bytes a second that it exchanged with other nodes; None where nothing tells."""
+        if len(job.nodes) > 1 and (divided := task.division) is not None and divided.received is not None:
+            steps = self._steps(job) * _beyond_the_node(job, task)
+            return NicTraffic(steps * divided.received, steps * (divided.sent or 0.0))
+        if not len(task.signal("net_in")):
+            return NicTraffic(*[np.zeros(len(self._edges) - 1)] * 2) if job.distributed else None
+        return NicTraffic(*(np.nan_to_num(self._mean(task, way)) for way in ("net_in", "net_out")))
+
+    def _steps(self, job: RecordedJob) -> Array:
+        """Steps a second in each bucket."""
+        known = np.isfinite(job.progress.step)
+        if not known.any():
+            return np.zeros(len(self._edges) - 1)
+        done = np.interp(self._edges, job.progress.t[known], np.maximum.accumulate(job.progress.step[known]))
+        return np.diff(done) / np.diff(self._edges)
+
+    def _rest(self, way: int, passed: NicTraffic, known: Sequence[NicTraffic], rate: float) -> Array:
+        """What went through a NIC one way and is none of what is known."""
+        rest = np.nan_to_num(passed[way]) - sum((each[way] for each in known), np.zeros(len(self._edges) - 1))
+        return np.where(rest >= _STRANGE * rate, rest, 0.0)
+
+    def _whose(self, rest: NicTraffic, jobs: set[str]) -> str | None:
+        """Whose the rest is: of programs outside where no other job can have made it, of a job where it comes and goes
+        with that one; None where nothing tells."""
+        if not jobs:
+            return OTHERS
+        [name, *more] = jobs
+        there = np.zeros(len(self._edges) - 1, dtype=bool)
+        for job in self._jobs:
+            for task in job.tasks if job.name == name else ():
+                end = task.ended if task.ended is not None else math.inf
+                there |= (self._edges[1:] > (task.started or 0.0)) & (self._edges[:-1] < end)
+        whole = rest.received + rest.sent
+        if more or np.count_nonzero(~there) < _LEAST_BUCKETS or not there.any():
+            return None
+        return name if float(np.mean(whole[~there])) <= _GONE * float(np.mean(whole[there])) else None
+
+    # --- GPU --------------------------------------------------------------------------------------------------------
+
+    def _gpu(self, job: RecordedJob, stepping: Array) -> dict[str, Array]:
+        """What it lost on a GPU that it shares: on a node with one, for of several nothing tells which it had."""
+        [task, *more] = job.tasks
+        node = self._nodes.get(task.node)
+        if more or node is None or node.gpus != 1 or not len(task.signal("gpu_busy")):
+            return {}
+        used: dict[str, Array] = {}
+        for other, one in self._here(task.node):
+            if other.name != job.name and len(one.signal("gpu_busy")):
+                used[other.name] = used.get(other.name, 0.0) + np.nan_to_num(self._mean(one, "gpu_busy"))
+        return lost_on_gpu(self._mean(task, "gpu_busy"), used, stepping) if used else {}
+
+
+def memory_limit(job: RecordedJob) -> float | None:
+    """Bytes that its user lets each of its tasks use; None: no limit."""
+    limit = (job.spec.get("limits") or {}).get("memory_bytes")
+    return float(limit) if isinstance(limit, int | float) else None
+
+
+def _beyond_the_node(job: RecordedJob, task: RecordedTask) -> float:
+    """The part of what a task exchanges that goes to other nodes, by its sampled steps; all of it where these do not
+    tell."""
+    node_of = {str(one.name): one.node for one in job.tasks}
+    told = [
+        (transfer.bytes, node_of.get(transfer.peer) == task.node)
+        for step in job.sampled
+        for one in step.tasks
+        if one.task == task.id
+        for transfer in one.transfers
+    ]
+    whole = sum(size for size, _ in told)
+    return sum(size for size, same in told if not same) / whole if whole > 0.0 else 1.0

@@ -1,0 +1,176 @@
+"""What a job lost through the disk, its limit of memory and its GPU; every number is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.analysis.made_up import MadeUp, recording
+
+from headgate.analysis.accounts import Account, accounts
+from headgate.analysis.verdicts import verdict
+from headgate.reports.recording import Recording
+
+READER = {"psi_io": 0.75, "disk_read": 20e6}
+HOG = MadeUp(ran=0.01, readings={"psi_io": 1.0, "disk_read": 180e6})
+
+
+def account(run: Recording, job: str = "a") -> Account:
+    found = next(each for each in accounts(run.jobs, run.nodes, run.seconds) if each.job == job)
+    assert sum(part.seconds for part in found.parts.values()) == pytest.approx(found.elapsed, rel=1e-6, abs=1e-6)
+    for part in found.parts.values():
+        assert 0.0 <= part.low <= part.seconds * (1 + 1e-9) <= part.high * (1 + 2e-9)
+    return found
+
+
+def lost(found: Account) -> dict[tuple[str, str], float]:
+    return {(loss.to, loss.resource): loss.lost.seconds for loss in found.losses if loss.resource != "cores"}
+
+
+# --- disk -------------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_disk_took_for_a_job_alone_is_its_own(tmp_path: Path) -> None:
+    found = account(recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=0.25, readings=READER)}))
+    assert lost(found) == {("node", "disk"): pytest.approx(0.75 * 40, rel=0.05)}
+    assert found.parts["input"].seconds == pytest.approx(0.75 * 40, rel=0.05)
+    assert found.parts["unexplained"].seconds == pytest.approx(0.0, abs=0.5)
+    told = verdict(found)
+    assert (told.name, "second pass" in told.why) == ("disk", True)
+
+
+def test_delays_of_its_threads_tell_where_the_kernel_has_no_pressure(tmp_path: Path) -> None:
+    job = MadeUp(ran=0.25, readings={"disk_waiting": 3.0, "disk_read": 20e6})
+    assert verdict(account(recording(tmp_path / "run.sqlite", {"a": job}))).name == "disk"
+
+
+def test_what_the_same_bytes_took_longer_beside_a_neighbour_is_lost_to_it(tmp_path: Path) -> None:
+    """Alone it reads 60 MB a second and is blocked for a quarter of it; beside `b` 20 MB/s, for three quarters."""
+    course = {"psi_io": lambda t: 0.25 if t <= 20 else 0.75, "disk_read": lambda t: 60e6 if t <= 20 else 20e6}
+    jobs = {"a": MadeUp(ran=lambda t: 0.75 if t <= 20 else 0.25, readings=course), "b": MadeUp(ran=0.01, start=20)}
+    jobs["b"] = MadeUp(ran=0.01, start=20, readings=HOG.readings)
+    found = account(recording(tmp_path / "run.sqlite", jobs))
+    assert lost(found)["b", "disk"] == pytest.approx(20 * (0.75 - 20 * 0.25 / 60), rel=0.05)
+    assert verdict(found).name == "neighbour-disk"
+
+
+@pytest.mark.parametrize(
+    ("node", "name"),
+    [({"disk_bytes_per_second": 200e6}, "neighbour-disk"), ({"disk_bytes_per_second": 3e9}, "disk"), ({}, "disk")],
+    ids=["a full disk", "one that carries far more", "one whose rate nobody knows"],
+)
+def test_a_neighbour_that_was_always_there_is_blamed_only_where_the_disk_is_full(
+    tmp_path: Path, node: dict[str, float], name: str
+) -> None:
+    run = recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=0.25, readings=READER), "b": HOG}, node=node)
+    assert verdict(account(run)).name == name
+
+
+def test_programs_outside_that_read_are_culprits_and_what_a_task_wrote_is_not_theirs(tmp_path: Path) -> None:
+    jobs = {"a": MadeUp(ran=0.25, readings=READER)}
+    node = {"disk_bytes_per_second": 200e6}
+    used = {"disk_read": 200e6, "disk_write": 10e6}
+    assert ("others", "disk") in lost(account(recording(tmp_path / "r.sqlite", jobs, node=node, readings=used)))
+    written = {"disk_read": 20e6, "disk_write": 180e6}
+    found = lost(account(recording(tmp_path / "w.sqlite", jobs, node=node, readings=written)))
+    assert set(found) == {("node", "disk")}
+
+
+def test_a_disk_hog_beside_a_job_that_computes_is_blamed_for_nothing(tmp_path: Path) -> None:
+    """Another thread of it is blocked now and then, while the one that computes goes on."""
+    jobs = {"a": MadeUp(ran=1.0, readings={"psi_io": 0.5, "disk_read": 5e6}), "b": HOG}
+    found = account(recording(tmp_path / "run.sqlite", jobs, node={"disk_bytes_per_second": 200e6}))
+    assert lost(found) == {}
+    assert verdict(found).name == "healthy"
+
+
+def test_a_neighbour_that_moves_little_is_not_blamed(tmp_path: Path) -> None:
+    """The disk gets slow by itself while `b` reads 2 MB a second."""
+    job = MadeUp(ran=0.25, readings={"psi_io": lambda t: 0.2 if t <= 20 else 0.75, "disk_read": 20e6})
+    jobs = {"a": job, "b": MadeUp(ran=0.01, start=20, readings={"disk_read": 2e6})}
+    assert set(lost(account(recording(tmp_path / "run.sqlite", jobs)))) == {("node", "disk")}
+
+
+def test_what_sampled_steps_waited_for_input_is_not_counted_twice(tmp_path: Path) -> None:
+    job = MadeUp(ran=0.25, readings=READER, spans={"input": 0.08, "forward": 0.02})
+    found = account(recording(tmp_path / "run.sqlite", {"a": job}))
+    assert found.parts["input"].seconds == pytest.approx(0.8 * 39, rel=0.05)
+    assert found.parts["compute"].seconds == pytest.approx(0.2 * 39, rel=0.2)
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+THRASHING: dict[str, Any] = {
+    "psi_io": 0.5,
+    "psi_memory": 0.3,
+    "disk_read": 40.96e6,
+    "refaults": 10_000,
+    "memory_bytes": 50e6,
+    "cache_bytes": 48e6,
+}
+
+
+def test_pages_that_are_read_again_at_its_limit_are_lost_to_that(tmp_path: Path) -> None:
+    job = MadeUp(ran=0.5, readings=THRASHING, limits={"memory_bytes": 100_000_000})
+    found = account(recording(tmp_path / "run.sqlite", {"a": job, "b": HOG}))
+    assert lost(found) == {("itself", "memory"): pytest.approx(20.0, rel=0.05)}
+    assert found.parts["memory"].seconds == pytest.approx(20.0, rel=0.05)
+    told = verdict(found)
+    assert told.name == "own-memory"
+    assert "`limits: {memory: 190.73MiB}`" in told.next
+
+
+@pytest.mark.parametrize(
+    ("limits", "readings"),
+    [({}, {}), ({"memory_bytes": 1_000_000_000}, {}), ({"memory_bytes": 100_000_000}, {"refaults": 0.0})],
+    ids=["no limit", "far below its limit", "full of files that it reads once"],
+)
+def test_reading_is_the_disk_s_where_no_limit_makes_it_read_again(
+    tmp_path: Path, limits: dict[str, Any], readings: dict[str, Any]
+) -> None:
+    job = MadeUp(ran=0.5, readings={**THRASHING, "psi_memory": 0.0, **readings}, limits=limits)
+    assert verdict(account(recording(tmp_path / "run.sqlite", {"a": job}))).name == "disk"
+
+
+# --- GPU --------------------------------------------------------------------------------------------------------------
+
+ONE_GPU = {"gpus": [{"index": 0}]}
+
+
+def on_gpu(busy: Any, **given: Any) -> MadeUp:
+    return MadeUp(ran=0.9, gpu=busy, **given)
+
+
+def test_a_gpu_that_was_its_own_and_then_is_shared_and_full_is_lost_to_who_uses_it(tmp_path: Path) -> None:
+    jobs = {"a": on_gpu(lambda t: 0.8 if t <= 20 else 0.4), "b": on_gpu(0.6, start=20)}
+    found = account(recording(tmp_path / "run.sqlite", jobs, node=ONE_GPU))
+    assert lost(found) == {("b", "gpu"): pytest.approx(20 * 0.5, rel=0.1)}
+    assert [loss.evidence for loss in found.losses if loss.resource == "gpu"] == ["compared"]
+    assert verdict(found).name == "neighbour-gpu"
+
+
+@pytest.mark.parametrize(
+    ("jobs", "node"),
+    [
+        ({"a": on_gpu(0.4), "b": on_gpu(0.6)}, ONE_GPU),
+        ({"a": on_gpu(0.4), "b": on_gpu(0.3, start=20)}, ONE_GPU),
+        ({"a": on_gpu(lambda t: 0.8 if t <= 20 else 0.4), "b": on_gpu(0.6, start=20)}, {"gpus": [{}, {}]}),
+    ],
+    ids=["never alone", "a GPU that is not full", "two GPUs"],
+)
+def test_a_gpu_s_neighbour_is_not_blamed_where_nothing_tells(
+    tmp_path: Path, jobs: dict[str, MadeUp], node: dict[str, Any]
+) -> None:
+    assert lost(account(recording(tmp_path / "run.sqlite", jobs, node=node))) == {}
+
+
+# --- what a run lacks -------------------------------------------------------------------------------------------------
+
+
+def test_a_run_without_pressure_and_delays_says_so_where_it_matters(tmp_path: Path) -> None:
+    found = account(recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=0.25, readings={"disk_read": 20e6})}))
+    assert [lack for lack in found.lacks if "disk" in lack]
+    assert verdict(found).name == "not-known"
+    computes = account(recording(tmp_path / "other.sqlite", {"a": MadeUp(ran=1.0, readings={"disk_read": 20e6})}))
+    assert computes.lacks == ()
