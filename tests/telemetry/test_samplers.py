@@ -22,6 +22,7 @@ from headgate.isolation.process import ProcessIsolation
 from headgate.shares import Share
 from headgate.telemetry.base import Sampler, Target
 from headgate.telemetry.columns import Column
+from headgate.telemetry.connections import ConnectionsSampler
 from headgate.telemetry.cpu import CpuSampler
 from headgate.telemetry.disk import DiskSampler
 from headgate.telemetry.gpu import GpuSampler, device_numbers, gpus, open_nvml
@@ -86,8 +87,9 @@ SOFTWARE: Mapping[Column, Event] = {"cpu_cycles": (1, 1), "cpu_instructions": (1
 SAMPLERS = (
     *(CpuSampler, MemorySampler, DiskSampler, WaitingSampler),
     *(NetworkSampler, PressureSampler, lambda: GpuSampler(FakeNvml()), lambda: CounterSampler(events=SOFTWARE)),
+    ConnectionsSampler,
 )
-NAMES = ("cpu", "memory", "disk", "waiting", "network", "pressure", "gpu", "counters")
+NAMES = ("cpu", "memory", "disk", "waiting", "network", "pressure", "gpu", "counters", "connections")
 
 
 class TestWithCgroups(SamplerContract):
@@ -237,6 +239,35 @@ def test_what_two_tasks_in_one_namespace_send_is_neither_s(apart: Task) -> None:
         assert sampler.read(1.0, targets) == {}
     finally:
         other.close()
+
+
+def test_what_each_of_two_tasks_in_one_namespace_exchanges_with_another_address_is_its_own(apart: Task) -> None:
+    """Both are on one machine, so that the bytes never reach a NIC: it is another address that counts."""
+    subprocess.run(
+        ["nsenter", f"--net=/proc/{apart.pid}/ns/net", "ip", "addr", "add", "10.99.9.3/24", "dev", "d0"], check=True
+    )
+    subprocess.run(["nsenter", f"--net=/proc/{apart.pid}/ns/net", "ip", "link", "set", "lo", "up"], check=True)
+    other, third = (Task({}, prefix=("nsenter", f"--net=/proc/{apart.pid}/ns/net")) for _ in range(2))
+    try:
+        apart.do("import socket; listening = socket.create_server(('10.99.9.1', 9000))")
+        sampler, targets = ConnectionsSampler(), [Target("a", apart), Target("b", other), Target("c", third)]
+        assert sampler.read(0.0, targets) == {}
+        connect = "import socket; there = socket.create_connection(('10.99.9.1', 9000), source_address=({!r}, 0))"
+        other.do(connect.format("10.99.9.3"))
+        apart.do("there, _ = listening.accept()")
+        other.do("there.sendall(bytes(200_000)); there.shutdown(socket.SHUT_WR)")
+        apart.do("while there.recv(1 << 16): pass")
+        third.do(connect.format("10.99.9.1"))  # to itself: no NIC sees that
+        third.do("there.sendall(bytes(1000))")
+        found = sampler.read(2.0, targets)
+        # The last bytes may not be acknowledged yet.
+        assert found["b"] == {"tcp_out": pytest.approx(100_000, rel=0.1), "tcp_in": 0.0}
+        assert found["a"] == {"tcp_out": 0.0, "tcp_in": pytest.approx(100_000, rel=0.01)}
+        assert found["c"] == {"tcp_out": 0.0, "tcp_in": 0.0}
+        assert sampler.read(4.0, targets)["a"] == {"tcp_out": 0.0, "tcp_in": 0.0}
+    finally:
+        other.close()
+        third.close()
 
 
 # --- exact numbers, from files

@@ -28,6 +28,9 @@ class NicTraffic(NamedTuple):
     received: Array
     sent: Array
 
+    def plus(self, other: NicTraffic) -> NicTraffic:
+        return NicTraffic(self.received + other.received, self.sent + other.sent)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnNic:

@@ -7,7 +7,7 @@ blocked on a disk, then what it waited for communication, then its GPU.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +21,7 @@ from headgate.analysis.usage import Array
 from headgate.identifiers import TaskOfRun
 from headgate.telemetry.columns import Column
 
+_WAYS: tuple[Column, Column] = ("tcp_in", "tcp_out")
 _ERROR = 0.3
 """Relative error, to one side of a band of 90 %."""
 _STRANGE = 0.2
@@ -159,7 +160,8 @@ class Devices:
         at, empty = np.arange(len(own)), np.zeros_like(own)
 
         def chosen(parts: Iterable[Array]) -> Array:
-            return np.array(list(parts))[slowest, at]
+            found: Array = np.array(list(parts))[slowest, at]
+            return found
 
         return Blocked(
             by={name: chosen(one.by.get(name, empty) for one in each) for name in {n for one in each for n in one.by}},
@@ -221,51 +223,32 @@ class Devices:
         return (job.division.exposed_fraction or 0.0) * _total(own, stepping)
 
     def _nics(self, job: RecordedJob) -> Iterator[OnNic]:
+        empty = NicTraffic(*[np.zeros(len(self._edges) - 1)] * 2)
         for name in sorted(job.nodes):
             node = self._nodes.get(name)
             if node is None or not node.nic_bytes_per_second:
                 continue
-            rate, empty = node.nic_bytes_per_second, np.zeros(len(self._edges) - 1)
+            if any(not len(task.signal("tcp_in")) for other, task in self._here(name) if other is job):
+                continue  # whose bytes went through nobody knows
             known: dict[str, NicTraffic] = {}
-            unknown: set[str] = set()
             for other, task in self._here(name):
-                if (traffic := self._exchanged(other, task)) is None:
-                    unknown.add(other.name)
-                    continue
-                before = known.get(other.name, NicTraffic(empty, empty))
-                known[other.name] = NicTraffic(before.received + traffic.received, before.sent + traffic.sent)
-            mine = known.pop(job.name, NicTraffic(empty, empty))
-            passed = NicTraffic(self._mean(node, "net_in"), self._mean(node, "net_out"))
-            rest = NicTraffic(*(self._rest(way, passed, [mine, *known.values()], rate) for way in range(2)))
-            if (whose := self._whose(rest, unknown - {job.name})) is not None:
-                known[whose] = rest
-            yield OnNic(rate, mine, known)
+                used = NicTraffic(*(np.nan_to_num(self._mean(task, way)) for way in _WAYS))
+                known[other.name] = known.get(other.name, empty).plus(used)
+            rest = self._rest(node, list(known.values()), node.nic_bytes_per_second)
+            mine = known.pop(job.name)
+            if (whose := self._whose(rest, known)) is not None:
+                known[whose] = known.get(whose, empty).plus(rest)
+            yield OnNic(node.nic_bytes_per_second, mine, known)
 
-    def _exchanged(self, job: RecordedJob, task: RecordedTask) -> NicTraffic | None:
-        """Bytes a second that it exchanged with other nodes; None where nothing tells."""
-        if len(job.nodes) > 1 and (divided := task.division) is not None and divided.received is not None:
-            steps = self._steps(job) * _beyond_the_node(job, task)
-            return NicTraffic(steps * divided.received, steps * (divided.sent or 0.0))
-        if not len(task.signal("net_in")):
-            return NicTraffic(*[np.zeros(len(self._edges) - 1)] * 2) if job.distributed else None
-        return NicTraffic(*(np.nan_to_num(self._mean(task, way)) for way in ("net_in", "net_out")))
+    def _rest(self, node: RecordedNode, known: Sequence[NicTraffic], rate: float) -> NicTraffic:
+        """What went through a NIC and no connection of a task carried; little of it may be headers."""
+        passed = NicTraffic(self._mean(node, "net_in"), self._mean(node, "net_out"))
+        rest = [np.nan_to_num(way) - sum(each[index] for each in known) for index, way in enumerate(passed)]
+        return NicTraffic(*(np.where(each >= _STRANGE * rate, each, 0.0) for each in rest))
 
-    def _steps(self, job: RecordedJob) -> Array:
-        """Steps a second in each bucket."""
-        known = np.isfinite(job.progress.step)
-        if not known.any():
-            return np.zeros(len(self._edges) - 1)
-        done = np.interp(self._edges, job.progress.t[known], np.maximum.accumulate(job.progress.step[known]))
-        return np.diff(done) / np.diff(self._edges)
-
-    def _rest(self, way: int, passed: NicTraffic, known: Sequence[NicTraffic], rate: float) -> Array:
-        """What went through a NIC one way and is none of what is known."""
-        rest = np.nan_to_num(passed[way]) - sum((each[way] for each in known), np.zeros(len(self._edges) - 1))
-        return np.where(rest >= _STRANGE * rate, rest, 0.0)
-
-    def _whose(self, rest: NicTraffic, jobs: set[str]) -> str | None:
-        """Whose the rest is: of programs outside where no other job can have made it, of a job where it comes and goes
-        with that one; None where nothing tells."""
+    def _whose(self, rest: NicTraffic, jobs: Collection[str]) -> str | None:
+        """Whose the rest is: of programs outside where no other job was there, of a job where it comes and goes with
+        that one; None where nothing tells."""
         if not jobs:
             return OTHERS
         [name, *more] = jobs
@@ -298,18 +281,3 @@ def memory_limit(job: RecordedJob) -> float | None:
     """Bytes that its user lets each of its tasks use; None: no limit."""
     limit = (job.spec.get("limits") or {}).get("memory_bytes")
     return float(limit) if isinstance(limit, int | float) else None
-
-
-def _beyond_the_node(job: RecordedJob, task: RecordedTask) -> float:
-    """The part of what a task exchanges that goes to other nodes, by its sampled steps; all of it where these do not
-    tell."""
-    node_of = {str(one.name): one.node for one in job.tasks}
-    told = [
-        (transfer.bytes, node_of.get(transfer.peer) == task.node)
-        for step in job.sampled
-        for one in step.tasks
-        if one.task == task.id
-        for transfer in one.transfers
-    ]
-    whole = sum(size for size, _ in told)
-    return sum(size for size, same in told if not same) / whole if whole > 0.0 else 1.0

@@ -43,6 +43,8 @@ _NAMES: dict[Column, tuple[str, str]] = {
     "disk_waiting": ("blocked on disk", "threads"),
     "major_faults": ("major faults", "pages/s"),
     "refaults": ("refaults", "pages/s"),
+    "tcp_in": ("TCP in", "B/s"),
+    "tcp_out": ("TCP out", "B/s"),
     "net_retransmits": ("TCP retransmits", "segments/s"),
     "cpu_cycles": ("cycles", "/s"),
     "cpu_instructions": ("instructions", "/s"),

@@ -26,6 +26,8 @@ Column = Literal[
     "major_faults",  # pages a second that had to be read before the task went on
     "refaults",  # pages of files a second that had been dropped from the page cache and were read again
     "net_retransmits",  # TCP segments a second sent again (of a task: only in a network namespace of its own)
+    "tcp_in",  # bytes a second that a task's connections to other addresses brought, headers not counted
+    "tcp_out",  # bytes a second that they took
     "cpu_cycles",  # a second, where the machine has hardware counters
     "cpu_instructions",  # retired, a second; likewise
     "memory_bandwidth",  # bytes a second between the last cache and memory, where the machine has resctrl

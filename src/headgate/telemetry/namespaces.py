@@ -52,7 +52,7 @@ def look(namespace: str) -> Inside:
     Raises:
         OSError: There is none, or it may not be entered.
     """
-    return _inside(namespace, _look)
+    return inside(namespace, _look)
 
 
 def linked(namespace: str) -> bool:
@@ -61,10 +61,10 @@ def linked(namespace: str) -> bool:
     Raises:
         OSError: There is none, or it may not be entered.
     """
-    return _inside(namespace, _linked)
+    return inside(namespace, _linked)
 
 
-def _inside(namespace: str, act: Callable[[int], T]) -> T:
+def inside(namespace: str, act: Callable[[int], T]) -> T:
     """The result of a function that is called inside a namespace, with the inode of the namespace.
 
     A thread of its own enters it and ends there: what stayed, or kept a file of it open, would keep it alive after the

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from headgate import registry
 from headgate.telemetry.base import Boxed, Sampler, Target
 from headgate.telemetry.columns import COLUMNS, Column
+from headgate.telemetry.connections import ConnectionsSampler
 from headgate.telemetry.cpu import CpuSampler
 from headgate.telemetry.disk import DiskSampler
 from headgate.telemetry.gpu import GpuSampler
@@ -37,6 +38,7 @@ def samplers(report: Report) -> list[Sampler]:
         MemorySampler(),
         DiskSampler(),
         NetworkSampler(),
+        ConnectionsSampler(),
         GpuSampler(),
         PressureSampler(),
         WaitingSampler(),

@@ -1,0 +1,67 @@
+"""How waiting for communication divides among a job's own bytes and its neighbours'; every number is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headgate.analysis.exposed import NicTraffic, OnNic, exposed_to_nics, spread
+from headgate.analysis.usage import Array
+
+RATE = 100.0
+ONE = np.ones(10)
+
+
+def traffic(received: float, sent: float) -> NicTraffic:
+    return NicTraffic(received * ONE, sent * ONE)
+
+
+def on(own: NicTraffic, **neighbours: NicTraffic) -> OnNic:
+    return OnNic(RATE, own, neighbours)
+
+
+def means(parts: dict[str, Array]) -> dict[str, float]:
+    return {name: float(part.mean()) for name, part in parts.items() if part.any()}
+
+
+def test_a_job_whose_own_bytes_fill_the_nic_waits_for_that() -> None:
+    found = exposed_to_nics(0.9 * ONE, [on(traffic(80, 85)), on(traffic(40, 40))])
+    assert means(dict(found.by)) == {}
+    assert found.by_nic == pytest.approx(0.85 * ONE)
+
+
+def test_a_job_whose_bytes_need_little_of_the_nic_waits_for_something_else() -> None:
+    found = exposed_to_nics(0.9 * ONE, [on(traffic(20, 20))])
+    assert not found.by_nic.any()
+
+
+def test_what_it_waits_beyond_its_own_bytes_beside_a_full_nic_is_lost_to_who_fills_it() -> None:
+    found = exposed_to_nics(0.9 * ONE, [on(traffic(20, 20), b=traffic(0, 60), c=traffic(0, 20))])
+    assert means(dict(found.by)) == {"b": pytest.approx(0.7 * 0.75), "c": pytest.approx(0.7 * 0.25)}
+
+
+@pytest.mark.parametrize(
+    "nic",
+    [on(traffic(20, 20), b=traffic(0, 40)), on(traffic(20, 0), b=traffic(0, 95)), on(traffic(0, 0), b=traffic(99, 99))],
+    ids=["a NIC that is not full", "full the other way", "none of its own bytes"],
+)
+def test_a_neighbour_on_a_nic_that_did_not_keep_it_is_not_blamed(nic: OnNic) -> None:
+    assert means(dict(exposed_to_nics(0.9 * ONE, [nic]).by)) == {}
+
+
+def test_a_neighbour_is_never_blamed_for_more_than_its_own_bytes_took() -> None:
+    found = exposed_to_nics(0.9 * ONE, [on(traffic(70, 70), b=traffic(0, 8))])
+    assert means(dict(found.by)) == {"b": pytest.approx(0.08)}
+
+
+def test_of_several_nodes_the_one_where_most_was_lost_counts() -> None:
+    nics = [on(traffic(20, 20), b=traffic(0, 70)), on(traffic(20, 20), c=traffic(0, 60))]
+    assert means(dict(exposed_to_nics(0.9 * ONE, nics).by)) == {"b": pytest.approx(0.7)}
+
+
+def test_waiting_lies_where_the_job_was_idle_and_only_then_elsewhere() -> None:
+    idle = np.array([0.0, 0.5, 1.0])
+    assert spread(0.75, idle, np.ones(3), np.ones(3)) == pytest.approx(idle / 2)
+    more = spread(2.0, idle, np.ones(3), np.ones(3))
+    assert float(more.sum()) == pytest.approx(2.0)
+    assert (more >= idle).all()
