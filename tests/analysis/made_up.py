@@ -35,7 +35,7 @@ class MadeUp:
     node: str = "nimbus"
     gpu: Course | None = None
     at: float = 0.0
-    readings: Mapping[str, Course] = field(default_factory=dict)
+    readings: Mapping[str, Course | None] = field(default_factory=dict)
 
 
 def recording(
@@ -83,6 +83,7 @@ def _add(recorder: Recorder, name: str, job: MadeUp, position: int) -> None:
     for t, threads in (job.threads or dict.fromkeys([job.start])).items():
         recorder.add("shares", t=float(t), task=task, cpu_cap_cores=job.cap, threads=threads)
     done = 0.0
+    more = {"psi_io": job.blocked, **job.readings}
     for t in range(job.start + 1, job.end + 1):
         ran, waited = _at(job.ran, t), _at(job.waited, t)
         ready = min(ran + waited, 1.0) if job.ready is None else _at(job.ready, t)
@@ -95,7 +96,7 @@ def _add(recorder: Recorder, name: str, job: MadeUp, position: int) -> None:
             cpu_ready=ready,
             cpu_throttled=_at(job.throttled, t),
             gpu_busy=None if job.gpu is None else _at(job.gpu, t),
-            **{column: _at(course, t) for column, course in {"psi_io": job.blocked, **job.readings}.items()},
+            **{column: None if course is None else _at(course, t) for column, course in more.items()},
         )
         done += _at(job.steps, t)
         if done > 0.0:

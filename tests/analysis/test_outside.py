@@ -41,7 +41,7 @@ def test_what_a_disk_took_for_a_job_alone_is_its_own(tmp_path: Path) -> None:
 
 
 def test_delays_of_its_threads_tell_where_the_kernel_has_no_pressure(tmp_path: Path) -> None:
-    job = MadeUp(ran=0.25, readings={"disk_waiting": 3.0, "disk_read": 20e6})
+    job = MadeUp(ran=0.25, readings={"psi_io": None, "disk_waiting": 3.0, "disk_read": 20e6})
     assert verdict(account(recording(tmp_path / "run.sqlite", {"a": job}))).name == "disk"
 
 
@@ -169,8 +169,9 @@ def test_a_gpu_s_neighbour_is_not_blamed_where_nothing_tells(
 
 
 def test_a_run_without_pressure_and_delays_says_so_where_it_matters(tmp_path: Path) -> None:
-    found = account(recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=0.25, readings={"disk_read": 20e6})}))
+    blind = {"psi_io": None, "disk_read": 20e6}
+    found = account(recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=0.25, readings=blind)}))
     assert [lack for lack in found.lacks if "disk" in lack]
     assert verdict(found).name == "not-known"
-    computes = account(recording(tmp_path / "other.sqlite", {"a": MadeUp(ran=1.0, readings={"disk_read": 20e6})}))
+    computes = account(recording(tmp_path / "other.sqlite", {"a": MadeUp(ran=1.0, readings=blind)}))
     assert computes.lacks == ()

@@ -55,7 +55,9 @@ _THROUGH: Mapping[Resource, tuple[str, Name]] = {
 _BEHIND: Mapping[Name, tuple[Buyable, ...]] = {
     "own-cap": ("cores",),
     "input": ("loader", "disk"),
+    "disk": ("disk",),
     "communication": ("network", "servers"),
+    "network": ("network", "servers"),
 }
 """More of what may help against a cause."""
 _TWICE: Mapping[Buyable, str] = {
