@@ -1,10 +1,10 @@
 """What more would buy, as `headgate explain` tells it, against really having more.
 
-    python benchmarks/more_really.py [--only ROW ...] [--seconds 8] [--json PATH]
+    python benchmarks/more_really.py [--only ROW ...] [--seconds 10] [--json PATH]
 
 A job is run, explain is asked what more of something would buy, then the job has it and is run again. Cores are those
 of its own limit; NICs, disks and servers are those of the nodes of a lab. Needs root and a machine of two cores that
-does nothing else; all rows take about nine minutes.
+does nothing else; all rows take about ten minutes.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _several(args: Sequence[str], plan: Mapping[str, Any], rate: int, steps: int
 
 
 RING, SERVED = {"strategy": "allreduce", "workers": 2}, {"strategy": "ps", "workers": 2, "servers": 1}
-FAR = ["--sleep", "0.002"]
+FAR = ["--sleep", "0.001"]
 CHANGES: Mapping[str, Change] = {
     "cores-conv": _cores("unlike.py", ["conv"], 1.0, 2.0, 2, "x2"),
     "cores-conv-quarter": _cores("unlike.py", ["conv"], 1.0, 1.25, 2, "x1.25"),
@@ -94,11 +94,11 @@ CHANGES: Mapping[str, Change] = {
     "loader-1-2": _loader(FAR, 1, 2, "x2"),
     "loader-2-4": _loader([*FAR, "--width", "1024"], 2, 4, "x2"),
     "loader-4-5": _loader(FAR, 4, 5, "x1.25"),
-    "loader-0-1": _loader(["--sleep", "0.001", "--width", "1024"], 0, 1, "x2"),
+    "loader-0-1": _loader(["--sleep", "0.0005", "--width", "1024"], 0, 1, "x2"),
     "loader-decoding": _loader(["--decode", "10"], 1, 2, "x2"),
     "disk-plain": _disk("unlike.py", ["disk"], 40, 80, "x2"),
     "disk-plain-quarter": _disk("unlike.py", ["disk"], 40, 50, "x1.25"),
-    "disk-loader": _disk("limited.py", ["--workers", "2", "--read", "4194304", "--batch", "1"], 40, 80, "x2"),
+    "disk-loader": _disk("limited.py", ["--workers", "2", "--read", "4194304", "--batch", "1"], 60, 120, "x2"),
     "network-ring": _network([], RING, 100, 200, "x2", 40),
     "network-ring-computing": _network(["--batch", "512"], RING, 400, 800, "x2", 40),
     "network-servers": _network([], SERVED, 100, 200, "x2", 25),
@@ -153,7 +153,7 @@ def run(setup: Setup, seconds: float, folder: Path, variables: dict[str, str]) -
 def main() -> None:
     made = _frame.parser("What more would buy, told and really.", 1)
     made.add_argument("--only", nargs="+", choices=CHANGES, help="rows (default: all)")
-    made.add_argument("--seconds", type=float, default=8.0, help="of a run that has no number of steps (default: 8)")
+    made.add_argument("--seconds", type=float, default=10.0, help="of a run that has no number of steps (default: 10)")
     options = made.parse_args()
     _frame.heading(options.repetitions, "torch")
     print(f"{'what':24}{'resource':10}{'times':>6}{'really':>9}{'told':>9}   {'band':16}{'error':>7}{'replay':>8}")
