@@ -114,7 +114,8 @@ def what_more_buys(job: RecordedJob, nodes: Sequence[RecordedNode]) -> More:
         return More(lacks=dict.fromkeys(has, "it has gone through no steps that anything tells of"))
     steps = _View(job, {node.name: node for node in nodes}, stretch).steps()
     if steps.error is not None and abs(steps.error) > MOST_ERROR:
-        reason = f"its replayed steps take {steps.error:+.0%} of the time of the measured ones: too far off"
+        longer = f"{abs(steps.error):.0%} {'more' if steps.error > 0.0 else 'less'} time than the measured ones"
+        reason = f"its {len(steps.paths)} replayed steps take {longer}, which is too far off"
         return More(lacks=dict.fromkeys(has, reason), replay_error=steps.error)
     told = [resource for resource in has if resource not in steps.lacks]
     figures = {resource: _bought(steps, (resource,)) for resource in told}
