@@ -108,8 +108,7 @@ def verdict(account: Account) -> Verdict:
     told = [cause for cause in _causes(account) if cause.cost.seconds >= max(cause.least * elapsed, _LEAST_SECONDS)]
     if told:
         cause = max(told, key=lambda cause: cause.cost.seconds)
-        step = " ".join(filter(None, (_bought(cause.name, account.more), cause.next)))
-        return Verdict(cause.name, cause.why, step, cause.cost.low, cause.cost.high)
+        return Verdict(cause.name, cause.why, _next(cause, account.more), cause.cost.low, cause.cost.high)
     if account.excess_threads >= _MANY_THREADS:
         return _too_many_threads(account)
     lost = sum(cause.cost.seconds for cause in _causes(account))
@@ -185,6 +184,14 @@ def _causes(account: Account) -> Iterator[_Cause]:
         "One longer run instead of several short ones; prepare the data once and store it.",
         _LEAST_STARTING,
     )
+
+
+def _next(cause: _Cause, more: More) -> str:
+    """What to do about a cause, with what it buys where that is known."""
+    bought = _bought(cause.name, more)
+    if bought and cause.name == "input":
+        return f"{bought} Or prepare the data once and store it."
+    return " ".join(filter(None, (bought, cause.next)))
 
 
 def _bought(name: Name, more: More) -> str:
