@@ -17,8 +17,8 @@ from headgate.errors import NotFoundError
 @click.argument("job", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(run: str | None, job: str | None, as_json: bool) -> None:
-    """Say what held each job back, where its time went, which neighbour it lost how much of it to, and what more of each
-    resource would buy.
+    """Say what held each job back, where its time went, which neighbour it lost how much of it to, and what more of
+    each resource would buy.
 
     RUN is a run's id or part of it; by default the latest. A job's name alone means the latest run with that job. You
     can explain a run that still goes on.
