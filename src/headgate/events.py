@@ -57,6 +57,7 @@ class Exit:
         cpu_seconds: CPU time that it used from its start to its end; None where that cannot be told.
         lost: It did not end by itself, but with its node, its agent, its daemon or its container.
         kills: How many of its processes the kernel killed for want of memory, whether or not that ended it.
+        port_taken: Another program listened at the port that it was told to listen at.
     """
 
     code: int | None
@@ -67,6 +68,7 @@ class Exit:
     cpu_seconds: float | None = None
     lost: bool = False
     kills: int = 0
+    port_taken: bool = False
 
     @property
     def ok(self) -> bool:

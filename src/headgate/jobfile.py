@@ -7,7 +7,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -25,6 +25,7 @@ from headgate.jobs import (
     SIGNALS,
     VARIABLES,
     Allowed,
+    Contract,
     Job,
     Limits,
     Mount,
@@ -202,6 +203,10 @@ class JobEntry(Entry):
     """The signal that asks a script to end if it uses none of Headgate's libraries: a name or a number."""
     moves: Annotated[Whole, Field(ge=0, le=1000)] = 2
     """How often Headgate may restart the job under a better plan, where it chose the plan itself."""
+    launch: Contract | Literal["none"] | None = None
+    """The launcher whose variables workers get: `torchrun`, `deepspeed`, `tensorflow`, `jax`; `none`: no other's."""
+    resumes: bool = False
+    """Whether the script goes on from a checkpoint of its own when it is started again."""
     plan: PlanEntry | None = None
     """How the job is laid out in tasks; without it, as one task."""
     encrypt: bool = True
@@ -240,6 +245,7 @@ _TEXTS = {
     "env",
     "workdir",
     "after",
+    "launch",
     "metric",
     "pattern",
     *planfile.TEXTS,
@@ -372,6 +378,8 @@ class _Draft:
             timeout=entry.timeout,
             stop_signal=entry.stop_signal,
             moves=entry.moves,
+            launch=entry.launch,
+            resumes=entry.resumes,
             plan=entry.plan.plan() if entry.plan is not None else None,
             encrypt=entry.encrypt,
             isolation=entry.isolation,

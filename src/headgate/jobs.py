@@ -23,6 +23,11 @@ WRITABLE, READ_ONLY = ":rw", ":ro"
 
 Allowed = Literal["async", "weak"]
 
+Contract = Literal["torchrun", "deepspeed", "tensorflow", "jax"]
+"""A contract by which the processes of a script find each other: the variables that a launcher gives each of them."""
+LAUNCHES = (*get_args(Contract), "none")
+"""What a job's `launch` may be."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -159,6 +164,9 @@ class Job:
         timeout: Most seconds that an attempt may run.
         stop_signal: What asks it to end where it uses no library of Headgate's: name or number of a signal.
         moves: How often it may be moved to a better plan while it runs, where Headgate chose the one it has.
+        launch: The contract by which its workers find each other, where that is not Headgate's own; `none`: no other;
+            None: what its command or its script says.
+        resumes: Whether its script goes on from a checkpoint of its own when it is started again.
         plan: How it is laid out, where its user says so; None: Headgate decides.
         encrypt: Whether what its tasks send each other is encrypted, which costs about 2 CPU seconds a GB.
         isolation: What its tasks are boxed in: `process`, `container`, or a plug-in's; None: `process`.
@@ -190,6 +198,8 @@ class Job:
     timeout: float | None = None
     stop_signal: str | int = "SIGTERM"
     moves: int = 2
+    launch: Contract | Literal["none"] | None = None
+    resumes: bool = False
     plan: Plan | None = None
     encrypt: bool = True
     isolation: str | None = None
@@ -235,6 +245,11 @@ class Job:
             raise ValueError(f"job {self.name!r}: `{what}`: {found}; {cure}")
         for what, found, cure in against_plan(self.plan, self.limits, self.allow) if self.plan is not None else ():
             raise ValueError(f"job {self.name!r}: `{what}`: {found}; {cure}")
+
+    @property
+    def contract(self) -> Contract | None:
+        """The contract by which its workers find each other; None: Headgate's own, where its script uses that."""
+        return None if self.launch == "none" else self.launch
 
     @property
     def slice(self) -> float | None:
@@ -398,7 +413,8 @@ def _check_types(job: Any) -> None:
         ),
         ("progress", isinstance(job.progress, ProgressRule), "a ProgressRule"),
         ("plan", isinstance(job.plan, Plan | None), "a headgate.Plan, or None"),
-        ("encrypt", isinstance(job.encrypt, bool), "True or False"),
+        ("launch", job.launch is None or job.launch in LAUNCHES, f"one of {', '.join(LAUNCHES)}, or None"),
+        *((name, isinstance(getattr(job, name), bool), "True or False") for name in ("encrypt", "resumes")),
     ):
         if not fits:
             raise TypeError(f"job {job.name!r}: `{what}` is {getattr(job, what)!r}; expected {expected}")

@@ -15,8 +15,9 @@ import click
 from headgate import events, isolation, policies, runs
 from headgate.cluster import Cluster, Node
 from headgate.controller import Controller
-from headgate.engines import scripts
+from headgate.engines import contracts, scripts
 from headgate.engines.base import LOCAL
+from headgate.engines.contracts import LaunchedGroup
 from headgate.engines.launch import inject, launch
 from headgate.errors import UsageError
 from headgate.hub.gating import turns_in
@@ -26,6 +27,7 @@ from headgate.planning.choosing import JobToPlan, choose
 from headgate.plans import Plan
 from headgate.profiling import store
 from headgate.profiling.calibration import calibrated
+from headgate.task.part import LOOPBACK
 from headgate.telemetry import machine, visible
 
 
@@ -101,6 +103,8 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(entries, indent=2))
         return
+    for job, text in submission.notes.items():
+        click.echo(f"{job}: {text}")
     for entry in entries:
         first = entry["after"]
         delay = f"{entry['at']:g} s "
@@ -123,8 +127,11 @@ def _entries(submission: Submission, policy: str) -> list[dict[str, Any]]:
     made: set[str] = set()
     allowed = visible.within(node, submission.environment)
     chosen = plans(submission, Cluster(submission.nodes or (allowed,)), allowed, home)
+    groups: dict[JobId, LaunchedGroup | None] = {}
     for start in starts(submission, policy, cluster, chosen):
-        prepared = _launch(start, submission.environment, cluster, home)
+        if start.job not in groups:
+            groups[start.job] = _group(start, cluster, here=not submission.nodes)
+        prepared = _launch(start, submission.environment, cluster, home, groups[start.job])
         if (kind := prepared.isolation or isolation.DEFAULT) not in boxes:
             boxes[kind] = isolation.make(kind, "dry-run")
         box = [line for line in boxes[kind].describe(prepared, start.share) if line not in made]
@@ -148,7 +155,19 @@ def _entries(submission: Submission, policy: str) -> list[dict[str, Any]]:
     return entries
 
 
-def _launch(start: events.StartTask, environment: Mapping[str, str], cluster: Cluster, home: Path) -> isolation.Launch:
+def _group(start: events.StartTask, cluster: Cluster, *, here: bool) -> LaunchedGroup | None:
+    """The workers of a job, where they find each other by another launcher's contract."""
+    if start.spec.contract is None:
+        return None
+    names = start.plan.worker_nodes
+    addresses = tuple(LOOPBACK if len(set(names)) == 1 else cluster.node(name).address for name in names)
+    ports = contracts.free_ports(len(names), (), here=here)
+    return LaunchedGroup(start.job, names, addresses, ports, retries=start.spec.retries)
+
+
+def _launch(
+    start: events.StartTask, environment: Mapping[str, str], cluster: Cluster, home: Path, group: LaunchedGroup | None
+) -> isolation.Launch:
     node = cluster.node(start.node)
     return launch(
         start.task,
@@ -162,4 +181,5 @@ def _launch(start: events.StartTask, environment: Mapping[str, str], cluster: Cl
         gpu_names=visible.names({**environment, **start.spec.env}, node.gpus),
         place=node.place,
         turns=turns_in(home),
+        group=group,
     )

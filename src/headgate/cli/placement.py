@@ -8,6 +8,7 @@ from typing import Any
 from headgate.cluster import Node
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.engines.declared import takers, usual
+from headgate.engines.launchers import has_launcher
 from headgate.errors import UsageError
 from headgate.hub.submission import reach
 from headgate.jobs import Allowed, Job
@@ -52,7 +53,7 @@ class PlacementOptions:
         if not self.states_plan:
             return job
         try:
-            plan = self._plan(job.plan) if self._flagged or self.plan_file is not None else job.plan
+            plan = self._plan(job) if self._flagged or self.plan_file is not None else job.plan
             # Who asks for it on the command line allows it.
             asynchronous = plan is not None and not plan.synchronous
             extra: frozenset[Allowed] = frozenset({"async"} if asynchronous else ())
@@ -62,7 +63,8 @@ class PlacementOptions:
         except ValueError as error:
             raise UsageError(str(error)) from None
 
-    def _plan(self, before: Plan | None) -> Plan:
+    def _plan(self, job: Job) -> Plan:
+        before = job.plan
         if self.plan_file is not None:
             if self._flagged:
                 raise UsageError("found --plan with options that state a plan too; give one of them")
@@ -70,6 +72,8 @@ class PlacementOptions:
 
             return planfile.load(self.plan_file)
         strategy = self.strategy or ("ps" if self.servers is not None else before.strategy if before else None)
+        if strategy is None and has_launcher(job):
+            strategy = "allreduce"
         if strategy is None:
             raise UsageError("found no --strategy; expected --strategy allreduce, or --strategy ps with --servers")
         if before is None or before.strategy != strategy:

@@ -83,7 +83,7 @@ def _laid_out(submission: Submission, said: PlacementOptions, folder: Path) -> S
         names = ", ".join(job.name for job in submission.jobs)
         raise UsageError(f"found a plan for several jobs ({names}); it can be said for one only")
     jobs = tuple(said.applied(job) for job in submission.jobs)
-    return replace(submission, jobs=jobs, **said.place(_where(folder)).fields())
+    return api.launched(replace(submission, jobs=jobs, **said.place(_where(folder)).fields()))
 
 
 def _where(folder: Path) -> Where:

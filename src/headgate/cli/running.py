@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from headgate import units
 from headgate.cli.following import Interrupts, follow
 from headgate.cli.options import CommandLine
 from headgate.cli.placement import PlacementOptions
+from headgate.engines import launchers
 from headgate.engines.program import program, source
 from headgate.errors import UsageError
 from headgate.hub import api
@@ -27,10 +29,15 @@ from headgate.jobs import NAME_PATTERN, Job, Limits, Mount
 
 
 def boxed(
-    jobs: list[Job], isolation: str | None, image: str | None, mounts: Sequence[str], stops: str | None
+    jobs: list[Job],
+    isolation: str | None,
+    image: str | None,
+    mounts: Sequence[str],
+    stops: str | None,
+    launch: str | None,
 ) -> list[Job]:
-    """The jobs, boxed in and asked to end as the command line says; where it says nothing, as they were."""
-    asked = (("isolation", isolation), ("image", image), ("stop_signal", stops))
+    """The jobs, boxed in, launched and asked to end as the command line says; where it says nothing, as they were."""
+    asked = (("isolation", isolation), ("image", image), ("stop_signal", stops), ("launch", launch))
     given: dict[str, Any] = {name: value for name, value in asked if value is not None}
     added = tuple(str(Mount.of(mount, os.getcwd())) for mount in mounts)
     try:
@@ -157,6 +164,8 @@ def _programs(targets: Sequence[str], asked: CommandLine) -> Iterator[tuple[str,
         if shutil.which(first) is None:
             raise UsageError(f"found no program {first!r}, neither here nor on the PATH")
         job = Job(name="job", run=asked.command, workdir=os.getcwd())
+        with suppress(UsageError):  # it is told once all is known of the job
+            job = launchers.resolved(job)[0]
         found = program(job)
         yield (found.module or found.file.stem if found and found.file else Path(first).name), {"run": asked.command}
         return

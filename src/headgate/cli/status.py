@@ -105,17 +105,18 @@ def _warned(warnings: Sequence[dict[str, Any]]) -> Table:
 def latest(reader: RunReader, job: str) -> dict[str, Any]:
     """The last known progress, share and use of a job, and of each task of its last attempt; `nan`: its last loss was
     none (NaN or infinite); `decision`: when its share was last decided on, in seconds of the run, and why. Of several
-    workers the steps are those of the first that runs, the loss is the mean of their last ones."""
+    workers the steps are those of the first that runs and tells any, the loss is the mean of their last ones."""
     attempt = "SELECT max(attempt) FROM tasks WHERE job = ?"
     rows = list(reader.rows("tasks", f"job = ? AND attempt = ({attempt})", [job, job]))
     tasks = [_task(reader, row) for row in sorted(rows, key=lambda row: TaskOfRun(row["id"]).name.order)]
     left = [task for task in tasks if task["state"] == "running"] or tasks
     names = [TaskOfRun.of(job, task["task"]) for task in left]
     workers = [task for task in names if task.name.is_worker] or [TaskOfRun.of(job, FIRST_WORKER)]
+    steps = [_newest(reader, "progress", "task", worker, ("step", "epoch", "epochs", "steps")) for worker in workers]
     last = [found for worker in workers if (found := _last_loss(reader, worker)) is not None]
     losses = [(loss, count) for loss, count, _ in last if loss is not None]
     return {
-        **_newest(reader, "progress", "task", workers[0], ("step", "epoch", "epochs", "steps")),
+        **next((each for each in steps if any(value is not None for value in each.values())), steps[0]),
         "loss": sum(loss * n for loss, n in losses) / sum(n for _, n in losses) if losses else None,
         "nan": bool(last) and any(nan for *_, nan in last),
         **{name: _sum(task[name] for task in left) for name in ("entitled_cores", "threads")},

@@ -124,19 +124,23 @@ class Allocator:
 
     def gpus(self, job: JobRecord, node: Node, of_job: int) -> tuple[int, ...] | None:
         """The GPUs of a node for one of a job's `of_job` workers there: those that the fewest tasks use, among those
-        that the job's environment allows. None where it may use all, or no GPU of the node is known."""
+        that the job's environment allows. None where it may use all, or no GPU of the node is known. Workers that
+        another launcher's contract tells of each other see those of all: each takes the one of its local rank."""
         there = [gpu.index for gpu in node.gpus]
         if job.gpus is not None:
             there = [index for index in job.gpus if index in there]
         count = job.spec.limits.gpus
-        if count is None and of_job >= 2 and there:
+        seen_by_all = job.spec.contract not in (None, "tensorflow")  # whose processes take all that they see
+        if seen_by_all:
+            count = count * of_job if count is not None else None
+        elif count is None and of_job >= 2 and there:
             count = max(1, len(there) // of_job)
         if count is None or (count and not node.gpus):
             return None if job.gpus is None else tuple(there)
         used = dict.fromkeys(there if count else (), 0)
-        for _, task in self.jobs.on.get(node.name, {}).values():
+        for other, task in self.jobs.on.get(node.name, {}).values():
             for index in task.gpus or ():
-                if index in used:
+                if index in used and not (seen_by_all and other is job):
                     used[index] += 1
         chosen = sorted(used, key=lambda index: (used[index], there.index(index)))[:count]
         return tuple(sorted(chosen, key=there.index))

@@ -265,7 +265,7 @@ class Controller:
             return []
         reason = exit.in_words()
         first = job.workers() or list(job.tasks.values())
-        return [job.mark("stopping", reason), *(each.stop(reason) for each in first)]
+        return [job.mark("stopping", reason), *(each.stop(reason, broken=True) for each in first)]
 
     def _ended(self, pending: Pending, job: JobRecord, exit: Exit) -> list[Action]:
         """The last task of an attempt has ended."""
@@ -413,7 +413,7 @@ class Controller:
 def _finished(job: JobRecord) -> str:
     workers = job.planned().workers
     text = "finished"
-    if workers > 1 and not job.met:
+    if workers > 1 and not job.met and job.spec.contract is None:
         text += f", {workers} times over: its workers shared nothing, because none uses headgate.torch, .keras or .jax"
     if job.kills:
         text += f", but {job.kills} of its processes {'were' if job.kills > 1 else 'was'} killed for want of memory"

@@ -3,6 +3,9 @@
 A task is lost when a signal killed its process, when it ended because it found another task gone, or when it went with
 its node, its agent, its container or its daemon.
 
+Of workers that find each other by another launcher's contract (`launch`), all end with the first that a signal killed,
+and the job's retries apply, as under `single`. One that found its port taken counts as lost with what it ran in.
+
 | strategy | what is lost | what is done |
 |---|---|---|
 | `single` | the worker, killed by a signal | the job fails; its retries apply |
@@ -43,8 +46,8 @@ seconds, and somebody may start what joins it to its cluster again."""
 
 def is_fault(job: JobRecord, task: TaskRecord, exit: Exit, nodes: Mapping[str, Node]) -> bool:
     """Whether a task was lost, and did not fail by its script."""
-    taken = exit.lost or task.node not in nodes
-    if taken or job.planned().strategy == "single":
+    taken = exit.lost or exit.port_taken or task.node not in nodes
+    if taken or job.planned().strategy == "single" or job.spec.contract is not None:
         return taken
     started_before = task.again and exit.code is None  # what could be started once fails by its node
     lost_another = exit.code == PeerLost.STATUS and task.connected
@@ -76,6 +79,8 @@ def happened(task: TaskRecord, exit: Exit, nodes: Mapping[str, Node]) -> str:
         return f"{task.name} fell too far behind the others"
     if exit.code == PeerLost.STATUS and task.node in nodes:
         return f"{task.name} could not go on: it lost touch with another task"
+    if exit.port_taken:
+        return f"{task.name} found that another program listens at its port"
     how = exit.in_words() if task.node in nodes else f"its node {task.node} is gone"
     return f"{task.name} was lost: {how}"
 
@@ -115,9 +120,12 @@ def server(job: JobRecord, task: TaskRecord, what: str, node: str, pending: Pend
 
 def restart(job: JobRecord, task: TaskRecord, what: str) -> list[Action]:
     """A task was lost without which the job cannot go on: all are started again once they have ended."""
-    where = (
-        f"from {job.resume.where}" if job.resume is not None else "from the beginning, because there is no checkpoint"
-    )
+    if job.resume is not None:
+        where = f"from {job.resume.where}"
+    elif job.spec.resumes:
+        where = "from what its script saved"
+    else:
+        where = "from the beginning, because there is no checkpoint"
     which = "all tasks are" if job.planned().tasks > 1 else "it is"
     text = f"{what}; {which} started again {where}"
     job.restart = what

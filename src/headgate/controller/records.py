@@ -47,6 +47,7 @@ class TaskRecord:
         leaving: It ends before the others, who go on.
         stopping: It was asked to end.
         again: It was started again in this attempt.
+        saves: Its script may save a checkpoint of its own when it is asked to end.
         most_bytes: The most memory that it used.
         idle: It has used hardly any of what it is entitled to for a while.
     """
@@ -56,6 +57,7 @@ class TaskRecord:
     gpus: tuple[int, ...] | None
     joins: bool = False
     again: bool = False
+    saves: bool = False
     leaving: bool = False
     stopping: bool = False
     connected: bool = False
@@ -97,10 +99,12 @@ class TaskRecord:
         before, self.idle = self.idle, idle
         return before != self.idle
 
-    def stop(self, reason: str, *, kill: bool = False) -> StopTask:
-        """Have it ended; at once, or in the time that it needs."""
+    def stop(self, reason: str, *, kill: bool = False, broken: bool = False) -> StopTask:
+        """Have it ended; at once, or in the time that it needs, which is short where others that it trains with are
+        gone (`broken`) and its script can save nothing."""
         self.stopping = True
-        grace = 0.0 if kill else CONNECTED_GRACE_SECONDS if self.connected else GRACE_SECONDS
+        saves = self.connected or (self.saves and not broken)
+        grace = 0.0 if kill else CONNECTED_GRACE_SECONDS if saves else GRACE_SECONDS
         return StopTask(self.id, grace, reason, self.leaving)
 
 
@@ -222,6 +226,8 @@ class JobRecord:
         """A task told how far it is, or saved a checkpoint beyond the one it began from. What comes while the tasks are
         ended is no word for the plan that follows."""
         self.worked = self.worked or self.undisturbed
+        if self.spec.resumes and self.undisturbed:
+            self.faults = 0  # what its script saves is not told
 
     @property
     def undisturbed(self) -> bool:
@@ -260,7 +266,8 @@ class JobRecord:
         """Make a record of a task that is to be started."""
         id = self.id.task(name)
         self.starts[name] += 1
-        task = self.tasks[id] = TaskRecord(id, node, gpus, joins, again=self.starts[name] > 1)
+        again = self.starts[name] > 1
+        task = self.tasks[id] = TaskRecord(id, node, gpus, joins, again=again, saves=self.spec.resumes)
         self.jobs.on.setdefault(node, {})[id] = (self, task)
         return task
 

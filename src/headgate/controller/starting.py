@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from headgate.cluster import Node
 from headgate.controller import faults
@@ -71,8 +72,11 @@ def due(now: float, jobs: Jobs, nodes: Mapping[str, Node]) -> tuple[list[JobReco
 def place(pending: Pending, job: JobRecord, allocator: Allocator) -> list[Action]:
     """Make the tasks of a job's next attempt."""
     plan, actions = job.planned(), list[Action]()
-    if not plan.worker_nodes:
-        plan = job.plan = placement.place(plan, job.reachable(allocator.nodes))
+    placed = plan if plan.worker_nodes else placement.place(plan, job.reachable(allocator.nodes))
+    if job.spec.contract is not None and not job.placed_by_user:
+        placed = replace(placed, worker_nodes=placement.grouped(placed.worker_nodes))
+    if placed != plan:
+        plan = job.plan = placed
         actions.append(Resize(job.id, plan))
     job.begin()
     for i, name in enumerate(plan.server_nodes):

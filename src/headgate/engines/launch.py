@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import headgate
 from headgate.cluster import Place
+from headgate.engines import contracts
+from headgate.engines.contracts import LaunchedGroup
 from headgate.engines.program import program, source
 from headgate.engines.scripts import libraries
 from headgate.errors import StorageError, UsageError
@@ -50,10 +53,19 @@ def interpreter(job: Job, path: str | None) -> str:
     raise UsageError(f"job {job.name!r}: found no {wanted!r} on the PATH; name an interpreter with `python:`")
 
 
-def command(job: Job, path: str | None) -> tuple[str, ...]:
-    """Program and arguments of the job; `path` is the PATH to find a script's interpreter on."""
+def command(job: Job, path: str | None, first: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Program and arguments of the job.
+
+    Args:
+        path: The PATH to find a script's interpreter on.
+        first: Arguments of a Python program before its own.
+    """
     if job.script is not None:
-        return (interpreter(job, path), job.script, *job.args)
+        return (interpreter(job, path), job.script, *first, *job.args)
+    if first and (found := program(job)) is not None and not isinstance(job.run, str):
+        words = (*(job.run or ()), *job.args)
+        at = len(words) - len(found.args)
+        return (*words[:at], *first, *words[at:])
     if isinstance(job.run, str):
         # "$@" hands the arguments through the shell without its reading them.
         return ("/bin/sh", "-c", f'{job.run.rstrip()} "$@"' if job.args else job.run, "sh", *job.args)
@@ -137,6 +149,7 @@ def launch(
     place: Place | None = None,
     turns: Path | None = None,
     attributes: Attributes | None = None,
+    group: LaunchedGroup | None = None,
 ) -> Launch:
     """What is started for a task. Its engine adds where the task finds the channel. A worker runs the job's command; a
     parameter server runs under the interpreter of the job's script.
@@ -153,10 +166,17 @@ def launch(
         place: Where on this machine it runs; None: on the machine as it is.
         attributes: Attributes of its process, from the terminal that submitted the job; None: those of the hub.
         turns: Folder of the files by which tasks take turns on the GPUs of this machine; None: they do not.
+        group: The workers of the attempt, where its job says by which contract they find each other.
 
     Raises:
         UsageError: There is no such interpreter.
     """
+    first: tuple[str, ...] = ()
+    if group is not None and (contract := job.contract) is not None:
+        told = contracts.variables(contract, group, task.index)
+        job = replace(job, env={**contracts.without_others(job.env), **told})
+        environment = contracts.without_others(environment)
+        first = contracts.arguments(contract, group, task.index)
     env = _with_defaults(job, environment, threads, task.name.is_server)
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(injected), env.get("PYTHONPATH")]))
     env.pop("HEADGATE_RESUME", None)
@@ -167,7 +187,7 @@ def launch(
     reads, writes = _files(job, injected, checkpoints, resume)
     if turns is not None and gpus != ():
         writes = (*writes, str(turns))
-    argv = server_command(interpreter(job, path), source(job)) if task.name.is_server else command(job, path)
+    argv = server_command(interpreter(job, path), source(job)) if task.name.is_server else command(job, path, first)
     return Launch(
         task=task,
         argv=argv,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate import runs
+from headgate.engines import launchers
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.engines.declared import usual
 from headgate.engines.program import program
@@ -45,7 +46,18 @@ def submission(jobs: Sequence[Job], **more: Any) -> Submission:
     program = Path(sys.argv[0]).name
     command = ("headgate" if program == "__main__.py" else program, *sys.argv[1:])
     more = {"attributes": Attributes.of_this_process(), **more}
-    return Submission(tuple(map(_absolute, jobs)), dict(os.environ), os.getcwd(), command, **more)
+    return launched(Submission(tuple(map(_absolute, jobs)), dict(os.environ), os.getcwd(), command, **more))
+
+
+def launched(submission: Submission) -> Submission:
+    """A submission whose jobs find their workers by contracts that are settled, and that tells of these.
+
+    Raises:
+        UsageError: What a job says of that does not go together.
+    """
+    found = [launchers.resolved(job) for job in submission.jobs]
+    told = {job.name: text for job, text in found if text}
+    return replace(submission, jobs=tuple(job for job, _ in found), notes={**submission.notes, **told})
 
 
 def _check_kind(job: object) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
+from headgate.engines.contracts import is_port_taken
 from headgate.events import Exit, Progress
 from headgate.hub.gating import OPEN, strictest
 from headgate.hub.peers import AttemptMeetings, Peers
@@ -27,6 +28,8 @@ _SHOWN: tuple[Column, ...] = ("cpu_cores", "memory_bytes", "net_in", "net_out")
 APART_SECONDS = 10.0
 """How long workers that have not connected tell of progress in their output before they are taken for strangers."""
 
+_UNHEARD = 3
+"""Reports of a worker before which the first worker may still tell something."""
 _MOST_FILES = 10_000
 """Files that workers write which are remembered."""
 _MOST_FILES_TOLD = 5
@@ -101,10 +104,14 @@ class Attempt:
         plan: What is started.
         encrypt: Whether what the tasks send each other is encrypted.
         send: Sends a message down to a task.
+        ports: Where workers meet that find each other by another launcher's contract; empty: by none.
     """
 
-    def __init__(self, job: JobId, number: int, plan: Plan, encrypt: bool, send: Send) -> None:
+    def __init__(
+        self, job: JobId, number: int, plan: Plan, encrypt: bool, send: Send, ports: tuple[int, ...] = ()
+    ) -> None:
         self.number = number
+        self.ports = ports
         self.stragglers = Stragglers()
         self.tasks: dict[TaskName, LiveTask] = {}
         self._job = job
@@ -113,6 +120,7 @@ class Attempt:
         self._keyless = plan.strategy == "allreduce" or not encrypt
         self._connected: set[TaskName] = set()
         self._course = MergedProgress()
+        self._reports = Counter[TaskName]()
         self.meetings = AttemptMeetings(self._peers.workers, lambda name, message: send(job.task(name), message))
         self._waiting: list[TaskName] = []
         self._donor: TaskName | None = None  # while it was told to save and has not
@@ -221,6 +229,9 @@ class Attempt:
         text = self.meetings.fault(name, exit.code) if self.plan.in_step else ""
         if text:
             return replace(exit, code=1, reason=text)
+        if self.ports and not exit.ok and is_port_taken(exit.reason or ""):
+            # What it listens at besides, later on, is its own affair.
+            return replace(exit, port_taken=str(self.ports[0]) in (exit.reason or "") or not self._reports)
         if exit.ok or self.plan.workers < 2 or not _of_one_file(exit.reason or "", self.tasks[name].reports_itself):
             return exit
         told = f"all {self.plan.workers} workers run the whole script: let one write files, under `if hg.is_main():`"
@@ -290,7 +301,16 @@ class Attempt:
         """Take in what a task reported; the job's progress, where that follows from it."""
         if len(self.tasks) == 1 or self.lowest is None:
             return progress
-        return self._course.add(progress, self._job.task(self.lowest))
+        self._reports[progress.task.name] += 1
+        return self._course.add(progress, self._job.task(self._speaker(self.lowest)))
+
+    def _speaker(self, lowest: TaskName) -> TaskName:
+        """The worker whose reports are the job's: the lowest. Of workers that find each other by themselves it is the
+        lowest that tells anything, as the first may print nothing."""
+        if not self.ports or self._reports[lowest]:
+            return lowest
+        told = [name for name, count in self._reports.items() if count >= _UNHEARD]
+        return min(told, key=lambda name: name.index, default=lowest)
 
     def are_apart(self, now: float, ended: bool = False) -> bool:
         """Whether the workers turn out to share nothing: none has connected, and one has ended well, or has shown
@@ -300,7 +320,7 @@ class Attempt:
             now: When a worker told of progress in its output, or ended; seconds on any clock.
             ended: It ended.
         """
-        if self._met or self._told_apart or self.plan.workers < 2:
+        if self._met or self._told_apart or self.plan.workers < 2 or self.ports:
             return False
         if self._trained_since is None:
             self._trained_since = now

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from headgate import events, isolation
 from headgate.cluster import Node
-from headgate.engines import scripts
+from headgate.engines import contracts, scripts
 from headgate.engines.base import LOCAL
+from headgate.engines.contracts import LaunchedGroup
 from headgate.engines.launch import inject, launch
 from headgate.errors import HeadgateError
 from headgate.events import Action, Event, Exit, MarkIdle, SetShare, StartTask, TaskExited
@@ -148,11 +149,10 @@ class Executor(Component):
         run, live = self._live_runs.find(action.job)
         if live.current is None or live.current.number != action.attempt:
             _remove_copies(run.checkpoints(action.spec.name))  # of the former attempt
-            attempt = Attempt(
-                action.job, action.attempt, action.plan, action.spec.encrypt, self._engines.of(run.id).send
-            )
+            send, ports = self._engines.of(run.id).send, self._ports(run, action)
+            attempt = Attempt(action.job, action.attempt, action.plan, action.spec.encrypt, send, ports)
             live.begin(attempt, action.resume.step if action.resume is not None else 0)
-            if action.plan.workers > 1 and scripts.shares_nothing(live.spec):
+            if action.plan.workers > 1 and not ports and scripts.shares_nothing(live.spec):
                 attempt.forewarned = True
                 self._live_runs.event(run, "warning", self._listener.apart(live), live.spec.name)
             if empty := _without_samples(action.plan, live.profile):
@@ -166,6 +166,11 @@ class Executor(Component):
         node = self._nodes.get(spec, action.node)
         reader = ProgressReader(action.spec.progress)
         address = self._address(run, action.plan, node) if node is not None else ""
+        group = self._group(run, action, attempt.ports)
+        if group is not None and not attempt.tasks and group.addresses[0] != LOOPBACK:
+            where = f"{group.addresses[0]}:{group.ports[0]}"
+            text = f"its workers meet at {where} without a key: whoever reaches that can read and change the training"
+            self._live_runs.event(run, "note", text, live.spec.name)
         attempt.start(action.task.name, action.node, address, reader, action.joins)
         self._shares.pop(action.task, None)
         self._granted(action.task, action.share, action.threads, action.entitled_cores, action.reason)
@@ -186,6 +191,7 @@ class Executor(Component):
                 place=node.place,
                 turns=turns_in(self._home) if spec == LOCAL else None,
                 attributes=run.submission.attributes if spec == LOCAL else None,
+                group=group,
             )
         except HeadgateError as error:  # its interpreter may be gone since it was handed in
             failure = Exit(code=None, reason=f"could not be started: {error}", lost=node is None)
@@ -195,8 +201,26 @@ class Executor(Component):
 
     def _address(self, run: LiveRun, plan: Plan, node: Node) -> str:
         """Where a task listens for the others of its job: the loopback where none of them will be on another node."""
-        stays = plan.strategy == "allreduce" or (run.submission.engine == LOCAL and not run.submission.nodes)
+        stays = plan.strategy != "ps" or (run.submission.engine == LOCAL and not run.submission.nodes)
         return LOOPBACK if stays and len({*plan.worker_nodes, *plan.server_nodes}) == 1 else node.address
+
+    def _ports(self, run: LiveRun, action: events.StartTask) -> tuple[int, ...]:
+        """Ports for the workers of an attempt, where they find each other by another launcher's contract."""
+        if action.spec.contract is None:
+            return ()
+        others = [live.current for each in self._live_runs.runs.values() for live in each.jobs.values()]
+        taken = {port for other in others if other is not None for port in other.ports}
+        here = run.submission.engine == LOCAL and not run.submission.nodes
+        return contracts.free_ports(action.plan.workers, taken, here=here)
+
+    def _group(self, run: LiveRun, action: events.StartTask, ports: tuple[int, ...]) -> LaunchedGroup | None:
+        """The workers of an attempt, as another launcher would count them."""
+        if not ports:
+            return None
+        spec, names = self._engines.spec_of(run.id), action.plan.worker_nodes
+        there = [self._nodes.get(spec, name) for name in names]
+        addresses = tuple(self._address(run, action.plan, node) if node is not None else "" for node in there)
+        return LaunchedGroup(action.job, names, addresses, ports, action.attempt - 1, action.spec.retries)
 
     def _granted(self, task: TaskId, change: Share, threads: int, entitled: float, reason: str) -> None:
         run, live = self._live_runs.find(task)

@@ -212,8 +212,9 @@ class LiveHub:
             self._loop.call_soon(self._live_runs.event, run, "note", text)
         if missed := _out_of_reach(submission):
             self._loop.call_soon(self._live_runs.event, run, "warning", missed)
-        for name, text in submission.warnings.items():
-            self._loop.call_soon(self._live_runs.event, run, "warning", text, name)
+        for kind, told in (("warning", submission.warnings), ("note", submission.notes)):
+            for name, text in told.items():
+                self._loop.call_soon(self._live_runs.event, run, kind, text, name)
         self._origins[run.id] = self._in_background(self._look_around(run))
         return run
 
@@ -277,6 +278,11 @@ class LiveHub:
             raise UsageError(f"job {job!r} is {live.state}; only a running one can be resized")
         if plan.strategy == "single":
             raise UsageError(f"job {job!r} runs as a single task; resume it as another: headgate resume --workers")
+        if live.spec.contract is not None and not live.spec.resumes:
+            raise UsageError(
+                f"job {job!r} would begin anew: its script saves no checkpoint with Headgate; if it goes on from its "
+                "own, say `resumes: true` in its job file"
+            )
         if isinstance(plan.batch_per_worker, tuple):
             raise UsageError(f"job {job!r} has a batch for each of its workers; stop it, and resume it by another plan")
         if workers <= plan.backup_workers:

@@ -32,7 +32,8 @@ class Submission:
         resume: Where to go on from, by job.
         resumed_from: Id of the run that is gone on with.
         from_scratch: Names of those of its jobs that start from the beginning all the same.
-        warnings: What the run is to tell of a job, by job.
+        warnings: What the run is to warn of, by job.
+        notes: What else the run is to tell of a job, by job.
         attributes: What the tasks have on this machine of whoever handed it in; None: of the hub.
         cluster: Name of the cluster that its jobs run on; empty: on this machine.
         nodes: The nodes of that cluster.
@@ -49,6 +50,7 @@ class Submission:
     resumed_from: str | None = None
     from_scratch: tuple[str, ...] = ()
     warnings: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
     attributes: Attributes | None = None
     cluster: str = ""
     nodes: tuple[Node, ...] = ()

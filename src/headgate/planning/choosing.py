@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from headgate.cluster import Cluster, Node
+from headgate.engines.launchers import has_launcher
 from headgate.engines.program import program, source
 from headgate.errors import UsageError
 from headgate.jobs import Job
@@ -123,6 +124,8 @@ def _uninformed(asked: JobToPlan, cluster: Cluster, beside: Mapping[str, int]) -
     plan = candidates(cluster, job, beside=beside)[0]
     found = program(job) if source(job) is not None else None
     if (found is None and asked.profile is None) or not has_choice(cluster, job) or job.limits.workers[1] == 1:
+        return Choice(plan)
+    if has_launcher(job):  # which no profile is of; how many workers it may have was said when it was handed in
         return Choice(plan)
     if asked.other_cluster:
         why = f"its environment names another cluster ({asked.other_cluster})"

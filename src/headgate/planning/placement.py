@@ -54,6 +54,12 @@ def place_within(plan: Plan, nodes: Sequence[Node], fits: Callable[[str, int, in
     return replace(plan, worker_nodes=workers, server_nodes=tuple(servers))
 
 
+def grouped(workers: Sequence[str]) -> tuple[str, ...]:
+    """Nodes of workers with those of one node side by side, as launchers count them."""
+    first = list(dict.fromkeys(workers))
+    return tuple(sorted(workers, key=first.index))
+
+
 def unplaced(plan: Plan) -> Plan:
     """A plan without nodes."""
     return replace(plan, worker_nodes=(), server_nodes=())

@@ -1,0 +1,160 @@
+"""The contracts by which launchers other than Headgate tell the processes of a script of each other: the variables that
+each of them gets. Worker `i` has rank `i`."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import socket
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from headgate.jobs import Contract
+
+_OF_OTHERS = re.compile(
+    r"RANK|WORLD_SIZE|NODE_RANK|(LOCAL|GROUP|ROLE|CROSS)_(RANK|SIZE|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)"
+    r"|TORCHELASTIC_\w+|PET_\w+|TF_CONFIG|JAX_(COORDINATOR_\w+|NUM_PROCESSES|PROCESS_ID|LOCAL_DEVICE_IDS)"
+    r"|OMPI_(COMM_WORLD|UNIVERSE)_\w+|OMPI_MCA_orte_hnp_uri|(PMI|PMIX|MV2_COMM_WORLD|MPI)_\w*(RANK|SIZE|ID)"
+    r"|SLURM_(PROCID|LOCALID|NTASKS|NPROCS|STEP_\w+)"
+)
+"""What another launcher tells a process of its place among others: none of it is true of a worker."""
+_FIRST_PORT, _EPHEMERAL_PORT = 15_000, 32_768
+_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_PORT_TAKEN = re.compile(r"(?i)EADDRINUSE|address already in use|failed to add (?:a )?port to server")
+_MEETING: Mapping[Contract, str] = {
+    "torchrun": "RANK, WORLD_SIZE, MASTER_ADDR and what else torchrun tells",
+    "deepspeed": "RANK, WORLD_SIZE, MASTER_ADDR and the argument --local_rank, as of deepspeed",
+    "tensorflow": "TF_CONFIG",
+    "jax": "JAX_COORDINATOR_ADDRESS, and what jax.distributed.initialize() finds by itself",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedGroup:
+    """The workers of an attempt, as a launcher counts them.
+
+    Args:
+        id: Tells the job from all others.
+        nodes: The node of each worker.
+        addresses: Where the others reach each.
+        ports: A free port of each; all meet at that of the first.
+        restarts: Attempts before this one.
+        retries: The most of these that its user allows.
+    """
+
+    id: str
+    nodes: tuple[str, ...]
+    addresses: tuple[str, ...]
+    ports: tuple[int, ...]
+    restarts: int = 0
+    retries: int = 0
+
+    def local_rank(self, rank: int) -> int:
+        """How many workers before this one are on its node."""
+        return self.nodes[:rank].count(self.nodes[rank])
+
+
+def variables(contract: Contract, group: LaunchedGroup, rank: int) -> dict[str, str]:
+    """The variables of a worker."""
+    match contract:
+        case "torchrun" | "deepspeed":
+            return _of_torchrun(group, rank)
+        case "tensorflow":
+            workers = [f"{address}:{port}" for address, port in zip(group.addresses, group.ports)]
+            return {
+                "TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}})
+            }
+        case "jax":
+            return _of_jax(group, rank)
+
+
+def arguments(contract: Contract, group: LaunchedGroup, rank: int) -> tuple[str, ...]:
+    """What a worker's script is told by its arguments, before its own."""
+    return (f"--local_rank={group.local_rank(rank)}",) if contract == "deepspeed" else ()
+
+
+def without_others(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment without what another launcher told of its processes."""
+    return {name: value for name, value in environment.items() if not _OF_OTHERS.fullmatch(name)}
+
+
+def in_words(contract: Contract) -> str:
+    """What workers find each other by."""
+    return _MEETING[contract]
+
+
+def is_port_taken(text: str) -> bool:
+    """Whether what a script ended with says that another program listens where it would."""
+    return _PORT_TAKEN.search(text) is not None
+
+
+def free_ports(count: int, taken: Collection[int], *, here: bool) -> tuple[int, ...]:
+    """Ports at which nobody listens, as far as can be known, below those that the kernel gives to connections: what is
+    free stays so until a script listens there.
+
+    Args:
+        count: How many.
+        taken: Of others that may not listen yet.
+        here: They are this machine's, and tried; else of nodes with ports of their own, and only drawn.
+    """
+    low = int(_RANGE.read_text().split()[0]) if _RANGE.exists() else _EPHEMERAL_PORT
+    known = range(_FIRST_PORT, low) if low > 2 * _FIRST_PORT else range(2 * _FIRST_PORT, 1 << 16)
+    drawn = (port for port in random.sample(known, len(known)) if port not in taken)
+    found: list[int] = []
+    for port in drawn:
+        if len(found) == count:
+            break
+        if not here or _is_free(port):
+            found.append(port)
+    return tuple(found)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as listening:
+        try:
+            listening.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def _of_torchrun(group: LaunchedGroup, rank: int) -> dict[str, str]:
+    names = list(dict.fromkeys(group.nodes))
+    size, node = len(group.nodes), group.nodes[rank]
+    numbers = {
+        "RANK": rank,
+        "LOCAL_RANK": group.local_rank(rank),
+        "WORLD_SIZE": size,
+        "LOCAL_WORLD_SIZE": group.nodes.count(node),
+        "GROUP_RANK": names.index(node),
+        "GROUP_WORLD_SIZE": len(names),
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": size,
+        "MASTER_PORT": group.ports[0],
+        "TORCHELASTIC_RESTART_COUNT": group.restarts,
+        "TORCHELASTIC_MAX_RESTARTS": max(group.retries, group.restarts),
+    }
+    return {
+        **{name: str(number) for name, number in numbers.items()},
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": group.addresses[0],
+        "TORCHELASTIC_RUN_ID": group.id,
+        "TORCHELASTIC_USE_AGENT_STORE": "False",  # rank 0 is where all meet: no agent is
+    }
+
+
+def _of_jax(group: LaunchedGroup, rank: int) -> dict[str, str]:
+    """JAX reads the coordinator's address alone from variables of its own; the rest it finds as under Open MPI."""
+    address = f"{group.addresses[0]}:{group.ports[0]}"
+    size, local = str(len(group.nodes)), str(group.local_rank(rank))
+    return {
+        "JAX_COORDINATOR_ADDRESS": address,
+        "JAX_NUM_PROCESSES": size,
+        "JAX_PROCESS_ID": str(rank),
+        "OMPI_MCA_orte_hnp_uri": f"0.0;tcp://{address}",
+        "OMPI_COMM_WORLD_SIZE": size,
+        "OMPI_COMM_WORLD_RANK": str(rank),
+        "OMPI_COMM_WORLD_LOCAL_RANK": local,
+    }

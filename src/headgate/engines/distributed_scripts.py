@@ -1,0 +1,123 @@
+"""Which launcher a script is written for, as far as its imports and calls plainly say; it is read, never run."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from headgate.jobs import Contract
+
+_TRAINERS = {
+    "accelerate": ("Accelerator",),
+    "transformers": ("Trainer", "Seq2SeqTrainer", "TrainingArguments", "Seq2SeqTrainingArguments"),
+    "trl": ("SFTTrainer", "DPOTrainer", "GRPOTrainer"),
+    "lightning": ("Trainer", "Fabric"),
+    "pytorch_lightning": ("Trainer",),
+    "lightning_fabric": ("Fabric",),
+}
+"""What trains in as many processes as torchrun's variables tell, and in one without them."""
+_SPAWNS = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
+_PROCESSES = ("torch.multiprocessing.Process", "multiprocessing.Process")
+_GROUPS = (
+    *("deepspeed.init_distributed", "deepspeed.initialize", "torch.distributed.init_process_group"),
+    *("torch.nn.parallel.DistributedDataParallel", "torch.distributed.device_mesh.init_device_mesh"),
+    *("torch.distributed.fsdp.FullyShardedDataParallel", "torch.distributed.fsdp.fully_shard"),
+)
+_ASKS = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK"})
+_LOCAL_RANK = frozenset({"--local_rank", "--local-rank"})
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a script is written for.
+
+    Args:
+        contract: Of the launcher that starts several workers of it; None: it starts its processes itself.
+        why: What in the script says so, as what «its script» does.
+        needs: Whether one worker needs it as well.
+    """
+
+    contract: Contract | None
+    why: str
+    needs: bool = True
+
+
+def written_for(script: Path) -> Written | None:
+    """What a script is written for; None where it does not plainly say, or uses a library of Headgate's."""
+    try:
+        return _read(script.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return None
+
+
+@lru_cache(maxsize=64)
+def _read(text: bytes) -> Written | None:
+    tree = ast.parse(text)
+    names = _Names(tree)
+    if any(name.partition(".")[0] == "headgate" for name in names.known.values()):
+        return None
+    called = set(names.called())
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    for spawn in (*_SPAWNS, *(_PROCESSES if called.intersection(_GROUPS) else ())):
+        if spawn in called:
+            return Written(None, f"starts its processes itself, by {spawn}")
+    for group in _GROUPS:
+        if group in called:
+            contract: Contract = "deepspeed" if group.startswith("deepspeed") and texts & _LOCAL_RANK else "torchrun"
+            return Written(contract, f"calls {group}", needs=not names.asks())
+    if "jax.distributed.initialize" in called:
+        return Written("jax", "calls jax.distributed.initialize")
+    for strategy in ("MultiWorkerMirroredStrategy", "experimental.MultiWorkerMirroredStrategy"):
+        if f"tensorflow.distribute.{strategy}" in called:
+            return Written("tensorflow", f"uses tf.distribute.{strategy}", needs=False)
+    for package, classes in _TRAINERS.items():
+        for name in classes:
+            if any(each.startswith(f"{package}.") and each.endswith(f".{name}") for each in called):
+                return Written("torchrun", f"uses {name} of {package}", needs=False)
+    return None
+
+
+class _Names:
+    """What the names of a script stand for, by its imports."""
+
+    def __init__(self, tree: ast.AST) -> None:
+        self._tree = tree
+        self.known: dict[str, str] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    top = alias.name.partition(".")[0]
+                    self.known[alias.asname or top] = alias.name if alias.asname else top
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                self.known |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+
+    def called(self) -> Iterator[str]:
+        """The full names of all that is called."""
+        return (self._full(node.func) for node in ast.walk(self._tree) if isinstance(node, ast.Call))
+
+    def asks(self) -> bool:
+        """Whether it asks if it has a rank, and so does without: `os.environ.get("RANK", -1)`, `"RANK" in
+        os.environ`."""
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.Call) and self._full(node.func) in ("os.environ.get", "os.getenv"):
+                asked = node.args[0] if node.args else None
+            elif isinstance(node, ast.Compare) and any(isinstance(op, ast.In | ast.NotIn) for op in node.ops):
+                asked = node.left if self._full(node.comparators[0]) == "os.environ" else None
+            else:
+                continue
+            if isinstance(asked, ast.Constant) and asked.value in _ASKS:
+                return True
+        return False
+
+    def _full(self, node: ast.expr) -> str:
+        """The name that an expression is, from the top of its package; empty where it is none."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return ""
+        return ".".join([self.known.get(node.id, node.id), *reversed(parts)])

@@ -1,0 +1,271 @@
+"""Launchers that a command names, such as `torchrun --nproc-per-node 2 train.py`, and scripts that are written for one:
+Headgate takes the launcher's place."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from headgate.engines import contracts
+from headgate.engines.distributed_scripts import Written, written_for
+from headgate.engines.program import source, words_of
+from headgate.errors import UsageError
+from headgate.jobs import Contract, Job
+from headgate.plans import Plan
+
+_PYTHON = re.compile(r"python(\d+(\.\d+)*t?)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """How a launcher is called.
+
+    Args:
+        contract: What it tells its processes.
+        numbers: Options that say how many workers there are: their product counts.
+        ignored: Options with a value that say where workers meet, and how they are watched over.
+        flags: Options without a value, to the same end.
+        variables: Options that set a variable of the script's, with its name.
+        settings: The same of options without a value: what they set.
+        module: Options that have it start a module, instead of a script.
+    """
+
+    contract: Contract
+    numbers: Collection[str]
+    ignored: Collection[str] = ()
+    flags: Collection[str] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    module: Collection[str] = ("-m", "--module")
+
+
+_TORCHRUN = Launcher(
+    "torchrun",
+    numbers=("--nnodes", "--nproc-per-node"),
+    ignored=(
+        *("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--rdzv-conf", "--max-restarts", "--monitor-interval"),
+        *("--start-method", "--event-log-handler", "--role", "--log-dir", "-r", "--redirects", "-t", "--tee"),
+        *("--local-ranks-filter", "--duplicate-stdout-filters", "--duplicate-stderr-filters", "--node-rank"),
+        *("--master-addr", "--master-port", "--local-addr", "--logs-specs", "--numa-binding", "--signals-to-handle"),
+        "--shutdown-timeout",
+    ),
+    flags=("--standalone", "--use-env", "--virtual-local-rank"),
+)
+_ACCELERATE = Launcher(
+    "torchrun",
+    numbers=("--num-processes",),
+    ignored=(
+        *("--num-machines", "--machine-rank", "--main-process-ip", "--main-process-port", "--gpu-ids"),
+        *("--rdzv-backend", "--rdzv-conf", "--max-restarts", "--monitor-interval", "--same-network"),
+    ),
+    flags=("--multi-gpu", "-q", "--quiet", "--same-network"),
+    variables={
+        "--mixed-precision": "ACCELERATE_MIXED_PRECISION",
+        "--dynamo-backend": "ACCELERATE_DYNAMO_BACKEND",
+        "--gradient-accumulation-steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
+        "--num-cpu-threads-per-process": "OMP_NUM_THREADS",
+    },
+    settings={"--cpu": ("ACCELERATE_USE_CPU", "true"), "--debug": ("ACCELERATE_DEBUG_MODE", "true")},
+)
+_DEEPSPEED = Launcher(
+    "deepspeed",
+    numbers=("--num-nodes", "--num-gpus"),
+    ignored=("--master-addr", "--master-port", "--node-rank", "--hostfile", "-H", "--launcher"),
+    flags=("--no-local-rank", "--force-multi"),
+    module=("--module",),
+)
+_FABRIC = Launcher(
+    "torchrun",
+    numbers=("--num-nodes", "--devices"),
+    ignored=("--node-rank", "--main-address", "--main-port"),
+    variables={"--strategy": "LT_STRATEGY", "--precision": "LT_PRECISION", "--accelerator": "LT_ACCELERATOR"},
+    module=(),
+)
+_BY_WORDS: Mapping[tuple[str, ...], Launcher] = {
+    ("torchrun",): _TORCHRUN,
+    ("-m", "torch.distributed.run"): _TORCHRUN,
+    ("-m", "torch.distributed.launch"): replace(_TORCHRUN, contract="deepspeed"),
+    ("accelerate", "launch"): _ACCELERATE,
+    ("-m", "accelerate.commands.launch"): _ACCELERATE,
+    ("deepspeed",): _DEEPSPEED,
+    ("fabric", "run"): _FABRIC,
+    ("lightning", "run"): _FABRIC,
+    ("lightning", "run", "model"): _FABRIC,
+}
+_LONGEST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A command without its launcher.
+
+    Args:
+        name: How the launcher is called.
+        contract: What it would have told.
+        command: What it would have started.
+        workers: How many times; None: it would have counted GPUs.
+        env: What it would have set besides.
+    """
+
+    name: str
+    contract: Contract
+    command: tuple[str, ...]
+    workers: int | None
+    env: Mapping[str, str]
+
+
+def taken(job: Job) -> Taken | None:
+    """The command of a job without the launcher that it names; None where it names none, or is to be left as it is.
+
+    Raises:
+        UsageError: The launcher has an option for which nothing stands in here.
+    """
+    if job.script is not None or job.launch == "none":
+        return None
+    words = words_of(job)
+    python = words[:1] if words and _PYTHON.fullmatch(Path(words[0]).name) else ()
+    rest = words[len(python) :] if python else (Path(words[0]).name, *words[1:]) if words else ()
+    for length in range(_LONGEST, 0, -1):
+        if (launcher := _BY_WORDS.get(rest[:length])) is not None and bool(python) == (rest[0] == "-m"):
+            name = " ".join((*python, *rest[:length]))
+            return _parse(job, name, launcher, python or (_python_beside(words[0]),), rest[length:])
+    return None
+
+
+def has_launcher(job: Job) -> bool:
+    """Whether several workers of a job would find each other as another launcher's do, and not by a library of
+    Headgate's."""
+    if job.launch is not None:
+        return job.contract is not None
+    return taken(job) is not None or _written(job) is not None
+
+
+def resolved(job: Job) -> tuple[Job, str]:
+    """A job whose contract is settled, without a launcher in its command; and what people are told of that.
+
+    A script that is written for a launcher, and does as well without, gets its variables only with several workers.
+
+    Args:
+        job: One with absolute paths.
+
+    Raises:
+        UsageError: What the job says does not go together.
+    """
+    notes: list[str] = []
+    if (command := taken(job)) is not None:
+        job = _without(job, command)
+        many = job.plan.workers if job.plan is not None else 1
+        how = "1 worker" if many == 1 else f"{many} workers"
+        told = "" if command.workers is not None or many > 1 else "; --workers says how many there are to be"
+        notes.append(f"Headgate takes the place of {command.name}, and starts {how}{told}")
+    elif job.launch is None and (found := _written(job)) is not None:
+        several = job.plan is not None and job.plan.workers > 1
+        if several and found.contract is None:
+            raise UsageError(f"job {job.name!r}: its script {found.why}; run it in one task, or say --launch torchrun")
+        if several or found.needs:
+            job = replace(job, launch=found.contract)
+        if found.contract is not None:
+            cure = (
+                "" if several else ", and can train in several workers: --workers N, each with what batch it gives it"
+            )
+            notes.append(f"its script {found.why}{cure}")
+    if job.contract is None:
+        return job, "; ".join(notes)
+    _check(job, job.contract)
+    tells = f"each worker gets {contracts.in_words(job.contract)} (--launch none: it does not)"
+    return job, "; ".join([*notes, tells])
+
+
+def _written(job: Job) -> Written | None:
+    file = source(job)
+    return written_for(file) if file is not None else None
+
+
+def _check(job: Job, contract: Contract) -> None:
+    plan = job.plan
+    if plan is None:
+        return
+    for found, cure in (
+        (plan.strategy == "ps", f"parameter servers of its own (strategy ps) for a job with launch {contract}"),
+        (plan.batch_per_worker is not None, f"`batch_per_worker` for a job with launch {contract}"),
+    ):
+        if found:
+            raise UsageError(
+                f"job {job.name!r}: found {cure}, whose script divides its work itself; "
+                f"expected --strategy allreduce --workers {plan.workers}, or launch none"
+            )
+
+
+def _without(job: Job, command: Taken) -> Job:
+    plan = job.plan
+    if plan is None and (command.workers or 1) > 1:
+        plan = Plan(strategy="allreduce", workers=command.workers or 1, batch_per_worker=None)
+    return replace(
+        job,
+        run=command.command,
+        args=(),
+        env={**command.env, **job.env},
+        launch=job.launch or command.contract,
+        plan=plan,
+    )
+
+
+def _python_beside(launcher: str) -> str:
+    """The interpreter that a launcher is installed with: `python`, where that is the first one on the PATH."""
+    there, first = shutil.which(launcher), shutil.which("python")
+    if there is None or first is None or Path(there).parent == Path(first).parent:
+        return "python"
+    beside = Path(there).parent / "python"
+    return str(beside) if os.access(beside, os.X_OK) else "python"
+
+
+def _parse(job: Job, name: str, launcher: Launcher, python: Sequence[str], words: Sequence[str]) -> Taken:
+    """Take a launcher's own words from a command."""
+    left, counts, env = list(words), dict[str, str](), dict[str, str]()
+    contract, starts = launcher.contract, tuple(python)
+    as_module = False
+    while left and left[0].startswith("-"):
+        word, equals, value = left.pop(0).partition("=")
+        option = word if word in launcher.module else "--" + word[2:].replace("_", "-") if word[:2] == "--" else word
+        if option in launcher.module:
+            as_module = True
+        elif option == "--no-python":
+            starts = ()
+        elif option in launcher.flags and not (equals or option in launcher.ignored):
+            contract = "torchrun" if option in ("--no-local-rank", "--use-env") else contract
+        elif option in launcher.settings:
+            env |= [launcher.settings[option]]
+        elif option in launcher.numbers or option in launcher.ignored or option in launcher.variables:
+            if not equals and not left:
+                raise UsageError(f"job {job.name!r}: {name} has {word} without a value")
+            value = value if equals else left.pop(0)
+            if option in launcher.numbers:
+                counts[option] = value
+            elif option in launcher.variables:
+                env[launcher.variables[option]] = value
+        else:
+            raise UsageError(
+                f"job {job.name!r}: found {word} of {name}, for which Headgate has nothing; leave it out, or run the "
+                "command as it is, as one task, with --launch none"
+            )
+    if not left:
+        raise UsageError(f"job {job.name!r}: {name} names no script; expected one")
+    command = (*starts, *(("-m",) if as_module else ()), *left)
+    return Taken(name, contract, command, _workers(job, name, counts), env)
+
+
+def _workers(job: Job, name: str, counts: Mapping[str, str]) -> int | None:
+    """How many workers a launcher would start, of elastic nodes the fewest; None: one for each GPU."""
+    workers = 1
+    for option, value in counts.items():
+        least = value.partition(":")[0]
+        if least in ("auto", "gpu", "cpu", "xpu"):
+            return None
+        if not least.isdecimal() or not int(least):
+            raise UsageError(f"job {job.name!r}: found {option} {value} of {name}; expected a number of 1 or more")
+        workers *= int(least)
+    return workers

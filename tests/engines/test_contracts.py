@@ -1,0 +1,245 @@
+"""What workers are told of each other as other launchers tell it, and which launcher a command or a script means."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from headgate.engines.contracts import LaunchedGroup, free_ports, is_port_taken, variables, without_others
+from headgate.engines.distributed_scripts import written_for
+from headgate.engines.launch import command
+from headgate.engines.launchers import has_launcher, resolved
+from headgate.errors import UsageError
+from headgate.jobs import Contract, Job
+from headgate.plans import Plan
+
+GROUP = LaunchedGroup("r/ddp", ("a", "a", "b"), ("10.0.0.1", "10.0.0.1", "10.0.0.2"), (20_001, 20_002, 20_003), 2, 3)
+TWO = Plan(strategy="allreduce", workers=2, batch_per_worker=None)
+
+
+@pytest.mark.parametrize(
+    ("rank", "local", "beside", "node"), [(0, "0", "2", "0"), (1, "1", "2", "0"), (2, "0", "1", "1")]
+)
+def test_torchrun_s_variables_count_workers_and_nodes(rank: int, local: str, beside: str, node: str) -> None:
+    told = variables("torchrun", GROUP, rank)
+    assert (told["RANK"], told["WORLD_SIZE"], told["ROLE_RANK"], told["ROLE_WORLD_SIZE"]) == (f"{rank}", "3") * 2
+    assert (told["LOCAL_RANK"], told["LOCAL_WORLD_SIZE"]) == (local, beside)
+    assert (told["GROUP_RANK"], told["GROUP_WORLD_SIZE"]) == (node, "2")
+    assert (told["MASTER_ADDR"], told["MASTER_PORT"]) == ("10.0.0.1", "20001")
+    assert (told["TORCHELASTIC_RESTART_COUNT"], told["TORCHELASTIC_MAX_RESTARTS"]) == ("2", "3")
+    assert told["TORCHELASTIC_RUN_ID"] == "r/ddp"
+
+
+def test_torchrun_tells_its_processes_nothing_that_workers_are_not_told(tmp_path: Path) -> None:
+    run = pytest.importorskip("torch.distributed.run")
+    told = tmp_path / "told.json"
+    script = tmp_path / "tells.py"
+    script.write_text(f"import json, os; json.dump(dict(os.environ), open({str(told)!r}, 'w'))")
+    run.main(["--master-port", str(free_ports(1, (), here=True)[0]), str(script)])
+    added = {name for name in json.loads(told.read_text()) if name not in os.environ}
+    ignored = {name for name in added if name.startswith(("LC_", "TORCH_", "CUDA_"))}
+    assert added - ignored - {"OMP_NUM_THREADS", "TORCHELASTIC_ERROR_FILE"} <= variables("torchrun", GROUP, 0).keys()
+
+
+def test_tensorflow_and_jax_have_their_own() -> None:
+    told = json.loads(variables("tensorflow", GROUP, 2)["TF_CONFIG"])
+    assert told["cluster"] == {"worker": ["10.0.0.1:20001", "10.0.0.1:20002", "10.0.0.2:20003"]}
+    assert told["task"] == {"type": "worker", "index": 2}
+    jax = variables("jax", GROUP, 1)
+    assert (jax["JAX_COORDINATOR_ADDRESS"], jax["JAX_NUM_PROCESSES"], jax["JAX_PROCESS_ID"]) == (
+        "10.0.0.1:20001",
+        "3",
+        "1",
+    )
+
+
+def test_what_another_launcher_told_is_no_worker_s() -> None:
+    theirs = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TF_CONFIG", "SLURM_PROCID")
+    more = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "JAX_PROCESS_ID", "GROUP_RANK", "PET_NNODES")
+    kept = {"SLURM_JOB_ID": "7", "PATH": "/bin", "FRANKS": "1", "NCCL_DEBUG": "INFO", "JAX_PLATFORMS": "cpu"}
+    assert without_others({**dict.fromkeys((*theirs, *more), "1"), **kept}) == kept
+
+
+def test_ports_are_free_and_nobody_else_s() -> None:
+    ports = free_ports(3, (), here=True)
+    assert len(set(ports)) == 3
+    with socket.socket() as listening:
+        listening.bind(("", ports[0]))
+        others = set(range(1 << 16)) - set(ports)
+        assert ports[0] not in free_ports(2, others, here=True)
+        assert ports[0] in free_ports(3, others, here=False)
+
+
+@pytest.mark.parametrize(
+    ("line", "taken"),
+    [
+        ("DistNetworkError: ... port: 20001, useIpv6: false, code: -98, name: EADDRINUSE, message: address ...", True),
+        ("OSError: [Errno 98] Address already in use", True),
+        ("RuntimeError: Failed to add port to server: Address already in use", True),
+        ("ConnectionRefusedError: [Errno 111] Connection refused", False),
+    ],
+)
+def test_a_port_that_is_taken_is_known_by_what_frameworks_say(line: str, taken: bool) -> None:
+    assert is_port_taken(line) == taken
+
+
+# --- commands -------------------------------------------------------------------------------------------------------
+
+
+def run(folder: Path, *words: str, plan: Plan | None = None) -> Job:
+    (folder / "train.py").write_text("print(1)")
+    return Job(name="train", run=words, workdir=str(folder), plan=plan)
+
+
+@pytest.mark.parametrize(
+    ("words", "left", "contract", "workers"),
+    [
+        ("torchrun train.py --epochs 5", "python train.py --epochs 5", "torchrun", 1),
+        ("torchrun --nproc-per-node 2 train.py", "python train.py", "torchrun", 2),
+        ("torchrun --nnodes=2 --nproc_per_node=4 --rdzv-backend c10d train.py -m x", None, "torchrun", 8),
+        ("torchrun --standalone --nnodes 2:4 -m train --lr 1", "python -m train --lr 1", "torchrun", 2),
+        ("torchrun --nproc-per-node gpu train.py", "python train.py", "torchrun", 1),
+        ("torchrun --no-python --nproc-per-node 2 ./serve x", "./serve x", "torchrun", 2),
+        ("python -m torch.distributed.run --nproc-per-node=2 train.py", "python train.py", "torchrun", 2),
+        ("python3.11 -m torch.distributed.launch --nproc_per_node=2 train.py", None, "deepspeed", 2),
+        ("python -m torch.distributed.launch --use_env train.py", "python train.py", "torchrun", 1),
+        ("accelerate launch --num_processes 2 --mixed_precision bf16 train.py", "python train.py", "torchrun", 2),
+        ("deepspeed --num_gpus=2 train.py --deepspeed ds.json", "python train.py --deepspeed ds.json", "deepspeed", 2),
+        ("fabric run --devices 2 train.py", "python train.py", "torchrun", 2),
+        ("lightning run model --devices 2 train.py", "python train.py", "torchrun", 2),
+    ],
+)
+def test_headgate_takes_the_place_of_a_launcher(
+    words: str, left: str | None, contract: Contract, workers: int, tmp_path: Path
+) -> None:
+    job, note = resolved(run(tmp_path, *words.split()))
+    assert (job.contract, job.plan.workers if job.plan else 1) == (contract, workers)
+    assert left is None or " ".join((*(job.run or ()), *job.args)) == left
+    assert "Headgate takes the place of" in note
+
+
+def test_workers_that_are_stated_count_more_than_the_launcher_s(tmp_path: Path) -> None:
+    job, note = resolved(run(tmp_path, "torchrun", "--nproc-per-node", "8", "train.py", plan=TWO))
+    assert job.plan == TWO
+    assert "starts 2 workers" in note
+
+
+def test_what_a_launcher_sets_is_set(tmp_path: Path) -> None:
+    words = "accelerate launch --cpu --mixed_precision=bf16 --num_cpu_threads_per_process 3 train.py"
+    job, _ = resolved(run(tmp_path, *words.split()))
+    assert job.env == {"ACCELERATE_USE_CPU": "true", "ACCELERATE_MIXED_PRECISION": "bf16", "OMP_NUM_THREADS": "3"}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("accelerate launch --use_fsdp train.py", "found --use_fsdp of accelerate launch, for which Headgate has noth"),
+        ("torchrun --nproc-per-node two train.py", "found --nproc-per-node two of torchrun; expected a number"),
+        ("torchrun --nproc-per-node 2", "torchrun names no script"),
+        ("torchrun --nnodes", "torchrun has --nnodes without a value"),
+    ],
+)
+def test_what_nothing_stands_in_for_is_one_clear_error(words: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=says):
+        resolved(run(tmp_path, *words.split()))
+
+
+def test_launch_none_leaves_a_launcher_as_it_is(tmp_path: Path) -> None:
+    job = Job(name="a", run=("accelerate", "launch", "--use_fsdp", "a.py"), workdir=str(tmp_path), launch="none")
+    assert resolved(job) == (job, "")
+
+
+def test_the_interpreter_is_that_of_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder, names in (("first", ["python"]), ("other", ["python", "torchrun"])):
+        (tmp_path / folder).mkdir()
+        for name in names:
+            (tmp_path / folder / name).touch(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'first'}{os.pathsep}{tmp_path / 'other'}")
+    job, _ = resolved(run(tmp_path, "torchrun", "train.py"))
+    assert job.run == (str(tmp_path / "other" / "python"), "train.py")
+
+
+def test_deepspeed_s_argument_goes_before_the_script_s_own(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    words = ("python", "-m", "train", "--epochs", "5")
+    module = Job(name="a", run=words, workdir=str(tmp_path))
+    assert command(module, None, ("--local_rank=1",)) == (*words[:3], "--local_rank=1", *words[3:])
+
+
+# --- scripts --------------------------------------------------------------------------------------------------------
+
+GROUPS = "import torch.distributed as dist\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "contract", "needs"),
+    [
+        (GROUPS + "dist.init_process_group('gloo')", "torchrun", True),
+        ("from torch.distributed import init_process_group as start\ndef main(): start('nccl')", "torchrun", True),
+        (GROUPS + "import os\nif 'RANK' in os.environ: dist.init_process_group()", "torchrun", False),
+        (GROUPS + "import os\nif int(os.environ.get('RANK', -1)) != -1: dist.init_process_group()", "torchrun", False),
+        ("from torch.nn.parallel import DistributedDataParallel as DDP\nDDP(model)", "torchrun", True),
+        ("import accelerate\naccelerate.Accelerator()", "torchrun", False),
+        ("from transformers import Trainer\nTrainer(model)", "torchrun", False),
+        ("import lightning as L\nL.Trainer()", "torchrun", False),
+        ("from lightning.pytorch import Trainer\nTrainer()", "torchrun", False),
+        ("import deepspeed\ndeepspeed.initialize(model=1)", "torchrun", True),
+        ("import deepspeed\nparser.add_argument('--local_rank')\ndeepspeed.initialize(model=1)", "deepspeed", True),
+        ("import tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()", "tensorflow", False),
+        ("import jax\njax.distributed.initialize()", "jax", True),
+    ],
+)
+def test_a_script_that_plainly_says_so_is_known(text: str, contract: Contract, needs: bool, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(text)
+    found = written_for(tmp_path / "a.py")
+    assert found is not None
+    assert (found.contract, found.needs) == (contract, needs)
+    alone, note = resolved(Job(name="a", script=str(tmp_path / "a.py")))
+    assert alone.contract == (contract if needs else None)
+    assert "--workers N" in note
+    several, _ = resolved(Job(name="a", script=str(tmp_path / "a.py"), plan=TWO))
+    assert several.contract == contract
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import torch.distributed",
+        "import torch.distributed as dist\n# dist.init_process_group()",
+        "import torch.distributed as dist, headgate.torch\ndist.init_process_group()",
+        "from transformers import AutoModel\nAutoModel()",
+        "print 'of another Python'; dist.init_process_group()",
+    ],
+)
+def test_a_script_that_does_not_say_so_or_uses_headgate_is_left_alone(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(text)
+    job = Job(name="a", script=str(tmp_path / "a.py"), plan=TWO)
+    assert not has_launcher(job)
+    assert resolved(job) == (job, "")
+
+
+@pytest.mark.parametrize("spawn", ["mp.spawn(main, nprocs=2)", "dist.init_process_group()\nmp.Process(target=main)"])
+def test_a_script_that_starts_its_processes_itself_is_not_started_several_times(spawn: str, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(f"{GROUPS}import torch.multiprocessing as mp\n{spawn}")
+    job = Job(name="a", script=str(tmp_path / "a.py"))
+    assert resolved(job) == (job, "")
+    with pytest.raises(UsageError, match="starts its processes itself"):
+        resolved(Job(name="a", script=str(tmp_path / "a.py"), plan=TWO))
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(strategy="ps", workers=2, servers=1, batch_per_worker=None),
+        Plan(strategy="allreduce", workers=2, batch_per_worker=8),
+    ],
+)
+def test_a_plan_that_such_a_script_cannot_follow_is_refused(plan: Plan, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(GROUPS + "dist.init_process_group()")
+    with pytest.raises(UsageError, match="divides its work itself"):
+        resolved(Job(name="a", script=str(tmp_path / "a.py"), plan=plan))
