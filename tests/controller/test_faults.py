@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from tests.controller.driver import A_0, A_1, NODES, PLAN, A, Driver, Team, allreduce, job, ps
 
-from headgate.cluster import Node
+from headgate.cluster import Gpu, Node
 from headgate.controller.faults import BACK_SECONDS
 from headgate.events import (
     CONNECTED_GRACE_SECONDS,
+    GRACE_SECONDS,
     Action,
     Checkpoint,
     CheckpointDone,
@@ -553,3 +554,54 @@ def test_without_one_before_the_job_fails_and_does_not_start_over() -> None:
     [mark] = [a for a in team.step(11.0, TaskExited(A_0, FAILED)) if isinstance(a, MarkJob)]
     assert (mark.state, mark.reason) == ("failed", f"{cut}, and its run has none before it to go on from")
     assert team.wake_at is None
+
+
+# --- workers that find each other by another launcher's contract
+
+
+def launched(**more: Any) -> Team:
+    return Team(allreduce(2), EqualPolicy(), connected=False, launch="torchrun", plan=allreduce(2), **more)
+
+
+def test_workers_of_another_launcher_end_with_one_that_is_killed_and_retries_apply() -> None:
+    team = launched(retries=1, resumes=True)
+    assert stops(exits(team, "worker-1", KILLED)) == [("worker-0", GRACE_SECONDS)]  # it cannot save by itself
+    assert marks(exits(team, "worker-0", KILLED))[-1] == ("waiting", "worker-1: killed by SIGKILL; tried again in 1 s")
+    assert [name for name, *_ in starts(team.step(20.0, Wake()))] == ["worker-0", "worker-1"]
+    exits(team, "worker-0", KILLED, 30.0)
+    assert marks(exits(team, "worker-1", KILLED, 30.0))[-1] == ("failed", "worker-0: killed by SIGKILL")
+
+
+def test_workers_of_another_launcher_whose_port_was_taken_start_again_three_times_without_a_retry() -> None:
+    team = launched()
+    taken = Exit(code=1, reason="EADDRINUSE", port_taken=True)
+    for again in range(4):
+        actions = exits(team, "worker-0", taken, 10.0 + again)
+        assert [action.restarts for action in actions if isinstance(action, Fault)] == [again < 3]
+        begun = exits(team, "worker-1", KILLED, 10.0 + again)
+        assert [name for name, *_ in starts(begun)] == (["worker-0", "worker-1"] if again < 3 else [])
+    assert marks(begun)[-1][0] == "failed"
+
+
+def test_a_script_that_saves_by_itself_gets_the_time_to_do_so() -> None:
+    for resumes, grace in ((True, CONNECTED_GRACE_SECONDS), (False, GRACE_SECONDS)):
+        team = launched(resumes=resumes)
+        assert stops(team.step(10.0, StopRequested(A))) == [("worker-0", grace), ("worker-1", grace)]
+
+
+def test_ends_of_workers_one_by_one_are_no_fault_of_another_launcher_s() -> None:
+    team = launched()
+    exits(team, "worker-1", WELL)
+    assert marks(exits(team, "worker-0", WELL))[-1] == ("done", "finished")
+
+
+def test_workers_of_another_launcher_have_ranks_side_by_side_and_see_the_gpus_of_all_on_their_node() -> None:
+    driver = Driver()
+    gpus = tuple(Gpu(index, "H200", 2**37) for index in range(4))
+    for name in ("a", "b"):
+        driver.step(0.0, NodeJoined(Node(name, cores=4.0, memory_bytes=2**30, gpus=gpus)))
+    spec = job("a", launch="torchrun", limits=Limits(gpus=1))
+    driver.step(0.0, JobSubmitted(A, spec, nodes=("a", "b")))
+    actions = driver.step(0.0, JobPlanned(A, 1, Plan(strategy="allreduce", workers=4, batch_per_worker=None)))
+    begun = [(action.node, action.gpus) for action in actions if isinstance(action, StartTask)]
+    assert begun == [("a", (0, 1)), ("a", (0, 1)), ("b", (0, 1)), ("b", (0, 1))]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headgate.events import Exit
+from headgate.events import Exit, Progress
 from headgate.hub.attempt import APART_SECONDS, Attempt
 from headgate.identifiers import JobId, TaskName
 from headgate.jobs import ProgressRule
@@ -287,3 +287,34 @@ def test_a_file_that_two_workers_write_is_told_once_and_not_of_one_that_took_the
     assert wrote(TaskName("worker-1"), "/w/best.pt", "1:2") == wrote(TaskName("worker-0"), "/w/best.pt", "1:2") == ""
     told.attempt.leave(TaskName("worker-1"), well=False)
     assert wrote(TaskName("worker-0"), "/w/other.pt", "1:2") == ""
+
+
+def test_of_workers_of_another_launcher_the_first_speaks_or_else_the_first_that_tells_anything() -> None:
+    plan = Plan(strategy="allreduce", workers=3, batch_per_worker=None)
+    attempt = Attempt(JobId("r/a"), 1, plan, True, lambda task, message: None, ports=(20_001, 20_002, 20_003))
+    for name in ("worker-0", "worker-1", "worker-2"):
+        attempt.start(TaskName(name), "here", "127.0.0.1", ProgressReader(ProgressRule()), joins=False)
+
+    def told(rank: int, step: int, loss: float) -> Progress | None:
+        return attempt.progressed(Progress(JobId("r/a").task(TaskName.of("worker", rank)), step=step, loss=loss))
+
+    assert [told(2, step, 2.0) is None for step in range(3)] == [True, True, False]
+    assert told(1, 0, 4.0) is None
+    spoken = told(0, 1, 3.0)
+    assert spoken is not None
+    assert (spoken.step, spoken.loss) == (1, pytest.approx((3.0 + 4.0 + 3 * 2.0) / 5))
+    assert told(2, 4, 2.0) is None
+    assert not attempt.are_apart(0.0, ended=True)
+
+
+def test_a_port_that_was_taken_is_told_of_the_contract_s_and_of_no_other() -> None:
+    plan = Plan(strategy="allreduce", workers=2, batch_per_worker=None)
+    attempt = Attempt(JobId("r/a"), 1, plan, True, lambda task, message: None, ports=(20_001, 20_002))
+    for name in ("worker-0", "worker-1"):
+        attempt.start(TaskName(name), "here", "127.0.0.1", ProgressReader(ProgressRule()), joins=False)
+    named, other = (Exit(code=1, reason=f"OSError: port {port}: Address already in use") for port in (20_001, 80))
+    assert attempt.end(TaskName("worker-0"), other).port_taken
+    attempt.progressed(Progress(JobId("r/a").task(TaskName("worker-0")), step=1, loss=1.0))
+    assert not attempt.end(TaskName("worker-0"), other).port_taken
+    assert attempt.end(TaskName("worker-0"), named).port_taken
+    assert not attempt.end(TaskName("worker-0"), Exit(code=1, reason="ValueError: 20001")).port_taken
